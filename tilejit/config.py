@@ -1,0 +1,48 @@
+"""Every environment setting, typed, in one place. Read at first use, so tests can set and reset them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+
+def _flag(text: str) -> bool:
+    return text.strip().lower() not in ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings in force. Each field's environment variable is ``TILEJIT_`` plus its name in capitals."""
+
+    cache_dir: str = ""     # where compiled kernels are kept; default $XDG_CACHE_HOME/tilejit or ~/.cache/tilejit
+    no_cache: bool = False  # neither read nor write the on-disk cache
+    dump: str = ""          # a folder: each stage's text (graph, llvm, ptx, sass) is written there
+    override: str = ""      # a folder: a stage's text found there replaces the compiler's
+    ptxas: str = ""         # path of the assembler to use
+    target: str = ""        # target to compile for when no device says (default sm_90a)
+    backend: str = ""       # "sim" or "cuda": overrides where host arrays run
+    log: bool = False       # one line on stderr for every compile, with its cause
+    check: bool = False     # check the graph after every pass (always on under pytest)
+    no_jit: bool = False    # the simulator without numba
+
+    @staticmethod
+    def load() -> "Config":
+        values = {}
+        for field in fields(Config):
+            text = os.environ.get("TILEJIT_" + field.name.upper())
+            if text is not None:
+                values[field.name] = _flag(text) if field.type == "bool" else text
+        return Config(**values)
+
+    @property
+    def cache_path(self) -> Path:
+        if self.cache_dir:
+            return Path(self.cache_dir).expanduser()
+        base = os.environ.get("XDG_CACHE_HOME")
+        return (Path(base) if base else Path("~/.cache").expanduser()) / "tilejit"
+
+
+def config() -> Config:
+    """The settings as the environment has them now."""
+    return Config.load()

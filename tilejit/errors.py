@@ -1,0 +1,120 @@
+"""Source locations and the one tree of exceptions that a user's mistake can raise.
+
+    TileError
+    ├── CompilationError        the kernel's source cannot be compiled as written
+    │   └── DispatchError       no lowering of a tile primitive accepts this call
+    ├── LaunchError             a launch's arguments, grid or device do not fit the kernel
+    ├── SimulationError         the simulator found a fault in the kernel
+    ├── CacheError              the on-disk cache cannot be used as configured
+    └── ToolchainError          LLVM, the assembler or the driver refused what it was given
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """A range of source text, and the calls through which the compiler came to it.
+
+    ``line`` and ``end_line`` count from 1, ``column`` and ``end_column`` from 0, in characters.
+    ``call_site`` is where the enclosing helper was called, or None in the kernel itself.
+    """
+
+    file: str
+    line: int
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+    function: str = ""
+    source_line: str = ""
+    call_site: "Loc | None" = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column + 1}"
+
+    def render(self) -> str:
+        """The location, the source line with carets, and the chain of helper calls."""
+        parts = [f"  {self}" + (f", in {self.function}" if self.function else "")]
+        if self.source_line.strip():
+            parts += _underline(self)
+        caller = self.call_site
+        while caller is not None:
+            parts.append(f"  called from {caller}" + (f", in {caller.function}" if caller.function else ""))
+            if caller.source_line.strip():
+                parts += _underline(caller)
+            caller = caller.call_site
+        return "\n".join(parts)
+
+
+def _columns(text: str) -> int:
+    """Width of `text` in terminal columns: East Asian wide characters take two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _underline(loc: Loc) -> list[str]:
+    text = loc.source_line.rstrip("\n")
+    shown = text.lstrip()
+    indent = len(text) - len(shown)
+    start = max(loc.column, indent)
+    stop = loc.end_column if loc.end_line in (0, loc.line) and loc.end_column > start else len(text)
+    before, marked = text[indent:start], text[start:stop]
+    return [f"    {shown}", "    " + " " * _columns(before) + "^" * max(1, _columns(marked))]
+
+
+class TileError(Exception):
+    """Anything raised for a user's mistake. ``loc`` is where in the kernel's source, if it is known."""
+
+    def __init__(self, message: str, loc: Loc | None = None):
+        super().__init__(message)
+        self.message = message
+        self.loc = loc
+
+    def __str__(self) -> str:
+        return self.message if self.loc is None else f"{self.message}\n{self.loc.render()}"
+
+
+class CompilationError(TileError):
+    """The kernel's source cannot be compiled as written."""
+
+
+class DispatchError(CompilationError):
+    """No lowering of a tile primitive accepts this call; ``declined`` lists (variant, reason)."""
+
+    def __init__(self, message: str, loc: Loc | None = None, declined: tuple = ()):
+        super().__init__(message, loc)
+        self.declined = tuple(declined)
+
+
+class LaunchError(TileError):
+    """A launch's arguments, grid or device do not fit the kernel."""
+
+
+class SimulationError(TileError):
+    """The simulator found a fault in the kernel; ``finding`` is the first one."""
+
+    def __init__(self, message: str, loc: Loc | None = None, finding=None):
+        super().__init__(message, loc)
+        self.finding = finding
+
+
+class CacheError(TileError):
+    """The on-disk cache cannot be used as configured."""
+
+
+class ToolchainError(TileError):
+    """LLVM, the assembler or the driver refused what it was given."""
+
+
+@contextmanager
+def at(loc: Loc | None):
+    """Stamp `loc` on any TileError raised inside that does not know its place yet."""
+    try:
+        yield
+    except TileError as error:
+        if error.loc is None:
+            error.loc = loc
+        raise
