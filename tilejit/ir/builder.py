@@ -1,0 +1,229 @@
+"""What rules and the frontend build graphs with: typed calls appended to the current block, at the current place."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import CompilationError, Loc, at
+from ..types import Buffer, Scalar, Sym, Tile, Type, Uniformity, bool_, float32, int32, int64
+from .graph import Block, Call, Const, Launch, Node, Operand, Value
+from .op import Op
+
+
+@dataclass(frozen=True, slots=True)
+class ExecScope:
+    """Which threads of the CTA run the code at hand, as one collective.
+
+    `kind` is 'cta', 'warpgroup', 'warp' or 'thread'; `threads` counts one instance. `elected` is a scope of one
+    thread chosen by ``elect()``. In a `partial` scope each thread may stand alone, so only thread-scope operations fit.
+    """
+
+    kind: str
+    threads: int
+    first: int | Value = 0        # the first warpgroup, warp or thread, in units of `kind`
+    partial: Value | None = None  # the non-uniform value that opened a partial scope
+    elected: bool = False
+    parent: "ExecScope | None" = None
+
+    @property
+    def uniformity(self) -> Uniformity:
+        """How uniform a condition must be to keep the scope whole."""
+        return Uniformity[self.kind.upper()]
+
+
+class Facts:
+    """Facts about the launch's arguments: asked by name, answered from the specs, recorded as guards.
+
+    A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
+    ("stride_is", arg, dim, value), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n), ("fits32", arg),
+    ("scalar_fits32", arg), ("no_overlap", arg, arg). `answer(fact)` says what holds for the call being compiled.
+    """
+
+    def __init__(self, answer):
+        self._answer = answer
+        self.asked: dict[tuple, bool] = {}
+
+    def ask(self, *fact) -> bool:
+        if fact not in self.asked:
+            self.asked[fact] = bool(self._answer(fact))
+        return self.asked[fact]
+
+
+@dataclass(frozen=True)
+class Warning_:
+    """Something that compiles but that its author should know, and where."""
+
+    message: str
+    loc: Loc | None = None
+
+    def __str__(self) -> str:
+        return self.message if self.loc is None else f"{self.message}\n{self.loc.render()}"
+
+
+@dataclass
+class Builder:
+    """Appends calls to the innermost open block. One per compilation."""
+
+    target: str
+    launch: Launch
+    facts: Facts
+    scope: ExecScope = None
+    loc: Loc | None = None
+    warnings: list = field(default_factory=list)
+    expected_variant: str | None = None
+    blocks: list[list[Node]] = field(default_factory=lambda: [[]])
+    definitions: dict[Value, Call] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  # what constructs of several calls remember (hoisted barriers, …)
+
+    def __post_init__(self):
+        if self.scope is None:
+            self.scope = ExecScope("cta", self.launch.threads)
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def call(self, op: Op, *args: Operand, name: str | None = None, **attrs):
+        """Type a call of `op`, append it, and return its result (None, a Value, or a tuple of Values)."""
+        with at(self.loc):
+            types = op.rules["infer"](self, *args, **attrs)
+        several = isinstance(types, tuple)
+        types = types if several else () if types is None else (types,)
+        results = tuple(Value(name or op.name, t, self.loc) for t in types)
+        self.append(Call(op, tuple(args), attrs, results, self.loc))
+        return results if several else results[0] if results else None
+
+    def append(self, node: Node) -> None:
+        self.blocks[-1].append(node)
+        if isinstance(node, Call):
+            for result in node.results:
+                self.definitions[result] = node
+
+    @contextmanager
+    def block(self):
+        """Collect the calls made inside: yields a list that is filled as they are made."""
+        nodes: list[Node] = []
+        self.blocks.append(nodes)
+        try:
+            yield nodes
+        finally:
+            self.blocks.pop()
+
+    @contextmanager
+    def narrowed(self, scope: ExecScope):
+        outer, self.scope = self.scope, replace(scope, parent=self.scope)
+        try:
+            yield self.scope
+        finally:
+            self.scope = outer
+
+    @contextmanager
+    def at(self, loc: Loc):
+        outer, self.loc = self.loc, loc
+        try:
+            yield
+        finally:
+            self.loc = outer
+
+    def hoist(self, node: Node) -> None:
+        """Put a node at the kernel's start (shared allocations and barriers are made once, wherever they are written)."""
+        position = self.state.setdefault("hoisted", 0)
+        self.blocks[0].insert(position, node)
+        self.state["hoisted"] = position + 1
+        if isinstance(node, Call):
+            for result in node.results:
+                self.definitions[result] = node
+
+    def error(self, message: str) -> CompilationError:
+        return CompilationError(message, self.loc)
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(Warning_(message, self.loc))
+
+    # -- what is known of operands -----------------------------------------------------------------------------------
+
+    def linear(self, operand: Operand | int) -> dict[Any, int]:
+        """`operand` as a sum: {value: coefficient}, with the constant under None. Casts between int types are looked
+        through, since 32-bit index arithmetic that wraps is an error of the kernel."""
+        if isinstance(operand, Const):
+            return {None: int(operand.value)} if operand.value else {}
+        if isinstance(operand, int):
+            return {None: operand} if operand else {}
+        call = self.definitions.get(operand)
+        name = call.op.name if call is not None else None
+        if name == "cast" and type_of(call.args[0]).dtype.is_int:
+            return self.linear(call.args[0])
+        if name in ("add", "sub"):
+            sign = 1 if name == "add" else -1
+            total = dict(self.linear(call.args[0]))
+            for key, coefficient in self.linear(call.args[1]).items():
+                total[key] = total.get(key, 0) + sign * coefficient
+            return {k: c for k, c in total.items() if c}
+        if name == "neg":
+            return {k: -c for k, c in self.linear(call.args[0]).items()}
+        if name == "mul":
+            for one, other in (call.args, call.args[::-1]):
+                factor = self.linear(one)
+                if set(factor) <= {None}:
+                    return {k: c * factor.get(None, 0) for k, c in self.linear(other).items() if factor}
+        return {operand: 1}
+
+    def difference(self, stop: Operand | int, start: Operand | int) -> int | None:
+        """``stop - start`` if it is the same number whatever the operands are, else None."""
+        total = dict(self.linear(stop))
+        for key, coefficient in self.linear(start).items():
+            total[key] = total.get(key, 0) - coefficient
+        rest = {k: c for k, c in total.items() if c and k is not None}
+        return None if rest else total.get(None, 0)
+
+    # -- operands from what a kernel's code holds -----------------------------------------------------------------------
+
+    def operand(self, x, dtype=None) -> Operand:
+        """`x` (a Value or a Python number) as an operand; a number takes `dtype`, or its own weak one."""
+        if isinstance(x, (Value, Const)) or x is None:
+            return x
+        if isinstance(x, (bool, int, float)) or hasattr(x, "item"):
+            x = x.item() if hasattr(x, "item") else x
+            return Const(x, dtype or weak_dtype(x))
+        raise self.error(f"a number, a tile or a buffer is needed here, not {describe(x)}")
+
+
+def weak_dtype(x) -> Any:
+    """The dtype of a Python number that meets nothing stronger: bool, int32 or int64, float32."""
+    if isinstance(x, bool):
+        return bool_
+    if isinstance(x, int):
+        if not -2**63 <= x < 2**64:
+            raise CompilationError(f"{x} does not fit in 64 bits")
+        return int32 if -2**31 <= x < 2**31 else int64
+    return float32
+
+
+def type_of(x) -> Type | None:
+    """The type of an operand: a Value's type, a constant's weak scalar, None for what is no operand."""
+    if isinstance(x, Value):
+        return x.type
+    if isinstance(x, Const):
+        return Scalar(x.dtype, Uniformity.GRID)
+    if isinstance(x, (bool, int, float)):
+        return Scalar(weak_dtype(x), Uniformity.GRID, weak=True)
+    return None
+
+
+def describe(x) -> str:
+    """A short name for what `x` is, for messages."""
+    t = type_of(x)
+    if t is None:
+        return f"{type(x).__name__} {x!r}" if isinstance(x, (str, tuple, list)) else type(x).__name__
+    match t:
+        case Tile():
+            return f"a tile {t.dtype}{list(t.shape)}"
+        case Scalar():
+            return f"a scalar {t.dtype}" if isinstance(x, Value) else f"the number {x!r}"
+        case Buffer():
+            return f"a {t.scope} buffer {t.dtype}[{', '.join(map(str, t.shape))}]"
+    return str(t)
+
+
+def sym_or_int(x) -> bool:
+    return isinstance(x, (int, Sym))

@@ -1,0 +1,92 @@
+"""Names of the language that are no single op: functions over the builder, methods and attributes of values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import CompilationError, at
+from .builder import Builder, describe, type_of
+from .op import Op
+
+
+class Builtin:
+    """A function of the language that expands to calls of ops: ``expand(g, *args, **kwargs)`` with the builder first."""
+
+    def __init__(self, function: Callable):
+        self.name = function.__name__.rstrip("_")
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.function = function
+        signature = inspect.signature(function)
+        self.signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __repr__(self) -> str:
+        return f"<builtin {self.name}>"
+
+    def __call__(self, *args, **kwargs):
+        raise CompilationError(f"tile.{self.name} runs inside @tile.jit kernels, not in plain Python")
+
+
+builtin = Builtin
+
+# {(class of a value's type, name): (function over (g, value, ...), whether it is called with arguments)}
+MEMBERS: dict[tuple[type, str], tuple[Callable, bool]] = {}
+
+
+def method(*types: type, name: str | None = None) -> Callable:
+    """Make a function over ``(g, value, ...)`` a method of the values of these types."""
+    def register(function: Callable) -> Callable:
+        for t in types:
+            MEMBERS[t, name or function.__name__] = (function, True)
+        return function
+    return register
+
+
+def attribute(*types: type, name: str | None = None) -> Callable:
+    """Make a function over ``(g, value)`` an attribute of the values of these types."""
+    def register(function: Callable) -> Callable:
+        for t in types:
+            MEMBERS[t, name or function.__name__] = (function, False)
+        return function
+    return register
+
+
+class BoundMethod:
+    """``value.name`` inside a kernel, before it is called."""
+
+    def __init__(self, function: Callable, value: Any, name: str):
+        self.function, self.value, self.name = function, value, name
+
+
+def member(g: Builder, value: Any, name: str) -> Any:
+    """``value.name``: an attribute's value, or a BoundMethod. CompilationError that lists the names if there is none."""
+    kind = type(value) if type_of(value) is None or not hasattr(value, "type") else type(value.type)
+    found = MEMBERS.get((kind, name))
+    if found is None:
+        names = sorted(n for k, n in MEMBERS if k is kind)
+        raise g.error(f"{describe(value)} has no attribute {name!r}; it has {', '.join(names) or 'none'}")
+    function, called = found
+    return BoundMethod(function, value, name) if called else function(g, value)
+
+
+def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:
+    """Call an op, a builtin or a bound method at the builder's current place."""
+    with at(g.loc):
+        if isinstance(function, Op):
+            operands, attrs = function.bind(args, kwargs)
+            return g.call(function, *(g.operand(x) for x in operands), **attrs)
+        if isinstance(function, BoundMethod):
+            return _checked(function.name, function.function, (g, function.value, *args), kwargs)
+        return _checked("tile." + function.name, function.function, (g, *args), kwargs)
+
+
+def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        shown = list(signature.parameters.values())[1:]
+        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {error}") from None
+    return function(*args, **kwargs)

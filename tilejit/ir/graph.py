@@ -1,0 +1,234 @@
+"""The typed kernel graph: a closed set of frozen structural nodes, and calls of an open set of ops.
+
+Blocks are ordered, because order is the meaning of issue, commit and wait. Values are made once and typed once; a
+pass that changes a type makes a new value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..dispatch import Choice
+from ..errors import Loc
+from ..types import DType, Type
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """An SSA value."""
+
+    name: str
+    type: Type
+    loc: Loc | None = None
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A number known at compile time, used as an operand."""
+
+    value: bool | int | float
+    dtype: DType
+
+
+Operand = Value | Const | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """An application of `op`. `choice` is the lowering, once the variants have been chosen."""
+
+    op: Any
+    args: tuple[Operand, ...]
+    attrs: Mapping[str, Any]
+    results: tuple[Value, ...]
+    loc: Loc
+    choice: Choice | None = None
+
+    @property
+    def result(self) -> Value:
+        (value,) = self.results
+        return value
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Block:
+    """Nodes in order, and the values that the block hands to the node that holds it."""
+
+    nodes: tuple["Node", ...] = ()
+    yields: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Carry:
+    """A value carried by a loop: what it starts with, its name inside the body, and its name after the loop."""
+
+    init: Operand
+    inner: Value
+    result: Value
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class For:
+    """``for index in range(start, stop, step)``; the body yields the next value of each carry.
+
+    `unroll` is how many copies of the body the emitter writes for one trip (0: the loop unrolled whole).
+    """
+
+    index: Value
+    start: Operand
+    stop: Operand
+    step: Operand
+    carried: tuple[Carry, ...]
+    body: Block
+    loc: Loc
+    unroll: int = 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class If:
+    """Both blocks yield one operand for each result."""
+
+    test: Operand
+    then: Block
+    orelse: Block
+    results: tuple[Value, ...]
+    loc: Loc
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class While:
+    """`test` yields the condition alone; `body` yields the next value of each carry."""
+
+    test: Block
+    carried: tuple[Carry, ...]
+    body: Block
+    loc: Loc
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scope:
+    """A narrower execution scope. Nothing synchronises at its ends.
+
+    `kind` is 'warpgroup', 'warp', 'thread' or 'elect'; the scope is the `count` instances of `kind` that start at
+    `first` in the CTA, acting as one. `partial` is a scope opened by a condition less uniform than the scope around it.
+    """
+
+    kind: str
+    first: Operand
+    count: int
+    body: Block
+    loc: Loc
+    regs: int | None = None
+
+
+Node = Call | For | If | While | Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Options of a launch that are part of the kernel."""
+
+    num_warps: int = 4
+    cluster: tuple[int, int, int] | None = None
+    min_ctas: int | None = None
+    max_registers: int | None = None
+    spills: int | None = None
+    max_shared: int | None = None
+    fast_math: bool = False
+    pdl: bool = False
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.num_warps
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Graph:
+    """A kernel: parameters (global buffers and scalars, in the order of the launch's arguments), a body, options.
+
+    `shared` is filled when shared memory has been placed: (value, byte offset) of every allocation, and its size.
+    """
+
+    name: str
+    params: tuple[Value, ...]
+    body: Block
+    launch: Launch
+    target: str
+    loc: Loc
+    shared: Mapping[Value, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+
+    def __str__(self) -> str:
+        from .printer import text
+        return text(self)
+
+
+def blocks(node: Node) -> tuple[Block, ...]:
+    """The blocks inside a node, in the order in which they run."""
+    match node:
+        case Call():
+            return ()
+        case For(body=body) | Scope(body=body):
+            return (body,)
+        case If(then=then, orelse=orelse):
+            return (then, orelse)
+        case While(test=test, body=body):
+            return (test, body)
+
+
+def walk(block: Block) -> Iterator[Node]:
+    """Every node in and below `block`, outer before inner, in order."""
+    for node in block.nodes:
+        yield node
+        for inner in blocks(node):
+            yield from walk(inner)
+
+
+def results(node: Node) -> tuple[Value, ...]:
+    """The values that a node defines for the nodes after it."""
+    match node:
+        case Call(results=values) | If(results=values):
+            return values
+        case For(carried=carried) | While(carried=carried):
+            return tuple(c.result for c in carried)
+        case Scope():
+            return ()
+
+
+def operands(node: Node) -> tuple[Operand, ...]:
+    """The operands that a node itself reads (not those of the nodes inside it)."""
+    match node:
+        case Call(args=args):
+            return args
+        case For(start=start, stop=stop, step=step, carried=carried):
+            return (start, stop, step, *(c.init for c in carried))
+        case If(test=test):
+            return (test,)
+        case While(carried=carried):
+            return tuple(c.init for c in carried)
+        case Scope(first=first):
+            return (first,)
+
+
+class Rewriter:
+    """Substitutes values while a pass rebuilds a graph: a mapping from old operands to new ones."""
+
+    def __init__(self):
+        self.values: dict[Value, Operand] = {}
+
+    def __call__(self, operand: Operand) -> Operand:
+        return self.values.get(operand, operand) if isinstance(operand, Value) else operand
+
+    def all(self, args) -> tuple[Operand, ...]:
+        return tuple(self(a) for a in args)
+
+    def retype(self, value: Value, type_: Type) -> Value:
+        """A value of another type that stands for `value` from here on."""
+        new = value if type_ == value.type else replace(value, type=type_)
+        self.values[value] = new
+        return new

@@ -1,0 +1,89 @@
+"""What an op is: one declaration (signature and docstring are the manual page) with its rules beside it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import CompilationError
+
+EFFECTS = ("pure", "reads", "writes", "syncs")
+
+OPS: dict[str, "Op"] = {}
+
+
+class Op:
+    """An operation of the language, or of the compiler.
+
+    ``effect``: 'pure' (may be removed, repeated, moved), 'reads' memory, 'writes' memory, or 'syncs'.
+    ``infer(call: Inferring) -> Type | tuple[Type, ...] | None`` checks operands and types the results,
+    ``simulate(m: Machine, call: Call, *args)`` and ``emit(e: Emitter, call: Call, *args)`` give the results' values.
+    An op with ``variants`` is lowered by the first of them that accepts the call; ``site`` describes a call to them.
+    """
+
+    def __init__(self, function: Callable, effect: str, attrs: tuple[str, ...], variants: tuple = (), collective: bool = False):
+        if effect not in EFFECTS:
+            raise ValueError(f"effect is one of {EFFECTS}, not {effect!r}")
+        self.name = function.__name__.rstrip("_")
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.signature = inspect.signature(function)
+        self.effect = effect
+        self.attrs = attrs
+        self.variants = variants
+        self.collective = collective
+        self.rules: dict[str, Callable] = {}
+        if self.name in OPS:
+            raise ValueError(f"an op {self.name!r} exists already")
+        OPS[self.name] = self
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __call__(self, *args, **kwargs):
+        raise CompilationError(f"tile.{self.name} runs inside @tile.jit kernels, not in plain Python")
+
+    def _rule(self, kind: str) -> Callable:
+        def register(function: Callable) -> Callable:
+            self.rules[kind] = function
+            return function
+        return register
+
+    @property
+    def infer(self) -> Callable:
+        return self._rule("infer")
+
+    @property
+    def simulate(self) -> Callable:
+        return self._rule("simulate")
+
+    @property
+    def emit(self) -> Callable:
+        return self._rule("emit")
+
+    @property
+    def site(self) -> Callable:
+        return self._rule("site")
+
+    def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Split a call's arguments into operands (in the signature's order) and attributes; says what does not fit."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise CompilationError(f"tile.{self.name}{self.signature}: {error}") from None
+        bound.apply_defaults()
+        operands, attrs = [], {}
+        for name, value in bound.arguments.items():
+            if name in self.attrs:
+                attrs[name] = value
+            elif self.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+                operands += value
+            else:
+                operands.append(value)
+        return tuple(operands), attrs
+
+
+def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple = (), collective: bool = False) -> Callable[[Callable], Op]:
+    """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time."""
+    return lambda function: Op(function, effect, attrs, variants, collective)

@@ -1,0 +1,113 @@
+"""The graph as stable text, without locations: what goldens hold and what the cache key hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While
+
+
+class _Names:
+    """Short, stable names: values are numbered in the order in which the text meets them."""
+
+    def __init__(self):
+        self.names: dict[Value, str] = {}
+        self.taken: dict[str, int] = {}
+
+    def __call__(self, operand: Operand) -> str:
+        if operand is None:
+            return "none"
+        if isinstance(operand, Const):
+            return repr(operand.value)
+        if operand not in self.names:
+            count = self.taken.get(operand.name, 0)
+            self.taken[operand.name] = count + 1
+            self.names[operand] = f"%{operand.name}" if count == 0 else f"%{operand.name}.{count}"
+        return self.names[operand]
+
+
+def attribute(value) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {attribute(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(attribute(v) for v in value) + ("," if len(value) == 1 else "") + ")"
+    return getattr(value, "name", None) or getattr(value, "__name__", None) or repr(value)
+
+
+def text(graph: Graph) -> str:
+    """The whole graph. Equal text means equal code."""
+    name = _Names()
+    launch = [f"num_warps={graph.launch.num_warps}"]
+    for option in ("cluster", "min_ctas", "max_registers"):
+        if getattr(graph.launch, option) is not None:
+            launch.append(f"{option}={getattr(graph.launch, option)}")
+    launch += [o for o in ("fast_math", "pdl") if getattr(graph.launch, o)]
+    params = ", ".join(f"{name(p)}: {p.type}" for p in graph.params)
+    lines = [f"kernel {graph.name}({params}) {{{', '.join(launch)}, {graph.target}}}"]
+    _block(graph.body, name, lines, "  ")
+    for value, offset in graph.shared.items():
+        lines.append(f"shared {name(value)} at {offset}")
+    if graph.shared_bytes:
+        lines.append(f"shared {graph.shared_bytes} bytes")
+    return "\n".join(lines) + "\n"
+
+
+def _block(block: Block, name: _Names, lines: list[str], indent: str) -> None:
+    for node in block.nodes:
+        _node(node, name, lines, indent)
+    if block.yields:
+        lines.append(f"{indent}yield {', '.join(map(name, block.yields))}")
+
+
+def _carried(carried, name: _Names) -> str:
+    if not carried:
+        return ""
+    return " carry " + ", ".join(f"{name(c.inner)}: {c.inner.type} = {name(c.init)}" for c in carried)
+
+
+def _after(carried, name: _Names, lines: list[str], indent: str) -> None:
+    if carried:
+        lines.append(f"{indent}-> {', '.join(name(c.result) for c in carried)}")
+
+
+def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
+    inner = indent + "  "
+    match node:
+        case Call():
+            attrs = "".join(f", {k}={attribute(v)}" for k, v in node.attrs.items() if v is not None)
+            call = f"{node.op.name}({', '.join(map(name, node.args))}{attrs})"
+            if node.choice is not None:
+                call += f" by {node.choice.variant}"
+            if node.results:
+                types = ", ".join(str(r.type) for r in node.results)
+                call = f"{', '.join(map(name, node.results))} = {call} : {types}"
+            lines.append(indent + call)
+        case For():
+            head = f"{name(node.start)}, {name(node.stop)}, {name(node.step)}"
+            unroll = "" if node.unroll == 1 else f" unroll {node.unroll}"
+            lines.append(f"{indent}for {name(node.index)} in range({head}){unroll}{_carried(node.carried, name)}")
+            _block(node.body, name, lines, inner)
+            _after(node.carried, name, lines, indent)
+        case If():
+            lines.append(f"{indent}if {name(node.test)}")
+            _block(node.then, name, lines, inner)
+            if node.orelse.nodes or node.orelse.yields:
+                lines.append(f"{indent}else")
+                _block(node.orelse, name, lines, inner)
+            if node.results:
+                lines.append(f"{indent}-> {', '.join(f'{name(r)}: {r.type}' for r in node.results)}")
+        case While():
+            lines.append(f"{indent}while{_carried(node.carried, name)}")
+            _block(node.test, name, lines, inner)
+            lines.append(f"{indent}do")
+            _block(node.body, name, lines, inner)
+            _after(node.carried, name, lines, indent)
+        case Scope():
+            count = f" x {node.count}" if node.count != 1 else ""
+            regs = f" regs {node.regs}" if node.regs is not None else ""
+            first = "" if node.kind == "elect" else f" {name(node.first)}"
+            lines.append(f"{indent}{node.kind}{first}{count}{regs}")
+            _block(node.body, name, lines, inner)
+
+
+

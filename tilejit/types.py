@@ -1,0 +1,286 @@
+"""What a value in a kernel can be: dtypes, scalars, register tiles, buffers, regions of buffers, barriers."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from .errors import CompilationError
+from .layout import TileLayout
+
+
+# -- dtypes --------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is the size in memory."""
+
+    name: str
+    kind: str
+    bits: int
+    llvm: str         # the type in registers
+    mantissa: int = 0  # explicit mantissa bits of a float
+    numpy: str = ""   # the name that NumPy (with ml_dtypes) knows it by, if not `name`
+
+    @property
+    def nbytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def signed(self) -> bool:
+        return self.kind in ("int", "float")
+
+    @property
+    def np(self):
+        """The NumPy dtype."""
+        import numpy
+        name = self.numpy or self.name
+        try:
+            return numpy.dtype(name)
+        except TypeError:
+            import ml_dtypes
+            return numpy.dtype(getattr(ml_dtypes, name))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"tile.{self.name}"
+
+
+bool_ = DType("bool", "bool", 8, "i1")
+int8 = DType("int8", "int", 8, "i8")
+int16 = DType("int16", "int", 16, "i16")
+int32 = DType("int32", "int", 32, "i32")
+int64 = DType("int64", "int", 64, "i64")
+uint8 = DType("uint8", "uint", 8, "i8")
+uint16 = DType("uint16", "uint", 16, "i16")
+uint32 = DType("uint32", "uint", 32, "i32")
+uint64 = DType("uint64", "uint", 64, "i64")
+float8_e4m3fn = DType("float8_e4m3fn", "float", 8, "i8", 3)
+float8_e5m2 = DType("float8_e5m2", "float", 8, "i8", 2)
+float16 = DType("float16", "float", 16, "half", 10)
+bfloat16 = DType("bfloat16", "float", 16, "bfloat", 7)
+float32 = DType("float32", "float", 32, "float", 23)
+float64 = DType("float64", "float", 64, "double", 52)
+
+DTYPES = {d.name: d for d in (
+    bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+    float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64)}
+
+
+def dtype_of(spec) -> DType:
+    """The DType that `spec` names: a DType, a NumPy dtype, a Python type or a name. CompilationError otherwise."""
+    if isinstance(spec, DType):
+        return spec
+    if spec in (bool, int, float):
+        return {bool: bool_, int: int32, float: float32}[spec]
+    name = spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", None) or str(spec)
+    name = name.removeprefix("torch.")
+    if name in DTYPES:
+        return DTYPES[name]
+    raise CompilationError(f"{spec!r} is not an element type of tilejit; the element types are {', '.join(DTYPES)}")
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The dtype of an operation on `a` and `b`: NumPy's, but an int with a float gives that float's dtype."""
+    if a == b:
+        return a
+    if a.kind == "bool":
+        return b
+    if b.kind == "bool":
+        return a
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    if a.is_float:
+        if a.bits != b.bits:
+            return a if a.bits > b.bits else b
+        return float32 if a.bits == 16 else float16  # float16 with bfloat16; e4m3 with e5m2
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    if signed.bits > unsigned.bits:
+        return signed
+    return {8: int16, 16: int32, 32: int64, 64: int64}[unsigned.bits]
+
+
+# -- where and how uniformly a value lives ---------------------------------------------------------------------------
+
+class Uniformity(enum.IntEnum):
+    """The widest group of threads over which a scalar surely has one value."""
+
+    THREAD = 0
+    WARP = 1
+    WARPGROUP = 2
+    CTA = 3
+    CLUSTER = 4
+    GRID = 5
+
+
+SCOPES = ("thread", "warp", "warpgroup", "cta")  # execution scopes, narrow to wide
+MEMORY = ("global", "shared", "tmem", "local")
+
+
+# -- types of values -------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One number per thread; `uniform` says over which threads it is the same. `weak` numbers adapt their dtype."""
+
+    dtype: DType
+    uniform: Uniformity = Uniformity.THREAD
+    weak: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{'*' if self.weak else ''}@{self.uniform.name.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An immutable array in registers. `layout` maps the row-major index over `domain` (the shape, padded) to
+    registers, lanes and warps of the scope that made it; both are None until the layout passes have run."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    layout: TileLayout | None = None
+    domain: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n
+
+    def __str__(self) -> str:
+        text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        if self.layout is None:
+            return text
+        pad = "" if self.domain == self.shape else f" of {list(self.domain)}"
+        return f"{text} in {self.layout}{pad}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A number known at launch: ``kind`` 'size' or 'stride' (in elements) of dimension `dim` of argument `arg`."""
+
+    kind: str
+    arg: int
+    dim: int
+    name: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.name or f"{self.kind}({self.arg}, {self.dim})"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory with a scope. Global buffers have `strides` (elements), the others a layout.
+
+    `shape` and `strides` hold ints or Syms. `arg` is the launch argument that a global buffer is.
+    """
+
+    dtype: DType
+    shape: tuple
+    scope: str
+    layout: TileLayout | None = None
+    strides: tuple | None = None
+    arg: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the buffer takes, with the gaps of its layout (not for global buffers)."""
+        return self.layout.span("m") * self.dtype.nbytes
+
+    def __str__(self) -> str:
+        where = f" in {self.layout}" if self.layout is not None else ""
+        if self.strides is not None:
+            where = f":({', '.join(map(str, self.strides))})"
+        return f"{self.scope} {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box of a buffer: for each dimension of `buffer` an extent; `kept` are the dimensions that remain, in order.
+
+    The values that define it (the buffer and one start per dimension) are the arguments of the `region` call.
+    A start is an element coordinate; the bounds are the buffer's own.
+    """
+
+    buffer: Buffer
+    extents: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def scope(self) -> str:
+        return self.buffer.scope
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.extents[d] for d in self.kept)
+
+    @property
+    def nbytes(self) -> int:
+        n = self.dtype.nbytes
+        for extent in self.extents:
+            n *= extent
+        return n
+
+    def __str__(self) -> str:
+        return f"region {list(self.shape)} of {self.buffer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Elements of a buffer named one by one: an index tile or scalar per dimension, broadcast to `shape`."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def scope(self) -> str:
+        return self.buffer.scope
+
+    def __str__(self) -> str:
+        return f"points {list(self.shape)} of {self.buffer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """`n` mbarriers in shared memory, each initialised with `count` arrivals."""
+
+    n: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"mbarrier[{self.n}] of {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierRef:
+    """One of the barriers of a `Barrier`; `peer` when it is another CTA's."""
+
+    barrier: Barrier
+    peer: bool = False
+
+    def __str__(self) -> str:
+        return "mbarrier" + (" of a peer" if self.peer else "")
+
+
+Type = Scalar | Tile | Buffer | Region | Points | Barrier | BarrierRef
