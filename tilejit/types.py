@@ -170,11 +170,15 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Sym:
-    """A number known at launch: ``kind`` 'size' or 'stride' (in elements) of dimension `dim` of argument `arg`."""
+    """A number known at launch: ``kind`` 'size' or 'stride' (in elements) of dimension `dim` of argument `arg`.
+
+    `bits` is 32 when the launch proves that it fits.
+    """
 
     kind: str
     arg: int
     dim: int
+    bits: int = 32
     name: str = field(default="", compare=False)
 
     def __str__(self) -> str:

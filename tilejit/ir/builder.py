@@ -29,8 +29,9 @@ class ExecScope:
 
     @property
     def uniformity(self) -> Uniformity:
-        """How uniform a condition must be to keep the scope whole."""
-        return Uniformity[self.kind.upper()]
+        """How uniform a condition must be to keep the scope whole. Several warps or warpgroups in one scope need CTA."""
+        single = {"thread": 1, "warp": 32, "warpgroup": 128}
+        return Uniformity[self.kind.upper()] if self.threads == single.get(self.kind) else Uniformity.CTA
 
 
 class Facts:
@@ -75,7 +76,12 @@ class Builder:
     expected_variant: str | None = None
     blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     definitions: dict[Value, Call] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)  # what constructs of several calls remember (hoisted barriers, …)
+    # What constructs of several calls remember (hoisted barriers, …): plain containers, since a loop's body may be built
+    # more than once and all but the last are undone.
+    state: dict[str, Any] = field(default_factory=dict)
+    # Hidden variables of constructs, such as a ring's cursor: control flow carries them as it does a kernel's names.
+    # Read with ``cells.setdefault(key, initial)``, write with ``cells[key] = value``.
+    cells: Any = field(default_factory=dict)
 
     def __post_init__(self):
         if self.scope is None:
@@ -106,6 +112,15 @@ class Builder:
         self.blocks.append(nodes)
         try:
             yield nodes
+        finally:
+            self.blocks.pop()
+
+    @contextmanager
+    def reopened(self, nodes: list[Node]):
+        """Append to a block that has been closed."""
+        self.blocks.append(nodes)
+        try:
+            yield
         finally:
             self.blocks.pop()
 

@@ -1,0 +1,187 @@
+"""The pipeline as one readable function: source, typed graph, passes, LLVM IR, PTX, cubin.
+
+Each stage's text can be dumped (``TILEJIT_DUMP=folder``) and replaced from a file (``TILEJIT_OVERRIDE=folder``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+from .config import config
+from .dispatch import Choice
+from .emit.emitter import Emitted, emit
+from .errors import CompilationError, Loc
+from .frontend import build
+from .ir.builder import Facts
+from .ir.check import check
+from .ir.graph import Call, Graph, Launch, Scope, walk
+from .passes.layouts import assign_layouts
+from .passes.shared import place_shared
+from .passes.variants import choose_variants
+from .types import Region
+
+TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+@dataclass(frozen=True)
+class CopyRecord:
+    """What became of one copy call: the path it took, why the others declined, what it issues."""
+
+    line: int
+    op: str
+    source: str
+    src_scope: str
+    dst_scope: str
+    exec_scope: str
+    variant: str
+    declined: tuple[tuple[str, str], ...]
+    instructions: int
+    bytes: int
+    plan: object = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel after the passes: what the simulator runs and the emitter writes out."""
+
+    graph: Graph
+    warnings: tuple
+    facts: dict[tuple, bool]
+    captured: dict
+    copies: tuple[CopyRecord, ...]
+    seconds: dict[str, float]
+
+
+PASSES = (("layouts", assign_layouts), ("variants", choose_variants), ("shared", lambda graph, facts: place_shared(graph)))
+
+
+def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
+    """From source to the lowered graph, which the simulator and the GPU share."""
+    seconds: dict[str, float] = {}
+    clock = _Clock(seconds)
+    built = build(source, arguments, target=target, launch=launch, facts=facts)
+    graph = built.graph
+    clock("frontend")
+    checked = config().check or _under_pytest()
+    for name, run in PASSES:
+        graph = run(graph, facts)
+        if checked:
+            check(graph)
+        clock(name)
+    return Lowered(graph, tuple(built.warnings), dict(facts.asked), built.captured, copy_records(graph), seconds)
+
+
+def _under_pytest() -> bool:
+    import os
+    return "PYTEST_CURRENT_TEST" in os.environ
+
+
+class _Clock:
+    """Seconds since the last reading, filed under a stage's name."""
+
+    def __init__(self, seconds: dict[str, float]):
+        self.seconds, self.last = seconds, perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        now = perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
+        self.last = now
+
+
+def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
+    """A record for each copy call of the graph, in order."""
+    records = []
+
+    def visit(block, scope: str) -> None:
+        from .ir.graph import blocks
+        for node in block.nodes:
+            if isinstance(node, Call) and node.choice is not None and node.op.variants:
+                records.append(_record(node, scope))
+            inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
+            for b in blocks(node):
+                visit(b, inner)
+
+    visit(graph.body, "cta")
+    return tuple(records)
+
+
+def _record(call: Call, scope: str) -> CopyRecord:
+    dst, src = (a.type for a in call.args[:2])
+    choice: Choice = call.choice
+    return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), src.scope, dst.scope, scope, choice.variant,
+                      choice.declined, choice.plan.instructions, src.nbytes if isinstance(src, Region) else 0, choice.plan)
+
+
+# -- to code -------------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Code:
+    """Machine code and every text on the way to it."""
+
+    graph: str
+    llvm_ir: str
+    ptx: str
+    assembled: object
+    params: list
+    maps: list
+    seconds: dict[str, float]
+
+
+def assemble_graph(lowered: Lowered) -> Code:
+    """LLVM IR, PTX and cubin of a lowered graph."""
+    from .toolchain.assembler import assemble
+    from .toolchain.llvm import to_ptx
+    graph, seconds = lowered.graph, dict(lowered.seconds)
+    clock = _Clock(seconds)
+    text = _stage(graph.name, "graph", str(graph))
+    emitted: Emitted = emit(graph)
+    llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
+    clock("emit")
+    ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, libdevice=emitted.libdevice))
+    clock("llvm")
+    assembled = assemble(ptx, graph.target)
+    clock("assemble")
+    _budgets(graph, assembled)
+    return Code(text, llvm_ir, ptx, assembled, emitted.params, emitted.maps, seconds)
+
+
+def _stage(name: str, suffix: str, text: str) -> str:
+    """Dump a stage's text, or take it from the override folder."""
+    settings = config()
+    if settings.override:
+        path = Path(settings.override) / f"{name}.{suffix}"
+        if path.exists():
+            text = path.read_text()
+    if settings.dump:
+        folder = Path(settings.dump)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.{suffix}").write_text(text)
+    return text
+
+
+def _budgets(graph: Graph, assembled) -> None:
+    """Budgets are contracts: a kernel over one does not compile."""
+    launch: Launch = graph.launch
+    if launch.spills is not None and assembled.spill_bytes > launch.spills:
+        raise CompilationError(f"the kernel spills {assembled.spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
+                               "use smaller tiles or more warps", graph.loc)
+    if launch.max_registers is not None and assembled.registers > launch.max_registers:
+        raise CompilationError(f"the kernel uses {assembled.registers} registers a thread, and max_registers={launch.max_registers}", graph.loc)
+
+
+def graph_key(graph: Graph) -> str:
+    """A digest of everything that decides the code: the text, the plans, and the table of source lines."""
+    digest = hashlib.sha256(str(graph).encode())
+    for node in walk(graph.body):
+        if isinstance(node, Call) and node.choice is not None:
+            digest.update(repr(node.choice.plan).encode())
+        loc: Loc | None = node.loc
+        if loc is not None:
+            digest.update(f"{loc.file}:{loc.line}:{loc.column}".encode())
+    return digest.hexdigest()[:32]
+
+
+__all__ = ["Code", "CopyRecord", "Lowered", "TARGETS", "assemble_graph", "graph_key", "lower", "replace"]

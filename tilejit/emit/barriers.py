@@ -1,0 +1,130 @@
+"""mbarriers, copy groups, fences and cluster barriers in emitted code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir.graph import Value
+from ..types import bool_, int32
+from .value import V
+
+
+@dataclass
+class EBarriers:
+    """A block of mbarriers at a byte offset in shared memory."""
+
+    n: int
+    offset: int
+
+
+@dataclass
+class EBarrier:
+    """The address of one mbarrier: a register and a constant; `remote` is a shared::cluster address."""
+
+    address: V
+    offset: int = 0
+    remote: bool = False
+
+
+class BarrierMixin:
+    """The part of the emitter that synchronises."""
+
+    def barriers(self, value: Value) -> EBarriers:
+        return EBarriers(value.type.n, self.graph.shared[value])
+
+    def barrier_at(self, block, at, rank=None) -> EBarrier:
+        offset = int(at.text) if isinstance(at, V) and at.text.isdigit() else None
+        place = EBarrier(self.shared_base(), block.offset + 8 * offset) if offset is not None else EBarrier(self.shared_base() + at * 8, block.offset)
+        if rank is None:
+            return place
+        address = self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [place.address + place.offset, rank], pure=True)[0]
+        return EBarrier(address, 0, remote=True)
+
+    def init_barriers(self) -> None:
+        """At the kernel's entry: thread 0 initialises every barrier, fences, and all threads meet."""
+        made = [(v, o) for v, o in self.graph.shared.items() if hasattr(v.type, "count")]
+        if not made:
+            return
+        hopper = self.architecture >= 90
+        first, done = self.label("init"), self.label("ready")
+        self.branch_if(self.absolute_thread().equals(0), first, done)
+        self.start(first)
+        for value, offset in made:
+            for i in range(value.type.n):
+                self.asm(f"mbarrier.init.shared.b64 [$0 + {offset + 8 * i}], {value.type.count};", [], [self.shared_base()])
+        if hopper:
+            self.asm("fence.mbarrier_init.release.cluster;")
+        self.branch(done)
+        self.start(done)
+        if self.graph.launch.cluster:
+            self.cluster_arrive()
+            self.cluster_wait()
+        else:
+            self.asm("bar.sync 0;", convergent=True)
+
+    def _elected(self, then) -> None:
+        """Run `then` in the first thread of the scope, after the accesses of the whole scope."""
+        first = self.first_thread()
+        if first is None:
+            then()
+            return
+        self.sync()
+        inside, done = self.label("one"), self.label("all")
+        self.branch_if(first, inside, done)
+        self.start(inside)
+        with self.region_of_code():
+            then()
+        self.branch(done)
+        self.start(done)
+
+    def mbarrier_arrive(self, barrier: EBarrier, n: V) -> None:
+        space = "shared::cluster" if barrier.remote else "shared::cta" if self.architecture >= 90 else "shared"
+        # The default semantics: .release.cluster on a remote barrier costs a MEMBAR.ALL.GPU before each arrival.
+        state = "_" if self.architecture >= 90 else "s"
+        text = f"mbarrier.arrive.{space}.b64 {state}, [$0 + {barrier.offset}]"
+        if self.architecture < 90:
+            self._elected(lambda: [self.asm("{ .reg .b64 s; " + text + "; }", [], [barrier.address]) for _ in range(int(n.text))])
+        elif n.text == "1":
+            self._elected(lambda: self.asm(text + ";", [], [barrier.address]))
+        else:
+            self._elected(lambda: self.asm(text + ", $1;", [], [barrier.address, n]))
+
+    def mbarrier_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
+        space = "shared::cluster" if barrier.remote else "shared::cta"
+        self._elected(lambda: self.asm(f"mbarrier.expect_tx.relaxed.{'cluster' if barrier.remote else 'cta'}.{space}.b64 [$0 + {barrier.offset}], $1;", [], [barrier.address, nbytes]))
+
+    def mbarrier_arrive_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
+        space = "shared::cluster" if barrier.remote else "shared::cta"
+        self._elected(lambda: self.asm(f"mbarrier.arrive.expect_tx.{space}.b64 _, [$0 + {barrier.offset}], $1;", [], [barrier.address, nbytes]))
+
+    def mbarrier_wait(self, barrier: EBarrier, parity: V) -> None:
+        """Spin on ``try_wait``, which suspends the thread in hardware (sm_90); ``test_wait`` before."""
+        word = "try_wait" if self.architecture >= 90 else "test_wait"
+        self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared.b64 p, [$0 + {barrier.offset}], $1; @!p bra W; }}", [], [barrier.address, parity])
+
+    def mbarrier_test(self, barrier: EBarrier, parity: V) -> V:
+        return self.asm(f"mbarrier.test_wait.parity.shared.b64 $0, [$1 + {barrier.offset}], $2;", [bool_], [barrier.address, parity])[0]
+
+    def cp_async_commit(self) -> None:
+        self.asm("cp.async.commit_group;")
+
+    def cp_async_wait(self, n: int) -> None:
+        self.asm(f"cp.async.wait_group {n};")
+
+    def bulk_commit(self) -> None:
+        self.asm("cp.async.bulk.commit_group;")
+
+    def bulk_wait(self, n: int, read: bool) -> None:
+        self.asm(f"cp.async.bulk.wait_group{'.read' if read else ''} {n};")
+
+    def fence_proxy_async(self) -> None:
+        self.asm("fence.proxy.async.shared::cta;")
+
+    def fence_mbarrier_init(self) -> None:
+        self.asm("fence.mbarrier_init.release.cluster;")
+
+    def cluster_arrive(self) -> None:
+        self.asm("barrier.cluster.arrive;", convergent=True)
+
+    def cluster_wait(self) -> None:
+        self.asm("barrier.cluster.wait;", convergent=True)

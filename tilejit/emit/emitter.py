@@ -1,0 +1,575 @@
+"""The typed graph as LLVM IR text: one function, the code of one thread."""
+
+from __future__ import annotations
+
+import math
+import struct
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir.builder import ExecScope
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While
+from ..types import Barrier, Buffer, DType, Scalar, Sym, Tile, bool_, float32, int32, int64
+from .barriers import BarrierMixin
+from .debug import DebugInfo
+from .instructions import InstructionMixin
+from .tiles import TileMixin
+from .value import V
+
+
+@dataclass
+class EBuffer:
+    """A buffer in emitted code: a global one's pointer, sizes and strides, or a shared one's byte offset."""
+
+    type: Buffer
+    pointer: V | None = None
+    sizes: tuple = ()
+    strides: tuple = ()
+    offset: int = 0
+
+
+@dataclass
+class ERegion:
+    """A region in emitted code: one start per dimension of the buffer."""
+
+    type: Any
+    buffer: EBuffer
+    starts: tuple
+
+
+@dataclass
+class EPoints:
+    """Points in emitted code: one index (a value, or one per register) per dimension of the buffer."""
+
+    type: Any
+    buffer: EBuffer
+    indices: tuple
+
+
+@dataclass
+class Emitted:
+    """What emission gives: the module's text, the parameters in order, and whether libdevice must be linked."""
+
+    llvm_ir: str
+    params: list = field(default_factory=list)
+    libdevice: bool = False
+    maps: list = field(default_factory=list)
+
+
+class Emitter(InstructionMixin, BarrierMixin, TileMixin):
+    """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
+
+    def __init__(self, graph: Graph):
+        self.graph, self.target = graph, graph.target
+        self.architecture = int("".join(c for c in graph.target if c.isdigit()))
+        self.fast_math = graph.launch.fast_math
+        self.lines: list[str] = []
+        self.declarations: set[str] = set()
+        self.uses_libdevice = False
+        self.count = 0
+        self.label_count = 0
+        self.current = "entry"
+        self.values: dict[Value, Any] = {}
+        self.params: dict[tuple, V] = {}
+        self.maps: list = []
+        self.scope = ExecScope("cta", graph.launch.threads)
+        self.tables: dict = {}
+        self.memo: list[dict] = [{}]
+        self.barrier_ids: dict[tuple, int] = {}
+        self.loc = graph.loc
+        self.debug = DebugInfo(graph)
+
+    # -- text --------------------------------------------------------------------------------------------------------
+
+    def ins(self, text: str, dtype: DType) -> V:
+        """An instruction with a result."""
+        self.count += 1
+        name = f"%v{self.count}"
+        self.lines.append(f"  {name} = {text}{self.debug.mark(self.loc)}")
+        if "@llvm." in text:
+            self._declare_intrinsic(text)
+        return V(self, name, dtype)
+
+    def stmt(self, text: str) -> None:
+        self.lines.append(f"  {text}{self.debug.mark(self.loc)}")
+
+    def declare(self, text: str) -> None:
+        self.declarations.add(text)
+
+    def _declare_intrinsic(self, text: str) -> None:
+        """The declaration that a call ``call T @llvm.name(T1 a, T2 b)`` needs."""
+        result, rest = text.removeprefix("call ").split(" @", 1)
+        name, arguments = rest.split("(", 1)
+        types = ", ".join(a.strip().split(" ")[0] for a in arguments.rsplit(")", 1)[0].split(",") if a.strip())
+        self.declare(f"declare {result.split(' ')[-1]} @{name}({types})")
+
+    def label(self, hint: str) -> str:
+        self.label_count += 1
+        return f"{hint}{self.label_count}"
+
+    def start(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.current = label
+
+    def branch(self, label: str) -> None:
+        self.stmt(f"br label %{label}")
+
+    def branch_if(self, test: V, then: str, orelse: str) -> None:
+        self.stmt(f"br i1 {test.text}, label %{then}, label %{orelse}")
+
+    # -- constants and scalars -------------------------------------------------------------------------------------------
+
+    def const(self, value, dtype: DType) -> V:
+        """A literal. float16 and bfloat16 are spelled by their bits, float32 as the double LLVM wants."""
+        if dtype.kind == "bool":
+            return V(self, "true" if value else "false", dtype)
+        if not dtype.is_float:
+            return V(self, str(int(value)), dtype)
+        if dtype.bits >= 32:
+            number = float(value)
+            if dtype.bits == 32 and math.isfinite(number):
+                import numpy
+                with numpy.errstate(over="ignore"):
+                    number = float(numpy.float32(number))
+            return V(self, f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}", dtype)
+        import numpy
+        with numpy.errstate(over="ignore"):
+            bits = int(numpy.asarray(float(value)).astype(dtype.np).view(f"u{dtype.nbytes}"))
+        if dtype.bits == 8:
+            return V(self, str(bits), dtype)
+        return V(self, f"0x{'H' if dtype.name == 'float16' else 'R'}{bits:04X}", dtype)
+
+    def as_value(self, x, dtype: DType) -> V:
+        return x if isinstance(x, V) else self.const(x, dtype)
+
+    @property
+    def f32_dtype(self) -> DType:
+        return float32
+
+    @staticmethod
+    def suffix(dtype: DType) -> str:
+        return {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}[dtype.llvm]
+
+    def select(self, test: V, a: V, b: V) -> V:
+        return self.ins(f"select i1 {test.text}, {a.typed}, {b.typed}", a.dtype)
+
+    def widened(self, x: V, dtype: DType) -> V:
+        if x.dtype.bits == dtype.bits:
+            return x
+        return self.cached(("widen", x.text), lambda: self.ins(f"sext {x.typed} to i{dtype.bits}", dtype))
+
+    def in_bounds(self, index, size) -> V:
+        """``0 <= index < size``."""
+        if isinstance(index, int):
+            if isinstance(size, int):
+                return self.const(0 <= index < size, bool_)
+            return self.const(False, bool_) if index < 0 else self.ins(f"icmp sgt {size.typed}, {index}", bool_)
+        return index.below(size)
+
+    def all_of(self, tests: list) -> V | None:
+        total = None
+        for test in tests:
+            if test is None or test.text == "true":
+                continue
+            total = test if total is None else self.ins(f"and i1 {total.text}, {test.text}", bool_)
+        return total
+
+    def mul64(self, a, b):
+        """A product that cannot wrap: 64-bit unless one side is 0 or both are constants."""
+        if isinstance(a, V):
+            a = self.widened(a, int64)
+        if isinstance(b, V):
+            b = self.widened(b, int64)
+        return a * b
+
+    def sum64(self, terms):
+        total = 0
+        for term in terms:
+            total = total + (self.widened(term, int64) if isinstance(term, V) else term)
+        return total
+
+    def offset_pointer(self, pointer: V, elements, nbytes: int) -> V:
+        """`pointer` moved by `elements` of `nbytes` each."""
+        if isinstance(elements, int) and elements == 0:
+            return pointer
+        if isinstance(elements, V):
+            elements = self.widened(elements, int64)
+        return pointer + elements * nbytes
+
+    # -- where the thread is -----------------------------------------------------------------------------------------------
+
+    def scope_key(self):
+        return id(self.scope)
+
+    def cached(self, key, make):
+        """A value made once for the region of code that its first use dominates."""
+        for memo in self.memo:
+            if key in memo:
+                return memo[key]
+        value = make()
+        self.memo[-1][key] = value
+        return value
+
+    def entry(self, key, make):
+        """A value made once at the function's entry."""
+        if key not in self.memo[0]:
+            body, self.lines = self.lines, self.entry_lines
+            self.memo[0][key] = make()
+            self.lines = body
+        return self.memo[0][key]
+
+    def sreg(self, name: str) -> V:
+        """A special register (PTX ISA, "Special Registers")."""
+        if name.startswith("cluster"):
+            return self.entry(name, lambda: self.asm(f"mov.u32 $0, %{name.replace('cluster.', 'cluster_') if name.startswith('cluster.') else name};", [int32], pure=True)[0])
+        return self.entry(name, lambda: self.ins(f"call i32 @llvm.nvvm.read.ptx.sreg.{name}()", int32))
+
+    def absolute_thread(self) -> V:
+        return self.sreg("tid.x")
+
+    def lane_id(self) -> V:
+        return self.entry("lane", lambda: self.absolute_thread() & 31)
+
+    def warp_id(self) -> V:
+        """The warp's id in the CTA, passed through a shuffle so that the assembler knows that it is uniform."""
+        return self.entry("warp", lambda: self.asm("shfl.sync.idx.b32 $0, $1, 0, 31, -1;", [int32], [self.absolute_thread() >> 5], convergent=True)[0])
+
+    def warpgroup_id(self) -> V:
+        return self.entry("warpgroup", lambda: self.warp_id() >> 2)
+
+    @property
+    def threads(self) -> int:
+        return self.scope.threads
+
+    def scope_first_warp(self):
+        """The first warp of the current scope, in the CTA (an int or a value)."""
+        scope = self.scope
+        first = self.operand(scope.first) if isinstance(scope.first, (Value, Const)) else scope.first
+        return {"cta": 0, "warpgroup": first * 4, "warp": first, "thread": first // 32 if not scope.elected else 0}[scope.kind]
+
+    def scope_warp(self):
+        """The warp's id in the current scope."""
+        first = self.scope_first_warp()
+        if self.threads <= 32:
+            return 0
+        return self.warp_id() - first
+
+    def thread_id(self):
+        """The thread's id in the current scope."""
+        if self.threads == 1:
+            return 0
+        if self.threads == 32:
+            return self.lane_id()
+        first = self.scope_first_warp()
+        return self.absolute_thread() - first * 32
+
+    def first_thread(self) -> V | None:
+        """Whether this is the first thread of the scope; None in a scope of one thread."""
+        if self.threads == 1 or self.scope.partial is not None:
+            return None
+        return self.cached(("first", self.scope_key()), lambda: self.as_value(self.thread_id(), int32).equals(0))
+
+    def sync(self) -> None:
+        """The barrier of the current scope."""
+        scope = self.scope
+        if self.threads == 1:
+            return
+        if scope.kind == "cta":
+            self.asm("bar.sync 0;", convergent=True)
+        elif self.threads == 32:
+            self.asm("bar.warp.sync -1;", convergent=True)
+        else:
+            ident = self._named_barrier()
+            text, inputs = (f"bar.sync {ident}, {self.threads};", []) if isinstance(ident, int) else (f"bar.sync $0, {self.threads};", [ident])
+            self.asm(text, [], inputs, convergent=True)
+
+    def _named_barrier(self):
+        """The hardware barrier of a group of warps: one for each set of warps that ever synchronises."""
+        scope = self.scope
+        first = scope.first.value if isinstance(scope.first, Const) else scope.first
+        if isinstance(first, int):
+            key = (scope.kind, first, scope.threads)
+            return self.barrier_ids.setdefault(key, len(self.barrier_ids) + 1)
+        count = self.graph.launch.threads // scope.threads
+        base = self.barrier_ids.setdefault((scope.kind, "any", scope.threads), len(self.barrier_ids) + 1)
+        for n in range(1, count):
+            self.barrier_ids.setdefault((scope.kind, "any", scope.threads, n), len(self.barrier_ids) + 1)
+        return self.operand(first) + base
+
+    # -- arguments and memory ----------------------------------------------------------------------------------------------
+
+    def param(self, recipe: tuple, dtype: DType) -> V:
+        """A kernel parameter, made at its first use."""
+        if recipe not in self.params:
+            self.params[recipe] = V(self, f"%p{len(self.params)}", dtype)
+        return self.params[recipe]
+
+    def resolve(self, sym: int | Sym):
+        """A size or stride: a constant, or the parameter that holds it."""
+        if isinstance(sym, int):
+            return sym
+        return self.param((sym.kind, sym.arg, sym.dim, f"i{sym.bits}"), int64 if sym.bits == 64 else int32)
+
+    def make_region(self, type_, buffer: EBuffer, starts) -> ERegion:
+        return ERegion(type_, buffer, tuple(starts))
+
+    def make_points(self, type_, buffer: EBuffer, indices) -> EPoints:
+        return EPoints(type_, buffer, tuple(indices))
+
+    def shared_base(self) -> V:
+        return self.entry("smem", lambda: self.ins("ptrtoint ptr addrspace(3) @smem to i32", int32))
+
+    def shared_buffer(self, value: Value) -> EBuffer:
+        return EBuffer(value.type, sizes=value.type.shape, offset=self.graph.shared[value])
+
+    def shared_address(self, buffer: EBuffer, coordinates, memo: dict | None = None) -> tuple[V, int]:
+        """(address, constant byte offset) of an element of a shared buffer."""
+        layout, nbytes = buffer.type.layout, buffer.type.dtype.nbytes
+        offset = layout.offset_of(*coordinates, shape=buffer.type.shape) * nbytes
+        if isinstance(offset, int):
+            return self.shared_base(), buffer.offset + offset
+        return self.shared_base() + offset, buffer.offset
+
+    def scratch_offset(self, call: Call) -> int:
+        return self.graph.shared[call.results[0]]
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------------
+
+    def operand(self, operand: Operand):
+        """An operand as rules see it: ints for integer constants, emitted values, lists for tiles, None."""
+        if operand is None:
+            return None
+        if isinstance(operand, Const):
+            return self.const(operand.value, operand.dtype)
+        return self.values[operand]
+
+    def _index(self, operand: Operand):
+        """An operand of a region or loop bound: integer constants stay ints, so that addresses fold."""
+        return operand.value if isinstance(operand, Const) else self.operand(operand)
+
+    @contextmanager
+    def region_of_code(self):
+        """Code that does not dominate what follows it: what it memoises is forgotten at its end."""
+        self.memo.append({})
+        try:
+            yield
+        finally:
+            self.memo.pop()
+
+    def block(self, block: Block) -> None:
+        for node in block.nodes:
+            self.loc = node.loc
+            match node:
+                case Call():
+                    self._call(node)
+                case For():
+                    self._for(node)
+                case If():
+                    self._if(node)
+                case While():
+                    self._while(node)
+                case Scope():
+                    self._scope(node)
+
+    def _call(self, call: Call) -> None:
+        name = call.op.name
+        args = tuple(self._index(a) if name in ("region", "points") else self.operand(a) for a in call.args)
+        result = call.op.rules["emit"](self, call, *args)
+        if len(call.results) == 1:
+            self.values[call.results[0]] = result
+        else:
+            for value, emitted in zip(call.results, result or ()):
+                self.values[value] = emitted
+
+    def _phis(self, carried, label: str):
+        """Reserve a phi for each register of each carried value; returns what fills in the loop's end."""
+        places = []
+        for carry in carried:
+            init = self.operand(carry.init)
+            registers = init if isinstance(init, list) else [init]
+            names = []
+            for v in registers:
+                self.count += 1
+                names.append(V(self, f"%v{self.count}", v.dtype))
+                self.lines.append("")
+            self.values[carry.inner] = names if isinstance(init, list) else names[0]
+            places.append((len(self.lines) - len(names), names, registers))
+        before = self.before
+
+        def close(yields, latch: str) -> None:
+            for (line, names, registers), operand in zip(places, yields):
+                final = self.operand(operand)
+                final = final if isinstance(final, list) else [final]
+                for i, (name, first, last) in enumerate(zip(names, registers, final)):
+                    self.lines[line + i] = f"  {name.text} = phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]{self.debug.mark(None)}"
+        return close
+
+    def _finish(self, carried) -> None:
+        for carry in carried:
+            self.values[carry.result] = self.values[carry.inner]
+
+    def _for(self, node: For) -> None:
+        head, body, done = self.label("for"), self.label("body"), self.label("done")
+        start, stop, step = self.operand(node.start), self.operand(node.stop), self.operand(node.step)
+        dtype = node.index.type.dtype
+        self.before = self.current
+        before = self.current
+        self.branch(head)
+        self.start(head)
+        line = len(self.lines)
+        self.lines.append("")
+        self.count += 1
+        index = V(self, f"%v{self.count}", dtype)
+        self.values[node.index] = index
+        close = self._phis(node.carried, head)
+        compare = "icmp slt" if node.step.value > 0 else "icmp sgt"
+        self.branch_if(self.ins(f"{compare} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
+        with self.region_of_code():
+            self.start(body)
+            self.block(node.body)
+            self.loc = node.loc
+            following = self.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
+            latch = self.current
+            self.branch(head)
+        self.lines[line] = f"  {index.text} = phi {dtype.llvm} [ {start.text}, %{before} ], [ {following.text}, %{latch} ]{self.debug.mark(node.loc)}"
+        close(node.body.yields, latch)
+        self.start(done)
+        self._finish(node.carried)
+
+    def _while(self, node: While) -> None:
+        head, body, done = self.label("while"), self.label("body"), self.label("done")
+        self.before = self.current
+        self.branch(head)
+        self.start(head)
+        close = self._phis(node.carried, head)
+        with self.region_of_code():
+            self.block(node.test)
+            self.loc = node.loc
+            self.branch_if(self.operand(node.test.yields[0]), body, done)
+            self.start(body)
+            self.block(node.body)
+            self.loc = node.loc
+            latch = self.current
+            self.branch(head)
+        close(node.body.yields, latch)
+        self.start(done)
+        self._finish(node.carried)
+
+    def _if(self, node: If) -> None:
+        then, orelse, done = self.label("then"), self.label("else"), self.label("endif")
+        self.branch_if(self.operand(node.test), then, orelse)
+        ends = []
+        for label, block in ((then, node.then), (orelse, node.orelse)):
+            with self.region_of_code():
+                self.start(label)
+                self.block(block)
+                self.loc = node.loc
+                ends.append((self.current, [self.operand(y) for y in block.yields]))
+                self.branch(done)
+        self.start(done)
+        for n, result in enumerate(node.results):
+            (one, a), (two, b) = ((label, values[n]) for label, values in ends)
+            several = isinstance(a, list)
+            joined = [self.ins(f"phi {x.dtype.llvm} [ {x.text}, %{one} ], [ {y.text}, %{two} ]", x.dtype)
+                      for x, y in zip(a if several else [a], b if several else [b])]
+            self.values[result] = joined if several else joined[0]
+
+    def _scope(self, node: Scope) -> None:
+        first = node.first.value if isinstance(node.first, Const) else node.first
+        elected = node.kind == "elect"
+        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
+        inner = ExecScope("thread" if elected else node.kind, size, first if first is not None else 0, elected=elected, parent=self.scope)
+        test = self._elect() if elected else self._within(node.kind, first, node.count, size)
+        inside, done = self.label("scope"), self.label("after")
+        if test is None:
+            done = None
+        else:
+            self.branch_if(test, inside, done)
+            self.start(inside)
+        outer, self.scope = self.scope, inner
+        with self.region_of_code():
+            if node.regs is not None:
+                self.set_registers(node.regs)
+            self.block(node.body)
+        self.scope = outer
+        if done is not None:
+            self.loc = node.loc
+            self.branch(done)
+            self.start(done)
+
+    def _within(self, kind: str, first, count: int, size: int) -> V | None:
+        """Whether the thread is in `count` warpgroups, warps or threads from `first`; None if the scope is all of it."""
+        if size == self.threads and kind != "thread":
+            return None
+        ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[kind]()
+        first = self.operand(first) if isinstance(first, Value) else first
+        return (ident - first).below(count) if count > 1 else ident.equals(first)
+
+    def _elect(self) -> V:
+        """One thread of the scope: in its first warp, the lane that ``elect.sync`` names (lane 0 before sm_90)."""
+        if self.architecture < 90:
+            return self.as_value(self.thread_id(), int32).equals(0)
+        lane = self.asm("{ .reg .b32 r; elect.sync r|$0, -1; }", [bool_], convergent=True)[0]
+        if self.threads == 32:
+            return lane
+        return self.all_of([self.as_value(self.scope_warp(), int32).equals(0), lane])
+
+    def set_registers(self, count: int) -> None:
+        """``setmaxnreg``: more registers than the launch gave, or fewer (PTX ISA; sm_90a and later)."""
+        launched = 65536 // self.graph.launch.threads // 8 * 8
+        word = "inc" if count > min(launched, 255) else "dec"
+        self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)
+
+    # -- the module ------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Emitted:
+        """Emit the whole graph."""
+        self.entry_lines: list[str] = []
+        for n, value in enumerate(self.graph.params):
+            t = value.type
+            if isinstance(t, Scalar):
+                self.values[value] = self.param(("scalar", n, str(t.dtype)), t.dtype)
+            else:
+                self.values[value] = EBuffer(t, self.param(("ptr", n), int64), tuple(map(self.resolve, t.shape)), tuple(map(self.resolve, t.strides)))
+        self.init_barriers()
+        self.block(self.graph.body)
+        self.loc = self.graph.loc
+        if self.graph.launch.cluster:  # a peer may still reach this CTA's shared memory; every thread meets here
+            self.cluster_arrive()
+            self.cluster_wait()
+        self.stmt("ret void")
+        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps)
+
+    def _used_params(self):
+        return list(self.params)
+
+    def _module(self) -> str:
+        launch = self.graph.launch
+        params = ", ".join(f"{'i8' if v.dtype == bool_ else v.dtype.llvm} {v.text}" for v in self.params.values())
+        attributes = [f'"nvvm.maxntid"="{launch.threads},1,1"', f'"nvvm.minctasm"="{launch.min_ctas or 1}"']
+        if launch.cluster:
+            attributes.append(f'"nvvm.cluster_dim"="{",".join(map(str, launch.cluster))}"')
+        if launch.max_registers:
+            attributes.append(f'"nvvm.maxnreg"="{launch.max_registers}"')
+        if launch.fast_math:
+            attributes.append('"denormal-fp-math-f32"="preserve-sign,preserve-sign"')
+        return "\n".join([
+            'target triple = "nvptx64-nvidia-cuda"',
+            "@smem = external addrspace(3) global [0 x i8], align 1024",
+            *sorted(self.declarations),
+            f"define ptx_kernel void @{self.graph.name}({params}) #0{self.debug.function()} {{",
+            "entry:", *self.entry_lines, *self.lines, "}",
+            f"attributes #0 = {{ nounwind convergent {' '.join(attributes)} }}",
+            "attributes #1 = { nounwind }",
+            "attributes #2 = { nounwind convergent }",
+            self.debug.metadata(libdevice=self.uses_libdevice),
+        ]) + "\n"
+
+
+def emit(graph: Graph) -> Emitted:
+    """LLVM IR of a graph whose layouts, variants and shared memory are settled."""
+    return Emitter(graph).run()
+
+
+__all__ = ["EBuffer", "EPoints", "ERegion", "Emitted", "Emitter", "emit", "Barrier", "Tile"]

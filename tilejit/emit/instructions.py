@@ -1,0 +1,277 @@
+"""Single instructions: casts, vector loads and stores, special functions, barriers. Text as the PTX ISA spells it."""
+
+from __future__ import annotations
+
+from ..errors import CompilationError
+from ..types import DType, bool_, float32, int8, int16, int32, int64
+from .value import V
+
+CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "float": "f", "double": "d"}
+
+_LOAD_CACHE = {None: "", "ca": ".ca", "cg": ".cg", "cs": ".cs", "evict_first": ".L1::evict_first",
+               "evict_last": ".L1::evict_last", "no_allocate": ".L1::no_allocate"}
+_STORE_CACHE = _LOAD_CACHE | {"ca": ""}
+
+
+class InstructionMixin:
+    """The part of the emitter that writes single instructions."""
+
+    # -- inline asm ----------------------------------------------------------------------------------------------------
+
+    def asm(self, text: str, outputs: list[DType] = (), inputs: list[V] = (), ties: dict[int, V] | None = None, *,
+            pure: bool = False, convergent: bool = False) -> list[V]:
+        """One inline asm call: ``$0, $1, ...`` count outputs, then inputs. `ties` gives an output its initial value.
+
+        Anything not `pure` keeps its place among other effects and clobbers memory.
+        """
+        ties = ties or {}
+        constraints = [f"={CONSTRAINT[o.llvm]}" for o in outputs] + [CONSTRAINT[i.dtype.llvm] for i in inputs] + [str(n) for n in ties]
+        arguments = [i.typed for i in inputs] + [v.typed for v in ties.values()]
+        result = "void" if not outputs else outputs[0].llvm if len(outputs) == 1 else "{" + ", ".join(o.llvm for o in outputs) + "}"
+        if not pure:
+            constraints.append("~{memory}")
+        effect = "" if pure else "sideeffect "
+        attributes = " #2" if convergent else " #1"
+        call = f'call {result} asm {effect}"{text}", "{",".join(constraints)}"({", ".join(arguments)}){attributes}'
+        if not outputs:
+            self.stmt(call)
+            return []
+        if len(outputs) == 1:
+            return [self.ins(call, outputs[0])]
+        packed = self.ins(call, outputs[0])
+        return [self.ins(f"extractvalue {result} {packed.text}, {n}", o) for n, o in enumerate(outputs)]
+
+    # -- special functions -------------------------------------------------------------------------------------------------
+
+    def approx(self, function: str, x: V) -> V:
+        """ex2, lg2, sin, cos, tanh, rsqrt, sqrt or rcp of float32 by the special function unit (``.approx``)."""
+        name = "tanh.approx.f32" if function == "tanh" else f"{function}.approx.f32"
+        return self.asm(f"{name} $0, $1;", [float32], [x], pure=True)[0]
+
+    def fma(self, a: V, b: V, c: V) -> V:
+        return self.ins(f"call float @llvm.fma.f32(float {a.text}, float {b.text}, float {c.text})", float32)
+
+    def libdevice(self, function: str, dtype: DType, *values: V) -> V:
+        self.uses_libdevice = True
+        self.declare(f"declare {dtype.llvm} @{function}({', '.join(v.dtype.llvm for v in values)})")
+        return self.ins(f"call {dtype.llvm} @{function}({', '.join(v.typed for v in values)})", dtype)
+
+    # -- casts -----------------------------------------------------------------------------------------------------------------
+
+    def f32(self, x: V) -> V:
+        return self.cast(x, float32)
+
+    def cast(self, x: V, target: DType) -> V:
+        """`x` as `target`; see the op `cast` for rounding and saturation."""
+        source = x.dtype
+        if source == target:
+            return x
+        if target.kind == "bool":
+            compare = "fcmp une" if source.is_float else "icmp ne"
+            if source.is_float and source.bits == 8:
+                x, source = self.f32(x), float32
+            return self.ins(f"{compare} {source.llvm} {x.text}, {'0.0' if source.is_float else '0'}", bool_)
+        if source.kind == "bool":
+            if target.is_float:
+                return self.cast(self.ins(f"zext i1 {x.text} to i32", int32), target)
+            return self.ins(f"zext i1 {x.text} to {target.llvm}", target)
+        if source.is_float and target.is_float:
+            return self._float_to_float(x, target)
+        if source.is_float:
+            return self._float_to_int(x, target)
+        if target.is_float:
+            return self._int_to_float(x, target)
+        if source.bits == target.bits:
+            return V(self, x.text, target)
+        word = "trunc" if source.bits > target.bits else "sext" if source.kind == "int" else "zext"
+        return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
+
+    def cast_many(self, values: list[V], target: DType) -> list[V]:
+        """A tile's registers, two at a time where the hardware converts pairs (``cvt.rn.bf16x2.f32``)."""
+        pairs = values and values[0].dtype == float32 and target.bits == 16 and target.is_float
+        if not pairs and not (values and values[0].dtype == float32 and target.is_float and target.bits == 8):
+            return [self.cast(v, target) for v in values]
+        if target.bits == 8 and self.architecture < 89:
+            return [self.cast(v, target) for v in values]
+        result = []
+        for low, high in zip(values[::2], values[1::2]):
+            result += self._pair(low, high, target)
+        return result + [self.cast(v, target) for v in values[len(result):]]
+
+    def _pair(self, low: V, high: V, target: DType) -> list[V]:
+        if target.bits == 8:
+            kind = "e4m3x2" if target.name == "float8_e4m3fn" else "e5m2x2"
+            both = self.asm(f"cvt.rn.satfinite.{kind}.f32 $0, $1, $2;", [int16], [high, low], pure=True)[0]
+            return [V(self, self.ins(f"trunc i16 {both.text} to i8", int8).text, target),
+                    V(self, self.ins(f"trunc i16 {self.ins(f'lshr i16 {both.text}, 8', int16).text} to i8", int8).text, target)]
+        kind = "bf16x2" if target.name == "bfloat16" else "f16x2"
+        both = self.asm(f"cvt.rn.{kind}.f32 $0, $1, $2;", [int32], [high, low], pure=True)[0]
+        vector = self.ins(f"bitcast i32 {both.text} to <2 x {target.llvm}>", target)
+        return [self.ins(f"extractelement <2 x {target.llvm}> {vector.text}, i32 {i}", target) for i in (0, 1)]
+
+    def _float_to_float(self, x: V, target: DType) -> V:
+        source = x.dtype
+        if source.bits == 8:
+            return self.cast(self._from_float8(x), target)
+        if target.bits == 8:
+            return self._to_float8(self.f32(x) if source.bits == 16 else self._narrow_odd(x) if source.bits == 64 else x, target)
+        if source.bits == 16 and target.bits == 16:
+            return self.cast(self.f32(x), target)
+        if source.bits == 64 and target.name == "bfloat16":
+            return self.cast(self._narrow_odd(x), target)
+        word = "fptrunc" if source.bits > target.bits else "fpext"
+        return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
+
+    def _narrow_odd(self, x: V) -> V:
+        """float64 to float32 rounded to odd, so that a second, narrower rounding is the only one that counts."""
+        near = self.ins(f"fptrunc double {x.text} to float", float32)
+        back = self.ins(f"fpext float {near.text} to double", x.dtype)
+        inexact = self.ins(f"fcmp one double {back.text}, {x.text}", bool_)
+        finite = self.ins(f"fcmp one float {self.ins(f'call float @llvm.fabs.f32(float {near.text})', float32).text}, 0x7FF0000000000000", bool_)
+        magnitude = lambda v: self.ins(f"call double @llvm.fabs.f64(double {v.text})", x.dtype)
+        larger = self.ins(f"fcmp ogt double {magnitude(back).text}, {magnitude(x).text}", bool_)
+        bits = self.ins(f"bitcast float {near.text} to i32", int32)
+        toward_zero = self.select(larger, self.ins(f"sub i32 {bits.text}, 1", int32), bits)
+        odd = self.ins(f"or i32 {toward_zero.text}, 1", int32)
+        use = self.ins(f"and i1 {inexact.text}, {finite.text}", bool_)
+        return self.ins(f"bitcast i32 {self.select(use, odd, bits).text} to float", float32)
+
+    def _from_float8(self, x: V) -> V:
+        """float8 to float32. sm_89 and later convert pairs in hardware; before, through the bits."""
+        from ..types import float16
+        wide = self.ins(f"zext i8 {x.text} to i16", int16)
+        if x.dtype.name == "float8_e5m2":  # the upper half of a float16
+            half = self.ins(f"bitcast i16 {self.ins(f'shl i16 {wide.text}, 8', int16).text} to half", float16)
+            return self.ins(f"fpext half {half.text} to float", float32)
+        if self.architecture >= 89:
+            both = self.asm("cvt.rn.f16x2.e4m3x2 $0, $1;", [int32], [wide], pure=True)[0]
+            half = self.ins(f"bitcast i16 {self.ins(f'trunc i32 {both.text} to i16', int16).text} to half", float16)
+            return self.ins(f"fpext half {half.text} to float", float32)
+        # Exponent and mantissa moved to float16's places stand for the value times 2**-8.
+        magnitude = self.ins(f"and i16 {wide.text}, 127", int16)
+        half = self.ins(f"bitcast i16 {self.ins(f'shl i16 {magnitude.text}, 7', int16).text} to half", float16)
+        value = self.ins(f"fmul float {self.ins(f'fpext half {half.text} to float', float32).text}, 256.0", float32)
+        value = self.select(self.ins(f"icmp eq i16 {magnitude.text}, 127", bool_), self.const(float("nan"), float32), value)
+        negative = self.ins(f"icmp ugt i16 {wide.text}, 127", bool_)
+        return self.select(negative, self.ins(f"fneg float {value.text}", float32), value)
+
+    def _to_float8(self, x: V, target: DType) -> V:
+        if self.architecture < 89:
+            raise CompilationError(f"casts to {target} need sm_89 or later, and the target is {self.target}", self.loc)
+        kind = "e4m3x2" if target.name == "float8_e4m3fn" else "e5m2x2"
+        both = self.asm(f"cvt.rn.satfinite.{kind}.f32 $0, $1, $2;", [int16], [self.const(0.0, float32), x], pure=True)[0]
+        return V(self, self.ins(f"trunc i16 {both.text} to i8", int8).text, target)
+
+    def _float_to_int(self, x: V, target: DType) -> V:
+        """``cvt.rzi``: truncates, saturates, NaN gives 0; narrower integers saturate through 32 bits."""
+        x = self.f32(x) if x.dtype.bits < 32 else x
+        wide = target.bits if target.bits >= 32 else 32
+        word = "fptosi" if target.kind == "int" else "fptoui"
+        value = self.ins(f"call i{wide} @llvm.{word}.sat.i{wide}.{self.suffix(x.dtype)}({x.typed})", int64 if wide == 64 else int32)
+        if target.bits == wide:
+            return V(self, value.text, target)
+        low, high = (-(1 << target.bits - 1), (1 << target.bits - 1) - 1) if target.kind == "int" else (0, (1 << target.bits) - 1)
+        sign = "s" if target.kind == "int" else "u"
+        if low:
+            value = self.ins(f"call i32 @llvm.smax.i32(i32 {value.text}, i32 {low})", int32)
+        value = self.ins(f"call i32 @llvm.{sign}min.i32(i32 {value.text}, i32 {high})", int32)
+        return self.ins(f"trunc i32 {value.text} to {target.llvm}", target)
+
+    def _int_to_float(self, x: V, target: DType) -> V:
+        word = "sitofp" if x.dtype.kind == "int" else "uitofp"
+        if target.bits == 8:
+            return self._to_float8(self.ins(f"{word} {x.typed} to float", float32), target)
+        if target.bits == 16 and x.dtype.bits >= 32:  # one rounding: float64 holds 32-bit integers exactly, 64-bit ones round to odd
+            from ..types import float64
+            return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
+        return self.ins(f"{word} {x.typed} to {target.llvm}", target)
+
+    # -- memory ------------------------------------------------------------------------------------------------------------------
+
+    def _units(self, dtype: DType, n: int) -> tuple[int, DType, str]:
+        """A vector of `n` elements as (count, register type, PTX type) of the instruction's operands."""
+        if dtype.bits == 64:
+            return n, int64, "b64"
+        if dtype.bits * n >= 32:
+            return dtype.bits * n // 32, int32, "b32"
+        return (1, int16, "b16") if dtype.bits * n == 16 else (1, int16, "b8")
+
+    def _to_units(self, values: list[V], dtype: DType) -> list[V]:
+        """Elements packed into the units of a vector instruction."""
+        count, unit, name = self._units(dtype, len(values))
+        if dtype.kind == "bool":
+            values = [self.ins(f"zext i1 {v.text} to i8", int8) for v in values]
+        storage = "i8" if dtype.kind == "bool" else dtype.llvm
+        if name == "b8":
+            return [self.ins(f"zext i8 {values[0].text} to i16", int16)]
+        per = len(values) // count
+        return [self._pack(values[i * per:(i + 1) * per], storage, unit) for i in range(count)]
+
+    def _pack(self, values: list[V], storage: str, unit: DType) -> V:
+        if len(values) == 1:
+            return values[0] if storage == unit.llvm else self.ins(f"bitcast {storage} {values[0].text} to {unit.llvm}", unit)
+        vector = "undef"
+        for i, v in enumerate(values):
+            vector = self.ins(f"insertelement <{len(values)} x {storage}> {vector}, {storage} {v.text}, i32 {i}", unit).text
+        return self.ins(f"bitcast <{len(values)} x {storage}> {vector} to {unit.llvm}", unit)
+
+    def _from_units(self, units: list[V], dtype: DType, n: int) -> list[V]:
+        count, unit, name = self._units(dtype, n)
+        storage = "i8" if dtype.kind == "bool" else dtype.llvm
+        if name == "b8":
+            values = [self.ins(f"trunc i16 {units[0].text} to i8", int8)]
+        else:
+            per = n // count
+            values = [v for u in units for v in self._unpack(u, storage, per, dtype)]
+        if dtype.kind == "bool":
+            return [self.ins(f"icmp ne i8 {v.text}, 0", bool_) for v in values]
+        return [V(self, v.text, dtype) for v in values]
+
+    def _unpack(self, unit: V, storage: str, per: int, dtype: DType) -> list[V]:
+        if per == 1:
+            return [unit if storage == unit.dtype.llvm else self.ins(f"bitcast {unit.typed} to {storage}", dtype)]
+        vector = self.ins(f"bitcast {unit.typed} to <{per} x {storage}>", dtype)
+        return [self.ins(f"extractelement <{per} x {storage}> {vector.text}, i32 {i}", dtype) for i in range(per)]
+
+    def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache) -> list[V]:
+        """Load consecutive elements in one instruction; `other` where the predicate is false."""
+        n = len(other)
+        count, unit, name = self._units(dtype, n)
+        vector = f".v{count}" if count > 1 else ""
+        registers = "{" + ", ".join(f"${i}" for i in range(count)) + "}" if count > 1 else "$0"
+        place = f"[${count} + {offset}]" if offset else f"[${count}]"
+        cache = _LOAD_CACHE[cache] if space == "global" else ""
+        text = f"ld.{space}{cache}{vector}.{name} {registers}, {place};"
+        if predicate is None:
+            units = self.asm(text, [unit] * count, [address])
+        else:
+            text = f"@${count + 1} {text}"
+            ties = dict(enumerate(self._to_units(other, dtype)))
+            units = self.asm(text, [unit] * count, [address, predicate], ties)
+        return self._from_units(units, dtype, n)
+
+    def vector_store(self, space: str, address: V, offset: int, dtype: DType, values: list[V], predicate: V | None, cache) -> None:
+        """Store consecutive elements in one instruction, where the predicate holds."""
+        units = self._to_units(values, dtype)
+        count, _, name = self._units(dtype, len(values))
+        vector = f".v{count}" if count > 1 else ""
+        registers = "{" + ", ".join(f"${i}" for i in range(count)) + "}" if count > 1 else "$0"
+        place = f"[${count} + {offset}]" if offset else f"[${count}]"
+        cache = _STORE_CACHE[cache] if space == "global" else ""
+        text = f"st.{space}{cache}{vector}.{name} {place}, {registers};"
+        if predicate is None:
+            self.asm(text, [], [*units, address])
+        else:
+            self.asm(f"@${count + 1} {text}", [], [*units, address, predicate])
+
+    def cp_async(self, address: V, offset: int, pointer: V, nbytes: int, cache: str, inside: V | None, active: V | None) -> None:
+        """``cp.async``: the thread's copy of `nbytes`, zero-filled where not `inside`, left out where not `active`."""
+        address = address + offset
+        inputs, text = [address, pointer], f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}"
+        if inside is not None:
+            inputs.append(self.select(inside, self.const(nbytes, int32), self.const(0, int32)))
+            text += ", $2"
+        if active is not None:
+            inputs.append(active)
+            text = f"@${len(inputs) - 1} {text}"
+        self.asm(text + ";", [], inputs)

@@ -1,0 +1,118 @@
+"""Where a thread's registers stand in a tile, and the scratch memory through which tiles change layout."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..types import Tile, bool_
+from .value import V
+
+
+@lru_cache(maxsize=4096)
+def dimension_shards(layout, domain: tuple[int, ...]) -> tuple[tuple[tuple[int, int, str, int], ...], ...]:
+    """For each dimension of `domain` its shards as (extent, stride, axis, weight): coordinate value / stride mod extent
+    on the axis counts `weight` elements along the dimension."""
+    dims = []
+    for group in layout.dims(domain):
+        weight, shards = 1, []
+        for extent, stride, axis in reversed(group):
+            shards.append((extent, stride, str(axis), weight))
+            weight *= extent
+        dims.append(tuple(reversed(shards)))
+    return tuple(dims)
+
+
+@lru_cache(maxsize=4096)
+def register_table(layout, domain: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The coordinates of each register of the thread whose lane and warp are 0."""
+    dims = dimension_shards(layout, domain)
+    count = max((1 + sum((x - 1) * s for d in dims for x, s, axis, _ in d if axis == "reg")), 1)
+    return tuple(tuple(sum((r // s) % x * w for x, s, axis, w in d if axis == "reg") for d in dims) for r in range(count))
+
+
+class TileMixin:
+    """The part of the emitter that knows where a tile's elements are."""
+
+    def registers(self, t: Tile) -> int:
+        """How many registers a thread holds of the tile."""
+        return len(register_table(t.layout, t.domain))
+
+    def register_coordinates(self, t: Tile, reg: int) -> tuple[int, ...]:
+        """The constant part of register `reg`'s coordinates; `thread_coordinate` is the rest."""
+        return register_table(t.layout, t.domain)[reg]
+
+    def register_at(self, t: Tile, at: tuple[int, ...]) -> int:
+        """The register whose constant coordinates are `at`."""
+        key = ("register_at", t.layout, t.domain)
+        if key not in self.tables:
+            self.tables[key] = {c: r for r, c in enumerate(register_table(t.layout, t.domain))}
+        return self.tables[key][at]
+
+    def thread_coordinate(self, t: Tile, dim: int):
+        """The part of the coordinate along `dim` that the calling thread's lane and warp decide (an int if none)."""
+        key = ("thread", t.layout, t.domain, dim, self.scope_key())
+        return self.cached(key, lambda: self._thread_coordinate(dimension_shards(t.layout, t.domain)[dim]))
+
+    def _thread_coordinate(self, shards):
+        total = 0
+        for extent, stride, axis, weight in shards:
+            if axis == "reg" or extent == 1:
+                continue
+            total = total + self._axis(axis, extent, stride) * weight
+        return total
+
+    def _axis(self, axis: str, extent: int, stride: int):
+        """``(value on the axis / stride) mod extent`` of the calling thread."""
+        size = 32 if axis == "laneid" else max(1, self.threads // 32)
+        value = self.lane_id() if axis == "laneid" else self.scope_warp()
+        value = value // stride if stride > 1 else value
+        return value % extent if stride * extent < size else value
+
+    def coordinates(self, t: Tile, reg: int) -> tuple:
+        """The logical coordinates of register `reg` of the calling thread."""
+        return tuple(self.thread_coordinate(t, d) + c for d, c in enumerate(self.register_coordinates(t, reg)))
+
+    def first_replica(self, t: Tile) -> V | None:
+        """Whether the thread holds the first of the tile's replicas; None when each element has one owner."""
+        tests = []
+        for extent, stride, axis in t.layout.replicas:
+            if extent > 1 and axis != "reg":
+                tests.append(self._axis(axis, extent, stride).equals(0))
+        return self.all_of(tests)
+
+    def ghost(self, t: Tile, reg: int) -> V | None:
+        """Whether register `reg` is an element of the tile, not of its padding; None when it surely is."""
+        tests = []
+        at = self.register_coordinates(t, reg)
+        for d, (extent, padded) in enumerate(zip(t.shape, t.domain)):
+            if padded > extent:
+                tests.append(self.in_bounds(self.thread_coordinate(t, d) + at[d], extent))
+        return self.all_of(tests)
+
+    # -- scratch ---------------------------------------------------------------------------------------------------
+
+    def scratch_store(self, call, values: list[V], t: Tile) -> None:
+        """Every thread writes its elements of the tile to the call's scratch, in row-major order of the shape."""
+        self.sync()
+        for r, value in enumerate(values):
+            parts = [p for p in (self.first_replica(t), self.ghost(t, r)) if p is not None]
+            address, offset = self._scratch_place(call, t.shape, self.coordinates(t, r), t.dtype.nbytes)
+            self.vector_store("shared", address, offset, t.dtype, [value], self.all_of(parts), None)
+        self.sync()
+
+    def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=lambda at: at) -> list[V]:
+        """Every thread reads its elements of the result; `place` maps coordinates of the result to those of `shape`."""
+        result = []
+        for r in range(self.registers(t)):
+            address, offset = self._scratch_place(call, shape, place(self.coordinates(t, r)), t.dtype.nbytes)
+            zero = self.const(False if t.dtype == bool_ else 0, t.dtype)
+            result += self.vector_load("shared", address, offset, t.dtype, [zero], self.ghost(t, r), None)
+        return result
+
+    def _scratch_place(self, call, shape, at, nbytes: int):
+        flat = 0
+        for extent, c in zip(shape, at):
+            flat = flat * extent + c
+        offset = flat * nbytes
+        base = self.scratch_offset(call)
+        return (self.shared_base(), base + offset) if isinstance(offset, int) else (self.shared_base() + offset, base)

@@ -1,0 +1,88 @@
+"""One emitted value of a thread: LLVM text with a dtype. Integers compute, so that index arithmetic runs on them."""
+
+from __future__ import annotations
+
+from ..types import DType, bool_, int32, int64
+
+
+class V:
+    """An LLVM value. Integer arithmetic folds constants; ``//`` and ``%`` are unsigned, as indices are."""
+
+    __slots__ = ("e", "text", "dtype")
+
+    def __init__(self, e, text: str, dtype: DType):
+        self.e, self.text, self.dtype = e, text, dtype
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.llvm} {self.text}"
+
+    @property
+    def typed(self) -> str:
+        return f"{self.dtype.llvm} {self.text}"
+
+    def _with(self, other) -> tuple[str, str, DType]:
+        """Both texts at the wider of the two widths."""
+        if isinstance(other, int):
+            dtype = self.dtype if -2**31 <= other < 2**31 else int64
+            return self.e.widened(self, dtype).text, str(other), dtype
+        dtype = self.dtype if self.dtype.bits >= other.dtype.bits else other.dtype
+        return self.e.widened(self, dtype).text, self.e.widened(other, dtype).text, dtype
+
+    def _ins(self, instruction: str, other, swap: bool = False) -> "V":
+        a, b, dtype = self._with(other)
+        a, b = (b, a) if swap else (a, b)
+        return self.e.ins(f"{instruction} {dtype.llvm} {a}, {b}", int64 if dtype.bits == 64 else int32)
+
+    def __add__(self, other):
+        return self if isinstance(other, int) and other == 0 else self._ins("add", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other):
+        return self if isinstance(other, int) and other == 0 else self._ins("sub", other)
+
+    def __rsub__(self, other):
+        return self._ins("sub", other, swap=True)
+
+    def __mul__(self, other):
+        if isinstance(other, int) and other in (0, 1):
+            return self if other else 0
+        return self._ins("mul", other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other):
+        return self if isinstance(other, int) and other == 1 else self._ins("udiv", other)
+
+    def __mod__(self, other):
+        return 0 if isinstance(other, int) and other == 1 else self._ins("urem", other)
+
+    def __and__(self, other):
+        return 0 if isinstance(other, int) and other == 0 else self._ins("and", other)
+
+    __rand__ = __and__
+
+    def __or__(self, other):
+        return self if isinstance(other, int) and other == 0 else self._ins("or", other)
+
+    __ror__ = __or__
+
+    def __xor__(self, other):
+        return self if isinstance(other, int) and other == 0 else self._ins("xor", other)
+
+    __rxor__ = __xor__
+
+    def __lshift__(self, other):
+        return self if isinstance(other, int) and other == 0 else self._ins("shl", other)
+
+    def __rshift__(self, other):
+        return self if isinstance(other, int) and other == 0 else self._ins("lshr", other)
+
+    def equals(self, other) -> "V":
+        a, b, dtype = self._with(other)
+        return self.e.ins(f"icmp eq {dtype.llvm} {a}, {b}", bool_)
+
+    def below(self, other) -> "V":
+        """``0 <= self < other`` in one unsigned comparison."""
+        a, b, dtype = self._with(other)
+        return self.e.ins(f"icmp ult {dtype.llvm} {a}, {b}", bool_)

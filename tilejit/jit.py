@@ -1,0 +1,253 @@
+"""What users call: ``@tile.jit`` makes a Kernel; ``kernel[grid](...)`` runs it where its data lives."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .compile import TARGETS, Lowered, lower
+from .compiled import CompiledKernel, compile_lowered
+from .config import config
+from .errors import CompilationError, LaunchError
+from .frontend import Source
+from .ir.builder import Facts
+from .ir.graph import Launch
+from .names import nearest
+from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host
+from .types import DType, bool_, float32, int32, int64
+
+LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
+CALL_OPTIONS = ("backend", "stream", "device")
+
+
+class constexpr:
+    """Annotation of a parameter whose value is part of the kernel: ``BLOCK: tile.constexpr``."""
+
+
+def jit(function=None, *, source: str | None = None, **options):
+    """Make a kernel, or a helper that kernels may call, of a Python function.
+
+    Options: `num_warps` (4: a CTA is 32 times as many threads), `cluster`, `min_ctas`, `max_registers`, `spills`,
+    `max_shared`, `fast_math`, `pdl`; each may also be given at the launch. `source` is the function's text where Python
+    cannot find it (``exec``, an old REPL).
+    """
+    unknown = [name for name in options if name not in LAUNCH_OPTIONS]
+    if unknown:
+        raise CompilationError(f"jit has no option {unknown[0]!r}{nearest(unknown[0], LAUNCH_OPTIONS)}")
+    if function is None and source is None:
+        return lambda f: jit(f, **options)
+    if source is not None and function is None:
+        frame = sys._getframe(1)
+        return Kernel(Source.from_text(source, frame.f_globals), options)
+    return Kernel(Source.of(function) if source is None else Source.from_text(source, function.__globals__), options)
+
+
+def make_launch(options: dict[str, Any]) -> Launch:
+    """Checked launch options. LaunchError names the option that does not fit."""
+    launch = Launch(**options)
+    warps = launch.num_warps
+    if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= 32:
+        raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
+    if launch.cluster is not None:
+        shape = launch.cluster if isinstance(launch.cluster, tuple) else (launch.cluster,)
+        if not 1 <= len(shape) <= 3 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
+            raise LaunchError(f"cluster is one to three positive numbers of CTAs, not {launch.cluster!r}")
+        shape = shape + (1,) * (3 - len(shape))
+        if shape[0] * shape[1] * shape[2] > 16:
+            raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {shape}")
+        launch = replace(launch, cluster=shape)
+    return launch
+
+
+@dataclass
+class Version:
+    """The kernel lowered for one signature and one set of facts, and its code once a GPU asked for it."""
+
+    lowered: Lowered
+    compiled: CompiledKernel | None = None
+
+
+class Kernel:
+    """A function under ``@tile.jit``.
+
+    ``kernel[grid](*args, **options)`` runs it; ``kernel.compile(*specs)`` and ``kernel.simulate(grid, *args)`` need no
+    GPU. Inside another kernel, calling it inlines it.
+    """
+
+    def __init__(self, source: Source, options: dict[str, Any]):
+        self.source, self.options = source, dict(options)
+        self.__name__ = self.name = source.name
+        self.__doc__ = source.doc
+        self.__wrapped__ = source.function
+        self.parameters = source.parameters
+        reserved = [p.name for p in self.parameters if p.name in LAUNCH_OPTIONS + CALL_OPTIONS]
+        if reserved:
+            raise CompilationError(f"{reserved[0]!r} is a launch option and cannot name a parameter of {self.name}")
+        make_launch(self.options)
+        self.versions: dict[tuple, list[Version]] = {}
+        self.expectations: list[tuple[str, str]] = []
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}({', '.join(p.name for p in self.parameters)})>"
+
+    def __call__(self, *args, **kwargs):
+        raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.launch(grid, args, kwargs)
+
+    # -- versions ------------------------------------------------------------------------------------------------------
+
+    def _bind(self, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
+        """A call's arguments, its launch options, and its call options."""
+        names = {p.name for p in self.parameters}
+        options = {k: v for k, v in kwargs.items() if k in LAUNCH_OPTIONS}
+        call = {k: v for k, v in kwargs.items() if k in CALL_OPTIONS}
+        rest = {k: v for k, v in kwargs.items() if k not in options and k not in call}
+        for name in rest:
+            if name not in names:
+                raise LaunchError(f"{self.name} has no parameter {name!r}{nearest(name, sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
+        return bind_arguments(self.name, self.parameters, args, rest), options, call
+
+    def version(self, bound: Bound, options: dict[str, Any], target: str) -> Version:
+        """The version whose facts hold for these arguments, lowered now if there is none yet."""
+        key = (bound.key, tuple(sorted(options.items())), target)
+        versions = self.versions.setdefault(key, [])
+        for version in versions:
+            if all(answer(fact, bound) == held for fact, held in version.lowered.facts.items()):
+                return version
+        launch = make_launch({**self.options, **options})
+        facts = Facts(lambda fact: answer(fact, bound))
+        lowered = lower(self.source, self._arguments(bound, facts), target=target, launch=launch, facts=facts)
+        self._hold_to_expectations(lowered)
+        self._log(versions, lowered)
+        version = Version(lowered)
+        versions.append(version)
+        return version
+
+    def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
+        """What each parameter is to the frontend."""
+        arguments, n = {}, 0
+        for name, value in bound.values.items():
+            if name in bound.constants:
+                arguments[name] = ("constexpr", value)
+                continue
+            if isinstance(value, ArraySpec):
+                arguments[name] = ("buffer", buffer_type(value, n, name, facts))
+            else:
+                arguments[name] = ("scalar", scalar_dtype(value, n, facts), True)
+            n += 1
+        return arguments
+
+    def _hold_to_expectations(self, lowered: Lowered) -> None:
+        for argument, variant in self.expectations:
+            for record in lowered.copies:
+                if argument in record.source and record.variant != variant:
+                    reasons = "; ".join(r for v, r in record.declined if v == variant)
+                    raise CompilationError(f"the copy of {argument} is held to {variant!r}, and was lowered as {record.variant!r}: {reasons}\n"
+                                           f"  line {record.line}: {record.source}")
+
+    def _log(self, versions: list[Version], lowered: Lowered) -> None:
+        for warning in lowered.warnings:
+            print(f"tilejit: {self.name}: {warning}", file=sys.stderr)
+        if not config().log:
+            return
+        cause = "first call"
+        if versions:
+            last = versions[-1].lowered.facts
+            changed = [f"{fact} is {held}" for fact, held in lowered.facts.items() if last.get(fact, held) != held]
+            cause = "; ".join(changed) or "other arguments"
+        print(f"tilejit: compiled {self.name}: {cause}", file=sys.stderr)
+
+    # -- without a GPU ---------------------------------------------------------------------------------------------------
+
+    def compile(self, *specs, target: str | None = None, **kwargs) -> CompiledKernel:
+        """Compile for `target` ("sm_90a" by default) without a launch.
+
+        A spec is an array, a scalar, or ``tile.ArraySpec(shape, dtype, strides=None)``; constexprs and options go by
+        keyword. Raises CompilationError.
+        """
+        target = checked_target(target or config().target or "sm_90a")
+        bound, options, _ = self._bind(specs, kwargs)
+        version = self.version(bound, options, target)
+        if version.compiled is None:
+            version.compiled = compile_lowered(version.lowered, bound, self.source)
+        return version.compiled
+
+    def simulate(self, grid, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
+        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place."""
+        from .sim import simulate
+        bound, options, _ = self._bind(args, kwargs)
+        version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
+        return simulate(version.lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, checks=checks)
+
+    def assert_variant(self, argument: str, variant: str) -> None:
+        """From now on, compiling fails unless every copy whose source line names `argument` is lowered as `variant`."""
+        self.expectations.append((argument, variant))
+        for versions in self.versions.values():
+            for version in versions:
+                self._hold_to_expectations(version.lowered)
+
+    # -- launch ------------------------------------------------------------------------------------------------------------
+
+    def launch(self, grid, args: tuple, kwargs: dict):
+        bound, options, call = self._bind(args, kwargs)
+        backend = call.get("backend") or config().backend or ("sim" if is_host(bound) else "cuda")
+        if backend not in ("sim", "cuda"):
+            raise LaunchError(f"backend is 'sim' or 'cuda', not {backend!r}")
+        grid = checked_grid(grid, bound)
+        if backend == "sim":
+            _say_once_that_a_gpu_is_there()
+            report = self.simulate(grid, *args, **{k: v for k, v in kwargs.items() if k not in CALL_OPTIONS})
+            report.raise_first()
+            return
+        from .runtime.launch import launch_on_device
+        launch_on_device(self, bound, options, grid, call)
+
+
+_said = False
+
+
+def _say_once_that_a_gpu_is_there() -> None:
+    global _said
+    if _said:
+        return
+    _said = True
+    from .runtime.driver import available
+    if available():
+        print("tilejit: host arrays run on the simulator; pass device arrays, or backend=\"cuda\", to use the GPU", file=sys.stderr)
+
+
+def checked_target(target: str) -> str:
+    if target not in TARGETS:
+        raise CompilationError(f"{target!r} is not a target; the targets are {', '.join(TARGETS)}")
+    return target
+
+
+def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
+    """A grid as three numbers; a callable is given the arguments by name. LaunchError says what does not fit."""
+    if callable(grid):
+        grid = grid(bound.meta())
+    grid = grid if isinstance(grid, tuple) else (grid,)
+    if not 1 <= len(grid) <= 3:
+        raise LaunchError(f"a grid has one to three dimensions, not {len(grid)}")
+    limits = (2**31 - 1, 65535, 65535)
+    for axis, n in enumerate(grid):
+        if isinstance(n, bool) or not hasattr(n, "__index__"):
+            raise LaunchError(f"a grid is made of integers, not {n!r}")
+        if not 0 <= int(n) <= limits[axis]:
+            raise LaunchError(f"the grid has {n} CTAs along axis {axis}, and 0 to {limits[axis]} are possible")
+    return tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
+
+
+def scalar_dtype(value, n: int, facts: Facts) -> DType:
+    """The dtype of a Python scalar argument: int32, or int64 where it does not fit; float32; bool."""
+    if isinstance(value, bool):
+        return bool_
+    if isinstance(value, float):
+        return float32
+    return int32 if facts.ask("scalar_fits32", n) else int64
+
+
+__all__ = ["CALL_OPTIONS", "Kernel", "LAUNCH_OPTIONS", "constexpr", "jit"]

@@ -1,0 +1,233 @@
+"""How loads and stores become instructions: vectors along the memory's contiguous dimension, bounds as predicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir.builder import type_of
+from ..ir.graph import Const, Value
+from ..types import Points, Region, Scalar, Tile
+from .memory import load_, store_
+
+
+@dataclass(frozen=True)
+class AccessPlan:
+    """How a tile meets a region: `vector` elements per instruction along dimension `axis` of the tile; `checked` are
+    the buffer's dimensions whose bounds are tested at run time."""
+
+    vector: int
+    axis: int
+    checked: tuple[int, ...]
+
+
+def plan_access(g, call, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPlan:
+    """The widest vectors that are provably contiguous, aligned, and wholly inside or outside the bounds."""
+    t = source.type
+    if isinstance(t, Points):
+        return AccessPlan(1, len(t.shape) - 1, tuple(range(len(t.buffer.shape))))
+    starts = g.definition(source).args[1:]
+    checked = tuple(d for d in range(len(t.extents)) if not _inside(g, t, starts, d))
+    for axis in reversed(range(len(t.kept))) if isinstance(tile, Tile) and not masked else ():
+        d = t.kept[axis]
+        vector = min(16 // t.dtype.nbytes, g.register_run(tile, axis))
+        while vector > 1 and not (_aligned(g, t, starts, d, vector) and _joint(g, t, d, vector, checked)):
+            vector //= 2
+        if vector > 1:
+            return AccessPlan(vector, axis, checked)
+    return AccessPlan(1, len(t.kept) - 1, checked)
+
+
+def _inside(g, t: Region, starts, d: int) -> bool:
+    """Whether the region is provably inside the buffer along `d`."""
+    size, start = t.buffer.shape[d], starts[d]
+    if t.buffer.scope != "global":
+        low, high = g.bounds(start)
+        return low is not None and high is not None and 0 <= low and high + t.extents[d] <= size
+    return isinstance(size, int) and isinstance(start, Const) and 0 <= start.value and start.value + t.extents[d] <= size
+
+
+def _aligned(g, t: Region, starts, d: int, vector: int) -> bool:
+    """Whether every vector of `vector` elements along `d` is contiguous and starts at a multiple of its size."""
+    if t.buffer.scope != "global":
+        return _shared_aligned(g, t, starts, d, vector)
+    if t.buffer.strides[d] != 1 or g.divisor(starts[d]) % vector:
+        return False
+    others = [s for k, s in enumerate(t.buffer.strides) if k != d]
+    return g.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes) and all(
+        s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector) for s in others)
+
+
+def _shared_aligned(g, t: Region, starts, d: int, vector: int) -> bool:
+    """The layout maps every aligned run of `vector` elements along `d` to consecutive, aligned addresses."""
+    import numpy as np
+    if g.divisor(starts[d]) % vector or t.buffer.shape[d] % vector:
+        return False
+    shape = t.buffer.shape
+    flat = np.arange(int(np.prod(shape))).reshape(shape)
+    runs = np.moveaxis(flat, d, -1).reshape(-1, vector)
+    offsets = np.asarray(t.buffer.layout.offset_of(runs))
+    return bool((offsets[:, :1] % vector == 0).all() and (offsets - offsets[:, :1] == np.arange(vector)).all())
+
+
+def _joint(g, t: Region, d: int, vector: int, checked: tuple[int, ...]) -> bool:
+    """Whether a vector along `d` is wholly inside or wholly outside the bounds."""
+    size = t.buffer.shape[d]
+    if d not in checked:
+        return True
+    return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
+
+
+def _plan_load(g, call) -> AccessPlan:
+    return plan_access(g, call, call.args[0], call.result.type, call.args[2] is not None)
+
+
+def _plan_store(g, call) -> AccessPlan:
+    return plan_access(g, call, call.args[0], type_of(call.args[1]), call.args[2] is not None)
+
+
+load_.rules["plan"] = _plan_load
+store_.rules["plan"] = _plan_store
+
+
+# -- emission ------------------------------------------------------------------------------------------------------------
+
+class Access:
+    """Addresses and predicates of a tile's registers in a region or in points; equal ones are computed once."""
+
+    def __init__(self, e, source, tile: Tile | None, plan: AccessPlan):
+        self.e, self.source, self.tile, self.plan = e, source, tile, plan
+        self.points = isinstance(source.type, Points)
+        self.memo: dict = {}
+        if tile is not None and not self.points:
+            self.thread = [e.thread_coordinate(tile, k) for k in range(len(tile.shape))]
+        buffer = source.buffer
+        if buffer.type.scope == "global" and not self.points:
+            self.base = self._global_base(buffer)
+
+    def _global_base(self, buffer):
+        """The address of the thread's first element: 64-bit for the tile, narrower inside it when that fits."""
+        e, source = self.e, self.source
+        tile_offset = e.sum64(e.mul64(start, stride) for start, stride in zip(source.starts, buffer.strides))
+        inner = 0
+        if self.tile is not None:
+            for k, d in enumerate(source.type.kept):
+                inner = inner + self.thread[k] * buffer.strides[d]
+        return e.offset_pointer(e.offset_pointer(buffer.pointer, tile_offset, buffer.type.dtype.nbytes), inner, buffer.type.dtype.nbytes)
+
+    def address(self, reg: int):
+        """(address, constant byte offset) of register `reg`."""
+        e, source = self.e, self.source
+        buffer, nbytes = source.buffer, source.buffer.type.dtype.nbytes
+        if self.points:
+            indices = [i[reg] if isinstance(i, list) else i for i in source.indices]
+            if buffer.type.scope == "global":
+                return e.offset_pointer(buffer.pointer, e.sum64(e.mul64(i, s) for i, s in zip(indices, buffer.strides)), nbytes), 0
+            return e.shared_address(buffer, indices)
+        at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
+        if buffer.type.scope != "global":
+            coordinates = list(source.starts)
+            for k, d in enumerate(source.type.kept if self.tile is not None else ()):
+                coordinates[d] = coordinates[d] + self.thread[k] + at[k]
+            return e.shared_address(buffer, coordinates, memo=self.memo)
+        constant, moving = 0, []
+        for k, d in enumerate(source.type.kept if self.tile is not None else ()):
+            if isinstance(buffer.strides[d], int):
+                constant += at[k] * buffer.strides[d]
+            elif at[k]:
+                moving.append((at[k], d))
+        key = ("address", tuple(moving))
+        if key not in self.memo:
+            offset = sum((c * buffer.strides[d] for c, d in moving), 0)
+            self.memo[key] = e.offset_pointer(self.base, offset, nbytes)
+        return self.memo[key], constant * nbytes
+
+    def predicate(self, reg: int, mask=None, owned: bool = False):
+        """Whether register `reg` takes part: in the region, in bounds, unmasked and (for stores) the first replica."""
+        e = self.e
+        parts = list(self._points_bounds(reg) if self.points else self._region_bounds(reg))
+        if self.tile is not None:
+            parts += self._ghosts(reg)
+            if owned:
+                parts.append(self._once("owner", lambda: e.first_replica(self.tile)))
+        if mask is not None:
+            parts.append(mask)
+        parts = [p for p in parts if p is not None]
+        key = ("all", tuple(p.text for p in parts))
+        return self._once(key, lambda: e.all_of(parts))
+
+    def _once(self, key, make):
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+    def _region_bounds(self, reg: int):
+        e, source = self.e, self.source
+        at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
+        for d in self.plan.checked:
+            k = source.type.kept.index(d) if self.tile is not None and d in source.type.kept else None
+            c = at[k] if k is not None else 0
+            yield self._once(("bound", d, c), lambda: e.in_bounds(
+                source.starts[d] + self.thread[k] + c if k is not None else source.starts[d], source.buffer.sizes[d]))
+
+    def _points_bounds(self, reg: int):
+        for i, size in zip(self.source.indices, self.source.buffer.sizes):
+            yield self.e.in_bounds(i[reg] if isinstance(i, list) else i, size)
+
+    def _ghosts(self, reg: int):
+        """A domain padded above the tile's shape has elements that are no part of the tile."""
+        e, t = self.e, self.tile
+        at = e.register_coordinates(t, reg)
+        for k, (extent, padded) in enumerate(zip(t.shape, t.domain)):
+            if padded > extent:
+                yield self._once(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
+
+
+def _groups(e, tile: Tile, plan: AccessPlan):
+    """The registers in vectors: those that follow each other along the plan's axis."""
+    n = e.registers(tile)
+    by_coordinates = {e.register_coordinates(tile, r): r for r in range(n)}
+    done = set()
+    for r in range(n):
+        if r in done:
+            continue
+        at = e.register_coordinates(tile, r)
+        run = [by_coordinates[at[:plan.axis] + (at[plan.axis] + i,) + at[plan.axis + 1:]] for i in range(plan.vector)] if tile.shape else [r]
+        done.update(run)
+        yield run
+
+
+@load_.emit
+def _(e, call, source, other, mask):
+    plan, t = call.choice.plan, call.result.type
+    dtype, cache = source.type.dtype, call.attrs["cache"]
+    space = source.buffer.type.scope
+    if isinstance(t, Scalar):
+        access = Access(e, source, None, plan)
+        address, offset = access.address(0)
+        return e.vector_load(space, address, offset, dtype, [other], access.predicate(0, mask), cache)[0]
+    access, result = Access(e, source, t, plan), [None] * e.registers(t)
+    for run in _groups(e, t, plan):
+        address, offset = access.address(run[0])
+        fill = [other[r] if isinstance(other, list) else other for r in run]
+        values = e.vector_load(space, address, offset, dtype, fill, access.predicate(run[0], mask and mask[run[0]]), cache)
+        for r, v in zip(run, values):
+            result[r] = v
+    return result
+
+
+@store_.emit
+def _(e, call, target, value, mask):
+    plan, t = call.choice.plan, type_of(call.args[1])
+    dtype, cache = target.type.dtype, call.attrs["cache"]
+    space = target.buffer.type.scope
+    if isinstance(t, Scalar):
+        access = Access(e, target, None, plan)
+        address, offset = access.address(0)
+        predicate = access.predicate(0, mask)
+        if not call.attrs["each_thread"]:
+            predicate = e.all_of([p for p in (predicate, e.first_thread()) if p is not None])
+        return e.vector_store(space, address, offset, dtype, [value], predicate, cache)
+    access = Access(e, target, t, plan)
+    for run in _groups(e, t, plan):
+        address, offset = access.address(run[0])
+        e.vector_store(space, address, offset, dtype, [value[r] for r in run], access.predicate(run[0], mask and mask[run[0]], owned=True), cache)

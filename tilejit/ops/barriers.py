@@ -1,0 +1,268 @@
+"""mbarriers, copy groups, fences and cluster barriers. PTX ISA, "Parallel Synchronization and Communication"."""
+
+from __future__ import annotations
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin, method
+from ..ir.graph import Call, Const, Value
+from ..ir.op import op
+from ..types import Barrier, BarrierRef, Scalar, Uniformity, bool_, int32
+
+
+# -- mbarriers -----------------------------------------------------------------------------------------------------------
+
+@op("syncs", attrs=("count", "n"))
+def mbarrier_init(count, n):
+    """`n` mbarriers of `count` arrivals each, initialised and made visible at the kernel's start."""
+
+
+@mbarrier_init.infer
+def _(g, count, n):
+    return Barrier(n, count)
+
+
+@mbarrier_init.simulate
+def _(m, call):
+    return m.mbarrier(call.result, call.attrs["n"], call.attrs["count"])
+
+
+@mbarrier_init.emit
+def _(e, call):
+    return e.barriers(call.result)
+
+
+@builtin
+def mbarrier(g: Builder, count=1, n=None):
+    """One mbarrier that completes a phase after `count` arrivals (and all expected bytes), or `n` of them, indexable.
+
+    All barriers live in one block, initialised by thread 0 at the kernel's entry and visible to the CTA (the cluster)
+    before anything else runs. `count` counts arriving scope instances, not threads.
+    """
+    for what, value in (("count", count), ("n", 1 if n is None else n)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise g.error(f"{what} is a constant, not {describe(value)}")
+        if not 1 <= value < 1 << 20:
+            raise g.error(f"{what} is 1 to {(1 << 20) - 1}, not {value}")
+    if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
+        raise g.error("a barrier is made once, at CTA scope and outside loops; make n= of them and index")
+    value = Value("mbarrier", Barrier(n or 1, count), g.loc)
+    g.hoist(Call(mbarrier_init, (), {"count": count, "n": n or 1}, (value,), g.loc))
+    return value if n is not None else g.call(mbarrier_at, value, Const(0, int32), peer=False)
+
+
+@op("pure", attrs=("peer",))
+def mbarrier_at(barriers, at, peer, rank=None):
+    """One of several mbarriers, this CTA's or (`peer`) the one at the same place in CTA `rank` of the cluster."""
+
+
+@mbarrier_at.infer
+def _(g, barriers, at, rank=None, *, peer):
+    return BarrierRef(type_of(barriers) if isinstance(type_of(barriers), Barrier) else type_of(barriers).barrier, peer)
+
+
+@mbarrier_at.simulate
+def _(m, call, barriers, at, rank=None):
+    return m.barrier_at(barriers, at, rank)
+
+
+@mbarrier_at.emit
+def _(e, call, barriers, at, rank=None):
+    return e.barrier_at(barriers, at, rank)
+
+
+def index(g: Builder, value: Value, items: tuple) -> Value:
+    """``barriers[i]``."""
+    from .language import uniform_scalar
+    if len(items) != 1:
+        raise g.error("barriers are indexed by one number")
+    n = value.type.n
+    if isinstance(items[0], int) and not -n <= items[0] < n:
+        raise g.error(f"barrier {items[0]} of {n} does not exist")
+    at = items[0] % n if isinstance(items[0], int) else items[0]
+    return g.call(mbarrier_at, value, uniform_scalar(g, at, "a barrier's index"), peer=False)
+
+
+def _act(name: str, doc: str, effect: str = "syncs"):
+    """Declare an operation on one barrier with one number (bytes, arrivals or a phase)."""
+    def declaration(barrier, number): ...
+    declaration.__name__, declaration.__doc__ = f"mbarrier_{name}", doc
+    declared = op(effect)(declaration)
+    result = Scalar(bool_, Uniformity.THREAD) if name == "test" else None
+
+    @declared.infer
+    def _(g, barrier, number):
+        if not isinstance(type_of(barrier), BarrierRef):
+            raise g.error(f"one barrier is needed, not {describe(barrier)}; index them first")
+        if type_of(barrier).peer and name in ("wait", "test"):
+            raise g.error("a barrier is waited on in the CTA that holds it; arrive at a peer's, wait at your own")
+        return result
+
+    @declared.simulate
+    def _(m, call, barrier, number):
+        return getattr(m, name)(barrier, number)
+
+    @declared.emit
+    def _(e, call, barrier, number):
+        return getattr(e, f"mbarrier_{name}")(barrier, number)
+
+    return declared
+
+
+arrive_op = _act("arrive", "Arrive `number` times, once per scope instance, after the scope's accesses.")
+expect_tx_op = _act("expect_tx", "Add `number` bytes to what the current phase waits for.")
+arrive_expect_tx_op = _act("arrive_expect_tx", "Add `number` bytes to what the current phase waits for, and arrive once.")
+wait_op = _act("wait", "Every thread of the scope waits until the phase of parity `number` has completed.")
+test_op = _act("test", "Whether the phase of parity `number` has completed.")
+
+
+@method(BarrierRef)
+def arrive(g, barrier, n=1):
+    """Arrive `n` times: one elected thread per scope instance, after the scope's ordinary accesses are ordered."""
+    g.call(arrive_op, barrier, _number(g, n, "n"))
+
+
+@method(BarrierRef)
+def expect_tx(g, barrier, nbytes):
+    """Add `nbytes` to the bytes that the current phase waits for."""
+    g.call(expect_tx_op, barrier, _number(g, nbytes, "nbytes"))
+
+
+@method(BarrierRef)
+def arrive_expect_tx(g, barrier, nbytes):
+    """Add `nbytes` to the bytes that the current phase waits for, and arrive once."""
+    g.call(arrive_expect_tx_op, barrier, _number(g, nbytes, "nbytes"))
+
+
+@method(BarrierRef)
+def wait(g, barrier, phase):
+    """Every thread of the scope waits until the phase of parity `phase` (mod 2) has completed.
+
+    A fresh barrier is in phase 0, so ``wait(phase=1)`` returns at once.
+    """
+    g.call(wait_op, barrier, _parity(g, phase))
+
+
+@method(BarrierRef)
+def test(g, barrier, phase):
+    """Whether the phase of parity `phase` (mod 2) has completed, for each thread."""
+    return g.call(test_op, barrier, _parity(g, phase))
+
+
+@method(BarrierRef)
+def peer(g, barrier, rank):
+    """The barrier at the same place in CTA `rank` of the cluster."""
+    from .language import uniform_scalar
+    call = g.definitions[barrier]
+    return g.call(mbarrier_at, call.args[0], call.args[1], uniform_scalar(g, rank, "a rank"), peer=True)
+
+
+def _number(g: Builder, n, what: str):
+    from .language import uniform_scalar
+    if isinstance(n, int) and not 0 <= n < 1 << 20:
+        raise g.error(f"{what} is 0 to {(1 << 20) - 1} in one phase (PTX ISA, tx-count), not {n}")
+    return uniform_scalar(g, n, what)
+
+
+def _parity(g: Builder, phase):
+    from .language import binary, uniform_scalar
+    if isinstance(phase, int):
+        return Const(phase % 2, int32)
+    return uniform_scalar(g, binary(g, "&", phase, 1), "a phase")
+
+
+# -- groups, fences, barriers without operands --------------------------------------------------------------------------
+
+def _plain(name: str, doc: str, attrs: tuple[str, ...] = (), check=None):
+    """Declare an operation without operands; its rules are the machine's and the emitter's methods of the same name."""
+    parameters = ", ".join(attrs)
+    scope: dict = {}
+    exec(f"def {name}({parameters}): ...", scope)
+    declaration = scope[name]
+    declaration.__doc__ = doc
+    declared = op("syncs", attrs=attrs)(declaration)
+
+    @declared.infer
+    def _(g, **values):
+        if check:
+            check(g, **values)
+
+    @declared.simulate
+    def _(m, call):
+        return getattr(m, name)(**call.attrs)
+
+    @declared.emit
+    def _(e, call):
+        getattr(e, name)(**call.attrs)
+
+    return declared
+
+
+def _group(g, n, read=False):
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}")
+
+
+def _hopper(g, **_):
+    if int("".join(c for c in g.target if c.isdigit())) < 90:
+        raise g.error(f"this needs sm_90 or later, and the target is {g.target}")
+
+
+cp_async_commit = _plain("cp_async_commit", "Close the group of the ``cp.async`` copies that each thread has issued.")
+cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group)
+bulk_commit = _plain("bulk_commit", "Close the group of the bulk stores that each thread has issued.", check=_hopper)
+fence_proxy_async = _plain("fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later ones of the async proxy (TMA, wgmma).", check=_hopper)
+fence_mbarrier_init = _plain("fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.", check=_hopper)
+cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier.", check=_hopper)
+cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.", check=_hopper)
+
+
+@op("syncs", attrs=("n", "read"))
+def bulk_wait(n, read=False):
+    """Wait until at most `n` of the thread's bulk store groups are pending (`read`: until their source may be reused)."""
+
+
+@bulk_wait.infer
+def _(g, n, read):
+    _group(g, n)
+    _hopper(g)
+
+
+@bulk_wait.simulate
+def _(m, call):
+    return m.bulk_wait(call.attrs["n"], call.attrs["read"])
+
+
+@bulk_wait.emit
+def _(e, call):
+    e.bulk_wait(call.attrs["n"], call.attrs["read"])
+
+
+@builtin
+def cluster_sync(g: Builder):
+    """Wait until every thread of the cluster is here."""
+    g.call(cluster_arrive)
+    g.call(cluster_wait)
+
+
+FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
+@op("syncs", attrs=("scope",))
+def threadfence(scope="gpu"):
+    """Order the thread's memory accesses before it against those after it, as seen by `scope` (PTX ISA, ``fence.acq_rel``)."""
+
+
+@threadfence.infer
+def _(g, scope):
+    if scope not in FENCE_SCOPES:
+        raise g.error(f"a fence's scope is one of {', '.join(FENCE_SCOPES)}, not {scope!r}")
+
+
+@threadfence.simulate
+def _(m, call):
+    return m.threadfence(call.attrs["scope"])
+
+
+@threadfence.emit
+def _(e, call):
+    e.asm(f"fence.acq_rel.{call.attrs['scope']};")

@@ -1,0 +1,118 @@
+"""Tiles from scalars: constants, splat, arange, full, zeros."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.builder import Builder, type_of
+from ..ir.builtin import builtin
+from ..ir.op import op
+from ..types import Scalar, Tile, Uniformity, dtype_of, float32, int32
+
+
+@op("pure")
+def constant(x):
+    """A constant as a value of its own."""
+
+
+@constant.infer
+def _(g, x):
+    return Scalar(x.dtype, Uniformity.GRID)
+
+
+@constant.simulate
+def _(m, call, x):
+    return x
+
+
+@constant.emit
+def _(e, call, x):
+    return x
+
+
+@op("pure", attrs=("shape",))
+def splat(x, shape):
+    """A tile that holds the scalar `x` in every element."""
+
+
+@splat.infer
+def _(g, x, shape):
+    return Tile(type_of(x).dtype, shape)
+
+
+@splat.simulate
+def _(m, call, x):
+    shape = call.attrs["shape"]
+    return np.broadcast_to(x[:, :1].reshape(-1, *(1,) * len(shape)), (x.shape[0], *shape))
+
+
+@splat.emit
+def _(e, call, x):
+    return [x] * e.registers(call.result.type)
+
+
+@op("pure", attrs=("start", "stop", "axis"))
+def iota(start, stop, axis):
+    """The integers from `start` to `stop` as an int32 tile of one dimension."""
+
+
+@iota.infer
+def _(g, start, stop, axis):
+    return Tile(int32, (stop - start,))
+
+
+@iota.simulate
+def _(m, call):
+    return np.arange(call.attrs["start"], call.attrs["stop"], dtype=np.int32)[None]
+
+
+@iota.emit
+def _(e, call):
+    t = call.result.type
+    start = call.attrs["start"]
+    return [e.as_value(e.coordinates(t, r)[0] + start, int32) for r in range(e.registers(t))]
+
+
+@builtin
+def arange(g: Builder, start, stop=None):
+    """The int32 tile ``[start, ..., stop - 1]``, or ``[0, ..., start - 1]`` with one argument. Both are constants."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    for bound in (start, stop):
+        if not isinstance(bound, int):
+            raise g.error("the bounds of arange are constants; add a run-time start afterwards, as in start + tile.arange(N)")
+    if stop < start:
+        raise g.error(f"arange({start}, {stop}) is empty backwards: its stop is below its start")
+    return g.call(iota, start=start, stop=stop, axis=0)
+
+
+def checked_shape(g: Builder, shape) -> tuple[int, ...]:
+    """A tile's shape: constants of at least 0."""
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    for extent in shape:
+        if isinstance(extent, bool) or not isinstance(extent, int):
+            raise g.error("the extents of a shape are constants: declare them as tile.constexpr parameters")
+        if extent < 0:
+            raise g.error(f"an extent cannot be negative: {shape}")
+    return shape
+
+
+@builtin
+def full(g: Builder, shape, value, dtype=None):
+    """A tile of `shape` that holds `value` everywhere, of its dtype or `dtype`."""
+    from .language import converted, number
+    dtype = dtype_of(dtype) if dtype is not None else number(g, value).dtype
+    return g.call(splat, converted(g, value, dtype), shape=checked_shape(g, shape))
+
+
+@builtin
+def zeros(g: Builder, shape, dtype=float32):
+    """A tile of `shape` that holds 0 everywhere."""
+    from .language import converted
+    return g.call(splat, converted(g, 0, dtype_of(dtype)), shape=checked_shape(g, shape))
+
+
+@builtin
+def ones(g: Builder, shape, dtype=float32):
+    """A tile of `shape` that holds 1 everywhere."""
+    from .language import converted
+    return g.call(splat, converted(g, 1, dtype_of(dtype)), shape=checked_shape(g, shape))

@@ -1,0 +1,317 @@
+"""Operations on each element: arithmetic, comparison, selection, casts. Operands have one dtype and one shape.
+
+The names users call promote and broadcast first (`language.py`); these ops are what that leaves in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..ir.builder import Builder, type_of
+from ..ir.graph import Operand
+from ..ir.op import Op
+from ..types import DType, Scalar, Tile, Uniformity, bool_
+
+
+def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
+    """A scalar as uniform as the least uniform operand, or a tile of the operands' shape."""
+    types = [type_of(x) for x in operands]
+    shapes = {t.shape for t in types if isinstance(t, Tile)}
+    if shapes:
+        if len(shapes) > 1 or any(isinstance(t, Scalar) for t in types):
+            raise g.error(f"operands of one shape are needed, not {', '.join(map(str, types))}")
+        return Tile(dtype, shapes.pop())
+    weak = all(t.weak for t in types)
+    return Scalar(dtype, min((t.uniform for t in types), default=Uniformity.GRID), weak)
+
+
+def same_dtype(g: Builder, *operands: Operand) -> DType:
+    dtypes = {type_of(x).dtype for x in operands}
+    if len(dtypes) != 1:
+        raise g.error(f"operands of one dtype are needed, not {', '.join(sorted(map(str, dtypes)))}")
+    return dtypes.pop()
+
+
+def map_registers(emit: Callable, e, dtype: DType, args: tuple):
+    """Apply `emit(e, dtype, *values)` to a scalar's value, or to each register of tiles."""
+    if not any(isinstance(a, list) for a in args):
+        return emit(e, dtype, *args)
+    return [emit(e, dtype, *values) for values in zip(*args)]
+
+
+def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, str], kinds: tuple[str, ...], arity: int = 2,
+                result: DType | None = None) -> Op:
+    """Declare an op on elements of one dtype. `sim` works on arrays, `emit(e, dtype, *values)` on one register each;
+    a dict gives LLVM's instruction for each kind of dtype. `result` is the dtype if it is not the operands'."""
+    names = ("x", "y", "z")[:arity]
+    function = {}
+    exec(f"def {name}_({', '.join(names)}): ...", function)
+    declare = function[f"{name}_"]
+    declare.__doc__ = doc
+    declare.__name__ = name
+    op = Op(declare, "pure", ())
+
+    @op.infer
+    def _(g: Builder, *operands):
+        dtype = same_dtype(g, *operands)
+        if dtype.kind not in kinds:
+            raise g.error(f"{name} takes {' or '.join(kinds)} elements, not {dtype}")
+        return result_type(g, result or dtype, *operands)
+
+    @op.simulate
+    def _(m, call, *arrays):
+        with np.errstate(all="ignore"):
+            return np.asarray(sim(*arrays)).astype((result or type_of(call.args[0]).dtype).np, copy=False)
+
+    if isinstance(emit, dict):
+        def one(e, dtype, *values):
+            return e.ins(f"{emit[dtype.kind]} {dtype.llvm} {', '.join(v.text for v in values)}", result or dtype)
+    else:
+        one = emit
+
+    @op.emit
+    def _(e, call, *args):
+        return map_registers(one, e, type_of(call.args[0]).dtype, args)
+
+    op.rules["element"] = one
+    return op
+
+
+NUMBER = ("int", "uint", "float")
+INTEGER = ("int", "uint")
+BITS = ("bool", "int", "uint")
+ANY = ("bool", "int", "uint", "float")
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------
+
+add = elementwise("add", "``x + y``; integers wrap.", np.add, {"float": "fadd contract", "int": "add", "uint": "add"}, NUMBER)
+sub = elementwise("sub", "``x - y``; integers wrap.", np.subtract, {"float": "fsub contract", "int": "sub", "uint": "sub"}, NUMBER)
+mul = elementwise("mul", "``x * y``; integers wrap.", np.multiply, {"float": "fmul contract", "int": "mul", "uint": "mul"}, NUMBER)
+
+
+def _emit_div(e, dtype, x, y):
+    if dtype.bits == 16:
+        return e.cast(e.ins(f"fdiv float {e.f32(x).text}, {e.f32(y).text}", e.f32_dtype), dtype)
+    if e.fast_math and dtype.bits == 32:
+        return e.ins(f"fdiv afn float {x.text}, {y.text}", dtype)
+    return e.ins(f"fdiv {dtype.llvm} {x.text}, {y.text}", dtype)
+
+
+div = elementwise("div", "``x / y`` of floats, correctly rounded (with fast_math: 2 ulp).", np.true_divide, _emit_div, ("float",))
+
+
+def _emit_floordiv(e, dtype, x, y):
+    if dtype.kind == "uint":
+        return e.ins(f"udiv {dtype.llvm} {x.text}, {y.text}", dtype)
+    quotient = e.ins(f"sdiv {dtype.llvm} {x.text}, {y.text}", dtype)
+    remainder = e.ins(f"sub {dtype.llvm} {x.text}, {e.ins(f'mul {dtype.llvm} {quotient.text}, {y.text}', dtype).text}", dtype)
+    return e.ins(f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_crossed(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}", dtype)
+
+
+def _crossed(e, dtype, remainder, y):
+    """Whether truncating division rounded towards zero where Python rounds down: a remainder of the other sign."""
+    signs = e.ins(f"xor {dtype.llvm} {remainder.text}, {y.text}", dtype)
+    differ = e.ins(f"icmp slt {dtype.llvm} {signs.text}, 0", bool_)
+    nonzero = e.ins(f"icmp ne {dtype.llvm} {remainder.text}, 0", bool_)
+    return e.ins(f"and i1 {differ.text}, {nonzero.text}", bool_)
+
+
+def _emit_mod(e, dtype, x, y):
+    if dtype.kind == "uint":
+        return e.ins(f"urem {dtype.llvm} {x.text}, {y.text}", dtype)
+    remainder = e.ins(f"srem {dtype.llvm} {x.text}, {y.text}", dtype)
+    fix = e.ins(f"select i1 {_crossed(e, dtype, remainder, y).text}, {dtype.llvm} {y.text}, {dtype.llvm} 0", dtype)
+    return e.ins(f"add {dtype.llvm} {remainder.text}, {fix.text}", dtype)
+
+
+def _int_division(function):
+    """NumPy's floor division, with the GPU's answer where the divisor is 0: all bits set, or x for the remainder."""
+    def divide(x, y):
+        zero = y == 0
+        safe = np.where(zero, np.ones_like(y), y)
+        return np.where(zero, np.full_like(x, -1 if x.dtype.kind == "i" else np.iinfo(x.dtype).max) if function is np.floor_divide else x,
+                        function(x, safe))
+    return divide
+
+
+floordiv = elementwise("floordiv", "``x // y`` of integers, rounded down as in Python.", _int_division(np.floor_divide), _emit_floordiv, INTEGER)
+mod = elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python.", _int_division(np.remainder), _emit_mod, INTEGER)
+
+
+def _extreme(which: str):
+    def emit(e, dtype, x, y):
+        if dtype.is_float:
+            t = dtype.llvm
+            if dtype.bits == 64:  # PTX has no NaN-propagating form for f64
+                ordered = e.ins(f"fcmp {'ogt' if which == 'max' else 'olt'} {t} {x.text}, {y.text}", bool_)
+                nan = e.ins(f"fcmp uno {t} {x.text}, {x.text}", bool_)
+                return e.select(e.ins(f"or i1 {ordered.text}, {nan.text}", bool_), x, y)
+            return e.ins(f"call {t} @llvm.{which}imum.{e.suffix(dtype)}({t} {x.text}, {t} {y.text})", dtype)
+        if dtype.kind == "bool":
+            return e.ins(f"{'or' if which == 'max' else 'and'} i1 {x.text}, {y.text}", dtype)
+        sign = "s" if dtype.kind == "int" else "u"
+        return e.ins(f"call {dtype.llvm} @llvm.{sign}{which}.{dtype.llvm}({dtype.llvm} {x.text}, {dtype.llvm} {y.text})", dtype)
+    return emit
+
+
+maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is.", np.maximum, _extreme("max"), ANY)
+minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is.", np.minimum, _extreme("min"), ANY)
+
+
+# -- bits ----------------------------------------------------------------------------------------------------------
+
+bit_and = elementwise("bit_and", "``x & y``.", np.bitwise_and, {k: "and" for k in BITS}, BITS)
+bit_or = elementwise("bit_or", "``x | y``.", np.bitwise_or, {k: "or" for k in BITS}, BITS)
+bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, {k: "xor" for k in BITS}, BITS)
+
+
+def _shift(instruction: dict[str, str], left: bool):
+    def emit(e, dtype, x, y):
+        """LLVM leaves a shift by the width or more undefined; NumPy's answer is 0, or the sign."""
+        wide = e.ins(f"icmp uge {dtype.llvm} {y.text}, {dtype.bits}", bool_)
+        if dtype.kind == "int" and not left:
+            return e.ins(f"ashr {dtype.llvm} {x.text}, {e.select(wide, e.const(dtype.bits - 1, dtype), y).text}", dtype)
+        shifted = e.ins(f"{instruction[dtype.kind]} {dtype.llvm} {x.text}, {e.select(wide, e.const(0, dtype), y).text}", dtype)
+        return e.select(wide, e.const(0, dtype), shifted)
+    return emit
+
+
+shl = elementwise("shl", "``x << y``; 0 when `y` is the width or more.", np.left_shift, _shift({"int": "shl", "uint": "shl"}, True), INTEGER)
+shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right_shift, _shift({"int": "ashr", "uint": "lshr"}, False), INTEGER)
+
+
+# -- one operand -----------------------------------------------------------------------------------------------------
+
+def _emit_neg(e, dtype, x):
+    return e.ins(f"fneg {dtype.llvm} {x.text}" if dtype.is_float else f"sub {dtype.llvm} 0, {x.text}", dtype)
+
+
+def _emit_not(e, dtype, x):
+    return e.ins(f"xor {dtype.llvm} {x.text}, {'true' if dtype.kind == 'bool' else '-1'}", dtype)
+
+
+def _emit_abs(e, dtype, x):
+    if dtype.is_float:
+        return e.ins(f"call {dtype.llvm} @llvm.fabs.{e.suffix(dtype)}({dtype.llvm} {x.text})", dtype)
+    if dtype.kind == "uint":
+        return x
+    return e.ins(f"call {dtype.llvm} @llvm.abs.{dtype.llvm}({dtype.llvm} {x.text}, i1 false)", dtype)
+
+
+neg = elementwise("neg", "``-x``.", np.negative, _emit_neg, NUMBER, arity=1)
+bit_not = elementwise("bit_not", "``~x``.", np.invert, _emit_not, BITS, arity=1)
+abs_ = elementwise("abs", "The absolute value; the most negative integer stays.", np.abs, _emit_abs, NUMBER, arity=1)
+
+
+# -- comparison and selection ----------------------------------------------------------------------------------------
+
+def _compare(name: str, sim: Callable, ordered: str, integer: str, doc: str) -> Op:
+    def emit(e, dtype, x, y):
+        if dtype.is_float:
+            return e.ins(f"fcmp {ordered} {dtype.llvm} {x.text}, {y.text}", bool_)
+        sign = "" if integer in ("eq", "ne") else "s" if dtype.kind == "int" else "u"
+        return e.ins(f"icmp {sign}{integer} {dtype.llvm} {x.text}, {y.text}", bool_)
+    return elementwise(name, doc, sim, emit, ANY, result=bool_)
+
+
+eq = _compare("eq", np.equal, "oeq", "eq", "``x == y``.")
+ne = _compare("ne", np.not_equal, "une", "ne", "``x != y``; true if either is NaN.")
+lt = _compare("lt", np.less, "olt", "lt", "``x < y``.")
+le = _compare("le", np.less_equal, "ole", "le", "``x <= y``.")
+gt = _compare("gt", np.greater, "ogt", "gt", "``x > y``.")
+ge = _compare("ge", np.greater_equal, "oge", "ge", "``x >= y``.")
+
+
+def _select_declaration(condition, x, y): ...
+
+
+_select_declaration.__name__, _select_declaration.__doc__ = "select", "`x` where `condition` holds, else `y`."
+select = Op(_select_declaration, "pure", ())
+
+
+@select.infer
+def _(g, condition, x, y):
+    if type_of(condition).dtype != bool_:
+        raise g.error(f"a bool condition is needed, not {type_of(condition)}")
+    return result_type(g, same_dtype(g, x, y), condition, x, y)
+
+
+@select.simulate
+def _(m, call, condition, x, y):
+    return np.where(condition, x, y)
+
+
+@select.emit
+def _(e, call, condition, x, y):
+    if isinstance(condition, list):
+        return [e.select(c, a, b) for c, a, b in zip(condition, x, y)]
+    return e.select(condition, x, y)
+
+
+# -- casts -------------------------------------------------------------------------------------------------------------
+
+def _cast_declaration(x, dtype): ...
+
+
+_cast_declaration.__name__ = "cast"
+_cast_declaration.__doc__ = """`x` as `dtype`.
+
+Float to a narrower float rounds to nearest even; to float8 it saturates at the largest finite value (PTX ISA
+``cvt.satfinite``), NaN stays NaN. Float to integer truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``).
+Integer to a narrower integer keeps the low bits. To bool: whether it is not 0.
+"""
+cast = Op(_cast_declaration, "pure", ("dtype",))
+
+
+@cast.infer
+def _(g, x, dtype):
+    return result_type(g, dtype, x)
+
+
+def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
+    """A cast as the hardware makes it."""
+    with np.errstate(all="ignore"):
+        if target.kind == "bool":
+            return x != 0
+        if source.is_float and target.is_int:
+            info = np.iinfo(target.np)
+            wide = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+            inside = np.clip(np.trunc(wide), float(info.min), float(info.max))
+            top = inside >= float(info.max)
+            return np.where(top, info.max, np.where(top, 0, inside).astype(target.np)).astype(target.np)
+        if source.is_float and target.is_float and target.bits == 8:
+            import ml_dtypes
+            largest = float(ml_dtypes.finfo(target.np).max)
+            return np.clip(x.astype(np.float32), -largest, largest).astype(target.np)
+        if source.bits == 64 and target.bits <= 16 and target.is_float:
+            return _round_once(x, target)
+        return x.astype(target.np)
+
+
+def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
+    """64 bits to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
+    if target.name == "float16" and x.dtype == np.float64:
+        return x.astype(np.float16)
+    wide = x.astype(np.float64)
+    near = wide.astype(np.float32)
+    bits = near.view(np.uint32)
+    inexact = near.astype(np.float64) != wide
+    toward_zero = np.where(np.abs(near.astype(np.float64)) > np.abs(wide), bits - 1, bits)
+    odd = np.where(inexact & np.isfinite(near), toward_zero | 1, bits).astype(np.uint32)
+    return odd.view(np.float32).astype(target.np)
+
+
+@cast.simulate
+def _(m, call, x):
+    return cast_array(x, type_of(call.args[0]).dtype, call.attrs["dtype"])
+
+
+@cast.emit
+def _(e, call, x):
+    target = call.attrs["dtype"]
+    if isinstance(x, list):
+        return e.cast_many(x, target)
+    return e.cast(x, target)

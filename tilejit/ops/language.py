@@ -1,0 +1,241 @@
+"""Python's operators on kernel values: promotion, broadcasting, indexing, and the ops they become."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from ..errors import CompilationError
+from ..ir.builder import Builder, describe, type_of, weak_dtype
+from ..ir.graph import Const, Operand, Value
+from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Tile, Type, Uniformity, bool_, float32, int32,
+                     promote)
+from . import creation, elementwise as ew, shape as shapes
+
+
+# -- operands --------------------------------------------------------------------------------------------------------
+
+def static(x) -> bool:
+    """Whether `x` is known at compile time (anything but a Value, or a tuple that holds one)."""
+    if isinstance(x, tuple):
+        return all(static(i) for i in x)
+    return not isinstance(x, Value)
+
+
+def number(g: Builder, x) -> Scalar | Tile:
+    """The type of a scalar or tile operand; says what to write for anything else."""
+    t = type_of(x)
+    if isinstance(t, (Scalar, Tile)):
+        return t
+    if isinstance(t, (Region, Points, Buffer)):
+        where = "a buffer" if isinstance(t, Buffer) else "a region of memory"
+        raise g.error(f"{describe(x)} is {where}, not a value: load it first, as in tile.load(x[i, 0:BLOCK])")
+    raise g.error(f"a number or a tile is needed here, not {describe(x)}")
+
+
+def common_dtype(g: Builder, *xs) -> DType:
+    """The dtype to which the operands promote. Python numbers and Python scalar arguments are weak: they take the
+    other's dtype unless their kind is higher (a float with ints gives float32)."""
+    types = [number(g, x) for x in xs]
+    weak = [t.dtype for t in types if isinstance(t, Scalar) and t.weak]
+    strong = [t.dtype for t in types if isinstance(t, Tile) or not t.weak]
+    result = reduce(promote, strong or weak)
+    for dtype in weak if strong else ():
+        if dtype.is_float and not result.is_float:
+            result = float32
+        elif dtype.is_int and (result.kind == "bool" or (result.is_int and dtype.bits == 64)):
+            result = promote(result, dtype)  # a Python scalar argument that needs 64 bits keeps them
+    return result
+
+
+def converted(g: Builder, x, dtype: DType) -> Operand:
+    """`x` as an operand of `dtype`: a Python number becomes a constant (if it fits), a value is cast."""
+    t = type_of(x)
+    if isinstance(x, (bool, int, float)):
+        return Const(fitted(g, x, dtype), dtype)
+    if isinstance(x, Const):
+        return Const(fitted(g, x.value, dtype), dtype)
+    return x if t.dtype == dtype else g.call(ew.cast, x, dtype=dtype)
+
+
+def fitted(g: Builder, x, dtype: DType):
+    """A Python number as the constant of `dtype`; CompilationError if an integer is out of its range."""
+    if dtype.kind == "bool":
+        return bool(x)
+    if dtype.is_float:
+        return float(x)
+    if isinstance(x, float):
+        raise g.error(f"{x!r} is not an integer, and {dtype} is needed here")
+    low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+    if not low <= int(x) <= high:
+        raise g.error(f"{x} does not fit in {dtype} ({low} to {high})")
+    return int(x)
+
+
+def broadcast_shape(g: Builder, *types: Type) -> tuple[int, ...] | None:
+    """The shape to which scalars and tiles broadcast, as NumPy does; None when all are scalars."""
+    tiles = [t.shape for t in types if isinstance(t, Tile)]
+    if not tiles:
+        return None
+    rank = max(map(len, tiles))
+    result = [1] * rank
+    for shape in tiles:
+        for d, extent in enumerate(shape, rank - len(shape)):
+            if extent != 1 and result[d] not in (1, extent):
+                raise g.error(f"shapes {' and '.join(str(list(s)) for s in tiles)} do not broadcast: dimension {d} is {result[d]} and {extent}")
+            result[d] = max(result[d], extent) if extent else 0
+    return tuple(result)
+
+
+def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:
+    """`x` broadcast to `shape` (None leaves a scalar)."""
+    t = type_of(x)
+    if shape is None or (isinstance(t, Tile) and t.shape == shape):
+        return x
+    if isinstance(t, Scalar):
+        return g.call(creation.splat, x, shape=shape)
+    if len(t.shape) < len(shape):
+        x = g.call(shapes.reshape_, x, shape=(1,) * (len(shape) - len(t.shape)) + t.shape)
+    return x if x.type.shape == shape else g.call(shapes.broadcast, x, shape=shape)
+
+
+def matched(g: Builder, *xs, dtype: DType | None = None) -> list[Operand]:
+    """Operands promoted to one dtype (or `dtype`) and broadcast to one shape."""
+    dtype = dtype or common_dtype(g, *xs)
+    shape = broadcast_shape(g, *(number(g, x) for x in xs))
+    return [spread(g, converted(g, x, dtype), shape) for x in xs]
+
+
+def float_operand(g: Builder, x) -> Value:
+    """`x` as a float operand: integers and bools become float32; a Python number becomes a value of its own."""
+    t = number(g, x)
+    if t.dtype.name.startswith("float8"):
+        return converted(g, x, float32)
+    if t.dtype.is_float and isinstance(x, Value):
+        return x
+    x = converted(g, x, t.dtype if t.dtype.is_float else float32)
+    return x if isinstance(x, Value) else g.call(creation.constant, x)
+
+
+def coerce(g: Builder, x, type_: Type) -> Operand:
+    """`x` as an operand of exactly `type_` (a scalar or tile): cast and broadcast. CompilationError if it cannot be."""
+    t = number(g, x)
+    if isinstance(type_, Tile):
+        shape = broadcast_shape(g, t, type_)
+        if shape != type_.shape:
+            raise g.error(f"{describe(x)} does not broadcast to {list(type_.shape)}")
+        return spread(g, converted(g, x, type_.dtype), type_.shape)
+    if isinstance(t, Tile):
+        raise g.error(f"a scalar {type_.dtype} is needed here, not {describe(x)}")
+    return converted(g, x, type_.dtype)
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+
+_BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": ew.floordiv, "%": ew.mod, "&": ew.bit_and, "|": ew.bit_or,
+           "^": ew.bit_xor, "<<": ew.shl, ">>": ew.shr}
+_COMPARE = {"==": ew.eq, "!=": ew.ne, "<": ew.lt, "<=": ew.le, ">": ew.gt, ">=": ew.ge}
+
+
+def arithmetic_dtype(dtype: DType, symbol: str) -> DType:
+    """The dtype in which an operator computes: bools count as int32, float8 as float32."""
+    if dtype.kind == "bool" and symbol not in ("&", "|", "^"):
+        return int32
+    return float32 if dtype.is_float and dtype.bits == 8 else dtype
+
+
+def binary(g: Builder, symbol: str, a, b) -> Value:
+    """``a symbol b``."""
+    if symbol == "@":
+        raise g.error("matrix products are written tile.dot(a, b)")
+    dtype = arithmetic_dtype(common_dtype(g, a, b), symbol)
+    if symbol == "/":
+        return g.call(ew.div, *matched(g, a, b, dtype=dtype if dtype.is_float else float32))
+    if symbol == "**":
+        return _power(g, a, b, dtype)
+    if symbol in ("&", "|", "^", "<<", ">>") and dtype.is_float:
+        raise g.error(f"{symbol} needs integers or bools, not {describe(a)} and {describe(b)}")
+    if dtype.is_float and symbol in ("//", "%"):
+        x, y = matched(g, a, b, dtype=dtype)
+        from .math import FUNCTIONS
+        quotient = g.call(FUNCTIONS["floor"][0], g.call(ew.div, x, y))
+        return quotient if symbol == "//" else g.call(ew.sub, x, g.call(ew.mul, quotient, y))
+    return g.call(_BINARY[symbol], *matched(g, a, b, dtype=dtype))
+
+
+def _power(g: Builder, a, b, dtype: DType) -> Value:
+    if isinstance(b, int) and 0 <= b <= 64:
+        x = converted(g, a, dtype)
+        result = None
+        for bit in bin(b)[2:]:
+            result = result if result is None else g.call(ew.mul, result, result)
+            if bit == "1":
+                result = x if result is None else g.call(ew.mul, result, x)
+        return result if result is not None else coerce(g, 1, type_of(x))
+    if dtype.is_int:
+        raise g.error("an integer power needs a constant exponent of 0 to 64; for others, cast to a float")
+    from .math import power
+    return g.call(power, *matched(g, a, b, dtype=dtype))
+
+
+def unary(g: Builder, symbol: str, x) -> Value:
+    """``-x``, ``+x``, ``~x`` and ``not x``."""
+    t = number(g, x)
+    if symbol == "not":
+        return g.call(ew.bit_not, as_condition(g, x))
+    if symbol == "~":
+        if t.dtype.is_float:
+            raise g.error(f"~ needs integers or bools, not {describe(x)}")
+        return g.call(ew.bit_not, x)
+    dtype = arithmetic_dtype(t.dtype, symbol)
+    return converted(g, x, dtype) if symbol == "+" else g.call(ew.neg, converted(g, x, dtype))
+
+
+def compare(g: Builder, symbol: str, a, b) -> Value:
+    """``a symbol b``, a bool of the broadcast shape. A Python number out of the other's range compares as numbers do."""
+    dtype = common_dtype(g, a, b)
+    for x, other in ((a, b), (b, a)):
+        if isinstance(x, int) and not isinstance(x, bool) and isinstance(other, Value) and dtype.is_int:
+            try:
+                fitted(g, x, dtype)
+            except CompilationError:
+                dtype = promote(dtype, weak_dtype(x))
+    return g.call(_COMPARE[symbol], *matched(g, a, b, dtype=arithmetic_dtype(dtype, "&")))
+
+
+def as_condition(g: Builder, x) -> Operand:
+    """`x` as a bool scalar or tile: numbers are compared with 0."""
+    t = number(g, x)
+    return converted(g, x, bool_) if t.dtype != bool_ else g.operand(x)
+
+
+def logical(g: Builder, word: str, a, b) -> Value:
+    """``a and b``, ``a or b`` of run-time values: both are computed."""
+    x, y = as_condition(g, a), as_condition(g, b)
+    return g.call(ew.bit_and if word == "and" else ew.bit_or, *matched(g, x, y, dtype=bool_))
+
+
+# -- indexing ------------------------------------------------------------------------------------------------------------
+
+def getitem(g: Builder, value: Value, index) -> Value:
+    """``value[index]``: a region or points of memory, a slice of a tile, one of several barriers."""
+    from . import barriers, memory
+    index = index if isinstance(index, tuple) else (index,)
+    match value.type:
+        case Buffer() | Region():
+            return memory.index(g, value, index)
+        case Tile():
+            return shapes.index(g, value, index)
+        case Barrier():
+            return barriers.index(g, value, index)
+    raise g.error(f"{describe(value)} cannot be indexed")
+
+
+def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
+    """`x` as a scalar operand that is uniform over the current scope; says which value is not."""
+    t = number(g, x)
+    if isinstance(t, Tile):
+        raise g.error(f"{what} is a scalar, not {describe(x)}")
+    if t.uniform < g.scope.uniformity or (g.scope.partial is not None and t.uniform == Uniformity.THREAD and g.scope.kind != "thread"):
+        name = x.name if isinstance(x, Value) else repr(x)
+        raise g.error(f"{what} must be the same for all threads of the {g.scope.kind}, and {name} differs by {t.uniform.name.lower()}")
+    return converted(g, x, dtype)

@@ -1,0 +1,225 @@
+"""Elementary functions: each with its accuracy in ulp of float32, and the hardware's approximation as its fast form.
+
+16-bit floats are computed in float32 and rounded once. float64 goes through libdevice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.builtin import builtin
+from ..ir.op import Op
+from ..types import bool_, float32, int32
+from .elementwise import elementwise
+
+FUNCTIONS: dict[str, tuple[Op, Op | None]] = {}  # {name: (accurate op, fast op or None)}
+
+
+def _through_float32(exact):
+    """Compute 16-bit floats in float32; float64 by libdevice of the same name."""
+    def emit(e, dtype, *values):
+        if dtype.bits == 64:
+            return exact(e, dtype, *values)
+        return e.cast(exact(e, float32, *(e.f32(v) for v in values)), dtype)
+    return emit
+
+
+def _sim(function):
+    def run(*arrays):
+        if arrays[0].dtype.itemsize < 4:
+            return function(*(a.astype(np.float32) for a in arrays))
+        return function(*arrays)
+    return run
+
+
+def _libdevice(name: str):
+    """libdevice's function of float32 ``__nv_<name>f`` or float64 ``__nv_<name>``."""
+    def emit(e, dtype, *values):
+        function = f"__nv_{name}" + ("f" if dtype.bits == 32 else "")
+        return e.libdevice(function, dtype, *values)
+    return emit
+
+
+def _approx(form: str):
+    """One instruction of the special function unit (PTX ISA, "Floating Point Instructions", .approx forms)."""
+    def emit(e, dtype, x):
+        return e.cast(e.approx(form, e.f32(x)), dtype)
+    return emit
+
+
+def exp2_parts(e, x, scale: float, scale_low: float):
+    """2 to the power of ``x * (scale + scale_low)``, float32, in 8 instructions: the integer part goes into the
+    exponent field, the rest (at most 1/2, unless the result over- or underflows) through ex2.approx.
+
+    Adding 1.5 * 2**23 leaves the rounded integer in the low mantissa bits.
+    """
+    magic = 12582912.0
+    f = lambda v: e.const(v, float32)
+    shifted = e.fma(x, f(scale), f(magic))
+    shifted = e.ins(f"call float @llvm.minnum.f32(float {shifted.text}, float {f(magic + 127).text})", float32)
+    shifted = e.ins(f"call float @llvm.maxnum.f32(float {shifted.text}, float {f(magic - 126).text})", float32)
+    whole = e.ins(f"fsub float {shifted.text}, {f(magic).text}", float32)
+    rest = e.fma(x, f(scale), e.ins(f"fneg float {whole.text}", float32))
+    if scale_low:
+        rest = e.fma(x, f(scale_low), rest)
+    bits = e.ins(f"bitcast float {shifted.text} to i32", int32)
+    power = e.ins(f"add i32 {e.ins(f'shl i32 {bits.text}, 23', int32).text}, {127 << 23}", int32)
+    power = e.ins(f"bitcast i32 {power.text} to float", float32)
+    return e.ins(f"fmul float {e.approx('ex2', rest).text}, {power.text}", float32)
+
+
+LOG2_E = 1.4426950216293335   # float32(log2 e), and what it lacks
+LOG2_E_LOW = 1.9259629911266175e-08
+
+
+def _emit_exp(e, dtype, x):
+    if dtype.bits == 64:
+        return e.libdevice("__nv_exp", dtype, x)
+    return exp2_parts(e, x, LOG2_E, LOG2_E_LOW)
+
+
+def _emit_exp_fast(e, dtype, x):
+    scaled = e.ins(f"fmul contract float {e.f32(x).text}, {e.const(LOG2_E, float32).text}", float32)
+    return e.cast(e.approx("ex2", scaled), dtype)
+
+
+def _emit_exp2(e, dtype, x):
+    if dtype.bits == 64:
+        return e.libdevice("__nv_exp2", dtype, x)
+    return e.approx("ex2", x)
+
+
+def _emit_sqrt(e, dtype, x):
+    return e.ins(f"call {dtype.llvm} @llvm.sqrt.{e.suffix(dtype)}({dtype.llvm} {x.text})", dtype)
+
+
+def _rounding(name: str):
+    def emit(e, dtype, x):
+        return e.ins(f"call {dtype.llvm} @llvm.{name}.{e.suffix(dtype)}({dtype.llvm} {x.text})", dtype)
+    return emit
+
+
+def _emit_log_fast(scale: float):
+    def emit(e, dtype, x):
+        log2 = e.approx("lg2", e.f32(x))
+        return e.cast(e.ins(f"fmul contract float {log2.text}, {e.const(scale, float32).text}", float32) if scale != 1 else log2, dtype)
+    return emit
+
+
+def _erf(x):
+    """erf by numba-free NumPy: W. J. Cody's rational approximations are in math.erf, applied to each element."""
+    import math
+    flat = np.fromiter(map(math.erf, np.ravel(x).astype(np.float64).tolist()), np.float64, np.size(x))
+    return flat.reshape(np.shape(x)).astype(x.dtype)
+
+
+def _sigmoid(x):
+    return (1.0 / (1.0 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
+
+
+def _emit_sigmoid(e, dtype, x):
+    if dtype.bits == 64:
+        one = e.const(1.0, dtype)
+        power = e.libdevice("__nv_exp", dtype, e.ins(f"fneg double {x.text}", dtype))
+        return e.ins(f"fdiv double {one.text}, {e.ins(f'fadd double {one.text}, {power.text}', dtype).text}", dtype)
+    power = exp2_parts(e, x, -LOG2_E, -LOG2_E_LOW)
+    return e.ins(f"fdiv float {e.const(1.0, float32).text}, {e.ins(f'fadd float {e.const(1.0, float32).text}, {power.text}', float32).text}", float32)
+
+
+def _emit_sigmoid_fast(e, dtype, x):
+    """``0.5 * tanh(x / 2) + 0.5`` with the hardware's tanh (sm_75 and later)."""
+    half = e.const(0.5, float32)
+    t = e.approx("tanh", e.ins(f"fmul contract float {e.f32(x).text}, {half.text}", float32))
+    return e.cast(e.fma(t, half, half), dtype)
+
+
+def _emit_rsqrt(e, dtype, x):
+    if dtype.bits == 64:
+        return e.libdevice("__nv_rsqrt", dtype, x)
+    return e.approx("rsqrt", x)
+
+
+_LN2 = 0.6931471805599453
+_LOG10_2 = 0.30102999566398120
+
+# name, NumPy, accurate form, ulp of float32, fast form, its accuracy
+_TABLE = (
+    ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,          "2 + |x| ulp"),
+    ("exp2",    np.exp2,                    _emit_exp2,           "2 ulp",    _approx("ex2"),          "2 ulp"),
+    ("expm1",   np.expm1,                   _libdevice("expm1"),  "2 ulp",    None,                    ""),
+    ("log",     np.log,                     _libdevice("log"),    "1 ulp",    _emit_log_fast(_LN2),    "2**-21 absolute in [0.5, 2], else 3 ulp"),
+    ("log2",    np.log2,                    _libdevice("log2"),   "2 ulp",    _emit_log_fast(1),       "2**-22 absolute in [0.5, 2], else 2 ulp"),
+    ("log10",   np.log10,                   _libdevice("log10"),  "2 ulp",    _emit_log_fast(_LOG10_2), "2**-22 absolute in [0.5, 2], else 3 ulp"),
+    ("log1p",   np.log1p,                   _libdevice("log1p"),  "2 ulp",    None,                    ""),
+    ("sqrt",    np.sqrt,                    _emit_sqrt,           "correctly rounded", _approx("sqrt"), "1 ulp"),
+    ("rsqrt",   lambda x: (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype), _emit_rsqrt, "2 ulp", _approx("rsqrt"), "2 ulp"),
+    ("sin",     np.sin,                     _libdevice("sin"),    "2 ulp",    _approx("sin"),          "2**-20.5 absolute in [-pi, pi]"),
+    ("cos",     np.cos,                     _libdevice("cos"),    "2 ulp",    _approx("cos"),          "2**-20.5 absolute in [-pi, pi]"),
+    ("tan",     np.tan,                     _libdevice("tan"),    "4 ulp",    None,                    ""),
+    ("asin",    np.arcsin,                  _libdevice("asin"),   "2 ulp",    None,                    ""),
+    ("acos",    np.arccos,                  _libdevice("acos"),   "2 ulp",    None,                    ""),
+    ("atan",    np.arctan,                  _libdevice("atan"),   "2 ulp",    None,                    ""),
+    ("sinh",    np.sinh,                    _libdevice("sinh"),   "3 ulp",    None,                    ""),
+    ("cosh",    np.cosh,                    _libdevice("cosh"),   "2 ulp",    None,                    ""),
+    ("tanh",    np.tanh,                    _libdevice("tanh"),   "2 ulp",    _approx("tanh"),         "2**-11 relative"),
+    ("erf",     _erf,                       _libdevice("erf"),    "2 ulp",    None,                    ""),
+    ("sigmoid", _sigmoid,                   _emit_sigmoid,        "4 ulp",    _emit_sigmoid_fast,      "2**-11 absolute"),
+    ("floor",   np.floor,                   _rounding("floor"),   "exact",    None,                    ""),
+    ("ceil",    np.ceil,                    _rounding("ceil"),    "exact",    None,                    ""),
+    ("trunc",   np.trunc,                   _rounding("trunc"),   "exact",    None,                    ""),
+    ("round",   np.rint,                    _rounding("rint"),    "exact, ties to even", None,         ""),
+)
+
+for _name, _numpy, _emit, _ulp, _fast, _fast_ulp in _TABLE:
+    _op = elementwise(_name, f"{_name} of each element; float32: {_ulp}.", _sim(_numpy), _through_float32(_emit), ("float",), arity=1)
+    _fast_op = _fast and elementwise(f"{_name}_fast", f"{_name}, approximate: {_fast_ulp}.", _sim(_numpy), _fast, ("float",), arity=1)
+    FUNCTIONS[_name] = (_op, _fast_op)
+
+
+def _function(name: str, ulp: str, fast_ulp: str):
+    from .language import float_operand
+
+    def call(g, x, *, fast=None):
+        accurate, quick = FUNCTIONS[name]
+        if fast and quick is None:
+            raise g.error(f"{name} has no fast form")
+        x = float_operand(g, x)
+        quick = quick if x.type.dtype.bits < 64 else None
+        return g.call(quick if quick is not None and (fast or (fast is None and g.launch.fast_math)) else accurate, x)
+
+    call.__name__ = name
+    quick = f" With ``fast=True`` (or the fast_math option) the hardware's approximation: {fast_ulp}." if fast_ulp else ""
+    call.__doc__ = f"{name} of each element of a float tile or scalar (integers become float32). float32: {ulp}.{quick}"
+    return builtin(call)
+
+
+BUILTINS = {name: _function(name, ulp, fast_ulp) for name, _, _, ulp, _, fast_ulp in _TABLE}
+
+
+def _emit_fma(e, dtype, x, y, z):
+    return e.ins(f"call {dtype.llvm} @llvm.fma.{e.suffix(dtype)}({', '.join(f'{dtype.llvm} {v.text}' for v in (x, y, z))})", dtype)
+
+
+def _sim_fma(x, y, z):
+    """One rounding: exact products of 24-bit mantissas fit in float64; the sum's double rounding is repaired there by
+    rounding to odd, and float64 itself uses the extended type."""
+    if x.dtype.itemsize >= 8:
+        return (x.astype(np.longdouble) * y + z).astype(x.dtype)
+    a, c = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
+    total = a + c
+    b = total - a
+    error = (a - (total - b)) + (c - b)
+    bits = total.view(np.int64)
+    adjust = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
+    toward = np.where((error > 0) == (total > 0), 1, -1)
+    return np.where(adjust, bits + np.where(toward > 0, 1, -1), bits).view(np.float64).astype(x.dtype)
+
+
+fma = elementwise("fma", "``x * y + z`` with one rounding.", _sim_fma, _emit_fma, ("float",), arity=3)
+
+
+def _emit_isnan(e, dtype, x):
+    return e.ins(f"fcmp uno {dtype.llvm} {x.text}, {x.text}", bool_)
+
+
+isnan = elementwise("isnan", "Whether each element is NaN.", np.isnan, _emit_isnan, ("float",), arity=1, result=bool_)

@@ -1,0 +1,291 @@
+"""Tiles with another shape: broadcast, reshape, transpose, slices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import attribute, builtin, method
+from ..ir.graph import Value
+from ..ir.op import op
+from ..types import Scalar, Tile
+
+
+def product(extents) -> int:
+    n = 1
+    for extent in extents:
+        n *= extent
+    return n
+
+
+@op("pure", attrs=("shape",))
+def broadcast(x, shape):
+    """The tile `x` with its extents of 1 repeated to `shape`; ranks are equal."""
+
+
+@broadcast.infer
+def _(g, x, shape):
+    return Tile(type_of(x).dtype, shape)
+
+
+@broadcast.simulate
+def _(m, call, x):
+    return np.broadcast_to(x, (x.shape[0], *call.attrs["shape"]))
+
+
+@broadcast.emit
+def _(e, call, x):
+    """The operand's layout is the result's with the repeated dimensions collapsed: registers are shared, not moved."""
+    source, target = type_of(call.args[0]), call.result.type
+    return [x[e.register_at(source, tuple(min(c, d - 1) for c, d in zip(e.register_coordinates(target, r), source.domain)))]
+            for r in range(e.registers(target))]
+
+
+@op("pure", attrs=("shape",))
+def reshape_(x, shape):
+    """The elements of `x` in row-major order with another shape."""
+
+
+@reshape_.infer
+def _(g, x, shape):
+    return Tile(type_of(x).dtype, shape)
+
+
+@reshape_.simulate
+def _(m, call, x):
+    return x.reshape(x.shape[0], *call.attrs["shape"])
+
+
+@reshape_.emit
+def _(e, call, x):
+    return x
+
+
+@op("pure", attrs=("axes",))
+def transpose_(x, axes):
+    """The tile with its dimensions in the order `axes`."""
+
+
+@transpose_.infer
+def _(g, x, axes):
+    t = type_of(x)
+    return Tile(t.dtype, tuple(t.shape[a] for a in axes))
+
+
+@transpose_.simulate
+def _(m, call, x):
+    return x.transpose(0, *(a + 1 for a in call.attrs["axes"]))
+
+
+@transpose_.emit
+def _(e, call, x):
+    """Dimensions are renamed, elements stay where they are; registers are renumbered to the result's layout."""
+    source, target, axes = type_of(call.args[0]), call.result.type, call.attrs["axes"]
+    inverse = [axes.index(d) for d in range(len(axes))]
+    result = []
+    for r in range(e.registers(target)):
+        at = e.register_coordinates(target, r)
+        result.append(x[e.register_at(source, tuple(at[i] for i in inverse))])
+    return result
+
+
+@op("pure", attrs=("starts", "shape", "steps"))
+def slice_(x, starts, shape, steps):
+    """The elements of `x` at ``starts + i * steps``; each dimension of the result has the extent of `shape`."""
+
+
+@slice_.infer
+def _(g, x, starts, shape, steps):
+    return Tile(type_of(x).dtype, shape)
+
+
+@slice_.simulate
+def _(m, call, x):
+    cut = (slice(s, s + (n - 1) * step + 1 if n else s, step) for s, n, step in zip(call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]))
+    return x[(slice(None), *cut)]
+
+
+@slice_.emit
+def _(e, call, x):
+    """Through scratch memory: every thread writes its elements, then reads those of the result."""
+    source, target = type_of(call.args[0]), call.result.type
+    starts, steps = call.attrs["starts"], call.attrs["steps"]
+    e.scratch_store(call, x, source)
+    return e.scratch_load(call, target, source.shape, lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+def tile_operand(g: Builder, x, what: str) -> Value:
+    if not isinstance(type_of(x), Tile):
+        raise g.error(f"{what} takes a tile, not {describe(x)}")
+    return x
+
+
+def checked_axis(g: Builder, axis, rank: int) -> int:
+    """An axis counted from the end if negative; CompilationError out of range."""
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise g.error(f"an axis is a constant integer, not {describe(axis)}")
+    if not -rank <= axis < rank:
+        raise g.error(f"axis {axis} is out of range for a tile of {rank} dimension{'s' if rank != 1 else ''}")
+    return axis % rank
+
+
+@builtin
+def reshape(g: Builder, x, *shape):
+    """`x` with another shape of as many elements, in row-major order; one extent may be -1."""
+    x = tile_operand(g, x, "reshape")
+    shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+    size = x.type.size
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in shape):
+        raise g.error("the extents of a shape are constants: declare them as tile.constexpr parameters")
+    if shape.count(-1) == 1:
+        rest = product(n for n in shape if n != -1)
+        shape = tuple(size // rest if n == -1 and rest else n for n in shape)
+    if product(shape) != size or any(n < 0 for n in shape):
+        raise g.error(f"a tile of {size} elements, {list(x.type.shape)}, has no shape {list(shape)}")
+    return x if shape == x.type.shape else g.call(reshape_, x, shape=shape)
+
+
+@builtin
+def transpose(g: Builder, x, axes=None):
+    """`x` with its dimensions permuted: reversed, or in the order `axes`."""
+    x = tile_operand(g, x, "transpose")
+    rank = len(x.type.shape)
+    axes = tuple(range(rank))[::-1] if axes is None else tuple(checked_axis(g, a, rank) for a in axes)
+    if sorted(axes) != list(range(rank)):
+        raise g.error(f"axes {axes} are not a permutation of the {rank} dimensions")
+    return x if axes == tuple(range(rank)) else g.call(transpose_, x, axes=axes)
+
+
+@builtin
+def expand_dims(g: Builder, x, axis):
+    """`x` with a dimension of extent 1 put in at `axis`."""
+    x = tile_operand(g, x, "expand_dims")
+    axis = checked_axis(g, axis, len(x.type.shape) + 1)
+    return g.call(reshape_, x, shape=x.type.shape[:axis] + (1,) + x.type.shape[axis:])
+
+
+@builtin
+def broadcast_to(g: Builder, x, shape):
+    """`x` repeated to `shape`, as NumPy broadcasts."""
+    from .language import broadcast_shape, number, spread
+    if broadcast_shape(g, number(g, x), Tile(number(g, x).dtype, shape)) != shape:
+        raise g.error(f"{describe(x)} does not broadcast to {list(shape)}")
+    return spread(g, g.operand(x), shape)
+
+
+def index(g: Builder, x: Value, items: tuple) -> Value:
+    """``x[...]`` of a tile: constant slices, None for a new dimension, Ellipsis; an integer keeps one element."""
+    shape = x.type.shape
+    used = sum(1 for i in items if i is not None and i is not Ellipsis)
+    if used > len(shape):
+        raise g.error(f"{used} indices for a tile of {len(shape)} dimensions")
+    if Ellipsis in [i for i in items if not isinstance(i, Value)]:
+        at = next(n for n, i in enumerate(items) if i is Ellipsis)
+        items = items[:at] + (slice(None),) * (len(shape) - used) + items[at + 1:]
+    else:
+        items += (slice(None),) * (len(shape) - used)
+    starts, extents, steps, kept, d = [], [], [], [], 0
+    for item in items:
+        if item is None:
+            kept.append(1)
+            continue
+        start, extent, step, drop = _cut(g, item, shape[d])
+        starts.append(start)
+        extents.append(extent)
+        steps.append(step)
+        if not drop:
+            kept.append(extent)
+        d += 1
+    result = x
+    if tuple(extents) != shape or any(s != 1 for s in steps) or any(starts):
+        result = g.call(slice_, x, starts=tuple(starts), shape=tuple(extents), steps=tuple(steps))
+    if not kept:
+        return g.call(item_of, result)
+    return result if tuple(kept) == tuple(extents) else g.call(reshape_, result, shape=tuple(kept))
+
+
+def _cut(g: Builder, item, extent: int) -> tuple[int, int, int, bool]:
+    if isinstance(item, slice):
+        if any(not isinstance(b, (int, type(None))) for b in (item.start, item.stop, item.step)):
+            raise g.error("slices of register tiles are constants; for a run-time place, index memory instead")
+        if item.step is not None and item.step < 1:
+            raise g.error(f"a tile's slice has a positive step, not {item.step}")
+        start, stop, step = item.indices(extent)
+        return start, max(0, -(-(stop - start) // step)), step, False
+    if isinstance(item, int) and not isinstance(item, bool):
+        if not -extent <= item < extent:
+            raise g.error(f"index {item} is out of range for an extent of {extent}")
+        return item % extent, 1, 1, True
+    raise g.error(f"a register tile is indexed with constant slices and integers, not {describe(item)}; for a run-time index, index memory")
+
+
+@op("pure")
+def item_of(x):
+    """The only element of a tile of one element, as a scalar."""
+
+
+@item_of.infer
+def _(g, x):
+    from ..types import Uniformity
+    return Scalar(type_of(x).dtype, g.scope.uniformity if g.scope.kind != "thread" else Uniformity.THREAD)
+
+
+@item_of.simulate
+def _(m, call, x):
+    return x.reshape(x.shape[0], 1)
+
+
+@item_of.emit
+def _(e, call, x):
+    """The layout of a tile of one element holds it in every thread."""
+    return x[0]
+
+
+@attribute(Tile, name="shape")
+def _shape(g, x):
+    return x.type.shape
+
+
+@attribute(Tile, Scalar, name="dtype")
+def _dtype(g, x):
+    return x.type.dtype
+
+
+@attribute(Tile, name="T")
+def _transposed(g, x):
+    return transpose.function(g, x)
+
+
+@attribute(Tile, name="ndim")
+def _ndim(g, x):
+    return len(x.type.shape)
+
+
+@attribute(Tile, name="size")
+def _size(g, x):
+    return x.type.size
+
+
+@method(Tile, Scalar, name="to")
+def _to(g, x, dtype):
+    """The value as `dtype`."""
+    from ..types import dtype_of
+    from .language import converted
+    return converted(g, x, dtype_of(dtype))
+
+
+@method(Tile, Scalar, name="astype")
+def _astype(g, x, dtype):
+    return _to(g, x, dtype)
+
+
+@method(Tile, name="reshape")
+def _reshape(g, x, *shape):
+    return reshape.function(g, x, *shape)
+
+
+@method(Tile, name="transpose")
+def _transpose(g, x, *axes):
+    return transpose.function(g, x, axes or None)

@@ -1,0 +1,152 @@
+"""Shared memory and the barriers of a scope: alloc, views, sync."""
+
+from __future__ import annotations
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import attribute, builtin, method
+from ..ir.graph import Call, Value
+from ..ir.op import op
+from ..layout import TileLayout
+from ..types import Buffer, Points, Region, dtype_of
+from .creation import checked_shape
+from .memory import extent_value
+
+
+@op("writes", attrs=("dtype", "shape", "layout", "align"))
+def alloc_shared(dtype, shape, layout, align):
+    """Shared memory for the whole kernel, at the same offset in every CTA."""
+
+
+@alloc_shared.infer
+def _(g, dtype, shape, layout, align):
+    return Buffer(dtype, shape, "shared", layout)
+
+
+@alloc_shared.simulate
+def _(m, call):
+    return m.alloc_shared(call.result, call.result.type)
+
+
+@alloc_shared.emit
+def _(e, call):
+    return e.shared_buffer(call.result)
+
+
+@builtin
+def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None):
+    """Memory of a constant `shape`, one allocation per call site, alive for the whole kernel.
+
+    `layout=None` is row-major. The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or of `align`.
+    """
+    shape, dtype = checked_shape(g, shape), dtype_of(dtype)
+    if scope != "shared":
+        raise g.error(f"alloc knows the scope 'shared', not {scope!r}")
+    if layout is None:
+        layout = TileLayout.row_major(shape)
+    if not isinstance(layout, TileLayout):
+        raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+    size = 1
+    for n in shape:
+        size *= n
+    if layout.size() != size:
+        raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {size}")
+    if size == 0:
+        raise g.error(f"an allocation has at least one element, not shape {list(shape)}")
+    if align is None:
+        align = 1024 if layout.swizzle is not None else 128
+    if align & (align - 1) or align < dtype.nbytes:
+        raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {align}")
+    buffer = Value("alloc", Buffer(dtype, shape, "shared", layout), g.loc)
+    attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align)
+    g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))
+    return buffer
+
+
+@op("syncs", collective=True)
+def sync():
+    """Wait until every thread of the current scope is here; their writes to memory are then visible to each other.
+
+    The barrier of the scope: ``bar.sync`` for the CTA, a named barrier assigned by the compiler for other groups of
+    warps, ``bar.warp.sync`` for a warp, nothing for a thread.
+    """
+
+
+@sync.infer
+def _(g):
+    if g.scope.partial is not None:
+        raise g.error(f"sync() is reached by only some threads of the {g.scope.kind}: the condition on {g.scope.partial.name} differs between them")
+
+
+@sync.simulate
+def _(m, call):
+    return m.sync()
+
+
+@sync.emit
+def _(e, call):
+    e.sync()
+
+
+# -- attributes of memory ------------------------------------------------------------------------------------------------
+
+@attribute(Buffer, name="shape")
+def _shape(g, x):
+    return tuple(extent_value(g, x, n) for n in x.type.shape)
+
+
+@attribute(Region, Points, name="shape")
+def _region_shape(g, x):
+    return x.type.shape
+
+
+@attribute(Buffer, Region, Points, name="dtype")
+def _dtype(g, x):
+    return x.type.dtype
+
+
+@attribute(Buffer, name="ndim")
+def _ndim(g, x):
+    return len(x.type.shape)
+
+
+@attribute(Buffer, name="strides")
+def _strides(g, x):
+    if x.type.strides is None:
+        raise g.error(f"{describe(x)} has a layout, not strides")
+    return tuple(extent_value(g, x, s) for s in x.type.strides)
+
+
+@attribute(Buffer, Region, name="nbytes")
+def _nbytes(g, x):
+    if x.type.scope == "global" and isinstance(x.type, Buffer):
+        raise g.error("a global array's size is known at launch only; nbytes is for allocations and regions")
+    return x.type.nbytes
+
+
+@method(Buffer, name="tiles")
+def _tiles(g, x, extents):
+    """The buffer in boxes of `extents`: ``A.tiles((BM, BK))[m, k]`` is the region of box (m, k)."""
+    return Tiles(x, checked_shape(g, extents))
+
+
+class Tiles:
+    """A buffer seen as a grid of boxes, inside a kernel."""
+
+    def __init__(self, buffer: Value, extents: tuple[int, ...]):
+        self.buffer, self.extents = buffer, extents
+
+    def tile_getitem(self, g: Builder, index):
+        from .language import binary, getitem
+        index = index if isinstance(index, tuple) else (index,)
+        if len(index) != len(self.extents) or len(index) != len(self.buffer.type.shape):
+            raise g.error(f"{len(self.extents)} box indices are needed for {describe(self.buffer)}")
+        place = lambda i: i if isinstance(i, int) else None
+        slices = []
+        for i, n in zip(index, self.extents):
+            start = place(i) * n if place(i) is not None else binary(g, "*", i, n)
+            stop = start + n if isinstance(start, int) else binary(g, "+", start, n)
+            slices.append(slice(start, stop))
+        return getitem(g, self.buffer, tuple(slices))
+
+
+__all__ = ["alloc", "alloc_shared", "sync", "Tiles", "type_of"]

@@ -1,0 +1,129 @@
+"""What passes and planners may ask: facts of the launch, where values come from, divisors and bounds of integers."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from ..ir.builder import ExecScope, Facts, type_of
+from ..ir.graph import Call, Const, For, Graph, Operand, Scope, Value, blocks, results, walk
+from ..layout import TileLayout
+from ..types import Scalar, Tile
+
+
+class Context:
+    """The questions of one graph. Made anew by each pass that needs it."""
+
+    def __init__(self, graph: Graph, facts: Facts):
+        self.graph, self.facts, self.target = graph, facts, graph.target
+        self.scope = ExecScope("cta", graph.launch.threads)
+        self.made: dict[Value, Call] = {}
+        self.loops: dict[Value, For] = {}
+        for node in walk(graph.body):
+            if isinstance(node, Call):
+                self.made.update((r, node) for r in node.results)
+            if isinstance(node, For):
+                self.loops[node.index] = node
+        self._divisors: dict[Value, int] = {}
+
+    def definition(self, value: Value) -> Call:
+        """The call that made a value."""
+        return self.made[value]
+
+    def divisor(self, operand: Operand) -> int:
+        """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""
+        if isinstance(operand, Const):
+            return abs(int(operand.value)) or 1 << 62
+        if operand not in self._divisors:
+            self._divisors[operand] = 1  # a carried value that needs itself
+            self._divisors[operand] = self._divisor(operand)
+        return self._divisors[operand]
+
+    def _divisor(self, value: Value) -> int:
+        if value in self.loops:
+            loop = self.loops[value]
+            return gcd(self.divisor(loop.start), self.divisor(loop.step))
+        call = self.made.get(value)
+        if call is None or not isinstance(type_of(value), Scalar):
+            return 1
+        parts = [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)]
+        match call.op.name:
+            case "mul":
+                return min(parts[0] * parts[1], 1 << 62)
+            case "add" | "sub" | "bit_or" | "bit_xor":
+                return gcd(*parts)
+            case "neg" | "cast" | "constant":
+                return parts[0]
+            case "minimum" | "maximum" | "mod":
+                return gcd(*parts)
+            case "select":
+                return gcd(self.divisor(call.args[1]), self.divisor(call.args[2]))
+            case "shl" if isinstance(call.args[1], Const):
+                return min(parts[0] << min(int(call.args[1].value), 62), 1 << 62)
+            case "assumed_multiple":
+                return max(parts[0], call.attrs["of"])
+        return 1
+
+    def bounds(self, operand: Operand) -> tuple[int | None, int | None]:
+        """The least and the largest value that an integer operand provably has; None where nothing is known."""
+        if isinstance(operand, Const):
+            return int(operand.value), int(operand.value)
+        if operand in self.loops:
+            loop = self.loops[operand]
+            (low, _), (_, high), step = self.bounds(loop.start), self.bounds(loop.stop), loop.step.value
+            if step < 0:
+                (_, high), (low, _) = self.bounds(loop.start), self.bounds(loop.stop)
+                return (None if low is None else low + 1), high
+            return low, (None if high is None else max(high - 1, low or 0))
+        call = self.made.get(operand)
+        if call is None or not isinstance(type_of(operand), Scalar):
+            return None, None
+        return self._bounds(call)
+
+    def _bounds(self, call: Call) -> tuple[int | None, int | None]:
+        name = call.op.name
+        threads = self.graph.launch.threads
+        if name in ("thread_id", "warp_id", "warpgroup_id", "lane_id"):
+            return 0, {"thread_id": threads, "warp_id": threads // 32, "warpgroup_id": max(threads // 128, 1), "lane_id": 32}[name] - 1
+        if name in ("program_id", "cta_rank", "cluster_id", "thread_id_in_scope"):
+            return 0, None
+        if name in ("cast", "constant"):
+            return self.bounds(call.args[0])
+        if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum"):
+            return None, None
+        (a, b), (c, d) = self.bounds(call.args[0]), self.bounds(call.args[1])
+        if name == "add":
+            return (None if None in (a, c) else a + c), (None if None in (b, d) else b + d)
+        if name == "sub":
+            return (None if None in (a, d) else a - d), (None if None in (b, c) else b - c)
+        if name == "mod" and c is not None and c == d and c > 0:
+            return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
+        if None in (a, b, c, d):
+            return None, None
+        if name == "mul":
+            corners = (a * c, a * d, b * c, b * d)
+            return min(corners), max(corners)
+        if name == "floordiv" and c == d and c > 0:
+            return a // c, b // c
+        if name == "minimum":
+            return min(a, c), min(b, d)
+        if name == "maximum":
+            return max(a, c), max(b, d)
+        return None, None
+
+    def register_run(self, tile: Tile, axis: int) -> int:
+        """How many consecutive elements along `axis` a thread holds in consecutive registers."""
+        shards = [s for s in tile.layout.dims(tile.domain)[axis] if s[0] > 1]
+        run = shards[-1][0] if shards and str(shards[-1][2]) == "reg" else 1
+        while run > 1 and tile.shape[axis] % run:
+            run //= 2
+        return run if run & (run - 1) == 0 else run & -run
+
+    def narrowed(self, node: Scope) -> ExecScope:
+        """The execution scope inside a Scope node."""
+        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
+        kind = "thread" if node.kind == "elect" else node.kind
+        first = node.first.value if isinstance(node.first, Const) else node.first
+        return ExecScope(kind, size, first, elected=node.kind == "elect", parent=self.scope)
+
+
+__all__ = ["Context", "TileLayout", "blocks", "results"]

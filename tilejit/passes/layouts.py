@@ -1,0 +1,253 @@
+"""Give every register tile a layout: anchored at memory, carried through elementwise work, changed where it must.
+
+A value that costs nothing to make anywhere (a splat, arange, and elementwise work on such) is made anew in each layout
+that a use asks for. Every other tile has one layout; a use that needs another gets a `convert_layout`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir.builder import ExecScope, Facts, type_of
+from ..ir.graph import Block, Call, Carry, Const, For, Graph, If, Operand, Rewriter, Scope, Value, While
+from ..layout import blocked, collapse
+from ..ops.layout_change import convert_layout
+from ..types import Points, Region, Tile
+from .context import Context
+
+
+def assign_layouts(graph: Graph, facts: Facts) -> Graph:
+    """The graph with a layout on every tile."""
+    return replace(graph, body=_Assigner(graph, facts).top(graph.body))
+
+
+class _Assigner:
+    def __init__(self, graph: Graph, facts: Facts):
+        self.context = Context(graph, facts)
+        self.scope = ExecScope("cta", graph.launch.threads)
+        self.new = Rewriter()
+        self.deferred: dict[Value, Call] = {}
+        self.copies: list[dict] = [{}]
+        self.nodes: list[list] = []
+        self.vectors = _vectors(graph, self.context)
+
+    # -- layouts to choose from ----------------------------------------------------------------------------------------
+
+    def default(self, shape: tuple[int, ...], dtype) -> Tile:
+        """The blocked layout of a shape: vectors as wide as its memory accesses allow, every thread busy."""
+        vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
+        size = 1
+        for extent in shape:
+            size *= extent
+        while vector > 1 and vector * self.scope.threads > size:
+            vector //= 2
+        layout, domain = blocked(shape, self.scope.threads, vector, order)
+        return Tile(dtype, shape, layout, domain)
+
+    @staticmethod
+    def like(t: Tile, dtype=None, shape=None) -> Tile:
+        """A tile of another dtype in the same layout."""
+        return replace(t, dtype=dtype or t.dtype, shape=shape or t.shape)
+
+    def collapsed(self, t: Tile, dtype, shape: tuple[int, ...]) -> Tile:
+        """The layout of a tile whose extents of 1 in `shape` are repeated to make `t`."""
+        layout, domain = t.layout, t.domain
+        for d, extent in enumerate(shape):
+            if extent == 1 and t.shape[d] != 1:
+                layout, domain = collapse(layout, domain, d)
+        return Tile(dtype, shape, layout, domain)
+
+    # -- values ----------------------------------------------------------------------------------------------------------
+
+    def settled(self, operand: Operand) -> Tile | None:
+        """The type with layout of a tile operand, or None while it is free."""
+        if operand in self.deferred or not isinstance(operand, Value):
+            return None
+        return self.new(operand).type
+
+    def use(self, operand: Operand, want: Tile | None) -> Operand:
+        """The operand in the layout of `want` (None: not a tile)."""
+        if want is None or not isinstance(type_of(operand), Tile):
+            return self.new(operand)
+        for copies in self.copies:
+            if (operand, want.layout, want.domain) in copies:
+                return copies[operand, want.layout, want.domain]
+        if operand in self.deferred:
+            made = self.remade(self.deferred[operand], want)
+        else:
+            made = self.new(operand)
+            if (made.type.layout, made.type.domain) == (want.layout, want.domain):
+                return made
+            made = self.converted(made, want, operand.loc)
+        self.copies[-1][operand, want.layout, want.domain] = made
+        return made
+
+    def converted(self, value: Value, want: Tile, loc) -> Value:
+        result = replace(value, type=Tile(value.type.dtype, value.type.shape, want.layout, want.domain))
+        self.nodes[-1].append(Call(convert_layout, (value,), {}, (result,), loc))
+        return result
+
+    def remade(self, call: Call, want: Tile) -> Value:
+        """A free value made in the layout that a use asks for."""
+        needs = call.op.rules.get("layout_backward", _same_backward)(self, call, want)
+        args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
+        result = replace(call.result, type=self.like(want, call.result.type.dtype))
+        self.nodes[-1].append(replace(call, args=args, results=(result,)))
+        return result
+
+    # -- nodes -------------------------------------------------------------------------------------------------------------
+
+    def top(self, body: Block) -> Block:
+        return self.block(body, lambda: tuple(self.new.all(body.yields)))
+
+    def block(self, body: Block, yields) -> Block:
+        self.nodes.append([])
+        self.copies.append({})
+        for node in body.nodes:
+            self.node(node)
+        out = yields()
+        self.copies.pop()
+        return Block(tuple(self.nodes.pop()), out)
+
+    def node(self, node) -> None:
+        match node:
+            case Call():
+                self.call(node)
+            case For() | While():
+                self.loop(node)
+            case If():
+                self.branch(node)
+            case Scope():
+                outer = self.scope, self.context.scope
+                self.scope = self.context.scope = self.context.narrowed(node)
+                body = self.block(node.body, lambda: ())
+                self.scope, self.context.scope = outer
+                self.nodes[-1].append(replace(node, first=self.new(node.first), body=body))
+
+    def call(self, call: Call) -> None:
+        tiles = [a for a in call.args if isinstance(type_of(a), Tile)]
+        free = call.op.effect == "pure" and all(a in self.deferred for a in tiles) and call.op.rules.get("free", _is_elementwise(call))
+        if free and len(call.results) == 1 and isinstance(call.result.type, Tile):
+            self.deferred[call.result] = call
+            return
+        types = tuple(self.settled(a) if isinstance(type_of(a), Tile) else None for a in call.args)
+        needs, results = call.op.rules.get("layout", _same)(self, call, types)
+        args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
+        made = tuple(self.new.retype(r, t if t is not None else self._retyped(r)) for r, t in zip(call.results, results))
+        self.nodes[-1].append(replace(call, args=args, results=made))
+
+    def _retyped(self, value: Value):
+        return value.type
+
+    def loop(self, node: For | While) -> None:
+        """The layouts of carried tiles: their start's, or what the body makes of them when the start is free."""
+        guesses = [self.settled(c.init) or (self.default(c.inner.type.shape, c.inner.type.dtype) if isinstance(c.inner.type, Tile) else None)
+                   for c in node.carried]
+        saved = dict(self.new.values), dict(self.deferred)
+        wants = self._walk(node, guesses)[0]
+        if any(w is not None and c.init in self.deferred and (w.layout, w.domain) != (g.layout, g.domain)
+               for w, g, c in zip(wants, guesses, node.carried)):
+            self.new.values, self.deferred = saved
+            self.nodes[-1].pop()
+            guesses = [w if c.init in self.deferred else g for w, g, c in zip(wants, guesses, node.carried)]
+            self._walk(node, guesses)
+
+    def _walk(self, node: For | While, types: list) -> tuple[list, object]:
+        inits = tuple(self.use(c.init, t) for c, t in zip(node.carried, types))
+        inner = tuple(self.new.retype(c.inner, t) if t is not None else c.inner for c, t in zip(node.carried, types))
+        made: list = []
+
+        def yields():
+            made.extend(self.settled(y) if isinstance(type_of(y), Tile) else None for y in node.body.yields)
+            return tuple(self.use(y, t) for y, t in zip(node.body.yields, types))
+
+        test = None
+        if isinstance(node, While):
+            test = self.block(node.test, lambda: self.new.all(node.test.yields))
+        body = self.block(node.body, yields)
+        results = tuple(self.new.retype(c.result, t) if t is not None else c.result for c, t in zip(node.carried, types))
+        carried = tuple(Carry(i, n, r) for i, n, r in zip(inits, inner, results))
+        if isinstance(node, While):
+            out = replace(node, test=test, body=body, carried=carried)
+        else:
+            out = replace(node, start=self.new(node.start), stop=self.new(node.stop), step=self.new(node.step), body=body, carried=carried)
+        self.nodes[-1].append(out)
+        return made, out
+
+    def branch(self, node: If) -> None:
+        types: list = [None] * len(node.results)
+
+        def yields(block):
+            def out():
+                for n, y in enumerate(block.yields):
+                    if isinstance(type_of(y), Tile) and types[n] is None:
+                        types[n] = self.settled(y) or self.default(y.type.shape, y.type.dtype)
+                return tuple(self.use(y, t) for y, t in zip(block.yields, types))
+            return out
+
+        test = self.new(node.test)
+        then = self.block(node.then, yields(node.then))
+        orelse = self.block(node.orelse, yields(node.orelse))
+        made = tuple(self.new.retype(r, t) if t is not None else r for r, t in zip(node.results, types))
+        self.nodes[-1].append(replace(node, test=test, then=then, orelse=orelse, results=made))
+
+
+def _is_elementwise(call: Call) -> bool:
+    return "element" in call.op.rules or call.op.name in ("cast", "select")
+
+
+def _same(assigner: _Assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
+    """Elementwise: all tiles share one layout, that of the first operand that has one."""
+    shapes = [a.type for a in (*call.args, *call.results) if isinstance(type_of(a), Tile)]
+    if not shapes:
+        return (None,) * len(call.args), (None,) * len(call.results)
+    base = next((t for t in types if t is not None), None) or assigner.default(shapes[0].shape, shapes[0].dtype)
+    needs = tuple(assigner.like(base, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
+    made = tuple(assigner.like(base, r.type.dtype) if isinstance(r.type, Tile) else None for r in call.results)
+    return needs, made
+
+
+def _same_backward(assigner: _Assigner, call: Call, want: Tile) -> tuple:
+    return tuple(assigner.like(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
+
+
+def _vectors(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | None]]:
+    """For each shape that meets global memory: the widest vector that is provable, and the order of its dimensions
+    (fastest last) when the memory's contiguous one is not the last."""
+    found: dict[tuple, tuple[int, tuple | None]] = {}
+    for call in list(context.made.values()):
+        if call.op.name != "region" or call.result.type.scope != "global":
+            continue
+        t: Region = call.result.type
+        vector, axis = _provable(context, t, call.args[1:])
+        order = None if axis is None or axis == len(t.shape) - 1 else tuple(k for k in range(len(t.shape)) if k != axis) + (axis,)
+        if t.shape not in found or vector > found[t.shape][0]:
+            found[t.shape] = (vector, order)
+    for call in context.made.values():
+        if isinstance(call.results[0].type, Points) and call.results[0].type.shape:
+            found.setdefault(call.results[0].type.shape, (1, None))
+    return found
+
+
+def _provable(context: Context, t: Region, starts) -> tuple[int, int | None]:
+    """The widest provable vector of a region and the tile's dimension along which it runs."""
+    for axis in reversed(range(len(t.kept))):
+        d = t.kept[axis]
+        if t.buffer.strides[d] != 1:
+            continue
+        vector = 16 // t.dtype.nbytes
+        while vector > 1 and not _divides(context, t, starts, d, vector):
+            vector //= 2
+        return vector, axis
+    return 1, None
+
+
+def _divides(context: Context, t: Region, starts, d: int, vector: int) -> bool:
+    multiple = lambda kind, n: n % vector == 0 if isinstance(n, int) else context.facts.ask(kind, n.arg, n.dim, vector)
+    return (t.extents[d] % vector == 0 and context.divisor(starts[d]) % vector == 0
+            and context.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes)
+            and all(multiple("stride_multiple", s) for k, s in enumerate(t.buffer.strides) if k != d)
+            and multiple("size_multiple", t.buffer.shape[d]))
+
+
+__all__ = ["assign_layouts", "Const"]

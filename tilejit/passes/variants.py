@@ -1,0 +1,49 @@
+"""Choose the lowering of every call that has a choice: variants by their needs, memory accesses by their plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..dispatch import Choice, choose
+from ..errors import at
+from ..ir.builder import Facts
+from ..ir.graph import Block, Call, For, Graph, If, Scope, While
+from .context import Context
+
+
+def choose_variants(graph: Graph, facts: Facts) -> Graph:
+    """The graph with a `choice` on every call whose op has variants or a plan."""
+    context = Context(graph, facts)
+    return replace(graph, body=_block(context, graph.body))
+
+
+def _block(context: Context, block: Block) -> Block:
+    return replace(block, nodes=tuple(_node(context, n) for n in block.nodes))
+
+
+def _node(context: Context, node):
+    match node:
+        case Call():
+            return _call(context, node)
+        case For():
+            return replace(node, body=_block(context, node.body))
+        case While():
+            return replace(node, test=_block(context, node.test), body=_block(context, node.body))
+        case If():
+            return replace(node, then=_block(context, node.then), orelse=_block(context, node.orelse))
+        case Scope():
+            outer, context.scope = context.scope, context.narrowed(node)
+            body = _block(context, node.body)
+            context.scope = outer
+            return replace(node, body=body)
+
+
+def _call(context: Context, call: Call) -> Call:
+    with at(call.loc):
+        if call.op.variants:
+            site = call.op.rules["site"](context, call)
+            only = (call.attrs.get("options") or {}).get("variant")
+            return replace(call, choice=choose(call.op.name, call.op.variants, site, only=only, loc=call.loc))
+        if "plan" in call.op.rules:
+            return replace(call, choice=Choice(call.op.name, call.op.rules["plan"](context, call)))
+    return call

@@ -1,0 +1,190 @@
+"""A call's arguments: which are constants, what is known of the arrays, and the facts that hold for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import LaunchError
+from ..ir.builder import Facts
+from ..types import Buffer, DType, Sym, dtype_of
+from .arrays import ArrayView, describe
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """An array's shape, dtype and strides (elements; row-major by default): what compiling needs of it.
+
+    `pointer` is where its first element is (for compiling alone, an address aligned to 256 bytes). `view` is the array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    strides: tuple[int, ...] | None = None
+    pointer: int = 0
+    view: ArrayView | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        if self.strides is None:
+            strides, step = [], 1
+            for n in reversed(self.shape):
+                strides.append(step)
+                step *= max(n, 1)
+            object.__setattr__(self, "strides", tuple(reversed(strides)))
+        if len(self.strides) != len(self.shape):
+            raise LaunchError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
+
+    @property
+    def span(self) -> int:
+        """Bytes from the lowest element to the end of the highest one."""
+        if 0 in self.shape:
+            return 0
+        return (sum(abs(s) * (n - 1) for n, s in zip(self.shape, self.strides)) + 1) * self.dtype.nbytes
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The addresses that the array may touch."""
+        low = self.pointer + sum(min(s, 0) * (n - 1) for n, s in zip(self.shape, self.strides)) * self.dtype.nbytes
+        return low, low + self.span
+
+
+@dataclass
+class Bound:
+    """Arguments by parameter name, in order; `constants` are the names of the constexpr ones."""
+
+    values: dict[str, Any]
+    constants: frozenset[str]
+    key: tuple
+
+    @property
+    def runtime(self) -> list:
+        """The arguments that are no constants, in order: what a fact's argument number counts."""
+        return [v for n, v in self.values.items() if n not in self.constants]
+
+    def host_arguments(self) -> list:
+        """Host arrays and scalars, for the simulator. LaunchError for an array on a device."""
+        result = []
+        for name, value in self.values.items():
+            if name in self.constants:
+                continue
+            if isinstance(value, ArraySpec):
+                if value.view is None or value.view.device != "host":
+                    raise LaunchError(f"the simulator needs host arrays, and {name} is {'on a device' if value.view else 'a spec without data'}")
+                result.append(value.view.owner)
+            else:
+                result.append(value)
+        return result
+
+    def meta(self) -> dict[str, Any]:
+        """The arguments as a grid function sees them."""
+        return {n: (v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v) for n, v in self.values.items()}
+
+
+CONSTANTS = (bool, int, float, str, DType, type(None))
+
+
+def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
+    """Match a call's arguments with the parameters. LaunchError says which is missing, surplus, or of no use."""
+    if len(args) > len(parameters):
+        raise LaunchError(f"{name} takes {len(parameters)} arguments, and {len(args)} are given")
+    values, constants, key = {}, set(), []
+    given = dict(zip((p.name for p in parameters), args))
+    for p in parameters:
+        if p.name in given and p.name in kwargs:
+            raise LaunchError(f"{name}: {p.name!r} is given twice")
+        if p.name in given or p.name in kwargs:
+            value = given.get(p.name, kwargs.get(p.name))
+        elif p.has_default:
+            value = p.default
+        else:
+            raise LaunchError(f"{name} needs the argument {p.name!r}")
+        if p.constexpr:
+            values[p.name] = value
+            constants.add(p.name)
+            key.append((p.name, _constant_key(name, p.name, value)))
+        else:
+            values[p.name] = _runtime_value(name, p.name, value)
+            key.append(_signature(values[p.name]))
+    return Bound(values, frozenset(constants), tuple(key))
+
+
+def _constant_key(kernel: str, name: str, value):
+    if isinstance(value, tuple):
+        return tuple(_constant_key(kernel, name, v) for v in value)
+    if isinstance(value, CONSTANTS):
+        return type(value).__name__, value
+    if getattr(value, "source", None) is not None or hasattr(value, "shards"):
+        return value
+    raise LaunchError(f"{kernel}: the constexpr {name!r} is a number, string, dtype, layout, kernel or tuple of those, not {type(value).__name__}")
+
+
+def _runtime_value(kernel: str, name: str, value):
+    if isinstance(value, ArraySpec):
+        return value
+    if isinstance(value, (bool, int, float)):
+        if isinstance(value, int) and not -2**63 <= value < 2**63:
+            raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits")
+        return value
+    if value is None or isinstance(value, (str, tuple, list, dict)):
+        raise LaunchError(f"{kernel}: {name} is {type(value).__name__}; annotate it as tile.constexpr to make it part of the kernel")
+    view = describe(value)
+    if view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item") and not hasattr(value, "__dlpack__"):
+        return value.item()
+    return ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view)
+
+
+def _signature(value):
+    if isinstance(value, ArraySpec):
+        return "array", value.dtype.name, len(value.shape)
+    return type(value).__name__
+
+
+def is_host(bound: Bound) -> bool:
+    """Whether the call's arrays are on the host. LaunchError if they are mixed."""
+    homes = {name: v.view.device for name, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
+    devices = set(homes.values())
+    if len(devices) > 1:
+        raise LaunchError("the arrays of a launch are in one place, and " + ", ".join(f"{n} is on {'the host' if d == 'host' else f'device {d}'}" for n, d in homes.items()))
+    return devices != set() and devices == {"host"} or not devices
+
+
+def buffer_type(spec: ArraySpec, arg: int, name: str, facts: Facts) -> Buffer:
+    """The type of a global buffer: sizes and strides are known at launch; a stride of 1 is a fact of its own."""
+    bits = 32 if facts.ask("fits32", arg) else 64
+    rank = len(spec.shape)
+    shape = tuple(Sym("size", arg, d, bits, f"{name}.shape[{d}]") for d in range(rank))
+    strides: list = [Sym("stride", arg, d, bits, f"{name}.strides[{d}]") for d in range(rank)]
+    for d in reversed(range(rank)):  # the last dimension of stride 1 is the contiguous one
+        if facts.ask("stride_is", arg, d, 1):
+            strides[d] = 1
+            break
+    return Buffer(spec.dtype, shape, "global", strides=tuple(strides), arg=arg)
+
+
+def answer(fact: tuple, bound: Bound) -> bool:
+    """Whether a fact holds for these arguments."""
+    kind, n, *rest = fact
+    value = bound.runtime[n]
+    match kind:
+        case "aligned":
+            return value.pointer % rest[0] == 0
+        case "size_multiple":
+            return value.shape[rest[0]] % rest[1] == 0
+        case "stride_multiple":
+            return value.shape[rest[0]] <= 1 or value.strides[rest[0]] % rest[1] == 0
+        case "stride_is":
+            return value.shape[rest[0]] <= 1 or value.strides[rest[0]] == rest[1]
+        case "size_is":
+            return value.shape[rest[0]] == rest[1]
+        case "size_at_least":
+            return value.shape[rest[0]] >= rest[1]
+        case "fits32":
+            return value.span < 2**31 and all(abs(x) < 2**31 for x in (*value.shape, *value.strides))
+        case "scalar_fits32":
+            return -2**31 <= value < 2**31
+        case "no_overlap":
+            (a, b), (c, d) = value.interval, bound.runtime[rest[0]].interval
+            return b <= c or d <= a
+    raise ValueError(f"no fact {fact}")
