@@ -1,0 +1,105 @@
+"""GPU tests run each body in a child process with a time limit: a hang or a dead context stays there.
+
+    from tests.gpu import in_child, needs_gpu
+
+    @needs_gpu()
+    @in_child(timeout=60)
+    def test_a_copy_comes_back_unchanged():
+        ...
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_CALL = """
+import json, sys
+from tests.gpu import _load
+path, name, arguments = json.loads(sys.argv[1])
+function = getattr(_load(path), name)
+getattr(function, "body", function)(**arguments)
+"""
+
+
+def run_child(work, timeout: float = 60.0, **arguments) -> str:
+    """Run `work` in a fresh Python process and return what it printed.
+
+    `work` is a program's text, or a function at the top of a module, called with the JSON-able `arguments`.
+    Fails the test with the child's last words when it ends with an error, and when it takes longer than `timeout`
+    seconds: then its process group is killed.
+    """
+    if isinstance(work, str):
+        command = [sys.executable, "-c", inspect.cleandoc(work)]
+    else:
+        place = [inspect.getsourcefile(work), work.__name__, arguments]
+        command = [sys.executable, "-c", _CALL, json.dumps(place)]
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                               env=dict(os.environ, PYTHONPATH=path), start_new_session=True)
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        pytest.fail(f"the child took longer than {timeout} s and was killed\n{output[-2000:]}{errors[-2000:]}", pytrace=False)
+    if process.returncode:
+        pytest.fail(f"the child ended with {process.returncode}\n{output[-3000:]}{errors[-6000:]}", pytrace=False)
+    return output
+
+
+def in_child(timeout: float = 60.0):
+    """Make a test's body run by `run_child`. Its arguments (from parametrize) must be JSON-able."""
+    def decorate(function):
+        @functools.wraps(function)
+        def test(**arguments):
+            run_child(test, timeout=timeout, **arguments)
+
+        test.body = function
+        return test
+    return decorate
+
+
+def _load(path: str):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@lru_cache(maxsize=None)
+def gpu_targets() -> tuple[str, ...]:
+    """The target of each GPU, such as ("sm_90a",); found out by a child, so that this process stays without a context."""
+    if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")):
+        return ()
+    program = ("from tilejit.runtime import driver\n"
+               "print(*(driver.target(i) for i in range(driver.device_count())) if driver.available() else ())")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=ROOT,
+                          env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)])))
+    return tuple(done.stdout.split()) if done.returncode == 0 else ()
+
+
+def needs_gpu(*targets: str, count: int = 1):
+    """Skip the test unless `count` GPUs are there, the first of one of `targets` (any, if none is named)."""
+    found = gpu_targets()
+    fits = len(found) >= count and (not targets or found[0] in targets)
+    wanted = " or ".join(targets) or "any"
+    return pytest.mark.skipif(not fits, reason=f"needs {count} GPU(s) ({wanted}); there are: {', '.join(found) or 'none'}")
+
+
+def needs_module(name: str):
+    """Skip the test unless the module is installed; it is not imported here."""
+    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}")

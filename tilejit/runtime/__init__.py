@@ -1,0 +1,1 @@
+"""Devices, arguments, the on-disk cache and the launcher."""

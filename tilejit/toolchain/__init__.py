@@ -1,0 +1,1 @@
+"""LLVM, the assembler and the disassembler, each behind exactly one file."""

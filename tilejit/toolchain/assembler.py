@@ -1,0 +1,247 @@
+"""PTX text to a cubin, by the assembler found first: the setting, the wheel, CUDA_HOME, PATH, the driver, nvJitLink.
+
+ptxas reads its standard input and writes an anonymous memory file: nothing is left behind, and any number of processes
+may assemble at once. A small kernel takes 12 ms, of which 10 are the program's own start; temporary files on disk or in
+/dev/shm take the same.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from tilejit.config import config
+from tilejit.errors import Loc, ToolchainError
+
+_WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
+
+# Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised (C7510-C7519).
+_FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7520)))
+
+_USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(.*)")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_NOTE = re.compile(r"\((C\d+)\)")
+_LINE = re.compile(r"line (\d+)")
+_RELEASE = re.compile(rb"Cuda compilation tools, release [\d.]+, V([\d.]+)")
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A kernel's machine code and what the assembler said of it.
+
+    `cubin` is None when only the driver can assemble (`assembler` is "driver"): then `ptx` is loaded in its place and
+    the counts are -1. `registers` and `barriers` are counts, the others bytes: `spill_bytes` is stores plus loads,
+    `shared_bytes` the static shared memory. `notes` are the assembler's warnings and coded advisories.
+    """
+
+    cubin: bytes | None
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    barriers: int
+    notes: tuple[str, ...]
+    assembler: str
+    version: str
+    ptx: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """One way to assemble. `kind` is "ptxas", "driver" or "nvjitlink"; `version` is "" where only running would tell."""
+
+    kind: str
+    name: str
+    path: str = ""
+    version: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that changes when the assembler does."""
+        if self.version:
+            return f"{self.name} {self.version}"
+        if not self.path:
+            return self.name
+        status = os.stat(self.path)
+        return f"{self.name} {self.path} {status.st_size} {status.st_mtime_ns}"
+
+
+def fingerprint() -> str:
+    """What identifies the assembler in cache keys: package metadata, or path, size and time; nothing is run."""
+    return find().fingerprint
+
+
+def find() -> Assembler:
+    """The assembler in force. Raises ToolchainError when there is none, saying how to get one."""
+    environment = os.environ
+    return _find(config().ptxas, environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "",
+                 environment.get("PATH", ""))
+
+
+@lru_cache(maxsize=16)
+def _find(setting: str, home: str, path: str) -> Assembler:
+    if setting:
+        found = shutil.which(setting, path=path)
+        if found is None:
+            raise ToolchainError(f"TILEJIT_PTXAS={setting} is not a program that can be run")
+        return Assembler("ptxas", "setting", found)
+    wheel = _wheel()
+    if wheel is not None:
+        return wheel
+    for name, found in (("CUDA_HOME", home and shutil.which("ptxas", path=os.path.join(home, "bin"))),
+                        ("PATH", shutil.which("ptxas", path=path))):
+        if found:
+            return Assembler("ptxas", name, os.path.realpath(found))
+    if _driver_is_there():
+        return Assembler("driver", "driver")
+    from tilejit.toolchain import nvjitlink
+
+    linker = nvjitlink.locate()
+    if linker is not None:
+        return Assembler("nvjitlink", "nvjitlink", str(linker))
+    raise ToolchainError("no assembler was found; pip install nvidia-cuda-nvcc brings one, or let TILEJIT_PTXAS, "
+                         "CUDA_HOME or PATH lead to a ptxas")
+
+
+def _wheel() -> Assembler | None:
+    for name in _WHEELS:
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in distribution.files or ():
+            if file.name == "ptxas":
+                path = Path(distribution.locate_file(file))
+                if os.access(path, os.X_OK):
+                    return Assembler("ptxas", name, str(path), distribution.version)
+    return None
+
+
+def _driver_is_there() -> bool:
+    import ctypes
+
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def assemble(ptx: str, target: str, *, line_info: bool = True, options: tuple[str, ...] = (),
+             allow: tuple[str, ...] = ()) -> Assembled:
+    """Assemble PTX text for `target`.
+
+    `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories
+    that mean slow code (C7504 to C7508, C7510 to C7519) are errors unless `allow` lists them.
+
+    Raises ToolchainError with the PTX line for what the assembler refuses.
+    """
+    assembler = find()
+    if assembler.kind == "driver":
+        return Assembled(None, -1, -1, -1, -1, -1, (), "driver", "", ptx)
+    if assembler.kind == "nvjitlink":
+        from tilejit.toolchain import nvjitlink
+
+        code, cubin, log = nvjitlink.run(assembler.path, ptx, target, line_info, options)
+    else:
+        code, cubin, log = _run(assembler.path, ptx, target, line_info, options)
+    if code != 0:
+        raise _error(ptx, target, assembler, code, log)
+    result = _report(cubin, log, assembler)
+    _judge_notes(result.notes, allow, assembler)
+    return result
+
+
+def _run(path: str, ptx: str, target: str, line_info: bool, options: tuple[str, ...]) -> tuple[int, bytes, str]:
+    """Exit code, cubin and log of one run of ptxas."""
+    output = os.memfd_create("cubin")
+    try:
+        command = [path, f"-arch={target}", "-v", "-o", f"/proc/self/fd/{output}", *options]
+        if line_info:
+            command.append("-lineinfo")
+        command.append("/dev/stdin")
+        try:
+            done = subprocess.run(command, input=ptx.encode(), capture_output=True, pass_fds=(output,))
+        except OSError as error:
+            raise ToolchainError(f"the assembler {path} could not be run: {error}") from None
+        size = os.fstat(output).st_size
+        cubin = os.pread(output, size, 0)
+    finally:
+        os.close(output)
+    log = (done.stdout + done.stderr).decode(errors="replace")
+    if done.returncode == 0 and cubin[:4] != b"\x7fELF":
+        raise ToolchainError(f"the assembler {path} wrote no cubin:\n{log}")
+    return done.returncode, cubin, log
+
+
+def _report(cubin: bytes, log: str, assembler: Assembler) -> Assembled:
+    registers = barriers = shared = stack = spills = 0
+    for used in _USED.finditer(log):
+        registers, barriers = max(registers, int(used[1])), max(barriers, int(used[2] or 0))
+        static = _SHARED.search(used[3])
+        shared = max(shared, int(static[1]) if static else 0)
+    for frame in _FRAME.finditer(log):
+        stack, spills = max(stack, int(frame[1])), max(spills, int(frame[2]) + int(frame[3]))
+    notes = tuple(line.strip() for line in log.splitlines() if _NOTE.search(line) or "warning" in line.lower())
+    version = assembler.version
+    if not version:
+        release = _RELEASE.search(cubin)
+        version = release[1].decode() if release else ""
+    return Assembled(cubin, registers, spills, stack, shared, barriers, notes, assembler.name, version)
+
+
+def _judge_notes(notes: tuple[str, ...], allow: tuple[str, ...], assembler: Assembler) -> None:
+    bad = [note for note in notes for code in _NOTE.findall(note) if code in _FATAL_NOTES and code not in allow]
+    if not bad:
+        return
+    message = "the assembler dropped what the kernel's speed rests on:\n" + "\n".join(f"  {note}" for note in bad)
+    if assembler.kind == "nvjitlink":
+        message += "\nnvJitLink cannot keep setmaxnreg: pip install nvidia-cuda-nvcc brings ptxas"
+    raise ToolchainError(message)
+
+
+def _error(ptx: str, target: str, assembler: Assembler, code: int, log: str) -> ToolchainError:
+    """The assembler's complaints, each with its PTX line; the place in the kernel of the first one that has it."""
+    lines = ptx.splitlines()
+    shown, loc = [], None
+    for text in log.splitlines():
+        if "error" not in text and "fatal" not in text:
+            continue
+        text = re.sub(r"^ptxas\s+(?:/dev/stdin|application ptx input)?,?\s*", "", text.strip())
+        shown.append(f"  {text}")
+        number = _LINE.search(text)
+        if number and 0 < int(number[1]) <= len(lines):
+            shown.append(f"    {number[1]}: {lines[int(number[1]) - 1].strip()}")
+            loc = loc or _source_place(lines, int(number[1]))
+    if not shown:
+        shown = [f"  it ended with code {code}", *(f"  {line}" for line in log.splitlines()[-10:])]
+    if len(shown) > 20:
+        shown = shown[:20] + ["  ..."]
+    name = assembler.path or assembler.name
+    return ToolchainError(f"the assembler ({name}) refused the PTX for {target}:\n" + "\n".join(shown), loc)
+
+
+def _source_place(lines: list[str], number: int) -> Loc | None:
+    """The source line that the last ``.loc`` before PTX line `number` names."""
+    files = {}
+    for line in lines:
+        entry = re.match(r'\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s*,?\s*"([^"]*)")?', line)
+        if entry:
+            files[entry[1]] = os.path.join(entry[2], entry[3]) if entry[3] else entry[2]
+    for line in reversed(lines[:number]):
+        place = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)", line)
+        if place and int(place[2]) > 0 and place[1] in files:
+            import linecache
+
+            path = files[place[1]]
+            return Loc(path, int(place[2]), max(int(place[3]) - 1, 0), source_line=linecache.getline(path, int(place[2])))
+        if re.search(r"\.(?:entry|func)\b", line):
+            return None
+    return None

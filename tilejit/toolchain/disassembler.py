@@ -1,0 +1,67 @@
+"""A cubin to SASS text, by nvdisasm (or cuobjdump, which drives it)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+from tilejit.errors import ToolchainError
+
+_WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump", "nvidia-cuda-nvcc")
+
+
+def find() -> str:
+    """The path of the disassembler. Raises ToolchainError when there is none, saying how to get one."""
+    environment = os.environ
+    return _find(environment.get("CUDA_HOME") or environment.get("CUDA_PATH") or "", environment.get("PATH", ""))
+
+
+@lru_cache(maxsize=16)
+def _find(home: str, path: str) -> str:
+    for wheel in _WHEELS:
+        try:
+            files = importlib.metadata.distribution(wheel).files or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            found = Path(file.locate())
+            if file.name == "nvdisasm" and os.access(found, os.X_OK):
+                return str(found)
+    search = os.pathsep.join(filter(None, (home and os.path.join(home, "bin"), path)))
+    for name in ("nvdisasm", "cuobjdump"):
+        found = shutil.which(name, path=search)
+        if found:
+            return found
+    raise ToolchainError("no disassembler was found: pip install nvidia-cuda-nvdisasm brings one")
+
+
+def sass(cubin: bytes, *, lines: bool = True) -> str:
+    """The SASS of every function in `cubin`; with `lines`, each instruction's source line stands before it.
+
+    Raises ToolchainError when there is no disassembler or it refuses the cubin.
+    """
+    program = find()
+    name = os.path.basename(program)
+    options = ["-sass"] if name.startswith("cuobjdump") else ["-c", *(["-g"] if lines else [])]
+    source = os.memfd_create("cubin")
+    try:
+        with open(source, "wb", closefd=False) as file:
+            file.write(cubin)
+        done = subprocess.run([program, *options, f"/proc/self/fd/{source}"], capture_output=True, pass_fds=(source,))
+    except OSError as error:
+        raise ToolchainError(f"the disassembler {program} could not be run: {error}") from None
+    finally:
+        os.close(source)
+    if done.returncode:
+        raise ToolchainError(f"the disassembler {program} refused the cubin: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout.decode(errors="replace")
+
+
+def source_lines(text: str) -> list[tuple[str, int]]:
+    """The (file, line) pairs that a listing made with `lines` names, in the order they first appear."""
+    return list(dict.fromkeys((match[1], int(match[2])) for match in re.finditer(r'//## File "([^"]*)", line (\d+)', text)))

@@ -1,0 +1,62 @@
+"""Files that many processes share: written whole or not at all, and known to be damaged when they are.
+
+A file is a 48-byte header (magic, payload length, BLAKE2b digest of the payload) and the payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+_MAGIC = b"tilejit1"
+_HEADER = struct.Struct("<8sQ32s")
+
+
+def seal(data: bytes) -> bytes:
+    """`data` behind a header that lets `unseal` notice any damage."""
+    return _HEADER.pack(_MAGIC, len(data), hashlib.blake2b(data, digest_size=32).digest()) + data
+
+
+def unseal(text: bytes) -> bytes | None:
+    """The payload of what `seal` made, or None when it is truncated, damaged or something else."""
+    if len(text) < _HEADER.size:
+        return None
+    magic, length, digest = _HEADER.unpack_from(text)
+    data = text[_HEADER.size:]
+    if magic != _MAGIC or len(data) != length or hashlib.blake2b(data, digest_size=32).digest() != digest:
+        return None
+    return data
+
+
+def write_sealed(path: Path, data: bytes) -> None:
+    """Put `data` at `path` in one step: a reader sees the old file, the new one or none. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(seal(data))
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """What `write_sealed` put at `path`, or None. A damaged file is deleted. Raises OSError when `path` cannot be read."""
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    data = unseal(text)
+    if data is None:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+    return data

@@ -1,0 +1,86 @@
+"""libdevice's math functions as small LLVM bitcode modules, one per function.
+
+Linking the whole library costs 45 ms a kernel; a function on its own with what it calls costs 1 ms. So each is cut
+out once and kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from tilejit.config import config
+from tilejit.errors import ToolchainError
+from tilejit.toolchain.files import read_sealed, write_sealed
+
+_WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
+_CALL = re.compile(r"@(__nv_[A-Za-z0-9_]+)")
+
+
+def called_by(ir: str) -> list[str]:
+    """The libdevice functions that LLVM IR text names, sorted."""
+    return sorted(set(_CALL.findall(ir))) if "@__nv_" in ir else []
+
+
+@lru_cache(maxsize=None)
+def _locate(home: str) -> tuple[Path, str]:
+    for wheel in _WHEELS:
+        try:
+            distribution = importlib.metadata.distribution(wheel)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in distribution.files or ():
+            if file.name == "libdevice.10.bc":
+                path = Path(distribution.locate_file(file))
+                if path.is_file():
+                    return path, f"{wheel} {distribution.version}"
+    if home:
+        path = Path(home) / "nvvm" / "libdevice" / "libdevice.10.bc"
+        if path.is_file():
+            status = path.stat()
+            return path, f"{path} {status.st_size} {status.st_mtime_ns}"
+    raise ToolchainError(
+        "libdevice.10.bc was not found; it comes with the package nvidia-cuda-nvcc "
+        "(pip install nvidia-cuda-nvcc), or with the CUDA toolkit that CUDA_HOME names")
+
+
+def locate() -> tuple[Path, str]:
+    """Where libdevice is, and a text that changes when it does. Raises ToolchainError when there is none."""
+    return _locate(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "")
+
+
+_memory: dict[tuple[str, str], bytes] = {}
+
+
+def function_bitcode(name: str, cut, maker: str) -> bytes:
+    """Bitcode that defines `name` and nothing else visible; ``cut(library, name)`` makes it on the first use.
+
+    `maker` is the version of LLVM that cuts: what another one left in the cache folder is not read.
+
+    Raises ToolchainError when libdevice has no such function.
+    """
+    path, version = locate()
+    known = _memory.get((version, name))
+    if known is not None:
+        return known
+    settings = config()
+    folder = re.sub(r"[^A-Za-z0-9.]+", "-", f"{version} llvmlite {maker}")[-100:]
+    stored = settings.cache_path / "libdevice" / folder / f"{name}.bc"
+    data = None
+    if not settings.no_cache:
+        try:
+            data = read_sealed(stored)
+        except OSError:
+            data = None
+    if data is None:
+        data = cut(path.read_bytes(), name)
+        if not settings.no_cache:
+            try:
+                write_sealed(stored, data)
+            except OSError:
+                pass  # an unwritable cache costs 40 ms per process here; the store of kernels reports it
+    _memory[version, name] = data
+    return data

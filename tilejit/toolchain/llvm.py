@@ -1,0 +1,234 @@
+"""LLVM: IR text to PTX for a target, and IR text to machine code of this host.
+
+The only file that imports llvmlite, and only when it is first used.
+
+Which passes run before code generation, measured on this file's settings for sm_90a (milliseconds on two cores; loop =
+SASS instructions of the main loop):
+
+    kernel, IR size                    none                    light (O1)              O3
+                                     passes+emit ptxas  loop  passes+emit ptxas  loop  passes+emit ptxas  loop
+    softmax, 8 per thread, 15 KB         9    40    448         11    33    296         12    33    296
+    softmax, 32 per thread, 49 KB       42    96   1669         27    66    999         32    66    999
+    mma.sync loop, 36 KB                22    32    104         23    49     70 (x4)    25    47     70 (x4)
+    wgmma, pinned accumulators, 137 KB  11   137    254         23   137    257         25   137    257
+
+(x4: ptxas unrolled the loop four times; the figure is per iteration.) O1 hoists loop invariants and merges address
+arithmetic, so that ptxas has less to read: it pays for itself wherever there is scalar code. Hand-picked lists of
+instcombine, GVN, simplifycfg and loop rotation cost half as much and left 440, 1183 and 72..105 instructions. Kernels
+that are only tensor-core loops want "none". Loop unrolling is off in every pipeline: the emitter decides that.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import struct
+import sys
+from functools import lru_cache
+
+from tilejit.config import config
+from tilejit.errors import ToolchainError
+from tilejit.toolchain import libdevice as _libdevice
+from tilejit.toolchain import screen
+from tilejit.toolchain.intrinsics import TARGETS
+
+PASSES = {"none": None, "light": 1, "O3": 3}
+
+_TRIPLE = "nvptx64-nvidia-cuda"
+_PTX_VERSION = "+ptx88"  # with 8.6 and 8.7 LLVM ends the process for sm_103a
+
+
+@lru_cache(maxsize=None)
+def version() -> str:
+    """llvmlite's version, for cache keys; from package metadata, without loading it."""
+    try:
+        return importlib.metadata.version("llvmlite")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@lru_cache(maxsize=None)
+def _llvm():
+    try:
+        import llvmlite.binding as binding
+    except ImportError as error:
+        raise ToolchainError(f"llvmlite is needed to compile kernels and could not be loaded: {error}") from None
+    if binding.llvm_version_info[0] < 22:
+        found = ".".join(map(str, binding.llvm_version_info))
+        raise ToolchainError(f"llvmlite is built on LLVM {found}; LLVM 22 is needed (pip install 'llvmlite>=0.50')")
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    return binding
+
+
+@lru_cache(maxsize=None)
+def _machine(target: str):
+    # opt=3 always: lower levels of code generation serialise wgmma by shuffling its accumulators.
+    machine = _llvm().Target.from_triple(_TRIPLE).create_target_machine(cpu=target, features=_PTX_VERSION, opt=3)
+    return machine, str(machine.target_data)
+
+
+@lru_cache(maxsize=None)
+def _host_machine():
+    binding = _llvm()
+    target = binding.Target.from_triple(binding.get_process_triple())
+    return target.create_target_machine(opt=2, reloc="pic", codemodel="small")
+
+
+def _checking() -> bool:
+    return "PYTEST_CURRENT_TEST" in os.environ or config().check
+
+
+def _parse(ir: str, context, triple: str, layout: str):
+    # The layout must stand in the text: loads and stores without an alignment get theirs while the text is parsed. On
+    # the text's own first line it leaves the line numbers as they are.
+    head = "" if "target datalayout" in ir else f'target datalayout = "{layout}" '
+    if "target triple" not in ir:
+        head += f'target triple = "{triple}" '
+    try:
+        return _llvm().parse_assembly(head + ir, context)
+    except RuntimeError as error:
+        raise ToolchainError(_parse_message(ir, str(error))) from None
+
+
+def _parse_message(ir: str, message: str) -> str:
+    """LLVM's message with the IR line it speaks of and the line before it."""
+    place = re.search(r"<string>:(\d+):(\d+): error: (.*)", message)
+    if place is None:
+        return f"LLVM refused the IR text: {message.strip()}"
+    line, column, reason = int(place[1]), int(place[2]), place[3]
+    lines = ir.splitlines()
+    shown = [f"  {number}: {lines[number - 1]}" for number in (line - 1, line) if 0 < number <= len(lines)]
+    caret = " " * (len(f"  {line}: ") + column - 1) + "^"
+    return "\n".join([f"LLVM refused the IR text at line {line}, column {column}: {reason}", *shown, caret])
+
+
+def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = False) -> str:
+    """PTX for `target` from LLVM IR text.
+
+    `passes` is "none", "light" or "O3". With `libdevice`, functions named ``__nv_*`` that the text declares are linked
+    in. The text needs no triple and no data layout.
+
+    Raises ToolchainError when the text does not parse or verify, or uses what LLVM's backend is not known to lower
+    (it would end the process).
+    """
+    if target not in TARGETS:
+        raise ToolchainError(f"{target!r} is not a target; the targets are {', '.join(TARGETS)}")
+    if passes not in PASSES:
+        raise ToolchainError(f"passes={passes!r} is not one of {', '.join(map(repr, PASSES))}")
+    screen.check(ir, target)
+    functions = _libdevice.called_by(ir)
+    if functions and not libdevice:
+        raise ToolchainError(f"the IR text calls {functions[0]} but libdevice=True was not given")
+
+    binding = _llvm()
+    machine, layout = _machine(target)
+    context = binding.create_context()  # a fresh one per kernel, so that types and constants do not pile up
+    module = _parse(ir, context, _TRIPLE, layout)
+    if functions:
+        _link(module, functions, layout, context)
+    if _checking():
+        try:
+            module.verify()
+        except RuntimeError as error:
+            raise ToolchainError(f"LLVM's verifier refused the module: {str(error).strip()}") from None
+    _optimize(module, machine, PASSES[passes], bool(functions))
+    return machine.emit_assembly(module)
+
+
+def _optimize(module, machine, level: int | None, linked: bool) -> None:
+    binding = _llvm()
+    if level is None and not linked:
+        return
+    options = binding.create_pipeline_tuning_options(speed_level=level or 1)
+    options.loop_unrolling = False
+    options.loop_interleaving = False
+    options.loop_vectorization = False
+    builder = binding.create_pass_builder(machine, options)
+    if linked:
+        manager = binding.create_new_module_pass_manager()
+        manager.add_always_inliner_pass()
+        manager.add_global_dead_code_eliminate_pass()
+        manager.run(module, builder)
+    if level is not None:
+        builder.getModulePassManager().run(module, builder)
+
+
+def _link(module, functions: list[str], layout: str, context) -> None:
+    """Link each libdevice function in and make it internal, so that it is inlined or dropped."""
+    binding = _llvm()
+    for name in functions:
+        part = binding.parse_bitcode(_libdevice.function_bitcode(name, _cut, version()), context)
+        part.triple = _TRIPLE
+        part.data_layout = layout
+        module.link_in(part)
+        module.get_function(name).linkage = "internal"
+
+
+def _cut(library: bytes, name: str) -> bytes:
+    """Bitcode of the one libdevice function `name` with what it needs; everything else is internal."""
+    binding = _llvm()
+    machine, layout = _machine("sm_90a")
+    module = binding.parse_bitcode(library, binding.create_context())
+    module.triple = _TRIPLE
+    module.data_layout = layout
+    names = {function.name for function in module.functions if not function.is_declaration}
+    if name not in names:
+        raise ToolchainError(f"libdevice has no function {name}")
+    for function in module.functions:
+        if not function.is_declaration and function.name != name:
+            function.linkage = "internal"
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+    manager = binding.create_new_module_pass_manager()
+    manager.add_always_inliner_pass()
+    manager.add_global_dead_code_eliminate_pass()
+    manager.run(module, builder)
+    return module.as_bitcode()
+
+
+def machine_code(ir: str, name: str) -> bytes:
+    """This host's machine code of the function `name`: bytes that run at any address.
+
+    The text may define that function only, and reach nothing by name: no globals, no calls but through pointers, no
+    floating-point constants. Raises ToolchainError when the code would need relocation.
+    """
+    binding = _llvm()
+    machine = _host_machine()
+    module = _parse(ir, binding.create_context(), binding.get_process_triple(), str(machine.target_data))
+    if _checking():
+        module.verify()
+    options = binding.create_pipeline_tuning_options(speed_level=1)
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return _text_section(machine.emit_object(module), name)
+
+
+def _text_section(elf: bytes, name: str) -> bytes:
+    """The bytes of `name` from a relocatable 64-bit ELF file, which must start its section and need no relocation."""
+    if elf[:5] != b"\x7fELF\x02" or sys.byteorder != "little":
+        raise ToolchainError("native code is made for little-endian 64-bit ELF hosts only")
+    table, = struct.unpack_from("<Q", elf, 40)
+    size, count, names_at = struct.unpack_from("<HHH", elf, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + size * i) for i in range(count)]
+
+    def title(section) -> bytes:
+        start = sections[names_at][4] + section[0]
+        return elf[start: elf.index(b"\0", start)]
+
+    for section in sections:
+        relocates_text = section[1] in (4, 9) and title(sections[section[7]]).startswith(b".text")
+        if relocates_text and section[5]:
+            raise ToolchainError(f"the machine code of {name} needs relocation")
+    text = next(section for section in sections if title(section) == b".text")
+    return elf[text[4]: text[4] + text[5]]
+
+
+def native(ir: str, name: str) -> int:
+    """The address of the function `name` compiled for this host; see `machine_code` for what the text may hold."""
+    from tilejit.toolchain import executable
+
+    return executable.load(machine_code(ir, name))
