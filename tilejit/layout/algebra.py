@@ -1,0 +1,448 @@
+"""The layout: a map from a logical index to coordinates on named axes, with its algebra and its short form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Callable
+
+from tilejit.errors import CompilationError
+from tilejit.layout import maps
+from tilejit.layout import shards as _shards
+from tilejit.layout.axes import (AXES, Axis, OnAxis, R, Replicas, as_axis, as_shard, axis, row_major_strides,
+                                 shards_of, spelled, whole)
+from tilejit.layout.indexing import add, evaluate, index_plan
+from tilejit.layout.swizzle import Swizzle
+
+__all__ = ["Axis", "OnAxis", "R", "Replicas", "S", "Swizzle", "TileLayout", "axis", "row_major", "standard", "strided"]
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class TileLayout:
+    """Where each element of a tile lives: ``L(x) = swizzle({ D(x) + r + offset : r in replicas })``.
+
+    The logical index x (row-major) is split over the `shards`, (extent, stride, axis) triples with the
+    outermost first; each digit times its stride adds to its axis. `replicas` are further places where
+    the same element lives, `offset` is {axis: value} and comes before the `swizzle`, which permutes
+    the coordinate on axis ``m``. Strides and offsets on ``m`` and ``reg`` count elements. Extents and
+    strides are ints; for global memory they may be symbols.
+
+    The short form is ``S[(8, 64):(64, 1)]`` (``S[8, 64]`` is row-major), ``S[(4, 8):(1 @ axis.warpid, 4 @
+    axis.laneid)]``, ``+ R[4 : 32 @ axis.TLane]``, ``+ 5 @ axis.warpid``, ``Swizzle(3, 3, 3) @ ...``;
+    a layout prints in it.
+    """
+
+    shards: tuple
+    replicas: tuple
+    offsets: tuple  # the offset's items, in the order of AXES
+    swizzle: Swizzle | None
+
+    __array_ufunc__ = None  # so that a NumPy integer leaves `n + layout` to this class
+
+    def __init__(self, shards, replicas=(), offset=None, swizzle=None):
+        if swizzle is not None and not isinstance(swizzle, Swizzle):
+            raise CompilationError(f"swizzle= takes a Swizzle(per_element, swizzle_len, atom_len), found {swizzle!r}")
+        if offset is not None and not isinstance(offset, dict):
+            raise CompilationError(f"offset= takes a dict of {{axis: value}}, found {offset!r}")
+        offset = {as_axis(name): whole(value) for name, value in (offset or {}).items()}
+        kept = ((name, offset[name]) for name in AXES if name in offset)
+        kept = tuple((name, value) for name, value in kept if not (isinstance(value, int) and value == 0))
+        object.__setattr__(self, "shards", tuple(as_shard(s) for s in shards))
+        object.__setattr__(self, "replicas", tuple(as_shard(s) for s in replicas))
+        object.__setattr__(self, "offsets", kept)
+        object.__setattr__(self, "swizzle", swizzle)
+
+    @staticmethod
+    def row_major(shape) -> "TileLayout":
+        """Memory with the last dimension innermost and no gaps."""
+        return TileLayout.strided(shape, row_major_strides(tuple(shape)))
+
+    @staticmethod
+    def strided(shape, strides) -> "TileLayout":
+        """Memory with one stride per dimension, in elements."""
+        shape, strides = tuple(shape), tuple(strides)
+        if len(shape) != len(strides):
+            raise CompilationError(f"{len(shape)} extents {shape} need as many strides, found {strides}")
+        return TileLayout([(extent, stride, axis.m) for extent, stride in zip(shape, strides)])
+
+    # ---- what it is ----
+
+    @property
+    def offset(self) -> dict[Axis, Any]:
+        """{axis: value}, without zeros."""
+        return dict(self.offsets)
+
+    @property
+    def extents(self) -> tuple:
+        """The extents of the shards."""
+        return tuple(extent for extent, _, _ in self.shards)
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it uses, from the widest owner inwards."""
+        used = {s[2] for s in self.shards + self.replicas} | {name for name, _ in self.offsets}
+        return tuple(name for name in AXES if name in used)
+
+    def size(self, axis: str | None = None) -> Any:
+        """Number of logical elements, or of the shards' steps along one axis."""
+        wanted = None if axis is None else as_axis(axis)
+        return prod(extent for extent, _, along in self.shards if wanted in (None, along))
+
+    def span(self, axis: str = axis.m) -> Any:
+        """One more than the largest coordinate on an axis, replicas and offset included.
+
+        In swizzled memory it is rounded up to the elements among which the swizzle moves them.
+        """
+        wanted, last = as_axis(axis), self.offset.get(axis, 0)
+        for extent, stride, along in self.shards + self.replicas:
+            if along == wanted and not (isinstance(stride, int) and stride < 0):
+                last = last + (extent - 1) * stride
+        if self.swizzle and wanted == "m":
+            return (last // self.swizzle.block + 1) * self.swizzle.block
+        return last + 1
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether the logical index is the memory offset."""
+        return self.is_contiguous and not self.offsets
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether consecutive elements lie at consecutive memory offsets, beginning anywhere."""
+        if self.replicas or self.swizzle or any(name != "m" for name in self.axes):
+            return False
+        fused = _shards.fuse(self.shards)
+        return not fused or _shards.same(fused[0][0], 1) or len(fused) == 1 and _shards.same(fused[0][1], 1)
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether it fills a gap-free run of memory, each place once, in whatever order; swizzles do."""
+        ordinary = [i for i, (extent, _, _) in enumerate(self.shards) if not _shards.same(extent, 1)]
+        if self.replicas or sorted(self.longest_chain()) != ordinary or any(name != "m" for name in self.axes):
+            return False
+        block = self.swizzle.block if self.swizzle else 1
+        return self.size() % block == 0 and _shards.known_multiple(self.offset.get(axis.m, 0), block)
+
+    # ---- the map ----
+
+    def apply(self, *coord, shape=None) -> dict[Axis, Any]:
+        """The coordinates of an element on every axis, of its first replica, as {axis: value}.
+
+        `coord` is a coordinate in `shape`; without `shape` it is one logical index, or an entry per shard.
+        Its entries are in range; they may be ints, NumPy arrays or anything with + * // % ^ & << >>. An
+        axis on which nothing moves stays an int.
+        """
+        plan = self._plan(len(coord), shape)
+        values = dict.fromkeys(self.axes, 0)
+        values.update(evaluate(plan, tuple(coord)))
+        for name, value in self.offsets:
+            values[name] = add(values[name], value)
+        if self.swizzle and axis.m in values:
+            values[axis.m] = self.swizzle.apply(values[axis.m])
+        return values
+
+    def offset_of(self, *coord, shape=None) -> Any:
+        """The memory offset of an element, in elements, swizzled if the layout is."""
+        return self.apply(*coord, shape=shape).get(axis.m, 0)
+
+    def _plan(self, entries: int, shape) -> tuple:
+        if shape is None:
+            shape = (self.size(),) if entries == 1 else self.extents
+        shape = tuple(whole(n) for n in shape)
+        if entries != len(shape):
+            raise CompilationError(f"{entries} coordinates for the {len(shape)} dimensions {shape} of {self}")
+        self._check_shape(shape)
+        return index_plan(self.shards, shape)
+
+    def _check_shape(self, shape: tuple) -> None:
+        if any(isinstance(n, int) and n < 1 for n in shape):
+            raise CompilationError(f"the extents of a shape are at least 1, found {shape}")
+        if all(isinstance(n, int) for n in shape + self.extents) and prod(shape) != self.size():
+            raise CompilationError(f"shape {shape} has {prod(shape)} elements, {self} has {self.size()}")
+
+    def inverse(self, axes=None) -> "TileLayout":
+        """The layout that maps coordinates back to the logical index, on axis ``m``.
+
+        Its own index is row-major over `axes` (all of the layout's, from the widest owner inwards). It
+        exists for layouts that fill a box of coordinates without gaps, offset or swizzle; replicas all
+        lead to the same element.
+        """
+        return maps.inverse(self, self.axes if axes is None else tuple(as_axis(name) for name in axes))
+
+    def compose(self, other: "TileLayout") -> "TileLayout":
+        """The layout x -> self(other(x)): `other` leads on axis ``m`` to logical indices of this one.
+
+        Exact or refused: the steps of `other` must fall into whole digits of this layout and never carry.
+        """
+        return maps.compose(self, other)
+
+    # ---- other layouts from it ----
+
+    def _with(self, shards=None, replicas=None, offset=None, swizzle=...) -> "TileLayout":
+        return TileLayout(self.shards if shards is None else shards,
+                          self.replicas if replicas is None else replicas,
+                          self.offset if offset is None else offset,
+                          self.swizzle if swizzle is ... else swizzle)
+
+    def with_swizzle(self, swizzle: Swizzle | None) -> "TileLayout":
+        """The same layout under another swizzle."""
+        return self._with(swizzle=swizzle)
+
+    def without_swizzle(self) -> "TileLayout":
+        """The plain layout under the swizzle."""
+        return self._with(swizzle=None)
+
+    def without_offset(self) -> "TileLayout":
+        """The same layout beginning at 0 on every axis."""
+        return self._with(offset={})
+
+    def __add__(self, other: Any) -> "TileLayout":
+        """Add replicas, an offset ``n @ axis``, or an offset in memory. Offsets count before the swizzle."""
+        if isinstance(other, Replicas):
+            return self._with(replicas=self.replicas + other.shards)
+        if isinstance(other, (TileLayout, Swizzle)):
+            return NotImplemented
+        along, value = (other.axis, other.value) if isinstance(other, OnAxis) else (axis.m, whole(other))
+        return self._with(offset={**self.offset, along: add(self.offset.get(along, 0), value)})
+
+    __radd__ = __add__
+
+    def canonicalize(self) -> "TileLayout":
+        """The same map in its shortest form: unit shards dropped, neighbours merged, replicas sorted."""
+        replicas = tuple(s for s in self.replicas if not _shards.same(s[0], 1))
+        if all(isinstance(stride, int) for _, stride, _ in replicas):
+            replicas = sorted(replicas, key=lambda s: (AXES.index(s[2]), -s[1], s[0]))
+        shards = _shards.fuse(self.shards)
+        if len(shards) == 1 and _shards.same(shards[0][0], 1):
+            shards = ((1, 1, shards[0][2]),)
+        return self._with(shards=shards, replicas=_shards.fuse(tuple(replicas)))
+
+    def group(self, shape) -> tuple["TileLayout", tuple[int, ...]]:
+        """Split shards so that each entry of `shape` is a run of whole ones: (layout, separators).
+
+        Dimension i holds the shards ``separators[i]`` to ``separators[i + 1]``.
+        """
+        shape = tuple(whole(n) for n in shape)
+        self._check_shape(shape)
+        grouped = _shards.group(self.shards, shape)
+        if grouped is None:
+            raise CompilationError(f"{self} cannot be grouped by {shape}: a cut does not divide a shard")
+        return self._with(shards=grouped[0]), grouped[1]
+
+    def group_many(self, shapes) -> tuple["TileLayout", list[tuple[int, ...]]]:
+        """Group by the common refinement of several shapes: (layout, separators for each shape)."""
+        shapes = tuple(tuple(whole(n) for n in shape) for shape in shapes)
+        for shape in shapes:
+            self._check_shape(shape)
+        common = _shards.refine(shapes)
+        if common is None:
+            listed = ", ".join(map(str, shapes))
+            raise CompilationError(f"{listed} have no common refinement: their boundaries do not divide one another")
+        layout, _ = self.group(common)
+        return layout, [_shards.separators_of(layout.extents, shape) for shape in shapes]
+
+    def dims(self, shape) -> tuple[tuple, ...]:
+        """The shards of each dimension of `shape`."""
+        layout, at = self.group(shape)
+        return tuple(layout.shards[low:high] for low, high in zip(at, at[1:]))
+
+    def slice(self, shape, region, divides: Callable[[Any, int], bool] | None = None) -> "TileLayout | None":
+        """The layout of a region, (start, extent) per dimension of `shape`; None if it is not a layout.
+
+        A start may be symbolic; `divides(start, n)` then says whether it is known to be a multiple of n.
+        Bounds are the caller's: a region may leave the outermost shard of a dimension.
+        """
+        shape, region = tuple(shape), tuple(region)
+        if len(region) != len(shape) or any(not isinstance(r, (tuple, list)) or len(r) != 2 for r in region):
+            raise CompilationError(f"a region of shape {shape} is a (start, extent) per dimension, found {region}")
+        shards, offset = [], self.offset
+        for dim, (start, extent) in zip(self.dims(shape), region):
+            start, extent = whole(start), whole(extent)
+            if not isinstance(extent, int) or extent < 1:
+                raise CompilationError(f"the extents of a region are positive ints, found {extent!r} in {region}")
+            cut = _shards.slice_dim(dim, start, extent, divides)
+            if cut is None:
+                return None
+            shards += cut[0]
+            for along, value in cut[1].items():
+                offset[along] = add(offset.get(along, 0), value)
+        return self._with(shards=shards, offset=offset)
+
+    def permute(self, dims, shape=None) -> "TileLayout":
+        """The dimensions of `shape` (by default one per shard) in another order: dimension i is `dims[i]`."""
+        layout, separators = self.group(self.extents if shape is None else shape)
+        return layout.permute_groups(separators, dims)
+
+    def permute_groups(self, separators, order) -> "TileLayout":
+        """The groups of shards between `separators` in another order."""
+        order = tuple(order)
+        if sorted(order) != list(range(len(separators) - 1)):
+            raise CompilationError(f"{order} is not an order of {len(separators) - 1} dimensions")
+        return self._with(shards=[s for i in order for s in self.shards[separators[i]:separators[i + 1]]])
+
+    def tile(self, outer: "TileLayout", outer_shape, inner_shape) -> "TileLayout":
+        """Repeat this tile as `outer` says, whose strides count whole tiles. Shape: `outer` times `inner`."""
+        scaled = [[(extent, stride * self.span(along), along) for extent, stride, along in part]
+                  for part in (outer.shards, outer.replicas)]
+        offset = {along: value * self.span(along) for along, value in outer.offset.items()}
+        return self.direct_sum(TileLayout(*scaled, offset, outer.swizzle), outer_shape, inner_shape)
+
+    def tile_to(self, to, current) -> "TileLayout":
+        """Repeat this tile of shape `current` row-major until it fills shape `to`."""
+        to, current = tuple(to), tuple(current)
+        if len(to) != len(current) or any(c < 1 or n % c for n, c in zip(to, current)):
+            raise CompilationError(f"tiles of shape {current} do not fill shape {to}")
+        outer = tuple(n // c for n, c in zip(to, current))
+        return self.tile(TileLayout.row_major(outer), outer, current)
+
+    def direct_sum(self, outer: "TileLayout", outer_shape, inner_shape) -> "TileLayout":
+        """Dimension by dimension the shards of `outer`, then of this layout; strides as they are."""
+        if outer.swizzle:
+            raise CompilationError(f"the outer layout of a tiling is plain, found {outer}")
+        outer_dims, inner_dims = outer.dims(outer_shape), self.dims(inner_shape)
+        if len(outer_dims) != len(inner_dims):
+            raise CompilationError(f"shapes {tuple(outer_shape)} and {tuple(inner_shape)} differ in rank")
+        offset = self.offset
+        for along, value in outer.offsets:
+            offset[along] = add(offset.get(along, 0), value)
+        shards = [s for pair in zip(outer_dims, inner_dims) for dim in pair for s in dim]
+        return self._with(shards, outer.replicas + self.replicas, offset).canonicalize()
+
+    def broadcast(self, n: int, pos: int) -> "TileLayout":
+        """A new shard of extent `n` and stride 0 at position `pos`."""
+        return self._with(shards=(*self.shards[:pos], (n, 0, axis.m), *self.shards[pos:]))
+
+    def pack(self, n: int, along: str = axis.m) -> "TileLayout":
+        """The layout of groups of `n` elements that are neighbours on an axis; strides there count groups."""
+        along = as_axis(along)
+        fused = list(_shards.fuse(self.shards))
+        if n == 1:
+            return self
+        if n < 1:
+            raise CompilationError(f"elements are packed in groups of at least 1, found {n}")
+        extent, stride, innermost = fused[-1] if fused else (1, 1, along)
+        others = [s[1] for s in fused[:-1] + list(self.replicas) if s[2] == along] + [self.offset.get(along, 0)]
+        whole_chunks = not self.swizzle or along != "m" or n <= self.swizzle.chunk and n & (n - 1) == 0
+        if innermost != along or stride != 1 or extent % n or any(other % n for other in others) or not whole_chunks:
+            raise CompilationError(f"{self} does not fall into groups of {n} neighbours on axis {along}")
+        fused[-1] = (extent // n, n, along)
+        return self._scaled(along, lambda value: value // n, fused, 1 - n.bit_length())
+
+    def unpack(self, n: int, along: str = axis.m) -> "TileLayout":
+        """The layout of the `n` parts of each element, neighbours on an axis; strides there count parts."""
+        along = as_axis(along)
+        if self.swizzle and along == "m" and n & (n - 1):
+            raise CompilationError(f"a swizzled layout unpacks into a power of two of parts, found {n}")
+        layout = self._scaled(along, lambda value: value * n, self.shards, n.bit_length() - 1)
+        return layout._with(shards=(*layout.shards, (n, 1, along)))
+
+    def _scaled(self, along: Axis, scale, shards, bits: int) -> "TileLayout":
+        """Strides and offset along an axis scaled, and the swizzle shifted by as many bits."""
+        def of(s):
+            return (s[0], scale(s[1]), s[2]) if s[2] == along else s
+        swizzle = self.swizzle
+        if swizzle and along == axis.m:
+            swizzle = Swizzle(swizzle.per_element + bits, swizzle.swizzle_len, swizzle.atom_len, swizzle.inner)
+        offset = {name: scale(value) if name == along else value for name, value in self.offsets}
+        return TileLayout([of(s) for s in shards], [of(s) for s in self.replicas], offset, swizzle)
+
+    # ---- runs ----
+
+    def contiguous_run(self, divides: Callable[[Any, int], bool] | None = None) -> int:
+        """Length of the aligned runs of elements that lie at consecutive memory offsets.
+
+        Elements [k*n, (k+1)*n) do for every k; n is cut to what the swizzle keeps together. Where the
+        offset is symbolic, `divides(value, n)` says whether it is known to be a multiple of n.
+        """
+        fused = _shards.fuse(self.shards)
+        run, stride, along = fused[-1] if fused else (1, 1, axis.m)
+        if along != "m" or not _shards.same(stride, 1) or not isinstance(run, int):
+            return 1
+        if self.swizzle and self.swizzle.swizzle_len:
+            starts = [s[1] for s in fused[:-1] + self.replicas if s[2] == "m"] + [self.offset.get(axis.m, 0)]
+            run = max(n for n in (1 << bit for bit in range(self.swizzle.per_element + 1))
+                      if run % n == 0 and all(_shards.known_multiple(start, n, divides) for start in starts))
+        return run
+
+    def longest_chain(self, other: "TileLayout | None" = None) -> tuple[int, ...]:
+        """Positions of the shards that together run through memory without gaps, innermost first.
+
+        The first has stride 1, each next one the product of the extents so far; unit extents do not
+        count, nor does the swizzle. With `other`, of equal extents, the longest chain that both share.
+        """
+        chain = _shards.chain(self.shards)
+        if other is None:
+            return chain
+        if self.extents != other.extents:
+            raise CompilationError(f"a common chain needs equal extents, found {self.extents} and {other.extents}")
+        common = []
+        for mine, theirs in zip(chain, _shards.chain(other.shards)):
+            if mine != theirs:
+                break
+            common.append(mine)
+        return tuple(common)
+
+    # ---- for people ----
+
+    def draw(self, shape=None, bits: int | None = None) -> str:
+        """An SVG of the layout's cells; see `tilejit.layout.draw.draw`."""
+        from tilejit.layout.draw import draw
+        return draw(self, shape, bits)
+
+    def _repr_svg_(self) -> str:
+        return self.draw()
+
+    def __repr__(self) -> str:
+        parts = [f"S[{spelled(self.shards)}]"]
+        parts += [repr(Replicas(self.replicas))] if self.replicas else []
+        parts += [repr(OnAxis(value, name)) for name, value in self.offsets]
+        text = " + ".join(parts)
+        if self.swizzle is None:
+            return text
+        return f"{self.swizzle!r} @ {text}" if len(parts) == 1 else f"{self.swizzle!r} @ ({text})"
+
+
+class ShardForm:
+    """``S[extents:strides]``, or ``S[extents]`` for row-major memory."""
+
+    def __getitem__(self, key) -> TileLayout:
+        return TileLayout(shards_of(key))
+
+
+S = ShardForm()
+row_major = TileLayout.row_major
+strided = TileLayout.strided
+
+# Bytes of a swizzled row, and the address bits that its mode XORs (PTX ISA, "Swizzling modes").
+SWIZZLE_BITS = {32: 1, 64: 2, 128: 3}
+ATOM_ROWS = 8
+
+
+def standard(bits: int, shape, mode_bytes: int) -> TileLayout:
+    """The shared layout that TMA and the tensor cores expect, for elements of `bits` bits.
+
+    Of `shape` (..., rows, columns), atoms of 8 rows of `mode_bytes` (32, 64 or 128) bytes go down all
+    rows first, then across the columns, and the address bits are XORed. With mode 0 there is no
+    swizzle: columns of 16 bytes go down all rows, then across; row-major where 16 bytes do not divide
+    a row. The buffer must be aligned to ATOM_ROWS * mode_bytes bytes.
+    """
+    shape = tuple(whole(n) for n in shape)
+    if mode_bytes not in (0, *SWIZZLE_BITS):
+        raise CompilationError(f"a swizzle mode is 0, 32, 64 or 128 bytes, found {mode_bytes!r}")
+    if bits not in (1, 2, 4, 8, 16, 32, 64, 128):
+        raise CompilationError(f"a standard layout needs elements that divide 16 bytes, found {bits!r} bits")
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise CompilationError(f"a standard layout needs a shape of positive ints, found {shape}")
+    width = (mode_bytes or 16) * 8 // bits
+    if mode_bytes and (len(shape) < 2 or shape[-1] % width or shape[-2] % ATOM_ROWS):
+        raise CompilationError(
+            f"a {mode_bytes}-byte swizzle of {bits}-bit elements needs a multiple of {ATOM_ROWS} rows by a multiple "
+            f"of {width} columns, found shape {shape}")
+    if shape[-1] % width:
+        return TileLayout.row_major(shape)
+    column = (*(1 for _ in shape[:-2]), *shape[-2:-1], width)
+    plain = TileLayout.row_major(column).tile_to(shape, column)
+    if not mode_bytes:
+        return plain
+    return plain.with_swizzle(Swizzle((128 // bits).bit_length() - 1, SWIZZLE_BITS[mode_bytes], 3))

@@ -1,0 +1,351 @@
+"""Register tiles: which thread holds which element in which register.
+
+A register layout maps a logical index, row-major over a *domain*, to axes ``reg``, ``laneid`` and
+``warpid`` (the warp within the scope that owns the tile). The domain is the tile's shape, padded up
+where threads do not divide it; what lies beyond the shape is held and never used. Registers count
+elements, whatever their width. Functions that make or change one return (layout, domain).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from tilejit.errors import CompilationError
+from tilejit.layout.algebra import TileLayout
+from tilejit.layout.axes import axis, whole
+
+REG, LANE, WARP = axis.reg, axis.laneid, axis.warpid
+LANES = 32  # threads of a warp
+
+# Fewest lanes that stand side by side along the fastest dimension, if it is long enough: with 4-byte
+# pieces they fill a 32-byte sector, with 16-byte pieces a 128-byte line.
+NEIGHBOURS = 8
+
+
+# ---- blocked ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _blocked(shape: tuple, threads: int, vec: int, order: tuple) -> tuple[TileLayout, tuple]:
+    vectors = [1] * len(shape)
+    if order:
+        vectors[order[0]] = min(vec, shape[order[0]])
+    pieces = [-(-extent // vector) for extent, vector in zip(shape, vectors)]
+    spread = dict(zip(order, _spread([pieces[dim] for dim in order], threads)))
+    lanes_left, lane, warp, register = min(threads, LANES), 1, 1, 1
+    dims: list = [()] * len(shape)
+    for dim in order:
+        count, vector = spread[dim], vectors[dim]
+        lanes = min(lanes_left, count & -count)
+        warps, rounds = count // lanes, -(-pieces[dim] // count)
+        dims[dim] = ((rounds, register * vector, REG), (warps, warp, WARP), (lanes, lane, LANE), (vector, 1, REG))
+        lanes_left, lane, warp, register = lanes_left // lanes, lane * lanes, warp * warps, register * vector * rounds
+    replicas = ((max(threads // LANES, 1) // warp, warp, WARP), (min(threads, LANES) // lane, lane, LANE))
+    return _layout(dims, replicas), tuple(prod(s[0] for s in dim) for dim in dims)
+
+
+def blocked(shape, threads: int, vec: int, order=None) -> tuple[TileLayout, tuple[int, ...]]:
+    """A tile spread over `threads` threads: (layout, domain).
+
+    Each thread holds runs of `vec` elements along the fastest dimension; lanes, then warps, stand side
+    by side along it and then along the others, and what remains is further registers, `vec` innermost.
+    `order` lists the dimensions, fastest first (default: the last is fastest). Threads are split so
+    that each holds as few registers as possible; ties go to the faster dimension. Threads for which
+    nothing is left hold copies (replicas).
+    """
+    shape = tuple(whole(extent) for extent in shape)
+    order = tuple(reversed(range(len(shape)))) if order is None else tuple(order)
+    if any(not isinstance(extent, int) or extent < 1 for extent in shape):
+        raise CompilationError(f"a register tile has extents of at least 1, found shape {shape}")
+    if sorted(order) != list(range(len(shape))):
+        raise CompilationError(f"order= lists the {len(shape)} dimensions once each, fastest first, found {order}")
+    if vec < 1:
+        raise CompilationError(f"vec= counts elements, at least 1, found {vec}")
+    _check_threads(threads)
+    return _blocked(shape, threads, vec, order)
+
+
+def _check_threads(threads: int) -> None:
+    if threads < 1 or (threads % LANES if threads > LANES else threads & (threads - 1)):
+        raise CompilationError(
+            f"a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes, found {threads} threads")
+
+
+def _spread(pieces: list[int], threads: int) -> tuple[int, ...]:
+    """How many threads stand along each dimension, given fastest first.
+
+    Powers of two, except that an odd factor of the number of warps may go whole to one dimension.
+    """
+    power = threads & -threads
+    odd = threads // power
+    floor = min(NEIGHBOURS, power, _power_above(pieces[0])) if pieces else 1
+    best = None
+    for split in _splits(power, [_power_above(n) for n in pieces]):
+        if split and split[0] < floor:
+            continue
+        for odd_dim in (range(-1, len(split)) if odd > 1 else (-1,)):
+            counts = tuple(n * odd if dim == odd_dim else n for dim, n in enumerate(split))
+            if odd_dim >= 0 and split[odd_dim] >= pieces[odd_dim]:
+                continue
+            registers = prod(-(-n // count) for n, count in zip(pieces, counts))
+            cost = (registers, prod(counts), tuple(-count for count in counts))
+            if best is None or cost < best[0]:
+                best = cost, counts
+    return best[1]
+
+
+def _splits(power: int, limits: list[int]):
+    """All tuples of powers of two within `limits` whose product is at most `power`."""
+    if not limits:
+        yield ()
+        return
+    count = 1
+    while count <= min(power, limits[0]):
+        for rest in _splits(power // count, limits[1:]):
+            yield (count, *rest)
+        count *= 2
+
+
+def _power_above(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _layout(dims, replicas=()) -> TileLayout:
+    """The dims' shards as one layout in canonical form: equal maps are equal register layouts."""
+    return TileLayout([s for dim in dims for s in dim if s[0] != 1], replicas).canonicalize()
+
+
+# ---- changing one -------------------------------------------------------------------------------
+
+
+def collapse(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
+    """The layout of a tile reduced to extent 1 along `dim`: (layout, domain).
+
+    What each thread held along `dim` becomes one register; the threads along it all hold the result.
+    """
+    dims, domain, dim = _dims(layout, domain, dim)
+    replicas = layout.replicas + tuple(s for s in dims[dim] if s[2] != REG)
+    dims[dim] = ()
+    dense, reached = {0: 0}, 1
+    for stride, extent in sorted((s[1], s[0]) for part in dims for s in part if s[2] == REG and s[1]):
+        dense[stride] = reached
+        reached *= extent
+    dims = [[(e, dense[stride], REG) if along == REG else (e, stride, along) for e, stride, along in part]
+            for part in dims]
+    return _layout(dims, replicas), (*domain[:dim], 1, *domain[dim + 1:])
+
+
+def drop_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
+    """The same tile without a dimension of extent 1: (layout, domain)."""
+    _, domain, dim = _dims(layout, domain, dim)
+    if domain[dim] != 1:
+        raise CompilationError(f"dimension {dim} of domain {domain} has extent {domain[dim]}: only 1 can be dropped")
+    return layout, (*domain[:dim], *domain[dim + 1:])
+
+
+def insert_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
+    """The same tile with a new dimension of extent 1 at position `dim`: (layout, domain)."""
+    domain = tuple(domain)
+    if not -len(domain) - 1 <= dim <= len(domain):
+        raise CompilationError(f"no dimension {dim} can be inserted into domain {domain}")
+    dim = dim + len(domain) + 1 if dim < 0 else dim
+    return layout, (*domain[:dim], 1, *domain[dim:])
+
+
+def _dims(layout: TileLayout, domain, dim: int) -> tuple[list, tuple, int]:
+    domain = tuple(domain)
+    if not -len(domain) <= dim < len(domain):
+        raise CompilationError(f"domain {domain} has no dimension {dim}")
+    return list(layout.dims(domain)), domain, dim % len(domain)
+
+
+def reg_count(layout: TileLayout) -> int:
+    """Registers per thread, in elements."""
+    return prod(extent for extent, stride, along in layout.shards if along == REG and stride)
+
+
+# ---- tensor-core fragments ----------------------------------------------------------------------
+
+# (rows, columns) of the fragment of one warp instruction, shards outermost first; lane = 4 * group +
+# thread in group. PTX ISA, "Matrix Fragments for mma.<shape>" (9.7.14.5); registers as the manual
+# numbers them. m16n8k8 is the tf32 one, m8n8k4 the f64 one.
+_C16 = (((2, 2, REG), (8, 4, LANE)),               ((4, 1, LANE), (2, 1, REG)))
+_MMA = {
+    "m16n8k16": {"a": (((2, 2, REG), (8, 4, LANE)),              ((2, 4, REG), (4, 1, LANE), (2, 1, REG))),
+                 "b": (((2, 2, REG), (4, 1, LANE), (2, 1, REG)), ((8, 4, LANE),)),
+                 "c": _C16},
+    "m16n8k8":  {"a": (((2, 1, REG), (8, 4, LANE)),              ((2, 2, REG), (4, 1, LANE))),
+                 "b": (((2, 1, REG), (4, 1, LANE)),              ((8, 4, LANE),)),
+                 "c": _C16},
+    "m16n8k32": {"a": (((2, 4, REG), (8, 4, LANE)),              ((2, 8, REG), (4, 1, LANE), (4, 1, REG))),
+                 "b": (((2, 4, REG), (4, 1, LANE), (4, 1, REG)), ((8, 4, LANE),)),
+                 "c": _C16},
+    "m8n8k4":   {"a": (((8, 4, LANE),),                          ((4, 1, LANE),)),
+                 "b": (((4, 1, LANE),),                          ((8, 4, LANE),)),
+                 "c": (((8, 4, LANE),),                          ((4, 1, LANE), (2, 1, REG)))},
+}
+
+# (rows, columns) of one tcgen05.ld/st atom, columns of 32 bits. PTX ISA, "Data Movement Shape" (9.7.16.2.3).
+_TCGEN05 = {
+    "32x32b":  (((32, 1, LANE),),              ()),
+    "16x64b":  (((2, 1, LANE), (8, 4, LANE)),  ((2, 2, LANE),)),
+    "16x128b": (((2, 1, REG), (8, 4, LANE)),   ((4, 1, LANE),)),
+    "16x256b": (((2, 2, REG), (8, 4, LANE)),   ((4, 1, LANE), (2, 1, REG))),
+}
+
+
+def mma_fragment(kind: str, operand: str, shape, warps=(1, 1)) -> tuple[TileLayout, tuple[int, int]]:
+    """An operand of warp-level ``mma.sync``: (layout, domain).
+
+    `kind` is m16n8k16 (16-bit), m16n8k8 (tf32), m16n8k32 (8-bit) or m8n8k4 (f64); `operand` is "a" of
+    `shape` (M, K), "b" of (K, N), "c" or "d" of (M, N), padded up to whole instructions. `warps` (m, n)
+    each own a contiguous block of C, warp m * warps[1] + n; A is replicated over n, B over m. Registers
+    go instruction by instruction, k fastest in A and B, n fastest in C: a 16-bit C of m16n8k16 *is* the
+    A of a following product.
+    """
+    operand = "c" if operand in ("d", "D") else operand.lower()
+    if kind not in _MMA or operand not in _MMA[kind]:
+        raise CompilationError(f"mma fragments are a, b, c or d of {', '.join(_MMA)}, found {operand!r} of {kind!r}")
+    shape, warps = tuple(shape), tuple(warps)
+    if len(shape) != 2 or len(warps) != 2 or min(shape + warps) < 1:
+        raise CompilationError(f"an mma operand has two extents and two counts of warps, found {shape} and {warps}")
+    tile = _MMA[kind][operand]
+    owners = (warps[0] if operand in "ac" else 1, warps[1] if operand in "bc" else 1)
+    counts = [-(-extent // (_count(part) * owner)) for extent, part, owner in zip(shape, tile, owners)]
+    registers = _count(tile[0], REG) * _count(tile[1], REG)
+    steps = (registers, registers * counts[0]) if operand == "b" else (registers * counts[1], registers)
+    dims = [((owner, stride, WARP), (count, step, REG), *part)
+            for owner, stride, count, step, part in zip(owners, (warps[1], 1), counts, steps, tile)]
+    replicas = ((warps[0] // owners[0], warps[1], WARP), (warps[1] // owners[1], 1, WARP))
+    replicas = {"a": replicas[1:], "b": replicas[:1], "c": ()}[operand]
+    return _layout(dims, replicas), tuple(_count(dim) for dim in dims)
+
+
+def wgmma_accumulator(m: int, n: int, warpgroups: int = 1) -> tuple[TileLayout, tuple[int, int]]:
+    """The accumulator D of ``wgmma`` over an (m, n) tile: (layout, domain).
+
+    PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16" (9.7.15.5.1): each warp of a warpgroup
+    holds 16 of 64 rows as mma.m16n8k16 does. Each warpgroup owns a contiguous block of rows.
+    """
+    return _wgmma(m, n, _C16, warpgroups)
+
+
+def wgmma_a_registers(m: int, k: int, bits: int, warpgroups: int = 1) -> tuple[TileLayout, tuple[int, int]]:
+    """The A operand of ``wgmma`` from registers, elements of `bits` (8, 16 or 32) bits: (layout, domain).
+
+    PTX ISA, "Register Fragments for wgmma.mma_async" (9.7.15.5.1): m64nNk32, k16 and k8.
+    """
+    kind = {32: "m16n8k8", 16: "m16n8k16", 8: "m16n8k32"}.get(bits)
+    if kind is None:
+        raise CompilationError(f"wgmma takes A from registers in elements of 8, 16 or 32 bits, found {bits}")
+    return _wgmma(m, k, _MMA[kind]["a"], warpgroups)
+
+
+def _wgmma(rows: int, columns: int, tile, warpgroups: int) -> tuple[TileLayout, tuple[int, int]]:
+    width = _count(tile[1])
+    if warpgroups < 1 or rows < 1 or columns < 1 or rows % (64 * warpgroups) or columns % width:
+        raise CompilationError(f"a wgmma fragment over {warpgroups} warpgroup(s) has a multiple of {64 * warpgroups} "
+                               f"rows and of {width} columns, found ({rows}, {columns})")
+    registers = _count(tile[0], REG) * _count(tile[1], REG)
+    steps, tiles = columns // width, rows // (64 * warpgroups)
+    dims = (((warpgroups, 4, WARP), (tiles, registers * steps, REG), (4, 1, WARP), *tile[0]),
+            ((steps, registers, REG), *tile[1]))
+    return _layout(dims), (rows, columns)
+
+
+def tcgen05_registers(atom: str, rows: int, columns: int, bits: int = 32) -> tuple[TileLayout, tuple[int, int]]:
+    """What ``tcgen05.ld`` of an (rows, columns) tile gives to the four warps of a warpgroup: (layout, domain).
+
+    `atom` is 32x32b (128 rows), 16x64b, 16x128b or 16x256b (128 rows in two issues, or 64). `columns`
+    counts elements of `bits` bits, packed in 32-bit registers. PTX ISA, "Data Movement Shape" (9.7.16.2.3).
+    """
+    if atom not in _TCGEN05:
+        raise CompilationError(f"tcgen05.ld has the shapes {', '.join(_TCGEN05)}, found {atom!r}")
+    tile, packed = _TCGEN05[atom], 32 // bits if bits in (8, 16, 32) else 0
+    height, width = _count(tile[0]), _count(tile[1]) * packed
+    if not packed or rows not in (128, 4 * height) or columns < 1 or columns % width:
+        raise CompilationError(f"tcgen05.ld {atom} of elements of 8, 16 or 32 bits takes {4 * height} or 128 rows and "
+                               f"whole repetitions, found ({rows}, {columns}) of {bits} bits")
+    registers, steps = _count(tile[0], REG) * _count(tile[1], REG), columns // width
+    wide = [tuple((e, s * packed if along == REG else s, along) for e, s, along in part) for part in tile]
+    dims = (((4, 1, WARP), (rows // (4 * height), registers * steps * packed, REG), *wide[0]),
+            ((steps, registers * packed, REG), *wide[1], (packed, 1, REG)))
+    return _layout(dims), (rows, columns)
+
+
+def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
+    """Where ``tcgen05.mma`` keeps an accumulator in tensor memory, by the datapath's letter.
+
+    PTX ISA, "Data Path Layout Organization" (9.7.16.10.5), as one CTA sees it: A (M=256 over two CTAs)
+    and D (M=128) hold 128 rows; F (M=64) and C (M=128 over two CTAs, sparse) 64 rows, 16 per warp, from
+    lane 16 * `sub`; E (M=64, .ws) and B (M=128 over two CTAs) 64 rows with the column halves one above
+    the other; G (M=32, .ws) 32 rows with the column quarters so.
+    """
+    lane, column = axis.TLane, axis.TCol
+    folds = {"B": 2, "E": 2, "G": 4}.get(datapath, 1)
+    subs = (0, 1) if datapath in ("C", "F") else (0,)
+    if datapath not in tuple("ABCDEFG") or columns < 1 or columns % folds or sub not in subs:
+        raise CompilationError(f"no tensor memory layout {datapath!r} of {columns} columns with sub={sub}")
+    if datapath in "AD":
+        return TileLayout([(128, 1, lane), (columns, 1, column)])
+    if datapath in "CF":
+        return TileLayout([(4, 32, lane), (16, 1, lane), (columns, 1, column)], offset={lane: 16 * sub})
+    rows = 128 // folds
+    return TileLayout([(rows, 1, lane), (folds, rows, lane), (columns // folds, 1, column)])
+
+
+def _count(part, along=None) -> int:
+    return prod(s[0] for s in part if along in (None, s[2]))
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def thread_table(layout: TileLayout, domain, threads: int):
+    """Which element each thread holds: an int array [threads, registers] of flat indices into the domain.
+
+    Read-only. Replicas hold the same indices.
+    """
+    return _thread_table(layout, tuple(domain), threads)
+
+
+@lru_cache(maxsize=128)
+def _thread_table(layout: TileLayout, domain: tuple, threads: int):
+    import numpy
+
+    _check_threads(threads)
+    thread, register = _owner_table(layout, domain)
+    table = numpy.full((threads, reg_count(layout)), -1, dtype=numpy.int64)
+    if layout.span(LANE) > min(threads, LANES) or layout.span(WARP) > max(threads // LANES, 1):
+        raise CompilationError(f"{layout} needs {layout.span(WARP)} warps of {layout.span(LANE)} lanes, "
+                               f"its scope has {threads} threads")
+    for steps in product(*(range(extent) for extent, _, _ in layout.replicas)):
+        away = sum(i * s[1] * (LANES if s[2] == WARP else 1) for i, s in zip(steps, layout.replicas))
+        table[thread + away, register] = numpy.arange(len(thread))
+    if (table < 0).any():
+        raise CompilationError(f"{layout} leaves some of {threads} threads without elements")
+    table.setflags(write=False)
+    return table
+
+
+def owner_table(layout: TileLayout, domain):
+    """Who holds each element of the flat domain: two read-only int arrays (thread, register), of the first replica."""
+    return _owner_table(layout, tuple(domain))
+
+
+@lru_cache(maxsize=128)
+def _owner_table(layout: TileLayout, domain: tuple):
+    import numpy
+
+    size = prod(domain)
+    if size != layout.size() or any(along not in (REG, LANE, WARP) for along in layout.axes):
+        raise CompilationError(f"{layout} is not a register layout of domain {domain}")
+    held = layout.apply(numpy.arange(size), shape=(size,))
+    thread = held.get(WARP, 0) * LANES + held.get(LANE, 0)
+    arrays = tuple(numpy.broadcast_to(numpy.asarray(values, dtype=numpy.int64), (size,))
+                   for values in (thread, held.get(REG, 0)))
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
