@@ -117,9 +117,9 @@ done:
 
 
 def test_accesses_without_an_alignment_get_that_of_their_type():
-    body = "%v = load <4 x float>, ptr addrspace(1) %p\nstore <4 x float> %v, ptr addrspace(1) %p\n"
+    body = "%v = load <4 x float>, ptr addrspace(1) %p\n%w = fneg <4 x float> %v\nstore <4 x float> %w, ptr addrspace(1) %p\n"
     assert "st.global.v4.b32" in llvm.to_ptx(kernel(body), "sm_90a")
-    body = "%v = load i64, ptr addrspace(1) %p\nstore i64 %v, ptr addrspace(1) %p\n"
+    body = "%v = load i64, ptr addrspace(1) %p\n%w = add i64 %v, 1\nstore i64 %w, ptr addrspace(1) %p\n"
     assert "st.global.b64" in llvm.to_ptx(kernel(body), "sm_90a")
 
 
