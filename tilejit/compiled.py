@@ -1,0 +1,95 @@
+"""A compiled kernel and what it tells: every stage's text, the copies' paths, the resources, the warnings."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from typing import Any
+
+from .compile import Code, CopyRecord, Lowered, assemble_graph, graph_key
+
+
+@dataclass
+class CompiledKernel:
+    """The machine code of one version of a kernel, with everything that led to it.
+
+    `registers` per thread, `spills` and `shared_bytes` in bytes; `compile_time` in seconds per stage.
+    """
+
+    name: str
+    target: str
+    signature: str
+    key: str
+    graph: str
+    llvm_ir: str
+    ptx: str
+    cubin: bytes | None
+    registers: int
+    spills: int
+    shared_bytes: int
+    assembler: str
+    copies: tuple[CopyRecord, ...]
+    tensor_maps: tuple
+    warnings: tuple
+    compile_time: dict[str, float]
+    recipe: dict[str, Any] = field(repr=False, default_factory=dict)
+    function: Any = field(repr=False, default=None)  # the loaded function, per device
+
+    def sass(self) -> str:
+        """The machine code as text. ToolchainError without the disassembler (``pip install nvidia-cuda-nvdisasm``)."""
+        from .toolchain.disassembler import sass
+        return sass(self.cubin)
+
+    def explain(self) -> str:
+        """The choices and resources as text for a person."""
+        lines = [f"{self.name} for {self.target}: {self.registers} registers, {self.shared_bytes} bytes of shared memory"
+                 + (f", {self.spills} bytes spilled" if self.spills else "")]
+        for copy in self.copies:
+            lines.append(f"  line {copy.line}: {copy.source}")
+            lines.append(f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
+                         f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes")
+            lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
+        for m in self.tensor_maps:
+            lines.append(f"  tensor map of {m['argument']}: box {m['box']}, swizzle {m['swizzle']}, made on the {m['origin']}")
+        lines += [f"  warning: {w}" for w in self.warnings]
+        times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
+        return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.explain())}</pre>"
+
+
+def _article(scope: str) -> str:
+    return "the CTA" if scope == "cta" else f"a {scope}"
+
+
+def recipe_of(lowered: Lowered, code: Code) -> dict[str, Any]:
+    """What a launch needs, as plain data."""
+    launch = lowered.graph.launch
+    return {"name": lowered.graph.name, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
+            "shared": lowered.graph.shared_bytes, "pdl": launch.pdl, "params": code.params, "maps": code.maps,
+            "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
+
+
+def compile_lowered(lowered: Lowered, bound, source) -> CompiledKernel:
+    """Code for a lowered kernel."""
+    code = assemble_graph(lowered)
+    a = code.assembled
+    return CompiledKernel(
+        name=lowered.graph.name, target=lowered.graph.target, signature=signature_text(bound), key=graph_key(lowered.graph),
+        graph=code.graph, llvm_ir=code.llvm_ir, ptx=code.ptx, cubin=a.cubin, registers=a.registers, spills=a.spill_bytes,
+        shared_bytes=lowered.graph.shared_bytes, assembler=a.assembler, copies=lowered.copies, tensor_maps=tuple(code.maps),
+        warnings=tuple(map(str, lowered.warnings)) + tuple(a.notes), compile_time=code.seconds, recipe=recipe_of(lowered, code))
+
+
+def signature_text(bound) -> str:
+    """The arguments' kinds and the constants' values, as text."""
+    parts = []
+    for name, value in bound.values.items():
+        if name in bound.constants:
+            parts.append(f"{name}={value!r}")
+        elif hasattr(value, "dtype"):
+            parts.append(f"{name}: {value.dtype}[{', '.join('?' * len(value.shape))}]")
+        else:
+            parts.append(f"{name}: {type(value).__name__}")
+    return ", ".join(parts)

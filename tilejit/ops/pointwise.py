@@ -1,0 +1,186 @@
+"""The names of elementwise functions with several operands, and what the compiler is told or asked in passing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin
+from ..ir.op import op
+from ..types import Scalar, Tile, bool_, dtype_of, float32
+from . import elementwise as ew
+from . import math as elementary
+from .language import as_condition, binary, broadcast_shape, common_dtype, converted, float_operand, matched, number, spread
+
+
+@builtin
+def where(g: Builder, condition, x, y):
+    """`x` where `condition` holds, else `y`, broadcast together and promoted to one dtype."""
+    test = as_condition(g, condition)
+    dtype = common_dtype(g, x, y)
+    shape = broadcast_shape(g, number(g, test), number(g, x), number(g, y))
+    return g.call(ew.select, spread(g, test, shape), spread(g, converted(g, x, dtype), shape), spread(g, converted(g, y, dtype), shape))
+
+
+def _extreme(which):
+    def call(g: Builder, x, y):
+        if all(isinstance(v, (int, float)) for v in (x, y)):
+            return max(x, y) if which is ew.maximum else min(x, y)
+        dtype = common_dtype(g, x, y)
+        dtype = float32 if dtype.is_float and dtype.bits == 8 else dtype
+        return g.call(which, *matched(g, x, y, dtype=dtype))
+    call.__name__, call.__doc__ = which.name, f"{which.__doc__} Operands are promoted and broadcast."
+    return builtin(call)
+
+
+maximum, minimum = _extreme(ew.maximum), _extreme(ew.minimum)
+
+
+@builtin
+def clip(g: Builder, x, low, high):
+    """`x` limited to `low` to `high`; NaN stays."""
+    return minimum.function(g, maximum.function(g, x, low), high)
+
+
+def abs_(g: Builder, x):
+    """The absolute value; the most negative integer stays."""
+    if isinstance(x, (int, float)):
+        return abs(x)
+    t = number(g, x)
+    return x if t.dtype.kind == "bool" else g.call(ew.abs_, converted(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x)
+
+
+abs_.__name__ = "abs"
+abs = builtin(abs_)
+
+
+@builtin
+def fma(g: Builder, x, y, z):
+    """``x * y + z`` of floats with one rounding."""
+    dtype = common_dtype(g, x, y, z)
+    dtype = dtype if dtype.is_float and dtype.bits > 8 else float32
+    return g.call(elementary.fma, *matched(g, x, y, z, dtype=dtype))
+
+
+@builtin
+def isnan(g: Builder, x):
+    """Whether each element is NaN."""
+    return g.call(elementary.isnan, float_operand(g, x))
+
+
+@builtin
+def cast(g: Builder, x, dtype):
+    """`x` as `dtype`. Floats round to nearest even; to float8 they saturate; to integers they truncate and saturate."""
+    return converted(g, x, dtype_of(dtype)) if not isinstance(x, (int, float)) else g.call(ew.cast, g.operand(x), dtype=dtype_of(dtype))
+
+
+@builtin
+def cdiv(g: Builder, a, b):
+    """``a / b`` rounded up, of integers; a constant if both are."""
+    if isinstance(a, int) and isinstance(b, int):
+        if b == 0:
+            raise g.error("cdiv divides by zero")
+        return -(-a // b)
+    return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
+
+
+# -- facts and checks ------------------------------------------------------------------------------------------------------
+
+@op("syncs")
+def assumed(condition):
+    """The kernel's promise that `condition` holds."""
+
+
+@assumed.infer
+def _(g, condition):
+    return None
+
+
+@assumed.simulate
+def _(m, call, condition):
+    if not np.all(condition | ~m.active):
+        m.assertion("the fact that tile.assume promises does not hold", ~np.all(condition | ~m.active, axis=1))
+
+
+@assumed.emit
+def _(e, call, condition):
+    e.declare("declare void @llvm.assume(i1)")
+    e.stmt(f"call void @llvm.assume(i1 {condition.text})")
+
+
+@builtin
+def assume(g: Builder, fact):
+    """Promise a fact (a bool scalar): the compiler trusts it, the simulator checks it.
+
+    ``tile.assume(n % 16 == 0)`` makes 16 a known divisor of `n`.
+    """
+    if isinstance(fact, bool):
+        if not fact:
+            raise g.error("the assumed fact is false")
+        return
+    if not isinstance(type_of(fact), Scalar) or type_of(fact).dtype != bool_:
+        raise g.error(f"assume takes a bool scalar, not {describe(fact)}")
+    g.call(assumed, fact)
+
+
+@op("syncs", attrs=("message",))
+def assert_(condition, message):
+    """Stop the kernel where `condition` is false."""
+
+
+@assert_.infer
+def _(g, condition, message):
+    return None
+
+
+@assert_.simulate
+def _(m, call, condition):
+    axes = tuple(range(1, condition.ndim))
+    failed = ~np.all(condition | ~m.active if condition.ndim == 2 else condition, axis=axes)
+    if failed.any():
+        m.assertion(call.attrs["message"] or "assertion failed", failed)
+
+
+@assert_.emit
+def _(e, call, condition):
+    """``trap`` in the threads that hold a false element; without a trap the branch costs one instruction."""
+    t = type_of(call.args[0])
+    parts = condition if isinstance(condition, list) else [condition]
+    for r, value in enumerate(parts):
+        ghost = e.ghost(t, r) if isinstance(t, Tile) else None
+        false = e.ins(f"xor i1 {value.text}, true", bool_)
+        e.asm("@$0 trap;", [], [e.all_of([false, ghost]) if ghost is not None else false])
+
+
+@builtin
+def device_assert(g: Builder, condition, message=""):
+    """Stop the kernel with an error if `condition` (a bool, or each element of a bool tile) is false.
+
+    On the simulator the error names the line and the CTA; on the GPU the launch fails at its next synchronisation.
+    """
+    if not isinstance(message, str):
+        raise g.error("an assertion's message is a plain string")
+    g.call(assert_, as_condition(g, condition), message=message)
+
+
+# -- holding the compiler to a choice ------------------------------------------------------------------------------------------
+
+class ExpectVariant:
+    """``with tile.expect_variant("tma"):`` inside a kernel."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def tile_enter(self, g: Builder):
+        self.outer, g.expected_variant = g.expected_variant, self.name
+
+    def tile_exit(self, g: Builder):
+        g.expected_variant = self.outer
+
+
+@builtin
+def expect_variant(g: Builder, name):
+    """A block in which every copy_async must be lowered as the variant `name`; a compile error otherwise."""
+    if not isinstance(name, str):
+        raise g.error(f"a variant is named by a string, not {describe(name)}")
+    return ExpectVariant(name)
