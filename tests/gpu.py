@@ -46,9 +46,8 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
     else:
         place = [inspect.getsourcefile(work), work.__name__, arguments]
         command = [sys.executable, "-c", _CALL, json.dumps(place)]
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-                               env=dict(os.environ, PYTHONPATH=path), start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=_environment(), start_new_session=True)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -58,6 +57,11 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
     if process.returncode:
         pytest.fail(f"the child ended with {process.returncode}\n{output[-3000:]}{errors[-6000:]}", pytrace=False)
     return output
+
+
+def _environment() -> dict[str, str]:
+    """The child imports what this process would."""
+    return dict(os.environ, PYTHONPATH=os.pathsep.join([*filter(None, sys.path), os.getcwd(), str(ROOT)]))
 
 
 def in_child(timeout: float = 60.0):
@@ -87,8 +91,8 @@ def gpu_targets() -> tuple[str, ...]:
         return ()
     program = ("from tilejit.runtime import driver\n"
                "print(*(driver.target(i) for i in range(driver.device_count())) if driver.available() else ())")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=ROOT,
-                          env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)])))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120,
+                          env=_environment())
     return tuple(done.stdout.split()) if done.returncode == 0 else ()
 
 
