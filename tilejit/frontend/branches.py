@@ -1,0 +1,226 @@
+"""Conditions: the branch that is known while compiling, or an If node whose results are the names that differ."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from ..ir.builder import describe, type_of
+from ..ir.graph import Block, Call, If, Operand, Value
+from ..ops import language
+from ..types import Scalar, Tile
+from . import joins
+from .joins import Clash, is_runtime
+from .names import RESULT, Entry, Undefined, leaves_early
+from .scopes import absent, meant_by, misfit
+from .walker import Branch, Walker, expression, is_cell, runtime, statement, where
+
+CHOSEN = "value of the expression"  # the name under which branches hand over an expression's value
+
+
+def truth(w: Walker, x: Any) -> bool | Value:
+    """A condition: a Python bool if it is known while compiling, else a scalar of the graph."""
+    if isinstance(x, joins.Const):
+        x = x.value
+    if not is_runtime(x):
+        if isinstance(x, tuple) and runtime(x) or joins.is_record(type(x)):
+            raise w.error("a tuple is no condition; compare its elements")
+        return bool(x)
+    t = type_of(x)
+    if isinstance(t, Tile):
+        raise w.error(f"a condition is one scalar, not {describe(x)}; choose element by element with tile.where, "
+                      "or reduce it with tile.any or tile.all")
+    if not isinstance(t, Scalar):
+        raise w.error(f"{describe(x)} is no condition")
+    return language.as_condition(w.g, x)
+
+
+# -- if ----------------------------------------------------------------------------------------------------------------
+
+@statement(ast.If)
+def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
+    """An `if` statement. Returns whether `rest`, the statements after it, was walked too."""
+    test = truth(w, w.value(node.test))
+    if isinstance(test, bool):
+        w.statements((node.body if test else node.orelse) + rest)
+        return True
+    spec = meant_by(w.g, test) if not node.orelse and not leaves_early(node.body) else None
+    if spec is not None and misfit(w.g, spec) is None:
+        nobody = absent(w.g, spec)
+        if nobody is not None:
+            w.g.warn(f"this condition never holds: {nobody}")
+            return False
+        from .scoping import run_scope
+        run_scope(w, spec, node.body)
+        return False
+    return _run_time_if(w, node, test, rest)
+
+
+def _run_time_if(w: Walker, node: ast.If, test: Value, rest: list[ast.stmt]) -> bool:
+    with w.partial_on(test):
+        then = w.collect(lambda: w.statements(node.body))
+        orelse = w.collect(lambda: w.statements(node.orelse + rest if then.dead else node.orelse))
+        consumed = then.dead
+        if orelse.dead and not then.dead:
+            w.resume(then, lambda: w.statements(rest))
+            consumed = True
+    join_branches(w, test, then, orelse)
+    return consumed
+
+
+def either(w: Walker, test: Operand, then_body: Callable[[], None], else_body: Callable[[], None]) -> None:
+    """An If node whose branches are walked by two functions."""
+    with w.partial_on(test):
+        then, orelse = w.collect(then_body), w.collect(else_body)
+    join_branches(w, test, then, orelse)
+
+
+# -- what the names hold afterwards --------------------------------------------------------------------------------------
+
+def join_branches(w: Walker, test: Value, then: Branch, orelse: Branch) -> None:
+    """Append the If node of two walked branches; names that differ between them become its results."""
+    plans: dict[Any, joins.Join] = {}
+    sides: dict[Any, tuple[Any, Any]] = {}
+    names = {n: None for n in (*then.env, *orelse.env) if then.env.get(n) is not orelse.env.get(n)}
+    for name in names:
+        a, b = then.env.get(name), orelse.env.get(name)
+        plan, x, y = _join_name(w, name, a, b, test)
+        if isinstance(plan, Clash):
+            w.put(name, Undefined(plan.why), _home(w, a, b))
+        else:
+            plans[name], sides[name] = plan, (x, y)
+    then_yields = _yields(w, then, plans, {n: s[0] for n, s in sides.items()})
+    else_yields = _yields(w, orelse, plans, {n: s[1] for n, s in sides.items()})
+    results = []
+    for name, plan in plans.items():
+        values = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
+        results += values
+        w.put(name, joins.rebuild(plan, iter(values)), _home(w, then.env.get(name), orelse.env.get(name)))
+    w.g.append(If(test, Block(tuple(then.nodes), then_yields), Block(tuple(orelse.nodes), else_yields), tuple(results), w.g.loc))
+
+
+def _join_name(w: Walker, name: Any, a: Entry | None, b: Entry | None, test: Value) -> tuple[joins.Join, Any, Any]:
+    """How a name is joined, and what each branch brings for it."""
+    lacks = [e is None or isinstance(e.value, Undefined) for e in (a, b)]
+    if is_cell(name):
+        initial = w.g.cells.initial[name[1]]
+        a, b = a or Entry(initial, w.g.loc, w.home), b or Entry(initial, w.g.loc, w.home)
+    elif any(lacks) and not all(lacks) and name == RESULT:
+        return _one_sided(w, a, b, lacks[0], test)
+    elif any(lacks):
+        return Clash(_why_lacking(a, b)), None, None
+    a.read = b.read = True
+    plan = joins.join(a.value, b.value)
+    if isinstance(plan, Clash):
+        seen = where("on one way", a.loc) + where("on the other", b.loc)
+        return Clash(f"{plan.why}, after a condition that is decided at run time{seen}"), None, None
+    return _bounded(w, plan, test), a.value, b.value
+
+
+def _why_lacking(a: Entry | None, b: Entry | None) -> str:
+    """Why a name that one branch lacks holds nothing."""
+    for entry in (a, b):
+        if entry is not None and isinstance(entry.value, Undefined):
+            return entry.value.why
+    return "may be undefined: only one branch of a run-time condition assigns it; assign it before" + where("assigned", (a or b).loc)
+
+
+def _one_sided(w: Walker, a: Entry | None, b: Entry | None, first_lacks: bool, test: Value):
+    """A function's result that one branch has returned already; the other's threads replace it later."""
+    value = (b if first_lacks else a).value
+    plan = joins.pending(value)
+    if isinstance(plan, Clash):
+        return Clash(plan.why), None, None
+    filler = joins.filler(plan)
+    return (_bounded(w, plan, test), filler, value) if first_lacks else (_bounded(w, plan, test), value, filler)
+
+
+def _bounded(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
+    uniform = type_of(test).uniform
+    if uniform < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
+        return Clash(f"is a register tile of the {w.g.scope.kind}, and the condition on {test.name} that changes it differs "
+                     "between its threads; choose element by element with tile.where")
+    return joins.cap(plan, uniform)
+
+
+def _yields(w: Walker, branch: Branch, plans: dict, values: dict) -> tuple[Operand, ...]:
+    with w.g.reopened(branch.nodes):
+        return tuple(o for name, plan in plans.items() for o in joins.flatten(plan, values[name], w.coerce))
+
+
+def _home(w: Walker, a: Entry | None, b: Entry | None):
+    homes = [e.home for e in (a, b) if e is not None]
+    return homes[0] if all(h is homes[0] for h in homes) else w.home
+
+
+def graph_name(name: Any) -> str:
+    """A value's name in the graph."""
+    name = str(name[1][-1] if isinstance(name[1], tuple) else name[1]) if is_cell(name) else name
+    return {RESULT: "result", CHOSEN: "chosen"}.get(name, name.partition(" ")[0])
+
+
+# -- expressions ---------------------------------------------------------------------------------------------------------
+
+@expression(ast.IfExp)
+def conditional(w: Walker, node: ast.IfExp) -> Any:
+    """``a if test else b``: both are computed only where nothing but their value depends on it."""
+    test = truth(w, w.value(node.test))
+    if isinstance(test, bool):
+        return w.value(node.body if test else node.orelse)
+    return choose(w, test, lambda: w.value(node.body), lambda: w.value(node.orelse))
+
+
+def choose(w: Walker, test: Value, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
+    """The value that one of two functions brings, by a run-time condition."""
+    either(w, test, lambda: w.put(CHOSEN, then()), lambda: w.put(CHOSEN, orelse()))
+    entry = w.frame.env.pop(CHOSEN)
+    if isinstance(entry.value, Undefined):
+        raise w.error(f"the expression {entry.value.why}")
+    return entry.value
+
+
+@expression(ast.BoolOp)
+def bool_op(w: Walker, node: ast.BoolOp) -> Any:
+    """``and``, ``or``. What follows a compile-time operand that decides is not walked."""
+    word = "and" if isinstance(node.op, ast.And) else "or"
+    result = w.value(node.values[0])
+    for operand in node.values[1:]:
+        if not is_runtime(result):
+            decided = bool(result) == (word == "or")
+            if decided:
+                return result
+            result = w.value(operand)
+            continue
+        result = only_if(w, word, result, lambda: w.value(operand))
+    return result
+
+
+def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any]) -> Any:
+    """``left and right()``, ``left or right()`` of a run-time `left`: what `right` does is done only where `left` does
+    not decide, unless it only computes."""
+    left = _side(w, word, left)
+    if isinstance(left, bool):
+        return left if left == (word == "or") else right()
+    with w.partial_on(left):
+        branch = w.collect(lambda: w.put(CHOSEN, right()))
+    entry = branch.env.pop(CHOSEN)
+    changed = any(w.frame.env.get(n) is not e for n, e in branch.env.items())
+    if not changed and all(isinstance(n, Call) and n.op.effect == "pure" for n in branch.nodes):
+        w.g.blocks[-1].extend(branch.nodes)
+        condition = _side(w, word, entry.value)
+        if isinstance(condition, bool):
+            return left if condition == (word == "and") else condition
+        return language.logical(w.g, word, left, condition)
+    with w.partial_on(left):
+        w.resume(branch, lambda: w.put(CHOSEN, language.as_condition(w.g, entry.value)))
+        decided = w.collect(lambda: w.put(CHOSEN, word == "or"))
+    then, orelse = (branch, decided) if word == "and" else (decided, branch)
+    join_branches(w, left, then, orelse)
+    return w.frame.env.pop(CHOSEN).value
+
+
+def _side(w: Walker, word: str, x: Any) -> bool | Value:
+    if isinstance(type_of(x), Tile):
+        raise w.error(f"`{word}` takes scalars; for tiles write a {'&' if word == 'and' else '|'} b")
+    return truth(w, x)

@@ -1,0 +1,83 @@
+"""Building a kernel's typed graph from its source and what is known of its arguments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CompilationError
+from ..ir.builder import Builder, Facts
+from ..ir.graph import Block, Graph, Launch, Value
+from ..types import Buffer, Scalar, Uniformity
+from . import branches, expressions, loops, scoping, statements  # noqa: F401 - they register what each kind of syntax does
+from .calls import run
+from .captures import Capture
+from .names import Frame
+from .prune import prune
+from .source import MISSING, Source
+from .static import PRINTED
+from .walker import Home, Walker
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel's graph, what its author should know, and the values of the code around it that were read."""
+
+    graph: Graph
+    warnings: tuple
+    captured: tuple[Capture, ...]
+
+
+ParamSpec = tuple  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
+
+
+def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, launch: Launch, facts: Facts) -> Built:
+    """The typed graph of a kernel. `arguments` says of each parameter whether it is a buffer (with its type), a scalar
+    (with its dtype, and whether it is weak) or a compile-time value; parameters left out take their defaults."""
+    g = Builder(target, launch, facts)
+    home = Home()
+    w = Walker(g, Frame(source, {}, home), home)
+    g.loc = source.loc(source.tree)
+    params = _parameters(w, source, arguments)
+    try:
+        run(w)
+    finally:
+        for line in g.state.get(PRINTED, ()):
+            print(line, file=sys.stdout)
+    body = prune(Block(tuple(g.blocks[0])))
+    graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
+    return Built(graph, tuple(g.warnings), tuple(w.captured.values()))
+
+
+def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:
+    """Let the parameters hold the arguments; the values that are parameters of the graph."""
+    unknown = [n for n in arguments if n not in {p.name for p in source.params}]
+    if unknown:
+        raise CompilationError(f"{source.name} has no parameter {unknown[0]!r}", w.g.loc)
+    params = []
+    for param in source.params:
+        if param.name not in arguments:
+            if param.default is MISSING:
+                raise CompilationError(f"{source.name} needs an argument for {param.name!r}", w.g.loc)
+            w.put(param.name, param.default)
+            continue
+        value = _argument(param.name, arguments[param.name], w)
+        if isinstance(value, Value):
+            params.append(value)
+        w.put(param.name, value)
+    return tuple(params)
+
+
+def _argument(name: str, spec: ParamSpec, w: Walker) -> Any:
+    match spec:
+        case ("buffer", Buffer() as t):
+            return Value(name, t, w.g.loc)
+        case ("scalar", dtype):
+            return Value(name, Scalar(dtype, Uniformity.GRID, True), w.g.loc)
+        case ("scalar", dtype, weak):
+            return Value(name, Scalar(dtype, Uniformity.GRID, bool(weak)), w.g.loc)
+        case ("constexpr", value):
+            return value
+    raise ValueError(f"{name}: not a parameter's spec: {spec!r}")

@@ -1,0 +1,152 @@
+"""Calls: ops and builtins of the language, helpers walked in place, casts, and Python's functions on constants."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import math
+from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType
+from typing import Any
+
+from ..errors import CompilationError
+from ..ir.builder import describe, type_of
+from ..ir.builtin import BoundMethod, Builtin, apply
+from ..ir.graph import Const, Value
+from ..ir.op import Op
+from ..ops import language
+from ..types import DType, Scalar, Tile
+from . import joins
+from .captures import of_tilejit, source_of
+from .expressions import folded, items
+from .names import EXITS, RESULT, Frame, Undefined
+from .python import PYTHON
+from .source import Source
+from .walker import Walker, expression, is_cell, runtime, where
+
+
+@expression(ast.Call)
+def call_(w: Walker, node: ast.Call) -> Any:
+    function = w.value(node.func)
+    args = tuple(items(w, node.args))
+    kwargs = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise w.error("** arguments are not supported; write them one by one", keyword.value)
+        kwargs[keyword.arg] = w.value(keyword.value)
+    return call(w, function, args, kwargs)
+
+
+def call(w: Walker, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call anything a kernel may call, at the builder's place."""
+    if isinstance(function, (Op, Builtin, BoundMethod)):
+        return apply(w.g, function, args, kwargs)
+    helper = source_of(function)
+    if helper is not None:
+        return inline(w, helper, args, kwargs)
+    if isinstance(function, DType):
+        return cast(w, function, *_bound(w, function.name, _CAST, args, kwargs))
+    rule = PYTHON.get(function) if _hashable(function) else None
+    if rule is not None:
+        return rule(w, *args, **kwargs)
+    if joins.is_record(function):
+        return function(*_bound(w, function.__name__, inspect.signature(function), args, kwargs))
+    return _python_call(w, function, args, kwargs)
+
+
+def _hashable(x: Any) -> bool:
+    return isinstance(x, (type, BuiltinFunctionType, FunctionType))
+
+
+_CAST = inspect.signature(lambda x: None)
+
+
+def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> tuple:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise w.error(f"{name}{signature}: {error}") from None
+    bound.apply_defaults()
+    return tuple(bound.arguments.values())
+
+
+def cast(w: Walker, dtype: DType, x: Any) -> Any:
+    """``tile.float32(x)``: `x` with another element type. A float number is truncated to an integer, as Python does."""
+    x = x.value if isinstance(x, Const) else x
+    if isinstance(x, float) and dtype.is_int:
+        x = folded(w, int, x)
+    if not isinstance(type_of(x), (Scalar, Tile)):
+        language.number(w.g, x)
+    return language.converted(w.g, x, dtype)
+
+
+# -- Python's own functions ----------------------------------------------------------------------------------------------
+
+def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
+    """A function or class of Python, of this package or of a module of constants, on compile-time arguments."""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+    if not callable(function):
+        raise w.error(f"{describe(function)} cannot be called")
+    ours = of_tilejit(function) or of_tilejit(type(getattr(function, "__self__", None)))
+    if isinstance(function, (MethodType, BuiltinMethodType)) and isinstance(getattr(function, "__self__", None), (str, tuple, int, float)):
+        return _folded_call(w, name, function, args, kwargs)
+    if getattr(function, "__module__", None) == "math" and getattr(math, function.__name__, None) is function:
+        return _folded_call(w, "math." + function.__name__, function, args, kwargs)
+    if isinstance(function, type) and issubclass(function, (str, enum.Enum)):
+        return _folded_call(w, name, function, args, kwargs)
+    if ours:
+        if not isinstance(function, type) or "__init__" in vars(function):
+            _bound(w, f"tile.{name}", inspect.signature(function), args, kwargs)
+        return function(*args, **kwargs)
+    if isinstance(function, FunctionType):
+        raise w.error(f"{name} is a plain Python function; decorate it with @tile.jit to call it in a kernel")
+    raise w.error(f"{name or describe(function)} is not part of the language and cannot be called in a kernel")
+
+
+def _folded_call(w: Walker, name: str, function: Any, args: tuple, kwargs: dict) -> Any:
+    for x in (*args, *kwargs.values()):
+        if runtime(x):
+            other = f"; use tile.{function.__name__}" if name.startswith("math.") else ""
+            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}")
+    args = tuple(x.value if isinstance(x, Const) else x for x in args)
+    return folded(w, function, *args, **kwargs)
+
+
+# -- helpers -------------------------------------------------------------------------------------------------------------
+
+def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Walk a helper's body at its call, and bring what it returns."""
+    caller = w.frame
+    if any(frame.source is source or frame.source.tree is source.tree for frame in caller.chain()):
+        raise w.error(f"{source.name} calls itself; kernels have no recursion, write a loop")
+    values = _bound(w, source.name, source.signature, args, kwargs)
+    frame = Frame(source, {n: e for n, e in caller.env.items() if is_cell(n)}, w.home, w.g.loc, caller)
+    for param, value in zip(source.params, values):
+        if param.constexpr and runtime(value):
+            raise w.error(f"{param.name} of {source.name} is a tile.constexpr, and {describe(value)} is known at run time only")
+    w.frame = frame
+    try:
+        for param, value in zip(source.params, values):
+            w.put(param.name, value)
+        result = run(w)
+    finally:
+        w.frame = caller
+    caller.env.update({n: e for n, e in frame.env.items() if is_cell(n)})
+    return result
+
+
+def run(w: Walker) -> Any:
+    """Walk the body of the frame at hand; what it returns."""
+    for name in EXITS:
+        w.put(name, False)
+    w.statements(w.frame.source.tree.body)
+    env = w.frame.env
+    entry = env.get(RESULT)
+    if entry is None:
+        return None
+    if isinstance(entry.value, Undefined):
+        raise CompilationError(f"what {w.frame.source.name} returns {entry.value.why}", w.g.loc)
+    if env["return"].value is not True and entry.value is not None and isinstance(env["return"].value, Value):
+        raise CompilationError(f"{w.frame.source.name} returns a value on one way and none on another"
+                               + where("it returns", entry.loc), w.g.loc)
+    return entry.value

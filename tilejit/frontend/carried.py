@@ -1,0 +1,168 @@
+"""What a loop carries: the names are read off the syntax, their types are found by walking the body until they hold.
+
+A weak number takes the dtype of what the body assigns; a scalar becomes as uniform as the body, and the condition that
+ends the loop, leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir.graph import Carry, Node, Operand, Value
+from ..types import Uniformity
+from . import joins
+from .branches import graph_name
+from .joins import Clash
+from .names import RESULT, Entry, Undefined
+from .state import Snapshot
+from .walker import Walker, is_cell, where
+
+LEFT = ("return", "break")
+HIDDEN = (*LEFT, RESULT)
+
+
+@dataclass
+class Trip:
+    """A loop's body, walked once: its blocks, the uniformity of what decides whether the loop goes on, and whether the
+    body must be walked again."""
+
+    nodes: list[Node]
+    control: Uniformity
+    test: list[Node] = field(default_factory=list)
+    again: bool = False
+
+
+@dataclass
+class Settled:
+    """A loop whose carried types hold. `after` is what the names are at the body's end, `lost` says why a name that the
+    body changes has no value after the loop; `exits` that the body leaves the loop early."""
+
+    trip: Trip
+    plans: dict[Any, joins.Join]
+    inner: dict[Any, list[Value]]
+    before: dict[Any, Entry]
+    after: dict[Any, Entry]
+    lost: dict[Any, str]
+    exits: bool = False
+
+
+def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exits: bool = False) -> Settled:
+    """Walk a loop's body until the types of what it carries no longer change; the last walk is the one that stays.
+
+    With `stop_at_exits` the search ends as soon as the body turns out to leave the loop early.
+    """
+    before = dict(w.frame.env)
+    plans = {n: joins.varying(before[n].value) for n in names if n in before and not isinstance(before[n].value, Undefined)}
+    pinned: set[Any] = set()
+    while True:
+        snapshot = Snapshot.of(w)
+        headers, inner = _headers(w, plans, before)
+        w.frame.env = {**before, **headers}
+        trip = walk()
+        after, w.frame.env = w.frame.env, dict(before)
+        exits = any(after[n].value is not False for n in LEFT if n not in plans and before[n].value is False)
+        if exits and stop_at_exits:
+            snapshot.restore(w)
+            return Settled(trip, plans, inner, before, after, {}, exits=True)
+        constant = _constant(plans, headers, before, after, pinned)
+        wider, lost = _widened(w, {n: p for n, p in plans.items() if n not in constant}, headers, after, trip.control)
+        found = _uncarried(w, names, plans, before, after)
+        stable = {n: p for n, p in plans.items() if n not in lost and n not in constant}
+        if wider == stable and not found and not trip.again and not any(headers[n].read for n in constant):
+            for name in wider:
+                before[name].read = True
+            w.frame.env = dict(before)
+            return Settled(trip, wider, inner, before, after, lost)
+        snapshot.restore(w)
+        pinned |= set(found)
+        plans = {**{n: plans[n] for n in lost}, **wider, **found}
+
+
+def _headers(w: Walker, plans: dict, before: dict) -> tuple[dict[Any, Entry], dict[Any, list[Value]]]:
+    """Fresh values for what is carried, as the body sees them."""
+    headers, inner = {}, {}
+    for name, plan in plans.items():
+        inner[name] = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
+        entry = before[name]
+        headers[name] = Entry(joins.rebuild(plan, iter(inner[name])), entry.loc, entry.home)
+    return headers, inner
+
+
+def _constant(plans: dict, headers: dict, before: dict, after: dict, pinned: set) -> set[Any]:
+    """The names that the body leaves as they are: it does not get to assign them, or assigns the constant they hold."""
+    found = set()
+    for name in plans.keys() - pinned:
+        header, end = headers[name], after[name]
+        held = before[name].value
+        again = not header.read and not any(joins.is_runtime(x) for x in joins.leaves(held)) and joins.same(end.value, held)
+        if end is header or again:
+            found.add(name)
+    return found
+
+
+def _uncarried(w: Walker, names: list[str], plans: dict, before: dict, after: dict) -> dict[Any, joins.Join]:
+    """What the body changed although it was not carried: exits and cells, whose changes only the walk shows."""
+    found: dict[Any, joins.Join] = {}
+    for name, entry in after.items():
+        if name in plans or entry is before.get(name):
+            continue
+        if is_cell(name):
+            before.setdefault(name, Entry(w.g.cells.initial[name[1]], w.g.loc, w.home))
+        elif name == RESULT:
+            plan = joins.pending(entry.value)
+            if isinstance(entry.value, Undefined) or isinstance(plan, Clash):
+                continue
+            before.setdefault(name, Entry(joins.filler(plan), w.g.loc, w.home))
+            found[name] = plan
+            continue
+        elif name not in HIDDEN and (name not in names or name not in before or isinstance(before[name].value, Undefined)):
+            continue
+        if not joins.same(before[name].value, entry.value):
+            found[name] = joins.varying(before[name].value)
+    return found
+
+
+def _widened(w: Walker, plans: dict, headers: dict, after: dict, control: Uniformity) -> tuple[dict, dict[Any, str]]:
+    """The plans made to hold what the body brings, and why names that need not be carried cannot be."""
+    wider, lost = {}, {}
+    for name, plan in plans.items():
+        header, end = headers[name], after[name]
+        joint = joins.widen(plan, end.value)
+        if not isinstance(joint, Clash):
+            wider[name] = joins.cap(joint, control)
+            continue
+        both = where("before the loop", header.loc) + where("in the loop", end.loc)
+        if isinstance(end.value, Undefined):
+            both = ""
+        if header.read:
+            raise w.error(f"{graph_name(name)} {joint.why}; a name keeps its type in a loop{both}")
+        lost[name] = f"{joint.why}, so it holds nothing after the loop{both}"
+    return wider, lost
+
+
+def carries(w: Walker, s: Settled) -> tuple[tuple[Carry, ...], tuple[Operand, ...]]:
+    """The loop's carries and its body's yields; lets the names hold what they do after the loop."""
+    carried, yields = [], []
+    for name, plan in s.plans.items():
+        inits = list(joins.flatten(plan, s.before[name].value, w.coerce))
+        with w.g.reopened(s.trip.nodes):
+            yields += joins.flatten(plan, s.after[name].value, w.coerce)
+        results = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
+        carried += [Carry(i, v, r) for i, v, r in zip(inits, s.inner[name], results)]
+        w.put(name, joins.rebuild(plan, iter(results)), s.before[name].home)
+    for name, entry in s.after.items():
+        if name in s.lost:
+            w.put(name, Undefined(s.lost[name]))
+        elif name not in s.before or (isinstance(s.before[name].value, Undefined) and entry is not s.before[name]):
+            w.put(name, _unsure(entry))
+    return tuple(carried), tuple(yields)
+
+
+def _unsure(entry: Entry) -> Undefined:
+    """Why a name that only a loop's body assigns holds nothing after the loop."""
+    if isinstance(entry.value, Undefined):
+        return entry.value
+    return Undefined("may be undefined: only the loop's body assigns it, and the loop may run zero times; "
+                     "assign it before the loop" + where("assigned", entry.loc))

@@ -1,0 +1,230 @@
+"""Expressions: Python's own operators on what is known while compiling, the language's on everything else."""
+
+from __future__ import annotations
+
+import ast
+import operator as python
+from collections.abc import Callable
+from typing import Any
+
+from ..ir.builder import describe, type_of
+from ..ir.builtin import MEMBERS, BoundMethod, apply, member
+from ..ir.graph import Value
+from ..ops import language
+from . import joins
+from .captures import of_tilejit
+from .joins import is_runtime
+from .names import did_you_mean
+from .ranges import LoopRange, StaticRange
+from .targets import bind
+from .walker import Walker, expression, runtime
+
+SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+           ast.LShift: "<<", ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.MatMult: "@",
+           ast.USub: "-", ast.UAdd: "+", ast.Invert: "~", ast.Not: "not",
+           ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+           ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}
+
+BINARY = {"+": python.add, "-": python.sub, "*": python.mul, "/": python.truediv, "//": python.floordiv, "%": python.mod,
+          "**": python.pow, "<<": python.lshift, ">>": python.rshift, "&": python.and_, "|": python.or_, "^": python.xor,
+          "@": python.matmul}
+UNARY = {"-": python.neg, "+": python.pos, "~": python.invert, "not": python.not_}
+COMPARE = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">": python.gt, ">=": python.ge,
+           "is": python.is_, "is not": python.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}
+
+
+def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Python's own result on compile-time objects; what Python refuses is an error of the kernel's source."""
+    try:
+        return function(*args, **kwargs)
+    except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError) as error:
+        raise w.error(f"{type(error).__name__}: {error}") from None
+
+
+# -- names and constants ---------------------------------------------------------------------------------------------
+
+@expression(ast.Constant)
+def constant(w: Walker, node: ast.Constant) -> Any:
+    return node.value
+
+
+@expression(ast.Name)
+def name(w: Walker, node: ast.Name) -> Any:
+    return w.lookup(node.id)
+
+
+@expression(ast.Tuple)
+def tuple_(w: Walker, node: ast.Tuple) -> tuple:
+    return tuple(items(w, node.elts))
+
+
+def items(w: Walker, nodes: list[ast.expr]) -> list[Any]:
+    """The elements of a tuple, or the positional arguments of a call, starred ones spread."""
+    found: list[Any] = []
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            parts = w.value(node.value)
+            if isinstance(parts, (LoopRange, StaticRange)):
+                parts = tuple(numbers(w, parts))
+            if joins.fields_of(parts) is None:
+                raise w.error(f"only a tuple can be spread with *, not {describe(parts)}", node)
+            found += joins.fields_of(parts)
+        else:
+            found.append(w.value(node))
+    return found
+
+
+def numbers(w: Walker, over: LoopRange | StaticRange) -> range:
+    """A range as a compile-time sequence."""
+    if isinstance(over, StaticRange):
+        return over.numbers
+    if not all(isinstance(x, int) for x in (over.start, over.stop)):
+        raise w.error("this range is known at run time only")
+    return range(over.start, over.stop, over.step)
+
+
+@expression(ast.NamedExpr)
+def named(w: Walker, node: ast.NamedExpr) -> Any:
+    value = w.value(node.value)
+    bind(w, node.target, value)
+    return value
+
+
+@expression(ast.JoinedStr)
+def f_string(w: Walker, node: ast.JoinedStr) -> str:
+    """An f-string of compile-time values."""
+    return "".join(part.value if isinstance(part, ast.Constant) else w.value(part) for part in node.values)
+
+
+@expression(ast.FormattedValue)
+def formatted(w: Walker, node: ast.FormattedValue) -> str:
+    value = w.value(node.value)
+    if runtime(value):
+        raise w.error(f"an f-string shows what is known while compiling, and {describe(value)} is not; "
+                      "print it with tile.device_print")
+    value = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(node.conversion, lambda v: v)(value)
+    return folded(w, format, value, "" if node.format_spec is None else w.value(node.format_spec))
+
+
+# -- operators -----------------------------------------------------------------------------------------------------------
+
+@expression(ast.BinOp)
+def bin_op(w: Walker, node: ast.BinOp) -> Any:
+    return operator(w, SYMBOLS[type(node.op)], w.value(node.left), w.value(node.right))
+
+
+def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
+    """``a symbol b``."""
+    if is_runtime(a) or is_runtime(b):
+        return language.binary(w.g, symbol, a, b)
+    if symbol in ("**", "<<") and isinstance(a, int) and isinstance(b, int) and b > 4096:
+        raise w.error(f"{a} {symbol} {b} is a number of thousands of digits")
+    return folded(w, BINARY[symbol], a, b)
+
+
+@expression(ast.UnaryOp)
+def unary_op(w: Walker, node: ast.UnaryOp) -> Any:
+    x = w.value(node.operand)
+    symbol = SYMBOLS[type(node.op)]
+    return language.unary(w.g, symbol, x) if is_runtime(x) else folded(w, UNARY[symbol], x)
+
+
+@expression(ast.Compare)
+def compare(w: Walker, node: ast.Compare) -> Any:
+    """A comparison, or a chain of them: each operand is computed once, and all must hold."""
+    left, result = w.value(node.left), True
+    for op, operand in zip(node.ops, node.comparators):
+        right = w.value(operand)
+        held = _compared(w, SYMBOLS[type(op)], left, right)
+        if result is True:
+            result = held
+        elif held is not True:
+            result = _both(w, result, held)
+        if result is False:
+            return False
+        left = right
+    return result
+
+
+def _both(w: Walker, a: Any, b: Any) -> Any:
+    return b if b is False else language.binary(w.g, "&", a, b)
+
+
+def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
+    if symbol in ("is", "is not"):
+        if is_runtime(a) and is_runtime(b):
+            raise w.error(f"`{symbol}` compares compile-time objects; write == for values")
+        return COMPARE[symbol](a, b)
+    if symbol in ("in", "not in"):
+        if isinstance(b, (LoopRange, StaticRange)):
+            b = numbers(w, b)
+        if runtime(a) or runtime(b):
+            raise w.error(f"`{symbol}` looks in compile-time tuples and ranges; compare run-time values with < and ==")
+    elif is_runtime(a) or is_runtime(b):
+        return language.compare(w.g, symbol, a, b)
+    elif runtime(a) or runtime(b):
+        raise w.error("tuples that hold run-time values cannot be compared; compare their elements")
+    return folded(w, COMPARE[symbol], a, b)
+
+
+# -- attributes and indices ----------------------------------------------------------------------------------------------
+
+@expression(ast.Attribute)
+def attribute(w: Walker, node: ast.Attribute) -> Any:
+    """``x.name``: what the language knows of values and of its own objects, Python's attribute of everything else."""
+    x = w.value(node.value)
+    if is_runtime(x) or (type(x), node.attr) in MEMBERS:
+        return member(w.g, x, node.attr)
+    try:
+        value = getattr(x, node.attr)
+    except AttributeError:
+        known = [n for n in dir(x) if not n.startswith("_")]
+        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{did_you_mean(node.attr, known)}") from None
+    path = _path(w, node)
+    return value if path is None or of_tilejit(x) else w.capture(path, value)
+
+
+def _called(x: Any) -> str:
+    name = getattr(x, "__name__", None)
+    return "tile" if name == "tilejit" else name if isinstance(name, str) else describe(x)
+
+
+def _path(w: Walker, node: ast.expr) -> tuple[str, ...] | None:
+    """The dotted name of an expression that starts at a global or closure name; None for others."""
+    if isinstance(node, ast.Name):
+        return None if node.id in w.frame.source.locals else (node.id,)
+    if isinstance(node, ast.Attribute):
+        base = _path(w, node.value)
+        return None if base is None else (*base, node.attr)
+    return None
+
+
+@expression(ast.Subscript)
+def subscript(w: Walker, node: ast.Subscript) -> Any:
+    """``x[index]``: regions and points of memory, parts of tiles, elements of tuples."""
+    x, index = w.value(node.value), _index(w, node.slice)
+    if isinstance(x, Value):
+        return language.getitem(w.g, x, index if isinstance(index, tuple) else (index,))
+    if (type(x), "__getitem__") in MEMBERS:
+        return apply(w.g, BoundMethod(MEMBERS[type(x), "__getitem__"][0], x, "[]"), (index,), {})
+    if hasattr(x, "tile_getitem"):
+        return x.tile_getitem(w.g, index)
+    if isinstance(x, (LoopRange, StaticRange)):
+        x = numbers(w, x)
+    if not hasattr(type(x), "__getitem__"):
+        raise w.error(f"{describe(x)} cannot be indexed")
+    if runtime(index) or isinstance(index, slice) and any(map(is_runtime, (index.start, index.stop, index.step))):
+        raise w.error(f"{describe(x) if not isinstance(x, tuple) else 'a tuple'} is indexed with compile-time numbers; "
+                      f"loop with tile.static_range, or choose with tile.where")
+    return folded(w, python.getitem, x, index)
+
+
+def _index(w: Walker, node: ast.expr) -> Any:
+    if isinstance(node, ast.Slice):
+        return slice(*(None if n is None else w.value(n) for n in (node.lower, node.upper, node.step)))
+    if isinstance(node, ast.Tuple):
+        return tuple(i for n in node.elts for i in (items(w, [n]) if isinstance(n, ast.Starred) else [_index(w, n)]))
+    return w.value(node)
+
+
+__all__ = ["folded", "items", "numbers", "operator", "type_of"]

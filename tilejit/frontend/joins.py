@@ -1,0 +1,256 @@
+"""One value out of two that control flow may bring: which types agree, and how tuples join leaf by leaf."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..ir.builder import describe, type_of
+from ..ir.graph import Const, Operand, Value
+from ..types import DType, Scalar, Tile, Type, Uniformity, promote
+from .names import Undefined
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A number that becomes a run-time value of this type."""
+
+    type: Scalar | Tile
+
+
+@dataclass(frozen=True, eq=False)
+class Keep:
+    """The same object either way."""
+
+    value: Any
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Keep) and same(self.value, other.value)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tuple, or a record of a user's, joined part by part. `make` builds it from its parts."""
+
+    kind: type
+    parts: tuple["Join", ...]
+
+
+@dataclass(frozen=True)
+class Clash:
+    """No value can stand for both: `why` goes after the name."""
+
+    why: str
+
+
+Join = Leaf | Keep | Group | Clash
+
+
+def is_runtime(x: Any) -> bool:
+    """Whether an object of the walk is an operand of the graph, not something known at compile time."""
+    return isinstance(x, (Value, Const))
+
+
+def is_number(x: Any) -> bool:
+    """Whether `x` is something that control flow can choose at run time: a number, a scalar or a register tile."""
+    return isinstance(x, (bool, int, float)) or isinstance(type_of(x), (Scalar, Tile))
+
+
+def fields_of(x: Any) -> tuple | None:
+    """The parts of a tuple, a named tuple or a frozen dataclass; None for what has no parts."""
+    if isinstance(x, tuple):
+        return tuple(x)
+    if is_record(type(x)):
+        return tuple(getattr(x, f.name) for f in dataclasses.fields(x))
+    return None
+
+
+def is_record(kind: type) -> bool:
+    """Whether `kind` is a user's aggregate: a frozen dataclass or named tuple, not one of this package's."""
+    if not isinstance(kind, type) or kind.__module__.partition(".")[0] == "tilejit":
+        return False
+    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
+    return frozen or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+
+
+def make(kind: type, parts: tuple) -> Any:
+    return tuple(parts) if kind is tuple else kind(*parts)
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """The objects that are no tuples, in and below `x`."""
+    parts = fields_of(x)
+    if parts is None:
+        yield x
+        return
+    for part in parts:
+        yield from leaves(part)
+
+
+def same(x: Any, y: Any) -> bool:
+    """Whether two objects are one to the kernel: identical, or equal compile-time values."""
+    if x is y:
+        return True
+    if type(x) is not type(y) or isinstance(x, Value):
+        return False
+    if isinstance(x, float):
+        return repr(x) == repr(y)
+    parts = fields_of(x)
+    if parts is not None:
+        others = fields_of(y)
+        return len(parts) == len(others) and all(map(same, parts, others))
+    try:
+        return (x == y) is True
+    except Exception:  # noqa: BLE001 - a foreign __eq__ may do anything; not equal is the safe answer
+        return False
+
+
+# -- types -----------------------------------------------------------------------------------------------------------
+
+def weak_dtype_fits(weak: DType, dtype: DType) -> bool:
+    """Whether a Python number of dtype `weak` may become a `dtype` without changing its kind."""
+    if weak.kind == "bool" or dtype.kind == "bool":
+        return weak.kind == dtype.kind
+    return weak.is_int or dtype.is_float
+
+
+def join_types(a: Type, b: Type) -> Scalar | Tile | None:
+    """The type that holds either of two numbers: weak ones take the other's dtype and shape. None if there is none."""
+    if isinstance(a, Scalar) and isinstance(b, Scalar):
+        uniform, weak = min(a.uniform, b.uniform), a.weak and b.weak
+        if a.dtype == b.dtype:
+            return Scalar(a.dtype, uniform, weak)
+        if weak and "bool" not in (a.dtype.kind, b.dtype.kind):
+            return Scalar(promote(a.dtype, b.dtype), uniform, True)
+        if a.weak and not b.weak and weak_dtype_fits(a.dtype, b.dtype):
+            return Scalar(b.dtype, uniform)
+        if b.weak and not a.weak and weak_dtype_fits(b.dtype, a.dtype):
+            return Scalar(a.dtype, uniform)
+        return None
+    if isinstance(a, Tile) and isinstance(b, Tile):
+        return a if a == b else None
+    scalar, tile = (a, b) if isinstance(a, Scalar) else (b, a)
+    return tile if scalar.weak and weak_dtype_fits(scalar.dtype, tile.dtype) else None
+
+
+def join(x: Any, y: Any) -> Join:
+    """How `x` and `y`, brought by two branches, become one value."""
+    if same(x, y):
+        return Keep(x)
+    for one in (x, y):
+        if isinstance(one, Undefined):
+            return Clash(one.why)
+    if is_number(x) and is_number(y):
+        joint = join_types(type_of(x), type_of(y))
+        return Leaf(joint) if joint is not None else Clash(f"is {describe(x)} or {describe(y)}")
+    return _join_parts(x, y, join)
+
+
+def varying(x: Any) -> Join:
+    """How `x` is carried by a loop that may change it: every number becomes a run-time value."""
+    if is_number(x):
+        return Leaf(type_of(x))
+    parts = fields_of(x)
+    return Keep(x) if parts is None else Group(type(x), tuple(map(varying, parts)))
+
+
+def widen(plan: Join, y: Any) -> Join:
+    """`plan`, made to hold also `y`, which the loop's body brings."""
+    if isinstance(y, Undefined):
+        return Clash(y.why)
+    match plan:
+        case Leaf(type=t) if is_number(y):
+            joint = join_types(t, type_of(y))
+            return Leaf(joint) if joint is not None else Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
+        case Keep(value=x):
+            return plan if same(x, y) else Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
+        case Group(kind=kind, parts=parts):
+            others = fields_of(y)
+            if type(y) is kind and len(others) == len(parts):
+                return _grouped(kind, tuple(map(widen, parts, others)))
+            return Clash(f"is a tuple of {len(parts)}, and the loop makes it {describe(y)}")
+    return Clash(f"is {_of_type(plan.type)}, and the loop makes it {describe(y)}")
+
+
+def cap(plan: Join, uniform: Uniformity) -> Join:
+    """`plan` with its scalars no more uniform than `uniform`, the condition that chooses between the values."""
+    match plan:
+        case Leaf(type=Scalar() as t):
+            return Leaf(replace(t, uniform=min(t.uniform, uniform)))
+        case Group(kind=kind, parts=parts):
+            return Group(kind, tuple(cap(p, uniform) for p in parts))
+    return plan
+
+
+def _of_type(t: Scalar | Tile) -> str:
+    return describe(Value("", t))
+
+
+def _join_parts(x: Any, y: Any, rule: Callable) -> Join:
+    parts, others = fields_of(x), fields_of(y)
+    if parts is None or type(x) is not type(y) or len(parts) != len(others):
+        return Clash(f"is {describe(x)} or {describe(y)}, which only a compile-time condition can choose")
+    return _grouped(type(x), tuple(map(rule, parts, others)))
+
+
+def _grouped(kind: type, parts: tuple[Join, ...]) -> Join:
+    clash = next((p for p in parts if isinstance(p, Clash)), None)
+    return Group(kind, parts) if clash is None else Clash(f"is a tuple whose element {parts.index(clash)} {clash.why}")
+
+
+# -- operands ----------------------------------------------------------------------------------------------------------
+
+def types(plan: Join) -> Iterator[Scalar | Tile]:
+    """The types of the run-time values in `plan`, in order."""
+    match plan:
+        case Leaf(type=t):
+            yield t
+        case Group(parts=parts):
+            for part in parts:
+                yield from types(part)
+
+
+def flatten(plan: Join, x: Any, coerce: Callable[[Any, Type], Operand]) -> Iterator[Operand]:
+    """The operands of `x` in the places where `plan` has run-time values."""
+    match plan:
+        case Leaf(type=t):
+            yield coerce(x, t)
+        case Group(parts=parts):
+            for part, field in zip(parts, fields_of(x)):
+                yield from flatten(part, field, coerce)
+
+
+def rebuild(plan: Join, values: Iterator[Value]) -> Any:
+    """The object that `plan` describes, with `values` in the places of its run-time values."""
+    match plan:
+        case Leaf():
+            return next(values)
+        case Group(kind=kind, parts=parts):
+            return make(kind, tuple(rebuild(p, values) for p in parts))
+        case Keep(value=value):
+            return value
+    raise AssertionError(plan)
+
+
+def pending(x: Any) -> Join:
+    """How a value that only some threads have so far is kept until the others have one too."""
+    parts = fields_of(x)
+    if parts is not None:
+        return _grouped(type(x), tuple(map(pending, parts)))
+    if isinstance(type_of(x), (Scalar, Tile)) and is_runtime(x):
+        return Leaf(type_of(x))
+    return Clash(f"is {describe(x)}, returned under a run-time condition; return it at the function's end") if is_runtime(x) else Keep(x)
+
+
+def filler(plan: Join) -> Any:
+    """A value of `plan`'s form that nobody will read."""
+    match plan:
+        case Leaf(type=t):
+            return False if t.dtype.kind == "bool" else 0
+        case Group(kind=kind, parts=parts):
+            return make(kind, tuple(map(filler, parts)))
+        case Keep(value=value):
+            return value
+    raise AssertionError(plan)

@@ -1,0 +1,221 @@
+"""Loops: `for` and `while` on the device as For and While nodes, and loops unrolled while compiling."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+from ..ir.builder import describe, type_of, weak_dtype
+from ..ir.graph import Block, Const, For, Operand, Value, While
+from ..ops import language
+from ..types import Scalar, bool_, int32, promote
+from .branches import only_if, truth
+from .carried import Trip, carries, settle
+from .names import Entry, Undefined, assigned
+from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange
+from .targets import bind
+from .walker import Walker, statement, where
+
+INDEX = "index of the loop"  # the name under which a `for` that may be left early carries its index
+
+
+@statement(ast.For)
+def for_(w: Walker, node: ast.For) -> None:
+    """A `for` statement over a range, a static range or a compile-time tuple."""
+    if node.orelse:
+        raise w.error("`for ... else` is not supported; set a flag before `break` and test it after the loop", node.orelse[0])
+    over = w.value(node.iter)
+    with own_exits(w):
+        if isinstance(over, LoopRange):
+            _device_for(w, node, over)
+        elif isinstance(over, (StaticRange, tuple)):
+            items = list(over.numbers if isinstance(over, StaticRange) else over)
+            if len(items) > UNROLLED_AT_MOST:
+                raise w.error(f"this loop would be unrolled {len(items)} times (at most {UNROLLED_AT_MOST})", node.iter)
+            _unrolled(w, node, items)
+        else:
+            raise w.error("a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, "
+                          f"not over {describe(over)}", node.iter)
+
+
+@contextmanager
+def own_exits(w: Walker):
+    """A loop's own `break` and `continue`; those of the loop around it come back afterwards."""
+    outer = {name: w.frame.env[name] for name in ("break", "continue")}
+    for name in outer:
+        w.put(name, False)
+    w.frame.loops.append(w.home)
+    try:
+        yield
+    finally:
+        w.frame.loops.pop()
+        w.frame.env.update(outer)
+
+
+@contextmanager
+def on_device(w: Walker):
+    """Let constructs see that they stand in a loop that is not unrolled."""
+    outer = w.g.state.get("loops", 0)
+    w.g.state["loops"] = outer + 1
+    try:
+        yield
+    finally:
+        w.g.state["loops"] = outer
+
+
+def _unrolled(w: Walker, node: ast.For, items: list) -> None:
+    """The body once per item. A run-time `break` guards the copies after it."""
+    for position, item in enumerate(items):
+        left = w.left()
+        if left is True:
+            return
+        if left:
+            w.guard(left, lambda: _unrolled(w, node, items[position:]))
+            return
+        bind(w, node.target, item)
+        w.statements(node.body)
+        w.put("continue", False)
+
+
+# -- for on the device ---------------------------------------------------------------------------------------------------
+
+def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
+    if all(isinstance(x, int) for x in (over.start, over.stop)) and not range(over.start, over.stop, over.step):
+        return  # no trip: Python would not touch a name either
+    t = _index_type(over)
+    start, stop = w.coerce(over.start, t), w.coerce(over.stop, t)
+    targets = assigned([node.target])
+    names = [n for n in assigned(node.body) if n not in targets]
+    index = Value(node.target.id if isinstance(node.target, ast.Name) else "i", t, w.loc(node.target))
+
+    def walk() -> Trip:
+        with w.g.block() as nodes, w.partial_on(start, stop):
+            _trip(w, node, over, index)
+        return Trip(nodes, t.uniform)
+
+    with on_device(w):
+        settled = settle(w, names, walk, stop_at_exits=True)
+    if settled.exits:
+        _for_as_while(w, node, over, t, start, stop, names)
+    else:
+        carried, yields = carries(w, settled)
+        step = Const(over.step, t.dtype)
+        w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc, over.unroll))
+    for name in targets:
+        w.put(name, Undefined("is the index of a loop that has ended" + where("the loop is", w.loc(node.target))))
+
+
+def _index_type(over: LoopRange) -> Scalar:
+    """int32 or int64 as the bounds need, as uniform as they are, weak if they are."""
+    bounds = [type_of(over.start), type_of(over.stop)]
+    strong = [b.dtype for b in bounds if not b.weak]
+    dtypes = strong or [b.dtype for b in bounds]
+    dtype = promote(dtypes[0], dtypes[-1])
+    for x in (over.start, over.stop, over.step):
+        if isinstance(x, int) and weak_dtype(x).bits > dtype.bits:
+            dtype = weak_dtype(x)
+    if over.step < 0 and dtype.kind == "uint":
+        dtype = promote(dtype, int32)
+    return Scalar(dtype, min(b.uniform for b in bounds), not strong)
+
+
+def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
+    """The body once, for the value that the target gets out of `index`."""
+    with w.place(node.target):
+        bind(w, node.target, index if over.item is None else over.item(w.g, index))
+    w.statements(node.body)
+    w.put("continue", False)
+
+
+def _for_as_while(w: Walker, node: ast.For, over: LoopRange, t: Scalar, start: Operand, stop: Operand, names: list[str]) -> None:
+    """A `for` that may be left early: a While that carries its index and the exits."""
+    if over.unroll != 1:
+        w.g.warn("a loop that may be left early is not unrolled")
+    hidden = INDEX + f" {len(w.frame.loops)}"
+    w.put(hidden, start)
+
+    def test() -> Operand:
+        entry = w.frame.env[hidden]
+        entry.read = True
+        return language.compare(w.g, "<" if over.step > 0 else ">", entry.value, stop)
+
+    def body() -> None:
+        index = w.frame.env[hidden].value
+        _trip(w, node, over, index)
+        w.put(hidden, language.binary(w.g, "+", index, over.step))
+
+    _run_while(w, [*names, hidden], test, body)
+    w.frame.env.pop(hidden, None)
+
+
+# -- while ---------------------------------------------------------------------------------------------------------------
+
+@statement(ast.While)
+def while_(w: Walker, node: ast.While) -> None:
+    """A `while` statement: a While node, or nothing when its condition is surely false."""
+    if node.orelse:
+        raise w.error("`while ... else` is not supported; set a flag before `break` and test it after the loop", node.orelse[0])
+    for inner in ast.walk(node.test):
+        if isinstance(inner, ast.NamedExpr):
+            raise w.error("`:=` in the condition of a `while` is not supported; write `while True:` with a `break`", inner)
+
+    def test() -> Any:
+        with w.place(node.test):
+            return truth(w, w.value(node.test))
+
+    def body() -> None:
+        w.statements(node.body)
+        w.put("continue", False)
+
+    with own_exits(w):
+        _run_while(w, assigned(node.body), test, body)
+
+
+def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Callable[[], None]) -> None:
+    """Append a While node. `test()` gives the condition, a bool if it is known while compiling."""
+    condition: Any = None
+    split: list[Value] = []  # the condition, once it has turned out to differ between threads
+
+    def walk() -> Trip:
+        nonlocal condition
+        with w.g.block() as tested, w.partial_on(*split):
+            condition = _unless_left(w, test)
+        with w.g.block() as nodes, w.partial_on(*split, condition):
+            for name in w.left() or ():  # where the body runs, the loop has not been left
+                w.put(name, False)
+            if condition is not False:
+                body()
+        uniform = type_of(condition).uniform
+        apart = uniform < w.g.scope.uniformity and not split
+        if apart:
+            split.append(condition)
+        return Trip(nodes, uniform, tested, again=apart)
+
+    with on_device(w):
+        settled = settle(w, names, walk)
+    if condition is False:
+        return
+    if condition is True:
+        raise w.error("this loop never ends: its condition is always true, and nothing in it breaks or returns")
+    carried, yields = carries(w, settled)
+    with w.g.reopened(settled.trip.test):
+        tested = w.coerce(condition, Scalar(bool_))
+    w.g.append(While(Block(tuple(settled.trip.test), (tested,)), carried, Block(tuple(settled.trip.nodes), yields), w.g.loc))
+
+
+def _unless_left(w: Walker, test: Callable[[], Any]) -> Any:
+    """A loop's condition, false once the loop has been left."""
+    left = w.left()
+    if not left:
+        return test()
+    flags = [w.frame.env[name].value for name in left]
+    taken = flags[0] if len(flags) == 1 else language.logical(w.g, "or", *flags)
+    stays = language.unary(w.g, "not", taken)
+    outer = w.frame.env
+    w.frame.env = {**outer, **{name: Entry(False, w.g.loc, w.home) for name in left}}
+    try:
+        return only_if(w, "and", stays, test)
+    finally:
+        w.frame.env = outer

@@ -1,0 +1,80 @@
+"""Taking out results of branches and values carried by loops that nothing reads. Calls stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir.graph import Block, Call, For, If, Node, Scope, Value, While, blocks, operands, results
+
+
+def prune(block: Block) -> Block:
+    """`block` without the results and carries that no call, bound or condition depends on."""
+    return _block(block, _needed(block))
+
+
+def _needed(block: Block) -> set[Value]:
+    """Every value that something reads which is not itself only handed on."""
+    needed: set[Value] = set()
+    handed: dict[Value, list] = {}   # a value -> the operands that become it
+    _collect(block, needed, handed)
+    waiting = list(needed)
+    while waiting:
+        for operand in handed.get(waiting.pop(), ()):
+            if isinstance(operand, Value) and operand not in needed:
+                needed.add(operand)
+                waiting.append(operand)
+    return needed
+
+
+def _collect(block: Block, needed: set[Value], handed: dict[Value, list]) -> None:
+    for node in block.nodes:
+        match node:
+            case Call() | Scope():
+                read = operands(node)
+            case For(start=start, stop=stop, step=step):
+                read = (start, stop, step)
+            case If(test=test):
+                read = (test,)
+            case While(test=test):
+                read = test.yields
+        needed.update(o for o in read if isinstance(o, Value))
+        match node:
+            case If(then=then, orelse=orelse):
+                for n, result in enumerate(results(node)):
+                    handed[result] = [then.yields[n], orelse.yields[n]]
+            case For(carried=carried, body=body) | While(carried=carried, body=body):
+                for c, following in zip(carried, body.yields):
+                    handed[c.inner] = handed[c.result] = [c.init, following, c.inner]
+        for inner in blocks(node):
+            _collect(inner, needed, handed)
+
+
+def _block(block: Block, needed: set[Value]) -> Block:
+    return replace(block, nodes=tuple(_node(n, needed) for n in block.nodes))
+
+
+def _node(node: Node, needed: set[Value]) -> Node:
+    match node:
+        case Call():
+            return node
+        case Scope(body=body):
+            return replace(node, body=_block(body, needed))
+        case If(then=then, orelse=orelse):
+            kept = [n for n, r in enumerate(node.results) if r in needed]
+            return replace(node, then=_yielding(then, kept, needed), orelse=_yielding(orelse, kept, needed),
+                           results=tuple(node.results[n] for n in kept))
+        case For(body=body, carried=carried):
+            kept = _kept(carried, needed)
+            return replace(node, carried=tuple(carried[n] for n in kept), body=_yielding(body, kept, needed))
+        case While(test=test, body=body, carried=carried):
+            kept = _kept(carried, needed)
+            return replace(node, test=_block(test, needed), carried=tuple(carried[n] for n in kept),
+                           body=_yielding(body, kept, needed))
+
+
+def _kept(carried, needed: set[Value]) -> list[int]:
+    return [n for n, c in enumerate(carried) if c.inner in needed or c.result in needed]
+
+
+def _yielding(block: Block, kept: list[int], needed: set[Value]) -> Block:
+    return replace(_block(block, needed), yields=tuple(block.yields[n] for n in kept))

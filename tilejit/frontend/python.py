@@ -1,0 +1,146 @@
+"""Python's builtin functions inside kernels: on constants they are Python's, on run-time values the language's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+from ..ir.builder import describe, type_of
+from ..ir.builtin import apply, member
+from ..ir.graph import Const
+from ..types import Buffer, Points, Region, Tile, bool_, float32, int32
+from ..ops import language
+from . import joins
+from .expressions import folded, numbers, operator
+from .ranges import LoopRange, StaticRange, range_
+from .walker import Walker, runtime
+
+PYTHON: dict[Any, Callable] = {}
+
+
+def python(function: Any) -> Callable:
+    """Register what a builtin function of Python does in a kernel."""
+    return lambda rule: PYTHON.__setitem__(function, rule) or rule
+
+
+def sequence(w: Walker, x: Any, what: str) -> tuple:
+    """A compile-time sequence as a tuple."""
+    if isinstance(x, (LoopRange, StaticRange)):
+        return tuple(numbers(w, x))
+    if isinstance(x, (tuple, str)):
+        return tuple(x)
+    raise w.error(f"{what} takes tuples and ranges that are known while compiling, not {describe(x)}")
+
+
+def fold_or(name: str) -> Callable:
+    """A rule: Python's function on constants, the language's `name` on run-time values, pair by pair."""
+    def rule(w: Walker, *args: Any) -> Any:
+        args = args if len(args) != 1 or not isinstance(args[0], tuple) else args[0]
+        if not args:
+            raise w.error(f"{name} of nothing")
+        if len(args) == 1 and joins.is_runtime(args[0]):
+            raise w.error(f"{name}imum takes several values; the {name}imum of one tile is tile.{name}(x)")
+        if not any(map(runtime, args)):
+            return folded(w, {"min": min, "max": max}[name], args)
+        return reduce(lambda a, b: apply(w.g, w.public(name + "imum"), (a, b), {}), args)
+    return rule
+
+
+PYTHON[min], PYTHON[max] = fold_or("min"), fold_or("max")
+
+
+@python(range)
+def _(w: Walker, *args: Any) -> Any:
+    return apply(w.g, range_, args, {})
+
+
+@python(len)
+def _(w: Walker, x: Any) -> Any:
+    if isinstance(type_of(x), (Buffer, Region, Points, Tile)) and joins.is_runtime(x):
+        return member(w.g, x, "shape")[0]
+    return len(sequence(w, x, "len"))
+
+
+@python(abs)
+def _(w: Walker, x: Any) -> Any:
+    return apply(w.g, w.public("abs"), (x,), {}) if runtime(x) else folded(w, abs, x)
+
+
+@python(print)
+def _(w: Walker, *args: Any, **kwargs: Any) -> None:
+    raise w.error("print what the kernel computes with tile.device_print(...), and what is known while compiling "
+                  "with tile.static_print(...)")
+
+
+def _conversion(kind: type, dtype) -> Callable:
+    def rule(w: Walker, x: Any = 0) -> Any:
+        x = x.value if isinstance(x, Const) else x
+        if not runtime(x):
+            return folded(w, kind, x)
+        if kind is bool:
+            return language.as_condition(w.g, x)
+        language.number(w.g, x)
+        return language.converted(w.g, x, dtype)
+    return rule
+
+
+PYTHON[int], PYTHON[float], PYTHON[bool] = _conversion(int, int32), _conversion(float, float32), _conversion(bool, bool_)
+
+
+@python(tuple)
+def _(w: Walker, x: Any = ()) -> tuple:
+    return sequence(w, x, "tuple")
+
+
+@python(enumerate)
+def _(w: Walker, x: Any, start: Any = 0) -> tuple:
+    return tuple(enumerate(sequence(w, x, "enumerate"), start))
+
+
+@python(zip)
+def _(w: Walker, *xs: Any) -> tuple:
+    return tuple(zip(*(sequence(w, x, "zip") for x in xs)))
+
+
+@python(reversed)
+def _(w: Walker, x: Any) -> tuple:
+    return sequence(w, x, "reversed")[::-1]
+
+
+@python(sum)
+def _(w: Walker, x: Any, start: Any = 0) -> Any:
+    if joins.is_runtime(x):
+        raise w.error("the sum of a tile is tile.sum(x)")
+    return reduce(lambda a, b: operator(w, "+", a, b), sequence(w, x, "sum"), start)
+
+
+def _decided(name: str, function: Callable) -> Callable:
+    def rule(w: Walker, x: Any) -> bool:
+        parts = () if joins.is_runtime(x) else sequence(w, x, name)
+        if joins.is_runtime(x) or runtime(parts):
+            raise w.error(f"{name} decides while compiling; at run time write tile.{name}(x), or `and` and `or`")
+        return function(parts)
+    return rule
+
+
+PYTHON[all], PYTHON[any] = _decided("all", all), _decided("any", any)
+
+
+@python(isinstance)
+def _(w: Walker, x: Any, kind: Any) -> bool:
+    return not joins.is_runtime(x) and folded(w, isinstance, x, kind)
+
+
+@python(round)
+def _(w: Walker, x: Any, digits: Any = None) -> Any:
+    if runtime(x):
+        raise w.error(f"round is computed while compiling, and {describe(x)} is known at run time only; use tile.rint")
+    return folded(w, round, x, digits)
+
+
+@python(str)
+def _(w: Walker, x: Any = "") -> str:
+    if runtime(x):
+        raise w.error(f"str is computed while compiling, and {describe(x)} is known at run time only; use tile.device_print")
+    return str(x)

@@ -1,0 +1,79 @@
+"""What a `for` statement can run over: ranges on the device, ranges unrolled while compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin
+from ..ir.graph import Const
+from ..types import Scalar
+
+UNROLLED_AT_MOST = 4096
+
+
+@dataclass(frozen=True)
+class LoopRange:
+    """A loop on the device. `unroll` is how many copies of the body are written (0: all of them).
+
+    `item(g, index)`, where given, makes what the loop's target gets out of the index: that is how a schedule or
+    another construct offers its own iteration.
+    """
+
+    start: Any
+    stop: Any
+    step: int = 1
+    unroll: int = 1
+    item: Callable[[Builder, Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class StaticRange:
+    """A loop unrolled while compiling: its index is a compile-time number."""
+
+    numbers: range
+
+
+def _bounds(name: str, g: Builder, args: tuple) -> tuple:
+    if not 1 <= len(args) <= 3:
+        raise g.error(f"{name} takes a stop, or a start and a stop, or a start, a stop and a step")
+    start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+    plain = [x.value if isinstance(x, Const) else x for x in (start, stop, step)]
+    for what, x in zip(("start", "stop", "step"), plain):
+        t = type_of(x)
+        if not isinstance(t, Scalar) or not t.dtype.is_int:
+            hint = "; // divides integers" if isinstance(t, Scalar) and t.dtype.is_float else ""
+            raise g.error(f"the {what} of {name} is an integer, not {describe(x)}{hint}")
+    if plain[2] == 0:
+        raise g.error(f"the step of {name} is not 0")
+    return tuple(plain)
+
+
+@builtin
+def range_(g: Builder, *args, unroll=1):
+    """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device, never unrolled
+    unless `unroll` says so: that many copies of the body per trip, or all (``unroll=True``). Bounds may be run-time
+    values; the step is a constant."""
+    start, stop, step = _bounds("range", g, args)
+    if not isinstance(step, int):
+        raise g.error(f"the step of range is known at compile time, and {describe(step)} is not")
+    if unroll is True:
+        unroll = 0
+    if not isinstance(unroll, int) or unroll < 0:
+        raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
+    return LoopRange(start, stop, step, int(unroll) if unroll is not False else 1)
+
+
+@builtin
+def static_range(g: Builder, *args):
+    """Like `range`, but unrolled while compiling: the index is a compile-time number."""
+    start, stop, step = _bounds("static_range", g, args)
+    for x in (start, stop, step):
+        if not isinstance(x, int):
+            raise g.error(f"static_range is unrolled while compiling, and {describe(x)} is known at run time only; use range")
+    numbers = range(start, stop, step)
+    if len(numbers) > UNROLLED_AT_MOST:
+        raise g.error(f"static_range would write {len(numbers)} copies of the loop's body (at most {UNROLLED_AT_MOST}); use range")
+    return StaticRange(numbers)

@@ -1,0 +1,175 @@
+"""Execution scopes: the names that open them, which may nest in which, and conditions that mean the same as a scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.builder import Builder, ExecScope, describe, type_of
+from ..ir.builtin import builtin
+from ..ir.graph import Call, Const, Operand, Value
+from ..types import Scalar, int32
+from .ranges import LoopRange
+
+UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads of one instance
+WIDTH = {"thread": 0, "warp": 1, "warpgroup": 2, "cta": 3}
+
+
+@dataclass(frozen=True)
+class ScopeSpec:
+    """What ``with`` opens a scope by: the `count` instances of `kind` from `first` on, as one collective."""
+
+    kind: str
+    first: Any = None
+    count: int = 1
+    regs: int | None = None
+
+    @property
+    def threads(self) -> int:
+        return self.count * UNIT[self.kind]
+
+    def __str__(self) -> str:
+        if self.kind == "elect":
+            return "elect()"
+        first = self.first.name if isinstance(self.first, Value) else self.first
+        return f"{self.kind}({first if self.count == 1 else f'range({first}, {first + self.count})'})"
+
+
+# -- the names of the language -----------------------------------------------------------------------------------------
+
+@builtin
+def warpgroup(g: Builder, i, regs=None):
+    """The scope of warpgroup `i` of the CTA (128 threads each), or of ``range(first, stop)`` of them as one collective.
+
+    `regs` is how many registers a thread may keep from here on (``setmaxnreg``).
+    """
+    if regs is not None and (not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
+        raise g.error(f"regs is a multiple of 8 from 24 to 256, not {regs!r}")
+    return _spec(g, "warpgroup", i, regs)
+
+
+@builtin
+def warp(g: Builder, i):
+    """The scope of warp `i` of the CTA (32 threads each), or of ``range(first, stop)`` of them as one collective."""
+    return _spec(g, "warp", i)
+
+
+@builtin
+def thread(g: Builder, i):
+    """The scope of thread `i` of the CTA, or of ``range(first, stop)`` of them."""
+    return _spec(g, "thread", i)
+
+
+@builtin
+def elect(g: Builder):
+    """The scope of one thread of the enclosing scope, always the same one (in warp 0 of it, by ``elect.sync``)."""
+    return ScopeSpec("elect")
+
+
+def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
+    if isinstance(i, LoopRange):
+        if not isinstance(i.start, int) or not isinstance(i.stop, int) or i.step != 1 or i.stop <= i.start:
+            raise g.error(f"{kind}(range(first, stop)) takes constant bounds, first below stop, and step 1")
+        return ScopeSpec(kind, i.start, i.stop - i.start, regs)
+    i = i.value if isinstance(i, Const) else i
+    t = type_of(i)
+    if not isinstance(t, Scalar) or not t.dtype.is_int:
+        raise g.error(f"{kind} takes an integer or a range, not {describe(i)}")
+    if t.uniform < g.scope.uniformity:
+        raise g.error(f"{kind}({i.name}): which {kind} it is must be the same for all threads of the {g.scope.kind}, "
+                      f"and {i.name} differs between them")
+    return ScopeSpec(kind, i, 1, regs)
+
+
+# -- nesting -------------------------------------------------------------------------------------------------------------
+
+def opened(g: Builder, spec: ScopeSpec) -> ExecScope:
+    """The execution scope that `spec` opens at the builder's place. CompilationError if it does not fit there."""
+    problem = misfit(g, spec) or absent(g, spec)
+    if problem is not None:
+        raise g.error(problem)
+    if spec.kind == "elect":
+        return ExecScope("thread", 1, elected=True)
+    return ExecScope(spec.kind, spec.threads, spec.first)
+
+
+def misfit(g: Builder, spec: ScopeSpec) -> str | None:
+    """Why `spec` cannot open a scope inside the current one; None if it can."""
+    outer = g.scope
+    if outer.partial is not None and (spec.threads > 1 or spec.kind == "elect"):
+        return f"{spec} needs all threads of {describe_scope(outer)}, and the condition on {outer.partial.name} differs between them"
+    if outer.threads == 1 and spec.kind == "elect":
+        return "elect() chooses one of several threads, and only one thread runs here"
+    if outer.kind != "cta" and (WIDTH[spec.kind] > WIDTH[outer.kind] or spec.threads >= outer.threads):
+        return f"{spec} is not narrower than the scope of {describe_scope(outer)} that it stands in"
+    return None
+
+
+def absent(g: Builder, spec: ScopeSpec) -> str | None:
+    """Why no thread of the current scope is in `spec`, as far as constants tell; None if some may be."""
+    if spec.kind == "elect":
+        return None
+    unit, kind, outer = UNIT[spec.kind], spec.kind, g.scope
+    exist = g.launch.threads // unit
+    if exist == 0:
+        return f"a warpgroup has 4 warps, and the kernel runs with num_warps={g.launch.num_warps}"
+    if not isinstance(spec.first, int):
+        return None
+    if not 0 <= spec.first <= exist - spec.count:
+        wrong = spec.first if spec.first < 0 else spec.first + spec.count - 1
+        there = f"{kind}s 0 to {exist - 1}" if exist > 1 else f"{kind} 0 only"
+        return f"{kind} {wrong} does not exist: with num_warps={g.launch.num_warps} the CTA has {there}"
+    if outer.kind != "cta" and isinstance(outer.first, int) and not outer.elected:
+        start = outer.first * UNIT[outer.kind]
+        low, high = start // unit, (start + outer.threads) // unit
+        if not low <= spec.first <= high - spec.count:
+            return (f"{spec} is outside the scope of {describe_scope(outer)}: ids are absolute in the CTA, "
+                    f"and that scope holds {kind}s {low} to {high - 1}")
+    return None
+
+
+def describe_scope(scope: ExecScope) -> str:
+    """A scope in words."""
+    if scope.kind == "cta":
+        return "the CTA"
+    if scope.elected:
+        return "an elected thread"
+    count = scope.threads // UNIT[scope.kind]
+    first = scope.first.name if isinstance(scope.first, Value) else scope.first
+    return f"{scope.kind} {first}" if count == 1 else f"{scope.kind}s {first} to {first + count - 1}"
+
+
+def first_operand(spec: ScopeSpec) -> Operand:
+    """The `first` of a Scope node."""
+    if spec.kind == "elect":
+        return None
+    return Const(spec.first, int32) if isinstance(spec.first, int) else spec.first
+
+
+# -- conditions that mean a scope ----------------------------------------------------------------------------------------
+
+_IDS = {"thread_id": "thread", "warp_id": "warp", "warpgroup_id": "warpgroup"}
+
+
+def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
+    """The scope that a condition ``tile.warp_id() == c`` means, for any uniform `c`; None for other conditions."""
+    call = g.definitions.get(test) if isinstance(test, Value) else None
+    if call is None or call.op.name != "eq":
+        return None
+    for one, other in (call.args, call.args[::-1]):
+        defined = _definition(g, one)
+        kind = _IDS.get(defined.op.name) if defined is not None else None
+        if kind is not None and not any(defined.attrs.values()):
+            if isinstance(other, Const):
+                return ScopeSpec(kind, other.value)
+            if isinstance(other.type, Scalar) and other.type.uniform >= g.scope.uniformity:
+                return ScopeSpec(kind, other)
+    return None
+
+
+def _definition(g: Builder, x: Operand) -> Call | None:
+    """The call that made `x`, looking through casts."""
+    call = g.definitions.get(x) if isinstance(x, Value) else None
+    while call is not None and call.op.name == "cast":
+        call = g.definitions.get(call.args[0])
+    return call

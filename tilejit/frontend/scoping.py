@@ -1,0 +1,85 @@
+"""`with`: execution scopes, and the language's own context managers."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ..ir.graph import Block, Scope, Value, results, walk
+from ..ir.builder import describe
+from ..types import Scalar, int32
+from . import joins
+from .names import Undefined
+from .scopes import ScopeSpec, first_operand, opened
+from .targets import bind
+from .walker import Branch, Home, Walker, is_cell, statement, where
+
+
+@statement(ast.With)
+def with_(w: Walker, node: ast.With) -> None:
+    """``with`` over one or more context managers, each inside the one before."""
+    _enter(w, node.items, node.body)
+
+
+def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
+    if not items:
+        w.statements(body)
+        return
+    item, rest = items[0], items[1:]
+    manager = w.value(item.context_expr)
+    if isinstance(manager, ScopeSpec):
+        if item.optional_vars is not None:
+            raise w.error("an execution scope has no value; leave out the `as`", item.optional_vars)
+        with w.place(item.context_expr):
+            run_scope(w, manager, body, rest)
+    elif hasattr(manager, "tile_enter"):
+        with w.place(item.context_expr):
+            value = manager.tile_enter(w.g)
+        if item.optional_vars is not None:
+            bind(w, item.optional_vars, value)
+        _enter(w, rest, body)
+        with w.place(item.context_expr):
+            manager.tile_exit(w.g)
+    else:
+        raise w.error("`with` takes an execution scope (tile.elect(), tile.thread(i), tile.warp(i), tile.warpgroup(i)) "
+                      f"or a construct of the language, not {describe(manager)}", item.context_expr)
+
+
+def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.withitem] = ()) -> None:
+    """Append the Scope node of `body`. Names made in it that hold registers hold nothing after it."""
+    scope, loc = opened(w.g, spec), w.g.loc
+    first = first_operand(spec)
+    if isinstance(first, Value):
+        first = w.coerce(first, Scalar(int32, first.type.uniform))
+    outer, w.home = w.home, Home(loc)
+    try:
+        with w.g.narrowed(scope):
+            branch = w.collect(lambda: _enter(w, list(items), body))
+    finally:
+        w.home = outer
+    w.g.append(Scope(spec.kind, first, spec.count, Block(tuple(branch.nodes)), loc, spec.regs))
+    _leave(w, branch)
+
+
+def _leave(w: Walker, branch: Branch) -> None:
+    """What the names made in a scope hold outside it: only buffers, barriers and tokens come out."""
+    made: set[Value] | None = None
+    for name, entry in branch.env.items():
+        if w.frame.env.get(name) is entry:
+            continue
+        if made is None:
+            made = {r for node in walk(Block(tuple(branch.nodes))) for r in results(node)}
+        stays = isinstance(entry.value, Undefined) or not _comes_out(name, entry.value, made)
+        value: Any = entry.value
+        if stays and not isinstance(value, Undefined):
+            what = "is a cursor that was moved" if is_cell(name) else "was assigned"
+            value = Undefined(f"{what} inside an execution scope, and registers do not leave it; pass it through a buffer"
+                              + where("assigned", entry.loc))
+        w.frame.env[name] = type(entry)(value, entry.loc, w.home)
+
+
+def _comes_out(name: Any, value: Any, made: set[Value]) -> bool:
+    if is_cell(name) and not any(joins.is_runtime(leaf) for leaf in joins.leaves(value)):
+        return True
+    return all(not joins.is_number(leaf) and leaf not in made if isinstance(leaf, Value) else not joins.is_number(leaf)
+               for leaf in joins.leaves(value))

@@ -1,0 +1,214 @@
+"""A kernel's or helper's source: its text, parsed once, with real places in the file, and what its free names mean."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import CellType, FunctionType
+from typing import Any
+
+from ..errors import CompilationError, Loc
+
+
+class constexpr:
+    """Annotation of a parameter that is a compile-time value: ``def kernel(x, BLOCK: tile.constexpr)``."""
+
+    def __init__(self, *args, **kwargs):
+        raise CompilationError("tile.constexpr annotates a parameter, as in `BLOCK: tile.constexpr`; it is not called")
+
+
+MISSING = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter: whether it is annotated ``tile.constexpr``, its default, and what else its annotation evaluates to."""
+
+    name: str
+    kind: Any
+    constexpr: bool = False
+    default: Any = MISSING
+    annotation: Any = None
+
+
+class Source:
+    """The source of one function.
+
+    ``tree`` is its ``ast.FunctionDef``; positions in it are those of the file, so ``loc(node)`` needs no translation.
+    """
+
+    def __init__(self, name: str, text: str, file: str, first_line: int, namespace: Mapping[str, Any],
+                 cells: Mapping[str, CellType], defaults: Mapping[str, Any] | None = None):
+        self.name = name
+        self.text = text
+        self.file = file
+        self.first_line = first_line
+        self.globals = namespace
+        self.cells = cells
+        self.lines = text.splitlines()
+        self.tree = self._parse()
+        self._defaults = defaults
+
+    def __repr__(self) -> str:
+        return f"<source of {self.name} at {self.file}:{self.tree.lineno}>"
+
+    # -- where the text comes from -----------------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, function: FunctionType) -> "Source":
+        """The source of a Python function, from its file or from the notebook cell that defined it."""
+        if isinstance(function, (staticmethod, classmethod)):
+            raise CompilationError("a kernel is a plain function; write @tile.jit outside the class")
+        if not isinstance(function, FunctionType):
+            raise CompilationError(f"@tile.jit compiles a Python function, not {type(function).__name__}")
+        code = function.__code__
+        if code.co_name == "<lambda>":
+            raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: a lambda cannot be a kernel; write a def")
+        try:
+            lines, first_line = inspect.getsourcelines(function)
+        except (OSError, TypeError, SyntaxError, IndentationError):
+            raise CompilationError(
+                f"the source of {function.__name__} cannot be read ({code.co_filename} holds no text that Python kept: "
+                "it was made by exec, or typed at a prompt); give the text itself: "
+                "tile.jit(source=\"def kernel(...): ...\")") from None
+        signature = inspect.signature(function, follow_wrapped=False)
+        defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not MISSING}
+        cells = dict(zip(code.co_freevars, function.__closure__ or ()))
+        return cls(function.__name__, "".join(lines), code.co_filename, first_line, function.__globals__, cells, defaults)
+
+    @classmethod
+    def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> "Source":
+        """The source of the one function that `text` defines; its free names are looked up in `namespace`."""
+        try:
+            tree = ast.parse(text)
+        except SyntaxError as error:
+            line = (error.text or "").rstrip("\n")
+            place = Loc(file, error.lineno or 1, max(0, (error.offset or 1) - 1), source_line=line)
+            raise CompilationError(f"the text is not Python: {error.msg}", place) from None
+        functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        if len(functions) != 1:
+            raise CompilationError(f"the text must define one function, and defines {len(functions)}")
+        node = functions[0]
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        piece = "\n".join(text.splitlines()[first - 1:node.end_lineno]) + "\n"
+        return cls(node.name, piece, file, first, {} if namespace is None else namespace, {})
+
+    def _parse(self) -> ast.FunctionDef:
+        # An indented function is parsed as the body of an `if`, so that columns stay the file's.
+        indented = self.text[:1] in " \t"
+        try:
+            module = ast.parse("if True:\n" + self.text if indented else self.text)
+        except SyntaxError as error:
+            raise CompilationError(f"{self.file}:{self.first_line}: the source of {self.name} cannot be parsed on its own "
+                                   f"({error.msg}); put its def on lines of its own") from None
+        ast.increment_lineno(module, self.first_line - 1 - indented)
+        body = module.body[0].body if indented else module.body
+        for node in body:
+            if isinstance(node, ast.AsyncFunctionDef):
+                raise CompilationError("a kernel cannot be `async def`; write def", self.loc(node))
+            if isinstance(node, ast.FunctionDef) and node.name == self.name:
+                return node
+        raise CompilationError(f"{self.file}:{self.first_line}: the file holds no `def {self.name}` there; "
+                               "it has changed since it was imported")
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def line(self, number: int) -> str:
+        """A line of the file, by its number there; empty outside the function."""
+        index = number - self.first_line
+        return self.lines[index] if 0 <= index < len(self.lines) else ""
+
+    def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
+        """The place of a node of the tree."""
+        line = self.line(node.lineno)
+        end_line = node.end_lineno or node.lineno
+        last = line if end_line == node.lineno else self.line(end_line)
+        return Loc(self.file, node.lineno, _characters(line, node.col_offset), end_line,
+                   _characters(last, node.end_col_offset or 0), self.name, line, call_site)
+
+    def fingerprint(self) -> str:
+        """A digest of the function's text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def resolve(self, name: str) -> Any:
+        """What a free name of the function means now: a closure's value, a global, a Python builtin. KeyError if nothing."""
+        if name in self.cells:
+            try:
+                return self.cells[name].cell_contents
+            except ValueError:
+                raise KeyError(name) from None
+        if name in self.globals:
+            return self.globals[name]
+        return getattr(builtins, name) if hasattr(builtins, name) else self._missing(name)
+
+    @staticmethod
+    def _missing(name: str):
+        raise KeyError(name)
+
+    def known_names(self) -> list[str]:
+        """Every free name that has a meaning, for suggestions."""
+        return [*self.cells, *self.globals]
+
+    @cached_property
+    def locals(self) -> frozenset[str]:
+        """The names that the function assigns anywhere, which Python therefore takes for its own."""
+        from .names import assigned
+        return frozenset(assigned(self.tree.body)) | {p.name for p in self.params}
+
+    # -- parameters --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def params(self) -> tuple[Param, ...]:
+        """The parameters, in order. CompilationError for ``*args`` and ``**kwargs``."""
+        a = self.tree.args
+        for rest, stars in ((a.vararg, "*"), (a.kwarg, "**")):
+            if rest is not None:
+                raise CompilationError(f"a kernel's parameters are named one by one; `{stars}{rest.arg}` is not supported",
+                                       self.loc(rest))
+        kinds = inspect.Parameter
+        plain = [(p, kinds.POSITIONAL_ONLY) for p in a.posonlyargs] + [(p, kinds.POSITIONAL_OR_KEYWORD) for p in a.args]
+        defaults = [None] * (len(plain) - len(a.defaults)) + list(a.defaults) + list(a.kw_defaults)
+        named = plain + [(p, kinds.KEYWORD_ONLY) for p in a.kwonlyargs]
+        return tuple(self._param(p, kind, default) for (p, kind), default in zip(named, defaults))
+
+    def _param(self, node: ast.arg, kind: Any, default: ast.expr | None) -> Param:
+        annotation = None if node.annotation is None else self._evaluate(node.annotation)
+        value = MISSING
+        if default is not None:
+            if self._defaults is not None:
+                value = self._defaults[node.arg]
+            else:
+                value = eval(compile(ast.Expression(default), self.file, "eval"), dict(self.globals))
+        return Param(node.arg, kind, annotation is constexpr, value, annotation)
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.Signature([inspect.Parameter(p.name, p.kind, default=p.default) for p in self.params])
+
+    def _evaluate(self, node: ast.expr) -> Any:
+        """What an annotation means: dotted names, also inside a string; None for anything else."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                return self._evaluate(ast.parse(node.value, mode="eval").body)
+            except SyntaxError:
+                return None
+        if isinstance(node, ast.Attribute):
+            return getattr(self._evaluate(node.value), node.attr, None)
+        if isinstance(node, ast.Name):
+            try:
+                return self.resolve(node.id)
+            except KeyError:
+                return None
+        return None
+
+
+def _characters(line: str, offset: int) -> int:
+    """A column of the parser, which counts bytes of UTF-8, in characters."""
+    return offset if line.isascii() else len(line.encode()[:offset].decode(errors="ignore"))

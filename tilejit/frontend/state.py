@@ -1,0 +1,48 @@
+"""Undoing a walk: what the builder held before it, so that a loop's body can be walked again with other types."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from .walker import Walker
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The builder's contents at one moment. Containers are put back in place, since constructs hold on to them."""
+
+    blocks: tuple[list, ...]
+    warnings: list
+    state: dict[str, Any]
+    asked: dict
+    expected_variant: str | None
+
+    @classmethod
+    def of(cls, w: Walker) -> "Snapshot":
+        g = w.g
+        state = {key: (value, copy(value)) for key, value in g.state.items()}
+        return cls(tuple(list(b) for b in g.blocks), list(g.warnings), state, dict(g.facts.asked), g.expected_variant)
+
+    def restore(self, w: Walker) -> None:
+        g = w.g
+        for block, nodes in zip(g.blocks, self.blocks):
+            block[:] = nodes
+        g.warnings[:] = self.warnings
+        g.facts.asked.clear()
+        g.facts.asked.update(self.asked)
+        g.expected_variant = self.expected_variant
+        g.state.clear()
+        for key, (value, content) in self.state.items():
+            g.state[key] = _refilled(value, content)
+
+
+def _refilled(container: Any, content: Any) -> Any:
+    """`container` with its former content; anything that is no plain container is itself what was."""
+    if isinstance(container, list):
+        container[:] = content
+    elif isinstance(container, (dict, set)):
+        container.clear()
+        container.update(content)
+    return container

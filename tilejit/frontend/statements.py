@@ -1,0 +1,110 @@
+"""Simple statements: assignments, `assert`, `return`, `break`, `continue`."""
+
+from __future__ import annotations
+
+import ast
+from ..ir.builder import describe, type_of
+from ..ir.graph import Value
+from ..types import DType, Tile, dtype_of
+from .branches import truth
+from .calls import call
+from .expressions import SYMBOLS, operator
+from .names import RESULT
+from .targets import bind, refuse_target
+from .source import constexpr
+from .walker import Walker, runtime, statement, where
+
+
+@statement(ast.Pass)
+def pass_(w: Walker, node: ast.Pass) -> None:
+    pass
+
+
+@statement(ast.Expr)
+def expr(w: Walker, node: ast.Expr) -> None:
+    """An expression for its effect. Docstrings, and other constants, are comments."""
+    if not isinstance(node.value, ast.Constant):
+        w.expression(node.value)
+
+
+# -- assignments ---------------------------------------------------------------------------------------------------------
+
+@statement(ast.Assign)
+def assign(w: Walker, node: ast.Assign) -> None:
+    value = w.value(node.value)
+    for target in node.targets:
+        with w.place(target if len(node.targets) > 1 else node):
+            bind(w, target, value)
+
+
+@statement(ast.AugAssign)
+def aug_assign(w: Walker, node: ast.AugAssign) -> None:
+    """``name += value``; the name gets the new value, tiles are not changed in place."""
+    if not isinstance(node.target, ast.Name):
+        refuse_target(w, node.target)
+    held = w.value(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target))
+    bind(w, node.target, operator(w, SYMBOLS[type(node.op)], held, w.value(node.value)))
+
+
+@statement(ast.AnnAssign)
+def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
+    """``name: tile.float32 = value`` casts; ``name: tile.constexpr = value`` says that it is known while compiling."""
+    if node.value is None:
+        raise w.error("an annotation alone assigns nothing; give the name a value, as in `x: tile.float32 = 0`")
+    value = w.value(node.value)
+    kind = None if isinstance(node.annotation, ast.Constant) else w.value(node.annotation)
+    if kind is constexpr:
+        if runtime(value):
+            raise w.error(f"a tile.constexpr is known while compiling, and {describe(value)} is not", node.value)
+    elif isinstance(kind, DType) or kind in (bool, int, float):
+        value = call(w, dtype_of(kind), (value,), {})
+    bind(w, node.target, value)
+
+
+# -- assert ----------------------------------------------------------------------------------------------------------------
+
+@statement(ast.Assert)
+def assert_(w: Walker, node: ast.Assert) -> None:
+    """``assert``: judged while compiling if it can be, else a `device_assert`."""
+    message = "" if node.msg is None else _message(w, node.msg)
+    held = w.value(node.test)
+    if isinstance(type_of(held), Tile):
+        call(w, w.public("device_assert"), (held, message), {})
+        return
+    test = truth(w, held)
+    if isinstance(test, Value):
+        call(w, w.public("device_assert"), (test, message), {})
+    elif not test:
+        raise w.error("assertion failed" + (f": {message}" if message else ""))
+
+
+def _message(w: Walker, node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        raise w.error("the message of an assert is a plain string, not an f-string; print values with tile.device_print", node)
+    message = w.value(node)
+    if not isinstance(message, str):
+        raise w.error(f"the message of an assert is a string, not {describe(message)}", node)
+    return message
+
+
+# -- leaving -------------------------------------------------------------------------------------------------------------
+
+@statement(ast.Break, ast.Continue)
+def leave_loop(w: Walker, node: ast.Break | ast.Continue) -> None:
+    word = "break" if isinstance(node, ast.Break) else "continue"
+    if w.frame.loops[-1] is not w.home:
+        raise w.error(f"`{word}` would leave the execution scope that it stands in, and only its threads would; "
+                      "put the loop inside the scope" + where("the scope is opened", w.home.loc))
+    w.put(word, True)
+
+
+@statement(ast.Return)
+def return_(w: Walker, node: ast.Return) -> None:
+    if w.frame.home is not w.home:
+        raise w.error("`return` would leave the execution scope that it stands in, and only its threads would; "
+                      "guard the rest of the scope with `if`" + where("the scope is opened", w.home.loc))
+    value = None if node.value is None else w.value(node.value)
+    if w.frame.caller is None and value is not None:
+        raise w.error("a kernel returns nothing; write to an array argument with tile.store", node.value)
+    w.put(RESULT, value)
+    w.put("return", True)

@@ -1,0 +1,35 @@
+"""What a kernel says while it is compiled: `static_assert`, `static_print`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import CompilationError
+from ..ir.builder import Builder, describe
+from ..ir.builtin import builtin
+from ..ir.graph import Const, Value
+
+PRINTED = "static_print"  # the builder's state that holds the lines; a loop's body that is walked again takes its back
+
+
+@builtin
+def static_assert(g: Builder, condition, message: str = ""):
+    """Fail the compilation, with `message`, unless `condition` holds. It must be known while compiling."""
+    if isinstance(condition, Value):
+        raise g.error(f"static_assert judges while compiling, and {describe(condition)} is known at run time only; "
+                      "use tile.device_assert")
+    if not (condition.value if isinstance(condition, Const) else condition):
+        raise CompilationError(f"static assertion failed{f': {message}' if message else ''}", g.loc)
+
+
+@builtin
+def static_print(g: Builder, *values, sep: str = " "):
+    """Print compile-time values, and the types of run-time ones, while compiling."""
+    g.state.setdefault(PRINTED, []).append(sep.join(map(shown, values)))
+
+
+def shown(x: Any) -> str:
+    """A value as `static_print` shows it."""
+    if isinstance(x, tuple):
+        return f"({', '.join(map(shown, x))}{',' if len(x) == 1 else ''})"
+    return str(x.type) if isinstance(x, Value) else str(x.value if isinstance(x, Const) else x)

@@ -1,0 +1,50 @@
+"""Targets of assignments: names and tuples of them; what to write instead of the others."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ..ir.builder import describe, type_of
+from ..types import Buffer, Points, Region, Tile
+from . import joins
+from .walker import Walker
+
+
+def bind(w: Walker, target: ast.expr, value: Any) -> None:
+    """Assign `value` to a target: a name, or a tuple of targets."""
+    match target:
+        case ast.Name(id=name):
+            w.assign(name, value)
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            _unpack(w, target, targets, value)
+        case _:
+            refuse_target(w, target)
+
+
+def _unpack(w: Walker, node: ast.expr, targets: list[ast.expr], value: Any) -> None:
+    parts = joins.fields_of(value)
+    if parts is None:
+        raise w.error(f"{describe(value)} cannot be unpacked; only tuples can", node)
+    starred = [n for n, t in enumerate(targets) if isinstance(t, ast.Starred)]
+    if not starred and len(parts) != len(targets) or starred and len(parts) < len(targets) - 1:
+        raise w.error(f"{len(targets)} names for a tuple of {len(parts)}", node)
+    if starred:
+        at, after = starred[0], len(targets) - starred[0] - 1
+        parts = (*parts[:at], parts[at:len(parts) - after], *parts[len(parts) - after:])
+    for target, part in zip(targets, parts):
+        bind(w, target.value if isinstance(target, ast.Starred) else target, part)
+
+
+def refuse_target(w: Walker, target: ast.expr) -> None:
+    """Raise for a target that is no name; says what to write."""
+    if isinstance(target, ast.Attribute):
+        raise w.error("attributes cannot be assigned in a kernel; use a name", target)
+    held = w.value(target.value) if isinstance(target, ast.Subscript) else None
+    match type_of(held):
+        case Buffer() | Region() | Points():
+            raise w.error("memory is written with tile.store(x[...], value), not by assigning to x[...]", target)
+        case Tile():
+            raise w.error("a register tile cannot be changed in place; make another with tile.where(condition, value, x)", target)
+    raise w.error(f"{describe(held)} cannot be changed in place; make another" if held is not None
+                  else f"{type(target).__name__} cannot be assigned", target)

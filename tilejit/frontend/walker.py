@@ -1,0 +1,331 @@
+"""The walk over a function's syntax tree: places, names, and the tables of what each kind of node does."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import CompilationError, Loc, TileError
+from ..ir.builder import Builder, type_of
+from ..ir.graph import Node, Operand, Value
+from ..ops import language
+from ..types import Scalar, Tile, Uniformity
+from .captures import Capture, checked, token
+from .joins import leaves
+from .names import EXITS, RESULT, Entry, Frame, Undefined, did_you_mean
+from .source import Source
+
+EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
+STATEMENTS: dict[type, Callable[["Walker", Any], None]] = {}
+
+
+def expression(*kinds: type) -> Callable:
+    """Register what a kind of expression evaluates to."""
+    return lambda function: [EXPRESSIONS.__setitem__(k, function) for k in kinds] and function
+
+
+def statement(*kinds: type) -> Callable:
+    """Register what a kind of statement does."""
+    return lambda function: [STATEMENTS.__setitem__(k, function) for k in kinds] and function
+
+
+class Cells(MutableMapping):
+    """The builder's hidden variables, kept among the names of the frame at hand so that control flow carries them."""
+
+    def __init__(self, walker: "Walker"):
+        self.walker = walker
+        self.initial: dict[Any, Any] = {}
+
+    def setdefault(self, key, default=None):
+        self.initial.setdefault(key, default)
+        if ("cell", key) not in self.walker.frame.env:
+            self[key] = default
+        return self[key]
+
+    def __getitem__(self, key):
+        entry = self.walker.frame.env[("cell", key)]
+        if isinstance(entry.value, Undefined):
+            raise self.walker.g.error(entry.value.why)
+        entry.read = True
+        return entry.value
+
+    def __setitem__(self, key, value):
+        self.walker.frame.env[("cell", key)] = Entry(value, self.walker.g.loc, self.walker.home)
+
+    def __delitem__(self, key):
+        del self.walker.frame.env[("cell", key)]
+
+    def __iter__(self):
+        return (name[1] for name in self.walker.frame.env if is_cell(name))
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+
+def is_cell(name: Any) -> bool:
+    return isinstance(name, tuple)
+
+
+@dataclass(eq=False)
+class Home:
+    """A scope instance that names live in; partial scopes do not count."""
+
+    loc: Loc | None = None
+
+
+@dataclass
+class Branch:
+    """A block that was walked and is not part of a node yet: its nodes, and what the names hold at its end."""
+
+    nodes: list[Node]
+    env: dict[Any, Entry]
+
+    @property
+    def dead(self) -> bool:
+        """Whether control never reaches the block's end."""
+        return any(name in self.env and self.env[name].value is True for name in EXITS)
+
+
+@dataclass
+class Walker:
+    """The state of one compilation's walk."""
+
+    g: Builder
+    frame: Frame
+    home: Home
+    captured: dict[tuple[Source, tuple[str, ...]], Capture] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.g.cells = Cells(self)
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def loc(self, node: ast.AST) -> Loc:
+        return self.frame.source.loc(node, self.frame.call_site)
+
+    @contextmanager
+    def place(self, node: ast.AST):
+        """Make `node` the place of the calls built, and of the errors raised, inside."""
+        outer, self.g.loc = self.g.loc, self.loc(node)
+        try:
+            yield
+        except TileError as error:
+            if error.loc is None:
+                error.loc = self.g.loc
+            raise
+        finally:
+            self.g.loc = outer
+
+    def error(self, message: str, node: ast.AST | None = None) -> CompilationError:
+        return CompilationError(message, self.g.loc if node is None else self.loc(node))
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+
+    def expression(self, node: ast.expr) -> Any:
+        """What an expression is: a compile-time object, or an operand of the graph."""
+        rule = EXPRESSIONS.get(type(node))
+        if rule is None:
+            raise self.error(refused(node), node)
+        with self.place(node):
+            return rule(self, node)
+
+    def value(self, node: ast.expr) -> Any:
+        """An expression that must have a value."""
+        result = self.expression(node)
+        if isinstance(result, Undefined):
+            raise self.error(result.why, node)
+        return result
+
+    def statements(self, nodes: list[ast.stmt]) -> None:
+        """Statements in order. What follows one that may have left the function or the loop is guarded."""
+        for position, node in enumerate(nodes):
+            left = self.left()
+            if left is True:
+                return
+            if left:
+                rest = nodes[position:]
+                self.guard(left, lambda: self.statements(rest))
+                return
+            if isinstance(node, ast.If):
+                with self.place(node):
+                    if STATEMENTS[ast.If](self, node, nodes[position + 1:]):
+                        return  # the rest was walked in one of the branches
+                continue
+            rule = STATEMENTS.get(type(node))
+            if rule is None:
+                raise self.error(refused(node), node)
+            with self.place(node):
+                rule(self, node)
+
+    def left(self) -> bool | list[str]:
+        """True when control surely does not come here any more; else the exits that were perhaps taken at run time."""
+        values = {name: self.frame.env[name].value for name in EXITS if name in self.frame.env}
+        if any(v is True for v in values.values()):
+            return True
+        return [name for name, v in values.items() if isinstance(v, Value)]
+
+    def guard(self, exits: list[str], rest: Callable[[], None]) -> None:
+        """Walk `rest` for those threads that have taken none of the exits."""
+        from .branches import either
+        taken = self.frame.env[exits[0]].value
+        for name in exits[1:]:
+            taken = language.logical(self.g, "or", taken, self.frame.env[name].value)
+
+        def here():
+            for name in exits:
+                self.put(name, False)
+            rest()
+
+        def elsewhere():
+            if len(exits) == 1:
+                self.put(exits[0], True)
+
+        either(self, language.unary(self.g, "not", taken), here, elsewhere)
+
+    def collect(self, body: Callable[[], None]) -> Branch:
+        """Walk `body` into a block of its own, and take back what it did to the names."""
+        outer = self.frame.env
+        self.frame.env = dict(outer)
+        try:
+            with self.g.block() as nodes:
+                body()
+            return Branch(nodes, self.frame.env)
+        finally:
+            self.frame.env = outer
+
+    def resume(self, branch: Branch, body: Callable[[], None]) -> None:
+        """Walk more of a block that `collect` walked."""
+        outer, self.frame.env = self.frame.env, branch.env
+        try:
+            with self.g.reopened(branch.nodes):
+                body()
+            branch.env = self.frame.env
+        finally:
+            self.frame.env = outer
+
+    @contextmanager
+    def partial_on(self, *conditions: Operand):
+        """A partial scope if one of the conditions is less uniform than the scope; else the scope as it is."""
+        scope = self.g.scope
+        split = next((c for c in conditions if isinstance(c, Value) and type_of(c).uniform < scope.uniformity), None)
+        if split is None or scope.partial is not None:
+            yield
+            return
+        with self.g.narrowed(replace(scope, partial=split)):
+            yield
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def put(self, name: Any, value: Any, home: Home | None = None) -> None:
+        """Let `name` hold `value`, whatever it held."""
+        self.frame.env[name] = Entry(value, self.g.loc, home or self.home)
+
+    def assign(self, name: str, value: Any) -> None:
+        """``name = value`` of the kernel's code."""
+        entry = self.frame.env.get(name)
+        if entry is not None and not isinstance(entry.value, Undefined) and entry.home is not self.home:
+            raise self.error(f"{name} lives outside the scope opened at {self.home.loc}; what happens to it here would be "
+                             "unknown to the threads that do not run this. Use another name, or keep the value in a buffer"
+                             + where("assigned", entry.loc))
+        self.put(name, value)
+
+    def public(self, name: str) -> Any:
+        """A name of the language."""
+        import tilejit
+        return getattr(tilejit, name)
+
+    def lookup(self, name: str) -> Any:
+        """What a name holds: a variable of the function, a closure's value or a global, a Python builtin."""
+        entry = self.frame.env.get(name)
+        if entry is not None:
+            entry.read = True
+            if isinstance(entry.value, Undefined):
+                raise self.error(f"{name} {entry.value.why}")
+            if entry.home is not self.home:
+                self._check_enters(name, entry)
+            return entry.value
+        source = self.frame.source
+        if name in source.locals:
+            raise self.error(f"{name} is read before it is assigned")
+        try:
+            value = source.resolve(name)
+        except KeyError:
+            known = [n for n in self.frame.env if isinstance(n, str) and n not in (*EXITS, RESULT)]
+            raise self.error(f"the name {name!r} is not defined{did_you_mean(name, known + source.known_names())}") from None
+        return self.capture((name,), value)
+
+    def capture(self, path: tuple[str, ...], value: Any) -> Any:
+        """Record that the kernel reads a value of the code around it."""
+        source = self.frame.source
+        value = checked(".".join(path), value)
+        if (source, path) not in self.captured:
+            self.captured[source, path] = Capture(source, path, token(value))
+        return value
+
+    def _check_enters(self, name: str, entry: Entry) -> None:
+        """Into a scope go uniform scalars, buffers, barriers, tokens; a register tile stays where it was made."""
+        for leaf in leaves(entry.value):
+            t = type_of(leaf)
+            if isinstance(t, Tile):
+                raise self.error(f"{name} is a register tile that belongs to the scope outside this one; "
+                                 f"pass it through shared memory{where('made', entry.loc)}")
+            if isinstance(t, Scalar) and t.uniform < min(self.g.scope.uniformity, Uniformity.CTA):
+                raise self.error(f"{name} differs between the threads of this scope, and was computed outside it; "
+                                 f"compute it inside{where('made', entry.loc)}")
+
+    def coerce(self, x: Any, type_: Scalar | Tile) -> Operand:
+        """`x` as an operand of `type_`."""
+        t = type_of(x)
+        if isinstance(x, Value) and t.dtype == type_.dtype and isinstance(t, Tile) == isinstance(type_, Tile):
+            if isinstance(t, Scalar) or t.shape == type_.shape:
+                return x
+        return language.coerce(self.g, x, type_)
+
+
+def where(what: str, loc: Loc | None) -> str:
+    """A second place, to add to an error's message."""
+    return "" if loc is None else f"\n{what} here:\n{loc.render()}"
+
+
+def runtime(x: Any) -> bool:
+    """Whether `x` is a number of the graph, or a tuple that holds one."""
+    return any(isinstance(leaf, Value) for leaf in leaves(x))
+
+
+REFUSED = {
+    ast.List: "a list is not a value of a kernel; write a tuple, as in (a, b)",
+    ast.Dict: "a dict is not a value of a kernel; use names, or a tuple",
+    ast.Set: "a set is not a value of a kernel; use a tuple",
+    ast.ListComp: "comprehensions are not supported; write a `for` over tile.static_range, or a tuple",
+    ast.SetComp: "comprehensions are not supported; write a `for` over tile.static_range, or a tuple",
+    ast.DictComp: "comprehensions are not supported; write a `for` over tile.static_range, or a tuple",
+    ast.GeneratorExp: "generator expressions are not supported; write a `for` over tile.static_range, or a tuple",
+    ast.Lambda: "a lambda cannot be made in a kernel; define a helper under @tile.jit outside it",
+    ast.Await: "a kernel cannot await; tile.copy_async returns a token with .wait()",
+    ast.Yield: "a kernel cannot yield; write a loop",
+    ast.YieldFrom: "a kernel cannot yield; write a loop",
+    ast.FunctionDef: "a function cannot be defined in a kernel; define the helper outside it, under @tile.jit",
+    ast.AsyncFunctionDef: "a function cannot be defined in a kernel; define the helper outside it, under @tile.jit",
+    ast.ClassDef: "a class cannot be defined in a kernel; define it outside",
+    ast.Try: "a kernel has no exceptions; test the condition with `if`, or state it with tile.device_assert",
+    ast.Raise: "a kernel has no exceptions; use `assert`, tile.static_assert or tile.device_assert",
+    ast.Import: "import modules outside the kernel",
+    ast.ImportFrom: "import modules outside the kernel",
+    ast.Global: "a kernel cannot assign globals; write to an array argument",
+    ast.Nonlocal: "a kernel cannot assign the names of another function; return the value instead",
+    ast.Delete: "names cannot be deleted in a kernel; leave the statement out",
+    ast.AsyncFor: "a kernel has no `async for`; write `for`",
+    ast.AsyncWith: "a kernel has no `async with`; write `with`",
+    ast.Match: "`match` is not supported; write if/elif/else",
+    ast.Starred: "a starred expression stands in a tuple or in a call's arguments only",
+    ast.Slice: "a slice stands inside an index only, as in x[0:BLOCK]",
+}
+
+
+def refused(node: ast.AST) -> str:
+    """What to write instead of a kind of syntax that kernels do not have."""
+    known = REFUSED.get(type(node))
+    return known or f"{type(node).__name__} is not supported in a kernel"

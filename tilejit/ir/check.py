@@ -1,0 +1,182 @@
+"""The structural checker: what every graph must be, whatever pass made it. Raises GraphError, a mistake of the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..types import Scalar, Tile, Type, Uniformity
+from .builder import type_of
+from .graph import Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, results
+
+KINDS = ("thread", "warp", "warpgroup", "elect")
+UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}
+
+
+class GraphError(AssertionError):
+    """A graph that breaks the rules of graphs."""
+
+
+def check(graph: Graph) -> None:
+    """Every value is defined once and before its use, yields fit what they become, scopes nest and hold their own tiles."""
+    checker = _Checker(graph.launch.threads)
+    for param in graph.params:
+        checker.define(param, None)
+    checker.block(graph.body, graph.launch.threads)
+    if graph.body.yields:
+        raise GraphError("the body of a kernel yields nothing")
+
+
+class _Checker:
+    """Walks a graph with the values that are visible, each with the scope that it was made in."""
+
+    def __init__(self, threads: int):
+        self.threads = threads
+        self.visible: dict[Value, object] = {}
+        self.defined: set[Value] = set()
+        self.scope: object = None
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def define(self, value: Value, node: Node | None) -> None:
+        if not isinstance(value, Value):
+            raise GraphError(f"{value!r} is no value{_at(node)}")
+        if value in self.defined:
+            raise GraphError(f"{value!r} is defined twice{_at(node)}")
+        self.defined.add(value)
+        self.visible[value] = self.scope
+
+    def use(self, operand: Operand, node: Node) -> None:
+        if operand is None or isinstance(operand, Const):
+            return
+        if not isinstance(operand, Value):
+            raise GraphError(f"{operand!r} is no operand{_at(node)}")
+        if operand not in self.visible:
+            state = "after the block that defines it has ended" if operand in self.defined else "before it is defined"
+            raise GraphError(f"{operand!r} is used {state}{_at(node)}")
+        if isinstance(operand.type, Tile) and self.visible[operand] is not self.scope:
+            raise GraphError(f"the tile {operand!r} is used in another scope than made it{_at(node)}")
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def block(self, block: Block, threads: int, node: Node | None = None) -> None:
+        """The nodes of a block; what they define is visible to its yields and to nothing after it."""
+        before = dict(self.visible)
+        for inner in block.nodes:
+            for operand in operands(inner):
+                self.use(operand, inner)
+            self.node(inner, threads)
+            for value in results(inner):
+                self.define(value, inner)
+        for operand in block.yields:
+            self.use(operand, node)
+        self.visible = before
+
+    def node(self, node: Node, threads: int) -> None:
+        match node:
+            case Call():
+                if type(node.args) is not tuple or type(node.results) is not tuple:
+                    raise GraphError(f"the operands and results of {node.op} are tuples{_at(node)}")
+            case If(test=test, then=then, orelse=orelse):
+                _condition(test, node)
+                for branch in (then, orelse):
+                    self.block(branch, threads, node)
+                    _fit(branch.yields, [r.type for r in node.results], node)
+            case For():
+                self._bounds(node)
+                self._loop(node, (node.index,), (node.body,), threads)
+            case While(test=test):
+                if len(test.yields) != 1:
+                    raise GraphError(f"the test of a loop yields its condition alone{_at(node)}")
+                _condition(test.yields[0], node)
+                self._loop(node, (), (test, node.body), threads)
+            case Scope():
+                self._scope(node, threads)
+
+    def _bounds(self, node: For) -> None:
+        t = node.index.type
+        if not isinstance(t, Scalar) or not t.dtype.is_int:
+            raise GraphError(f"the index of a loop is an integer scalar, not {t}{_at(node)}")
+        for bound in (node.start, node.stop, node.step):
+            if bound is None or type_of(bound).dtype != t.dtype:
+                raise GraphError(f"a bound of a loop over {t.dtype} is {bound!r}{_at(node)}")
+        if not isinstance(node.step, Const) or node.step.value == 0:
+            raise GraphError(f"the step of a loop is a constant other than 0{_at(node)}")
+
+    def _loop(self, node: For | While, own: tuple[Value, ...], blocks: tuple[Block, ...], threads: int) -> None:
+        outer = dict(self.visible)
+        for value in (*own, *(c.inner for c in node.carried)):
+            self.define(value, node)
+        for block in blocks:
+            self.block(block, threads, node)
+        self.visible = outer
+        for carry in node.carried:
+            _carry(carry, node)
+        _fit(node.body.yields, [c.inner.type for c in node.carried], node)
+
+    def _scope(self, node: Scope, threads: int) -> None:
+        if node.kind not in KINDS:
+            raise GraphError(f"no scope is a {node.kind!r}{_at(node)}")
+        if node.body.yields:
+            raise GraphError(f"a scope yields nothing{_at(node)}")
+        inner = node.count * UNIT[node.kind]
+        if node.kind == "elect" and (node.count != 1 or node.first is not None):
+            raise GraphError(f"elect is one thread and has no first{_at(node)}")
+        if node.kind != "elect" and node.first is None:
+            raise GraphError(f"a scope of {node.kind} has a first{_at(node)}")
+        if inner > threads:
+            raise GraphError(f"a scope of {inner} threads stands in one of {threads}{_at(node)}")
+        if isinstance(node.first, Const) and not 0 <= node.first.value <= self.threads // UNIT[node.kind] - node.count:
+            raise GraphError(f"{node.kind} {node.first.value} is outside the CTA{_at(node)}")
+        outer, self.scope = self.scope, node
+        self.block(node.body, inner, node)
+        self.scope = outer
+
+
+# -- types that must fit ---------------------------------------------------------------------------------------------------
+
+def _condition(test: Operand, node: Node) -> None:
+    t = None if test is None else type_of(test)
+    if not isinstance(t, Scalar) or t.dtype.kind != "bool":
+        raise GraphError(f"a condition is a bool scalar, not {test!r}{_at(node)}")
+
+
+def _fit(yields: tuple[Operand, ...], types: list[Type], node: Node) -> None:
+    if len(yields) != len(types):
+        raise GraphError(f"a block yields {len(yields)} operands where {len(types)} are needed{_at(node)}")
+    for operand, t in zip(yields, types):
+        _becomes(operand, t, node)
+
+
+def _carry(carry: Carry, node: Node) -> None:
+    if carry.inner.type != carry.result.type:
+        raise GraphError(f"{carry.inner!r} is {carry.result.type} after the loop{_at(node)}")
+    _becomes(carry.init, carry.inner.type, node)
+
+
+def _becomes(operand: Operand, t: Type, node: Node) -> None:
+    """An operand may become a value of its own type; a scalar also of one that is less uniform."""
+    found = None if operand is None else type_of(operand)
+    if isinstance(found, Scalar) and isinstance(t, Scalar):
+        uniform = Uniformity.GRID if isinstance(operand, Const) else found.uniform
+        fits = found.dtype == t.dtype and uniform >= t.uniform
+    else:
+        fits = found == t
+    if not fits:
+        raise GraphError(f"{operand!r} becomes a value of type {t}{_at(node)}")
+
+
+def _at(node: Node | None) -> str:
+    """Where a node stands, for a message."""
+    return "" if node is None or node.loc is None else f" ({type(node).__name__} at {node.loc})"
+
+
+def values(graph: Graph) -> Iterator[Value]:
+    """Every value that a graph defines: parameters, results, and what loops define for their bodies."""
+    from .graph import walk
+    yield from graph.params
+    for node in walk(graph.body):
+        yield from results(node)
+        if isinstance(node, (For, While)):
+            yield from (c.inner for c in node.carried)
+        if isinstance(node, For):
+            yield node.index
