@@ -2,8 +2,8 @@
 
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
                      ToolchainError)
-from .frontend.scopes import elect, thread, warp, warpgroup
-from .jit import Kernel, constexpr, jit
+from .frontend import constexpr, elect, range_ as range, static_assert, static_print, static_range, thread, warp, warpgroup
+from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, axis
 from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                            cp_async_wait, fence_mbarrier_init, fence_proxy_async, mbarrier, threadfence)

@@ -50,7 +50,7 @@ class Lowered:
     graph: Graph
     warnings: tuple
     facts: dict[tuple, bool]
-    captured: dict
+    captured: tuple
     copies: tuple[CopyRecord, ...]
     seconds: dict[str, float]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -10,7 +11,7 @@ from .compile import TARGETS, Lowered, lower
 from .compiled import CompiledKernel, compile_lowered
 from .config import config
 from .errors import CompilationError, LaunchError
-from .frontend import Source
+from .frontend import Source, constexpr
 from .ir.builder import Facts
 from .ir.graph import Launch
 from .names import nearest
@@ -19,10 +20,6 @@ from .types import DType, bool_, float32, int32, int64
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
 CALL_OPTIONS = ("backend", "stream", "device")
-
-
-class constexpr:
-    """Annotation of a parameter whose value is part of the kernel: ``BLOCK: tile.constexpr``."""
 
 
 def jit(function=None, *, source: str | None = None, **options):
@@ -78,9 +75,8 @@ class Kernel:
     def __init__(self, source: Source, options: dict[str, Any]):
         self.source, self.options = source, dict(options)
         self.__name__ = self.name = source.name
-        self.__doc__ = source.doc
-        self.__wrapped__ = source.function
-        self.parameters = source.parameters
+        self.__doc__ = ast.get_docstring(source.tree)
+        self.parameters = source.params
         reserved = [p.name for p in self.parameters if p.name in LAUNCH_OPTIONS + CALL_OPTIONS]
         if reserved:
             raise CompilationError(f"{reserved[0]!r} is a launch option and cannot name a parameter of {self.name}")

@@ -212,15 +212,15 @@ def _same_backward(assigner: _Assigner, call: Call, want: Tile) -> tuple:
 
 
 def _vectors(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | None]]:
-    """For each shape that meets global memory: the widest vector that is provable, and the order of its dimensions
-    (fastest last) when the memory's contiguous one is not the last."""
+    """For each shape that meets global memory: the widest vector that is provable, and the order of its dimensions, the
+    memory's contiguous one first."""
     found: dict[tuple, tuple[int, tuple | None]] = {}
     for call in list(context.made.values()):
         if call.op.name != "region" or call.result.type.scope != "global":
             continue
         t: Region = call.result.type
         vector, axis = _provable(context, t, call.args[1:])
-        order = None if axis is None or axis == len(t.shape) - 1 else tuple(k for k in range(len(t.shape)) if k != axis) + (axis,)
+        order = None if axis is None else (axis, *(k for k in reversed(range(len(t.shape))) if k != axis))
         if t.shape not in found or vector > found[t.shape][0]:
             found[t.shape] = (vector, order)
     for call in context.made.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from inspect import Parameter
 from typing import Any
 
 from ..errors import LaunchError
@@ -96,7 +97,7 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
             raise LaunchError(f"{name}: {p.name!r} is given twice")
         if p.name in given or p.name in kwargs:
             value = given.get(p.name, kwargs.get(p.name))
-        elif p.has_default:
+        elif p.default is not Parameter.empty:
             value = p.default
         else:
             raise LaunchError(f"{name} needs the argument {p.name!r}")

@@ -1,0 +1,73 @@
+"""The shape of the package: which layer may import which, and what importing it loads."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "tilejit"
+
+# A layer may import itself and what stands before it.
+LAYERS = ("errors", "config", "names", "layout", "types", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
+          "toolchain", "compile", "compiled", "runtime", "jit", "plan", "kernels", "autotune", "testing", "demo", "cli",
+          "__init__", "__main__")
+
+# Rules of ops are written beside the op, and so reach for the planner's context and the package's own name late.
+PACKAGE_AS_A_WHOLE = {"demo", "cli", "testing", "__main__", "kernels"}
+
+
+def layer_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[0]
+
+
+def imports(path: Path):
+    """(layer, line) of every import from the package in a file, late ones included."""
+    depth = len(path.relative_to(ROOT).parts) - 1
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            up = node.level - 1
+            base = path.relative_to(ROOT).parts[:depth - up]
+            target = (*base, *(node.module.split(".") if node.module else ()))
+            for name in [target[0]] if target else [a.name for a in node.names]:
+                yield name, node.lineno
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tilejit":
+            rest = node.module.split(".")[1:]
+            for name in rest[:1] or [a.name for a in node.names]:
+                yield name, node.lineno
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_to_layers_above(path):
+    """No file imports a layer that stands below its own."""
+    own = layer_of(path)
+    assert own in LAYERS, f"{path} is in no layer"
+    if own in PACKAGE_AS_A_WHOLE or own == "__init__":
+        return
+    for name, line in imports(path):
+        if name not in LAYERS:
+            continue
+        assert LAYERS.index(name) <= LAYERS.index(own), f"{path}:{line} imports {name}, which stands below {own}"
+
+
+def test_importing_the_package_loads_no_llvm_no_driver_and_no_numba():
+    """`import tilejit` works on a machine without a GPU and stays light."""
+    code = "import sys, tilejit; print([m for m in ('llvmlite', 'cuda', 'cuda.bindings', 'numba', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_each_outside_tool_is_behind_one_file():
+    """llvmlite and cuda.bindings are each imported by exactly one file; numba only inside sim/."""
+    users = {"llvmlite": set(), "cuda": set(), "numba": set()}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in names:
+                if name.split(".")[0] in users:
+                    users[name.split(".")[0]].add(str(path.relative_to(ROOT)))
+    assert users["llvmlite"] <= {"toolchain/llvm.py"}
+    assert len(users["cuda"]) <= 1
+    assert all(u.startswith("sim/") for u in users["numba"])

@@ -1,0 +1,56 @@
+"""The command line: ``demo``, ``cache``, ``ptx``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from .errors import TileError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tilejit", description="GPU kernels in Python, lowered per call site.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("demo", help="compile four kernels, say how each copy was lowered, run and check them")
+    cache = commands.add_parser("cache", help="what the on-disk cache holds")
+    cache.add_argument("--clear", action="store_true", help="remove every entry")
+    ptx = commands.add_parser("ptx", help="the instruction table")
+    ptx.add_argument("--json", action="store_true", help="one object per form: name, one PTX line, targets")
+    arguments = parser.parse_args(argv)
+    try:
+        return {"demo": _demo, "cache": _cache, "ptx": _ptx}[arguments.command](arguments)
+    except TileError as error:
+        print(f"tilejit: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _demo(arguments) -> int:
+    from .demo import run
+    return run()
+
+
+def _cache(arguments) -> int:
+    from .config import config
+    from .runtime.store import Store
+    store = Store(config().cache_path)
+    if arguments.clear:
+        print(f"removed {store.clear()} entries from {config().cache_path}")
+        return 0
+    entries = store.entries()
+    total = sum(e.nbytes for e in entries)
+    print(f"{config().cache_path}: {len(entries)} entries, {total / 1e6:.2f} MB")
+    for entry in entries:
+        print(f"  {entry.kind:10} {entry.nbytes:>9}  {entry.key}")
+    return 0
+
+
+def _ptx(arguments) -> int:
+    from .ptx import coverage_markdown, to_json
+    if arguments.json:
+        forms = to_json()
+        print(forms if isinstance(forms, str) else json.dumps(forms, indent=1))
+    else:
+        print(coverage_markdown())
+    return 0
