@@ -248,8 +248,14 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin):
         first = self.operand(scope.first) if isinstance(scope.first, (Value, Const)) else scope.first
         return {"cta": 0, "warpgroup": first * 4, "warp": first, "thread": first // 32 if not scope.elected else 0}[scope.kind]
 
+    def thread_warp(self):
+        """The warp's id in the current scope, for addresses: without the shuffle of `warp_id`."""
+        if self.threads <= 32:
+            return 0
+        return self.cached(("thread_warp", self.scope_key()), lambda: self.thread_id() >> 5)
+
     def scope_warp(self):
-        """The warp's id in the current scope."""
+        """The warp's id in the current scope, known to be uniform."""
         first = self.scope_first_warp()
         if self.threads <= 32:
             return 0
@@ -382,67 +388,83 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin):
             for value, emitted in zip(call.results, result or ()):
                 self.values[value] = emitted
 
-    def _phis(self, carried, label: str):
-        """Reserve a phi for each register of each carried value; returns what fills in the loop's end."""
-        places = []
-        for carry in carried:
-            init = self.operand(carry.init)
+    def _phis(self, label: str, inits: list):
+        """Start `label` with a phi for each register of each carried value: (their names, what fills in the loop's end)."""
+        before, names, places = self.current, [], []
+        self.start(label)
+        for init in inits:
             registers = init if isinstance(init, list) else [init]
-            names = []
+            places.append((len(self.lines), registers))
+            made = []
             for v in registers:
                 self.count += 1
-                names.append(V(self, f"%v{self.count}", v.dtype))
+                made.append(V(self, f"%v{self.count}", v.dtype))
                 self.lines.append("")
-            self.values[carry.inner] = names if isinstance(init, list) else names[0]
-            places.append((len(self.lines) - len(names), names, registers))
-        before = self.before
+            names.append(made if isinstance(init, list) else made[0])
 
-        def close(yields, latch: str) -> None:
-            for (line, names, registers), operand in zip(places, yields):
-                final = self.operand(operand)
-                final = final if isinstance(final, list) else [final]
-                for i, (name, first, last) in enumerate(zip(names, registers, final)):
+        def close(finals: list, latch: str) -> None:
+            for (line, registers), made, final in zip(places, names, finals):
+                made, final = (x if isinstance(x, list) else [x] for x in (made, final))
+                for i, (name, first, last) in enumerate(zip(made, registers, final)):
                     self.lines[line + i] = f"  {name.text} = phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]{self.debug.mark(None)}"
-        return close
-
-    def _finish(self, carried) -> None:
-        for carry in carried:
-            self.values[carry.result] = self.values[carry.inner]
+        return names, close
 
     def _for(self, node: For) -> None:
-        head, body, done = self.label("for"), self.label("body"), self.label("done")
-        start, stop, step = self.operand(node.start), self.operand(node.stop), self.operand(node.step)
-        dtype = node.index.type.dtype
-        self.before = self.current
-        before = self.current
-        self.branch(head)
-        self.start(head)
-        line = len(self.lines)
-        self.lines.append("")
-        self.count += 1
-        index = V(self, f"%v{self.count}", dtype)
+        start, stop = self.operand(node.start), self.operand(node.stop)
+        carried = [self.operand(c.init) for c in node.carried]
+        if node.unroll == 0:
+            carried = self._unrolled(node, carried)
+        else:
+            index = start
+            if node.unroll > 1:  # whole groups of copies first, the rest one by one
+                step = node.step.value
+                last = self.ins(f"sub {stop.dtype.llvm} {stop.text}, {(node.unroll - 1) * step}", stop.dtype)
+                index, carried = self._loop(node, index, last, carried, node.unroll)
+            _, carried = self._loop(node, index, stop, carried, 1)
+        for carry, value in zip(node.carried, carried):
+            self.values[carry.result] = value
+
+    def _unrolled(self, node: For, carried: list) -> list:
+        """Every trip written out: the bounds are constants."""
+        for i in range(node.start.value, node.stop.value, node.step.value):
+            carried = self._trip(node, self.const(i, node.index.type.dtype), carried)
+        return carried
+
+    def _trip(self, node: For, index: V, carried: list) -> list:
+        """One copy of the body; returns the carried values after it."""
         self.values[node.index] = index
-        close = self._phis(node.carried, head)
-        compare = "icmp slt" if node.step.value > 0 else "icmp sgt"
-        self.branch_if(self.ins(f"{compare} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
+        for carry, value in zip(node.carried, carried):
+            self.values[carry.inner] = value
+        self.block(node.body)
+        self.loc = node.loc
+        return [self.operand(y) for y in node.body.yields]
+
+    def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
+        """A loop of `copies` bodies a trip; returns the index and the carried values after it."""
+        head, body, done = self.label("for"), self.label("body"), self.label("done")
+        dtype, step = node.index.type.dtype, node.step.value
+        self.branch(head)
+        (index, *inner), close = self._phis(head, [start, *carried])
+        self.branch_if(self.ins(f"icmp {'slt' if step > 0 else 'sgt'} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
         with self.region_of_code():
             self.start(body)
-            self.block(node.body)
-            self.loc = node.loc
-            following = self.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
+            after, at = inner, index
+            for _ in range(copies):
+                after = self._trip(node, at, after)
+                at = self.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
             latch = self.current
             self.branch(head)
-        self.lines[line] = f"  {index.text} = phi {dtype.llvm} [ {start.text}, %{before} ], [ {following.text}, %{latch} ]{self.debug.mark(node.loc)}"
-        close(node.body.yields, latch)
+        close([at, *after], latch)
         self.start(done)
-        self._finish(node.carried)
+        return index, inner
 
     def _while(self, node: While) -> None:
         head, body, done = self.label("while"), self.label("body"), self.label("done")
-        self.before = self.current
+        inits = [self.operand(c.init) for c in node.carried]
         self.branch(head)
-        self.start(head)
-        close = self._phis(node.carried, head)
+        inner, close = self._phis(head, inits)
+        for carry, value in zip(node.carried, inner):
+            self.values[carry.inner] = value
         with self.region_of_code():
             self.block(node.test)
             self.loc = node.loc
@@ -452,9 +474,10 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin):
             self.loc = node.loc
             latch = self.current
             self.branch(head)
-        close(node.body.yields, latch)
+        close([self.operand(y) for y in node.body.yields], latch)
         self.start(done)
-        self._finish(node.carried)
+        for carry, value in zip(node.carried, inner):
+            self.values[carry.result] = value
 
     def _if(self, node: If) -> None:
         then, orelse, done = self.label("then"), self.label("else"), self.label("endif")

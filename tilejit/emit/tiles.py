@@ -54,7 +54,12 @@ class TileMixin:
         return self.cached(key, lambda: self._thread_coordinate(dimension_shards(t.layout, t.domain)[dim]))
 
     def _thread_coordinate(self, shards):
-        total = 0
+        total, warps = 0, max(1, self.threads // 32)
+        lanes = next((s for s in shards if s[:3] == (32, 1, "laneid")), None)
+        whole = lanes and (warps, 1, "warpid", 32 * lanes[3])
+        if warps > 1 and whole in shards:  # consecutive lanes, then consecutive warps: the thread's number
+            shards = [s for s in shards if s not in (lanes, whole)]
+            total = self.thread_id() * lanes[3]
         for extent, stride, axis, weight in shards:
             if axis == "reg" or extent == 1:
                 continue
@@ -64,7 +69,7 @@ class TileMixin:
     def _axis(self, axis: str, extent: int, stride: int):
         """``(value on the axis / stride) mod extent`` of the calling thread."""
         size = 32 if axis == "laneid" else max(1, self.threads // 32)
-        value = self.lane_id() if axis == "laneid" else self.scope_warp()
+        value = self.lane_id() if axis == "laneid" else self.thread_warp()
         value = value // stride if stride > 1 else value
         return value % extent if stride * extent < size else value
 
