@@ -21,7 +21,7 @@ from .ir.graph import Call, Graph, Launch, Scope, walk
 from .passes.layouts import assign_layouts
 from .passes.shared import place_shared
 from .passes.variants import choose_variants
-from .types import Region
+from .types import Points, Region
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
@@ -52,6 +52,7 @@ class Lowered:
     facts: dict[tuple, bool]
     captured: tuple
     copies: tuple[CopyRecord, ...]
+    written: frozenset[int]  # the arguments that the kernel writes
     seconds: dict[str, float]
 
 
@@ -71,7 +72,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         if checked:
             check(graph)
         clock(name)
-    return Lowered(graph, tuple(built.warnings), dict(facts.asked), built.captured, copy_records(graph), seconds)
+    return Lowered(graph, tuple(built.warnings), dict(facts.asked), built.captured, copy_records(graph), written_arguments(graph), seconds)
 
 
 def _under_pytest() -> bool:
@@ -89,6 +90,13 @@ class _Clock:
         now = perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
         self.last = now
+
+
+def written_arguments(graph: Graph) -> frozenset[int]:
+    """The numbers of the arguments that some call of the graph writes."""
+    places = (c.args[0] for c in walk(graph.body) if isinstance(c, Call) and c.op.effect == "writes" and c.args)
+    types = (p.type for p in places if isinstance(getattr(p, "type", None), (Region, Points)))
+    return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:

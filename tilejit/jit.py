@@ -176,6 +176,7 @@ class Kernel:
         from .sim import simulate
         bound, options, _ = self._bind(args, kwargs)
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
+        bound.check_writable(version.lowered.written)
         return simulate(version.lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, checks=checks)
 
     def assert_variant(self, argument: str, variant: str) -> None:

@@ -64,19 +64,28 @@ class Bound:
         """The arguments that are no constants, in order: what a fact's argument number counts."""
         return [v for n, v in self.values.items() if n not in self.constants]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of `runtime`, in order."""
+        return [n for n in self.values if n not in self.constants]
+
     def host_arguments(self) -> list:
         """Host arrays and scalars, for the simulator. LaunchError for an array on a device."""
         result = []
-        for name, value in self.values.items():
-            if name in self.constants:
-                continue
+        for name, value in zip(self.names, self.runtime):
             if isinstance(value, ArraySpec):
                 if value.view is None or value.view.device != "host":
                     raise LaunchError(f"the simulator needs host arrays, and {name} is {'on a device' if value.view else 'a spec without data'}")
-                result.append(value.view.owner)
-            else:
-                result.append(value)
+                value = value.view.numpy()
+            result.append(value)
         return result
+
+    def check_writable(self, written) -> None:
+        """LaunchError if the kernel writes an array that is read-only."""
+        for n in sorted(written):
+            value = self.runtime[n]
+            if value.view is not None and value.view.readonly:
+                raise LaunchError(f"the kernel writes {self.names[n]}, and that array is read-only")
 
     def meta(self) -> dict[str, Any]:
         """The arguments as a grid function sees them."""
