@@ -13,7 +13,7 @@ from ..types import Scalar, Tile
 from . import joins
 from .joins import Clash, is_runtime
 from .names import RESULT, Entry, Undefined, leaves_early
-from .scopes import absent, meant_by, misfit
+from .scopes import absent, describe_scope, meant_by, misfit
 from .walker import Branch, Walker, expression, is_cell, runtime, statement, where
 
 CHOSEN = "value of the expression"  # the name under which branches hand over an expression's value
@@ -43,8 +43,10 @@ def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
     """An `if` statement. Returns whether `rest`, the statements after it, was walked too."""
     test = truth(w, w.value(node.test))
     if isinstance(test, bool):
-        w.statements((node.body if test else node.orelse) + rest)
-        return True
+        taken = node.body if test else node.orelse
+        consumed = leaves_early(taken)
+        w.statements(taken + rest if consumed else taken)
+        return consumed
     spec = meant_by(w.g, test) if not node.orelse and not leaves_early(node.body) else None
     if spec is not None and misfit(w.g, spec) is None:
         nobody = absent(w.g, spec)
@@ -139,7 +141,7 @@ def _one_sided(w: Walker, a: Entry | None, b: Entry | None, first_lacks: bool, t
 def _bounded(w: Walker, plan: joins.Join, test: Value) -> joins.Join:
     uniform = type_of(test).uniform
     if uniform < w.g.scope.uniformity and any(isinstance(t, Tile) for t in joins.types(plan)):
-        return Clash(f"is a register tile of the {w.g.scope.kind}, and the condition on {test.name} that changes it differs "
+        return Clash(f"is a register tile of {describe_scope(w.g.scope)}, and the condition on {test.name} that changes it differs "
                      "between its threads; choose element by element with tile.where")
     return joins.cap(plan, uniform)
 
@@ -156,7 +158,9 @@ def _home(w: Walker, a: Entry | None, b: Entry | None):
 
 def graph_name(name: Any) -> str:
     """A value's name in the graph."""
-    name = str(name[1][-1] if isinstance(name[1], tuple) else name[1]) if is_cell(name) else name
+    if is_cell(name):
+        key = name[1]
+        return str(key[0] if isinstance(key, tuple) else key)
     return {RESULT: "result", CHOSEN: "chosen"}.get(name, name.partition(" ")[0])
 
 

@@ -11,7 +11,7 @@ from ..errors import CompilationError
 from ..ir.builder import Builder, Facts
 from ..ir.graph import Block, Graph, Launch, Value
 from ..types import Buffer, Scalar, Uniformity
-from . import branches, expressions, loops, scoping, statements  # noqa: F401 - they register what each kind of syntax does
+from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
 from .calls import run
 from .captures import Capture
 from .names import Frame
@@ -43,6 +43,8 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
     params = _parameters(w, source, arguments)
     try:
         run(w)
+    except RecursionError:
+        raise CompilationError("the code nests too deeply to be compiled; split it, or write a loop", w.g.loc) from None
     finally:
         for line in g.state.get(PRINTED, ()):
             print(line, file=sys.stdout)

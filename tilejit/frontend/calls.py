@@ -10,12 +10,12 @@ from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodTy
 from typing import Any
 
 from ..errors import CompilationError
-from ..ir.builder import describe, type_of
+from ..ir.builder import describe
 from ..ir.builtin import BoundMethod, Builtin, apply
-from ..ir.graph import Const, Value
+from ..ir.graph import Call, Const, Value
 from ..ir.op import Op
-from ..ops import language
-from ..types import DType, Scalar, Tile
+from ..ops import elementwise, language
+from ..types import DType, Scalar
 from . import joins
 from .captures import of_tilejit, source_of
 from .expressions import folded, items
@@ -48,6 +48,7 @@ def call(w: Walker, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return cast(w, function, *_bound(w, function.name, _CAST, args, kwargs))
     rule = PYTHON.get(function) if _hashable(function) else None
     if rule is not None:
+        _bound(w, function.__name__, inspect.signature(rule), (w, *args), kwargs)
         return rule(w, *args, **kwargs)
     if joins.is_record(function):
         return function(*_bound(w, function.__name__, inspect.signature(function), args, kwargs))
@@ -65,7 +66,8 @@ def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple, kwar
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise w.error(f"{name}{signature}: {error}") from None
+        shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "w"]
+        raise w.error(f"{name}{inspect.Signature(shown)}: {error}") from None
     bound.apply_defaults()
     return tuple(bound.arguments.values())
 
@@ -75,8 +77,11 @@ def cast(w: Walker, dtype: DType, x: Any) -> Any:
     x = x.value if isinstance(x, Const) else x
     if isinstance(x, float) and dtype.is_int:
         x = folded(w, int, x)
-    if not isinstance(type_of(x), (Scalar, Tile)):
-        language.number(w.g, x)
+    t = language.number(w.g, x)
+    if isinstance(t, Scalar) and t.weak and isinstance(x, Value):
+        strong = Value("cast", Scalar(dtype, t.uniform), w.g.loc)  # a weak number would go on adapting to others
+        w.g.append(Call(elementwise.cast, (x,), {"dtype": dtype}, (strong,), w.g.loc))
+        return strong
     return language.converted(w.g, x, dtype)
 
 

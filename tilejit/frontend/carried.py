@@ -66,18 +66,19 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
         if exits and stop_at_exits:
             snapshot.restore(w)
             return Settled(trip, plans, inner, before, after, {}, exits=True)
+        still = _demoted(plans, headers, before, after, pinned)
         constant = _constant(plans, headers, before, after, pinned)
         wider, lost = _widened(w, {n: p for n, p in plans.items() if n not in constant}, headers, after, trip.control)
         found = _uncarried(w, names, plans, before, after)
         stable = {n: p for n, p in plans.items() if n not in lost and n not in constant}
-        if wider == stable and not found and not trip.again and not any(headers[n].read for n in constant):
+        if wider == stable and not found and not still and not trip.again and not any(headers[n].read for n in constant):
             for name in wider:
                 before[name].read = True
             w.frame.env = dict(before)
             return Settled(trip, wider, inner, before, after, lost)
         snapshot.restore(w)
-        pinned |= set(found)
-        plans = {**{n: plans[n] for n in lost}, **wider, **found}
+        pinned |= found.keys() | still.keys()
+        plans = {**{n: plans[n] for n in lost}, **wider, **still, **found}
 
 
 def _headers(w: Walker, plans: dict, before: dict) -> tuple[dict[Any, Entry], dict[Any, list[Value]]]:
@@ -99,6 +100,17 @@ def _constant(plans: dict, headers: dict, before: dict, after: dict, pinned: set
         again = not header.read and not any(joins.is_runtime(x) for x in joins.leaves(held)) and joins.same(end.value, held)
         if end is header or again:
             found.add(name)
+    return found
+
+
+def _demoted(plans: dict, headers: dict, before: dict, after: dict, pinned: set) -> dict[Any, joins.Join]:
+    """The tuples some of whose elements the body hands on as they are: those stay what they are before the loop."""
+    found = {}
+    for name, plan in plans.items():
+        if name not in pinned and isinstance(plan, joins.Group) and after[name] is not headers[name]:
+            less = joins.demote(plan, headers[name].value, after[name].value, before[name].value)
+            if less != plan:
+                found[name] = less
     return found
 
 
@@ -137,7 +149,7 @@ def _widened(w: Walker, plans: dict, headers: dict, after: dict, control: Unifor
         if isinstance(end.value, Undefined):
             both = ""
         if header.read:
-            raise w.error(f"{graph_name(name)} {joint.why}; a name keeps its type in a loop{both}")
+            raise w.error(f"{graph_name(name)} {joint.why}; a name keeps its type in a loop{both}\nthe loop is here:")
         lost[name] = f"{joint.why}, so it holds nothing after the loop{both}"
     return wider, lost
 

@@ -10,11 +10,11 @@ from typing import Any
 from ..ir.builder import describe, type_of
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Value
+from ..names import nearest
 from ..ops import language
 from . import joins
 from .captures import of_tilejit
 from .joins import is_runtime
-from .names import did_you_mean
 from .ranges import LoopRange, StaticRange
 from .targets import bind
 from .walker import Walker, expression, runtime
@@ -179,7 +179,7 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         value = getattr(x, node.attr)
     except AttributeError:
         known = [n for n in dir(x) if not n.startswith("_")]
-        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{did_you_mean(node.attr, known)}") from None
+        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{nearest(node.attr, known)}") from None
     path = _path(w, node)
     return value if path is None or of_tilejit(x) else w.capture(path, value)
 

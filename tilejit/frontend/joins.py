@@ -174,6 +174,16 @@ def widen(plan: Join, y: Any) -> Join:
     return Clash(f"is {_of_type(plan.type)}, and the loop makes it {describe(y)}")
 
 
+def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
+    """`plan` with the numbers that a loop's body hands on unchanged (`end` is `header`) kept as what they were."""
+    if isinstance(plan, Leaf):
+        return Keep(original) if end is header else plan
+    parts = fields_of(end)
+    if not isinstance(plan, Group) or type(end) is not plan.kind or len(parts) != len(plan.parts):
+        return plan
+    return Group(plan.kind, tuple(map(demote, plan.parts, fields_of(header), parts, fields_of(original))))
+
+
 def cap(plan: Join, uniform: Uniformity) -> Join:
     """`plan` with its scalars no more uniform than `uniform`, the condition that chooses between the values."""
     match plan:

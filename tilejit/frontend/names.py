@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,9 +71,3 @@ def leaves_early(nodes: Iterable[ast.AST], in_loop: bool = False) -> bool:
         if leaves_early(ast.iter_child_nodes(node), inner):
             return True
     return False
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to add to an error about an unknown name; empty if nothing is close."""
-    close = difflib.get_close_matches(name, [k for k in known if isinstance(k, str)], n=1, cutoff=0.7)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -9,8 +9,8 @@ from typing import Any
 from ..ir.builder import describe, type_of
 from ..ir.builtin import apply, member
 from ..ir.graph import Const
+from ..ops import language, pointwise
 from ..types import Buffer, Points, Region, Tile, bool_, float32, int32
-from ..ops import language
 from . import joins
 from .expressions import folded, numbers, operator
 from .ranges import LoopRange, StaticRange, range_
@@ -33,8 +33,8 @@ def sequence(w: Walker, x: Any, what: str) -> tuple:
     raise w.error(f"{what} takes tuples and ranges that are known while compiling, not {describe(x)}")
 
 
-def fold_or(name: str) -> Callable:
-    """A rule: Python's function on constants, the language's `name` on run-time values, pair by pair."""
+def _extreme(name: str, folding: Callable, builtin: Any) -> Callable:
+    """A rule: Python's `min` or `max` on constants, the language's on run-time values, pair by pair."""
     def rule(w: Walker, *args: Any) -> Any:
         args = args if len(args) != 1 or not isinstance(args[0], tuple) else args[0]
         if not args:
@@ -42,12 +42,12 @@ def fold_or(name: str) -> Callable:
         if len(args) == 1 and joins.is_runtime(args[0]):
             raise w.error(f"{name}imum takes several values; the {name}imum of one tile is tile.{name}(x)")
         if not any(map(runtime, args)):
-            return folded(w, {"min": min, "max": max}[name], args)
-        return reduce(lambda a, b: apply(w.g, w.public(name + "imum"), (a, b), {}), args)
+            return folded(w, folding, args)
+        return reduce(lambda a, b: apply(w.g, builtin, (a, b), {}), args)
     return rule
 
 
-PYTHON[min], PYTHON[max] = fold_or("min"), fold_or("max")
+PYTHON[min], PYTHON[max] = _extreme("min", min, pointwise.minimum), _extreme("max", max, pointwise.maximum)
 
 
 @python(range)
@@ -64,7 +64,7 @@ def _(w: Walker, x: Any) -> Any:
 
 @python(abs)
 def _(w: Walker, x: Any) -> Any:
-    return apply(w.g, w.public("abs"), (x,), {}) if runtime(x) else folded(w, abs, x)
+    return apply(w.g, pointwise.abs, (x,), {}) if runtime(x) else folded(w, abs, x)
 
 
 @python(print)

@@ -12,7 +12,7 @@ from ..types import Scalar, int32
 from .ranges import LoopRange
 
 UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads of one instance
-WIDTH = {"thread": 0, "warp": 1, "warpgroup": 2, "cta": 3}
+WIDTH = {"elect": 0, "thread": 0, "warp": 1, "warpgroup": 2, "cta": 3}
 
 
 @dataclass(frozen=True)

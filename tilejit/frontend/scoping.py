@@ -72,7 +72,7 @@ def _leave(w: Walker, branch: Branch) -> None:
         stays = isinstance(entry.value, Undefined) or not _comes_out(name, entry.value, made)
         value: Any = entry.value
         if stays and not isinstance(value, Undefined):
-            what = "is a cursor that was moved" if is_cell(name) else "was assigned"
+            what = "was moved" if is_cell(name) else "was assigned"
             value = Undefined(f"{what} inside an execution scope, and registers do not leave it; pass it through a buffer"
                               + where("assigned", entry.loc))
         w.frame.env[name] = type(entry)(value, entry.loc, w.home)

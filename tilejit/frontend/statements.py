@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from ..ir.builder import describe, type_of
 from ..ir.graph import Value
+from ..ops.pointwise import device_assert
 from ..types import DType, Tile, dtype_of
 from .branches import truth
 from .calls import call
@@ -69,11 +70,11 @@ def assert_(w: Walker, node: ast.Assert) -> None:
     message = "" if node.msg is None else _message(w, node.msg)
     held = w.value(node.test)
     if isinstance(type_of(held), Tile):
-        call(w, w.public("device_assert"), (held, message), {})
+        call(w, device_assert, (held, message), {})
         return
     test = truth(w, held)
     if isinstance(test, Value):
-        call(w, w.public("device_assert"), (test, message), {})
+        call(w, device_assert, (test, message), {})
     elif not test:
         raise w.error("assertion failed" + (f": {message}" if message else ""))
 

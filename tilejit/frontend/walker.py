@@ -11,11 +11,12 @@ from typing import Any
 from ..errors import CompilationError, Loc, TileError
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Node, Operand, Value
+from ..names import nearest
 from ..ops import language
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
 from .joins import leaves
-from .names import EXITS, RESULT, Entry, Frame, Undefined, did_you_mean
+from .names import EXITS, RESULT, Entry, Frame, Undefined
 from .source import Source
 
 EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
@@ -48,7 +49,7 @@ class Cells(MutableMapping):
     def __getitem__(self, key):
         entry = self.walker.frame.env[("cell", key)]
         if isinstance(entry.value, Undefined):
-            raise self.walker.g.error(entry.value.why)
+            raise self.walker.g.error(f"a cursor of this construct {entry.value.why}")
         entry.read = True
         return entry.value
 
@@ -229,13 +230,8 @@ class Walker:
         if entry is not None and not isinstance(entry.value, Undefined) and entry.home is not self.home:
             raise self.error(f"{name} lives outside the scope opened at {self.home.loc}; what happens to it here would be "
                              "unknown to the threads that do not run this. Use another name, or keep the value in a buffer"
-                             + where("assigned", entry.loc))
+                             + where("assigned outside", entry.loc) + "\nassigned inside here:")
         self.put(name, value)
-
-    def public(self, name: str) -> Any:
-        """A name of the language."""
-        import tilejit
-        return getattr(tilejit, name)
 
     def lookup(self, name: str) -> Any:
         """What a name holds: a variable of the function, a closure's value or a global, a Python builtin."""
@@ -243,7 +239,7 @@ class Walker:
         if entry is not None:
             entry.read = True
             if isinstance(entry.value, Undefined):
-                raise self.error(f"{name} {entry.value.why}")
+                raise self.error(f"{name} {entry.value.why}" + ("\nread here:" if "\n" in entry.value.why else ""))
             if entry.home is not self.home:
                 self._check_enters(name, entry)
             return entry.value
@@ -254,7 +250,7 @@ class Walker:
             value = source.resolve(name)
         except KeyError:
             known = [n for n in self.frame.env if isinstance(n, str) and n not in (*EXITS, RESULT)]
-            raise self.error(f"the name {name!r} is not defined{did_you_mean(name, known + source.known_names())}") from None
+            raise self.error(f"the name {name!r} is not defined{nearest(name, known + source.known_names())}") from None
         return self.capture((name,), value)
 
     def capture(self, path: tuple[str, ...], value: Any) -> Any:
@@ -271,10 +267,10 @@ class Walker:
             t = type_of(leaf)
             if isinstance(t, Tile):
                 raise self.error(f"{name} is a register tile that belongs to the scope outside this one; "
-                                 f"pass it through shared memory{where('made', entry.loc)}")
+                                 f"pass it through shared memory{where('made', entry.loc)}\nread here:")
             if isinstance(t, Scalar) and t.uniform < min(self.g.scope.uniformity, Uniformity.CTA):
                 raise self.error(f"{name} differs between the threads of this scope, and was computed outside it; "
-                                 f"compute it inside{where('made', entry.loc)}")
+                                 f"compute it inside{where('made', entry.loc)}\nread here:")
 
     def coerce(self, x: Any, type_: Scalar | Tile) -> Operand:
         """`x` as an operand of `type_`."""

@@ -1,0 +1,286 @@
+"""Conditions: what is decided while compiling, what becomes an If node, and what names hold afterwards."""
+
+import tilejit as tile
+from graphs import body, built, error, expect, marked
+
+
+def test_a_compile_time_condition_walks_only_the_branch_taken():
+    def kernel(y, FAST: tile.constexpr):
+        if FAST:
+            tile.store(y[0], 1.0)
+        else:
+            this_name_does_not_exist()
+
+    expect(kernel, """
+        %region = region(%y, 0, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+        store(%region, 1.0, none, each_thread=False)
+        """, FAST=True)
+
+
+def test_a_name_that_both_branches_assign_becomes_a_result():
+    def kernel(y, n):
+        if n > 3:
+            v = 1.0
+        elif n > 1:
+            v = 2
+        else:
+            v = 3.5
+        tile.store(y[0], v)
+
+    expect(kernel, """
+        %gt = gt(%n, 3) : bool@grid
+        if %gt
+          yield 1.0
+        else
+          %gt.1 = gt(%n, 1) : bool@grid
+          if %gt.1
+            yield 2.0
+          else
+            yield 3.5
+          -> %v: float32@grid
+          yield %v
+        -> %v.1: float32@grid
+        %region = region(%y, 0, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+        store(%region, %v.1, none, each_thread=False)
+        """)
+
+
+def test_equal_constants_stay_constants():
+    def kernel(y, n):
+        if n > 3:
+            k = 8
+            tile.store(y[0], 1.0)
+        else:
+            k = 8
+        tile.store(y[0:k], tile.zeros((k,), tile.float32))
+
+    assert "->" not in body(kernel)
+
+
+def test_results_that_nothing_reads_are_left_out():
+    def kernel(y, n):
+        if n > 3:
+            scratch = n + 1
+            tile.store(y[0], scratch)
+        else:
+            scratch = n + 2
+            tile.store(y[1], scratch)
+
+    assert "->" not in body(kernel)
+
+
+def test_tuples_join_element_by_element():
+    def kernel(y, n):
+        pair = (1, (2.0, 3))
+        if n > 3:
+            pair = (1, (n * 0.5, 3))
+        a, (b, c) = pair
+        tile.store(y[a + c], b)
+
+    expect(kernel, """
+        %gt = gt(%n, 3) : bool@grid
+        if %gt
+          %cast = cast(%n, dtype=float32) : float32@grid
+          %mul = mul(%cast, 0.5) : float32@grid
+          yield %mul
+        else
+          yield 2.0
+        -> %pair: float32@grid
+        %region = region(%y, 4, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+        store(%region, %pair, none, each_thread=False)
+        """)
+
+
+def test_a_result_is_no_more_uniform_than_its_condition():
+    def kernel(y):
+        k = 0
+        if tile.warp_id() > 1:
+            k = 1
+        tile.store(y[k], 1.0)
+
+    assert "%k: int32@warp" in body(kernel)
+
+
+def test_a_name_of_one_branch_only_may_be_undefined():
+    def kernel(y, n):
+        if n > 3:
+            v = 1.0
+        tile.store(y[0], v)
+
+    text = error(kernel)
+    assert text.startswith("v may be undefined: only one branch of a run-time condition assigns it; assign it before\nassigned here:")
+    assert marked(text) == "v"
+
+
+def test_branches_that_disagree_about_a_type_show_both_lines():
+    def kernel(x, y, n):
+        v = tile.load(x[0:16])
+        if n > 3:
+            v = tile.load(x[0:32])
+        tile.store(y[0:16], v)
+
+    text = error(kernel)
+    assert text.startswith("v is a tile float32[32] or a tile float32[16], after a condition that is decided at run time")
+    assert "v = tile.load(x[0:16])" in text and "v = tile.load(x[0:32])" in text
+
+
+def test_names_that_disagree_and_are_not_read_are_no_error():
+    def kernel(x, y, n):
+        if n > 3:
+            v = tile.load(x[0:16])
+            tile.store(y[0:16], v)
+        else:
+            v = tile.load(x[0:32])
+            tile.store(y[0:32], v)
+
+    built(kernel)
+
+
+def test_only_a_compile_time_condition_chooses_a_buffer():
+    def kernel(x, y, n):
+        target = x
+        if n > 3:
+            target = y
+        tile.store(target[0], 1.0)
+
+    assert "which only a compile-time condition can choose" in error(kernel)
+
+
+def test_a_tile_does_not_depend_on_a_condition_that_differs_between_threads():
+    def kernel(x, y):
+        t = tile.load(x[0:16])
+        if tile.thread_id() < 3:
+            t = t + 1
+        tile.store(y[0:16], t)
+
+    text = error(kernel)
+    assert "t is a register tile of the CTA, and the condition on lt that changes it differs between its threads" in text
+    assert "tile.where" in text
+
+
+def test_a_tile_is_no_condition():
+    def kernel(x):
+        if tile.load(x[0:16]) > 0:
+            pass
+
+    assert error(kernel).startswith("a condition is one scalar, not a tile bool[16]; choose element by element with tile.where")
+
+
+def test_a_conditional_expression_at_run_time():
+    def kernel(y, n):
+        tile.store(y[0], 1.0 if n == 2 else n)
+
+    expect(kernel, """
+        %region = region(%y, 0, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+        %eq = eq(%n, 2) : bool@grid
+        if %eq
+          yield 1.0
+        else
+          %cast = cast(%n, dtype=float32) : float32@grid
+          yield %cast
+        -> %chosen: float32@grid
+        store(%region, %chosen, none, each_thread=False)
+        """)
+
+
+def test_and_or_compute_both_sides_where_that_cannot_be_noticed():
+    def kernel(y, n, m):
+        if n > 1 and m < 2 or False:
+            tile.store(y[0], 1.0)
+
+    assert body(kernel).splitlines()[:4] == [
+        "  %gt = gt(%n, 1) : bool@grid", "  %lt = lt(%m, 2) : bool@grid",
+        "  %bit_and = bit_and(%gt, %lt) : bool@grid", "  if %bit_and"]
+
+
+def test_and_reads_memory_only_where_its_left_side_holds():
+    def kernel(x, y, n):
+        if n > 1 and tile.load(x[n]) > 0:
+            tile.store(y[0], 1.0)
+
+    lines = body(kernel).splitlines()
+    assert lines[1] == "  if %gt" and lines[3].startswith("    %load = load(")
+    assert "    yield False" in lines
+
+
+def test_a_compile_time_side_decides_without_the_other():
+    def kernel(y, n, FAST: tile.constexpr):
+        if FAST or this_name_does_not_exist():
+            tile.store(y[0], 1.0)
+        if not FAST and n > 0:
+            this_name_does_not_exist()
+
+    built(kernel, FAST=True)
+
+
+def test_comparisons_chain():
+    def kernel(y, n):
+        if 0 < n < 5 <= 7:
+            tile.store(y[0], 1.0)
+
+    assert body(kernel).splitlines()[:4] == [
+        "  %lt = lt(0, %n) : bool@grid", "  %lt.1 = lt(%n, 5) : bool@grid",
+        "  %bit_and = bit_and(%lt, %lt.1) : bool@grid", "  if %bit_and"]
+
+
+def test_code_after_an_early_return_is_in_the_other_branch():
+    def kernel(y, n):
+        if n > 3:
+            return
+        tile.store(y[0], 1.0)
+
+    expect(kernel, """
+        %gt = gt(%n, 3) : bool@grid
+        if %gt
+        else
+          %region = region(%y, 0, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+          store(%region, 1.0, none, each_thread=False)
+        """)
+
+
+def test_code_after_a_return_in_an_inner_branch_is_guarded():
+    def kernel(y, n, m):
+        if n > 3:
+            tile.store(y[1], 1.0)
+            if m > 3:
+                return
+        tile.store(y[0], 1.0)
+
+    expect(kernel, """
+        %gt = gt(%n, 3) : bool@grid
+        if %gt
+          %region = region(%y, 1, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+          store(%region, 1.0, none, each_thread=False)
+          %gt.1 = gt(%m, 3) : bool@grid
+          if %gt.1
+            yield True
+          else
+            yield False
+          -> %return: bool@grid
+          yield %return
+        else
+          yield False
+        -> %return.1: bool@grid
+        %bit_not = bit_not(%return.1) : bool@grid
+        if %bit_not
+          %region.1 = region(%y, 0, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+          store(%region.1, 1.0, none, each_thread=False)
+        """)
+
+
+def test_a_barrier_after_a_return_of_some_threads_is_an_error():
+    def kernel(y):
+        if tile.thread_id() > 31:
+            return
+        tile.sync()
+
+    text = error(kernel)
+    assert "sync() is reached by only some threads" in text and marked(text) == "tile.sync()"
+
+
+def test_code_that_is_never_reached_is_not_walked():
+    def kernel(y):
+        return
+        this_name_does_not_exist()
+
+    assert body(kernel) == ""

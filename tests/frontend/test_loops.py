@@ -1,0 +1,477 @@
+"""Loops: what they carry, with which types, and how they are left."""
+
+import tilejit as tile
+from graphs import body, built, error, expect, marked
+
+
+def test_a_number_takes_the_type_of_what_the_body_assigns():
+    def kernel(x, y, n):
+        acc = 0.0
+        for i in range(n):
+            acc = acc + tile.load(x[0:16])
+        tile.store(y[0:16], acc)
+
+    expect(kernel, """
+        %splat = splat(0.0, shape=(16,)) : float32[16]
+        for %i in range(0, %n, 1) carry %acc: float32[16] = %splat
+          %region = region(%x, 0, extents=(16,), kept=(0,)) : region [16] of global float32[64]:(1)
+          %load = load(%region, 0.0, none) : float32[16]
+          %add = add(%acc, %load) : float32[16]
+          yield %add
+        -> %acc.1
+        %region.1 = region(%y, 0, extents=(16,), kept=(0,)) : region [16] of global float32[64]:(1)
+        store(%region.1, %acc.1, none, each_thread=False)
+        """)
+
+
+def test_a_number_takes_the_dtype_that_the_body_gives_it():
+    def kernel(x, y, n):
+        acc = 0.0
+        for i in range(n):
+            acc += tile.float16(1.5)
+        tile.store(y[0], acc)
+
+    assert "carry %acc: float16@grid = 0.0" in body(kernel)
+
+
+def test_a_counter_becomes_a_run_time_value():
+    def kernel(y, n):
+        phase = 0
+        for i in range(n):
+            phase ^= 1
+        tile.store(y[0], phase)
+
+    assert body(kernel).splitlines()[:3] == [
+        "  for %i in range(0, %n, 1) carry %phase: int32@grid = 0",
+        "    %bit_xor = bit_xor(%phase, 1) : int32@grid",
+        "    yield %bit_xor"]
+
+
+def test_a_carried_scalar_becomes_as_uniform_as_the_body_leaves_it():
+    def kernel(y, n):
+        k = 0
+        last = 0
+        for i in range(n):
+            last = k
+            k = k + tile.lane_id()
+        tile.store(y[0:16], tile.full((16,), n))
+        tile.store(y[last], 1.0)
+
+    assert "carry %k: int32@thread = 0, %last: int32@thread = 0" in body(kernel)
+
+
+def test_a_carried_scalar_is_no_more_uniform_than_the_number_of_trips():
+    def kernel(y):
+        k = 0
+        for i in range(tile.warp_id()):
+            k += 1
+        tile.store(y[k], 1.0)
+
+    assert "carry %k: int32@warp = 0" in body(kernel)
+
+
+def test_a_barrier_in_a_loop_whose_trips_differ_between_threads_is_an_error():
+    def kernel(y):
+        for i in range(tile.thread_id()):
+            tile.sync()
+
+    assert "sync() is reached by only some threads" in error(kernel)
+
+
+def test_what_the_body_does_not_change_stays_a_constant():
+    def kernel(y, n, DEBUG: tile.constexpr):
+        size = 16
+        half = 8
+        for i in range(n):
+            if DEBUG:
+                size = size + 1
+            half = 8
+            tile.store(y[0:size], tile.zeros((size,), tile.float32))
+            tile.store(y[0:half], tile.zeros((half,), tile.float32))
+        tile.store(y[0:half], tile.zeros((half,), tile.float32))
+
+    assert "carry" not in body(kernel, DEBUG=False)
+
+
+def test_elements_of_a_tuple_that_the_body_hands_on_stay_constants():
+    def kernel(y, n):
+        state = (0, 16)
+        for i in range(n):
+            tile.store(y[0:state[1]], tile.full((state[1],), state[0]))
+            state = (state[0] + 1, state[1])
+        tile.store(y[0], state[0])
+
+    assert "carry %state: int32@grid = 0\n" in body(kernel)
+
+
+def test_nested_loops_carry_through_each_other():
+    def kernel(x, y, n):
+        acc = 0.0
+        for i in range(n):
+            for j in tile.range(0, 4, 2, unroll=2):
+                acc += tile.load(x[j:j + 8])
+        tile.store(y[0:8], acc)
+
+    expect(kernel, """
+        %splat = splat(0.0, shape=(8,)) : float32[8]
+        for %i in range(0, %n, 1) carry %acc: float32[8] = %splat
+          for %j in range(0, 4, 2) unroll 2 carry %acc.1: float32[8] = %acc
+            %add = add(%j, 8) : int32@grid
+            %region = region(%x, %j, extents=(8,), kept=(0,)) : region [8] of global float32[64]:(1)
+            %load = load(%region, 0.0, none) : float32[8]
+            %add.1 = add(%acc.1, %load) : float32[8]
+            yield %add.1
+          -> %acc.2
+          yield %acc.2
+        -> %acc.3
+        %region.1 = region(%y, 0, extents=(8,), kept=(0,)) : region [8] of global float32[64]:(1)
+        store(%region.1, %acc.3, none, each_thread=False)
+        """)
+
+
+def test_a_loop_without_trips_leaves_no_trace():
+    def kernel(y):
+        i = 3
+        for i in range(5, 5):
+            tile.store(y[0], 1.0)
+        for i in range(0, 5, -1):
+            tile.store(y[0], 1.0)
+        tile.store(y[i], 1.0)
+
+    assert body(kernel).startswith("  %region = region(%y, 3,") and "for" not in body(kernel)
+
+
+def test_a_range_counts_down():
+    def kernel(y, n):
+        for i in range(n, 0, -2):
+            tile.store(y[i], 1.0)
+
+    assert "for %i in range(%n, 0, -2)" in body(kernel)
+
+
+def test_the_step_is_a_constant_other_than_zero():
+    def zero(y, n):
+        for i in range(0, n, 0):
+            pass
+
+    def runtime(y, n):
+        for i in range(0, n, n):
+            pass
+
+    assert error(zero).startswith("the step of range is not 0")
+    assert error(runtime).startswith("the step of range is known at compile time, and a scalar int32 is not")
+
+
+def test_a_range_takes_integers():
+    def kernel(y, n):
+        for i in range(n / 2):
+            pass
+
+    text = error(kernel)
+    assert text.startswith("the stop of range is an integer, not a scalar float32; // divides integers")
+    assert marked(text) == "range(n / 2)"
+
+
+def test_a_tile_that_changes_type_shows_both_lines():
+    def kernel(x, y, n):
+        w = tile.load(x[0:16])
+        for i in range(n):
+            tile.store(y[0:16], w)
+            w = tile.load(x[0:32])
+
+    text = error(kernel)
+    assert text.startswith("w is a tile float32[16], and the loop makes it a tile float32[32]; a name keeps its type in a loop")
+    assert "w = tile.load(x[0:16])" in text and "w = tile.load(x[0:32])" in text
+    assert marked(text) == "for i in range(n):"
+
+
+def test_a_name_used_anew_in_the_body_may_have_another_type():
+    def kernel(x, y, n):
+        w = tile.load(x[0:16])
+        tile.store(y[0:16], w)
+        for i in range(n):
+            w = tile.load(x[0:32])
+            tile.store(y[0:32], w)
+
+    assert "carry" not in body(kernel)
+
+
+def test_and_holds_nothing_after_the_loop():
+    def kernel(x, y, n):
+        w = tile.load(x[0:16])
+        for i in range(n):
+            w = tile.load(x[0:32])
+        tile.store(y[0:16], w)
+
+    text = error(kernel)
+    assert "so it holds nothing after the loop" in text and "read here:" in text
+
+
+def test_a_loop_does_not_swap_buffers():
+    def kernel(x, y, n):
+        a, b = x, y
+        for i in range(n):
+            tile.store(a[i], 1.0)
+            a, b = b, a
+
+    assert "a loop that runs on the device cannot change it" in error(kernel)
+
+
+def test_a_name_of_the_body_only_may_be_undefined_after_it():
+    def kernel(x, y, n):
+        for i in range(n):
+            v = tile.load(x[i])
+        tile.store(y[0], v)
+
+    assert error(kernel).startswith("v may be undefined: only the loop's body assigns it, and the loop may run zero times")
+
+
+def test_the_index_has_no_value_after_the_loop():
+    def kernel(y, n):
+        for i in range(n):
+            pass
+        tile.store(y[i], 1.0)
+
+    assert error(kernel).startswith("i is the index of a loop that has ended")
+
+
+# -- leaving loops -------------------------------------------------------------------------------------------------------
+
+def test_continue_becomes_a_branch():
+    def kernel(x, y, n):
+        acc = 0.0
+        for i in range(n):
+            v = tile.load(x[i])
+            if v < 0:
+                continue
+            acc += v
+        tile.store(y[0], acc)
+
+    expect(kernel, """
+        for %i in range(0, %n, 1) carry %acc: float32@cta = 0.0
+          %region = region(%x, %i, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+          %load = load(%region, 0.0, none) : float32@cta
+          %lt = lt(%load, 0.0) : bool@cta
+          if %lt
+            yield %acc
+          else
+            %add = add(%acc, %load) : float32@cta
+            yield %add
+          -> %acc.1: float32@cta
+          yield %acc.1
+        -> %acc.2
+        %region.1 = region(%y, 0, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+        store(%region.1, %acc.2, none, each_thread=False)
+        """)
+
+
+def test_a_for_with_break_becomes_a_while_that_carries_index_and_flag():
+    def kernel(y, n, m):
+        for i in range(n):
+            if i == m:
+                break
+            tile.store(y[i], 1.0)
+
+    expect(kernel, """
+        while carry %index: int32@grid = 0, %break: bool@grid = False
+          %bit_not = bit_not(%break) : bool@grid
+          %lt = lt(%index, %n) : bool@grid
+          %bit_and = bit_and(%bit_not, %lt) : bool@grid
+          yield %bit_and
+        do
+          %eq = eq(%index, %m) : bool@grid
+          if %eq
+            yield True
+          else
+            %region = region(%y, %index, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+            store(%region, 1.0, none, each_thread=False)
+            yield False
+          -> %break.1: bool@grid
+          %add = add(%index, 1) : int32@grid
+          yield %add, %break.1
+        -> %index.1, %break.2
+        """)
+
+
+def test_a_break_that_is_never_compiled_leaves_the_loop_a_for():
+    def kernel(y, n, DEBUG: tile.constexpr):
+        for i in range(n):
+            if DEBUG:
+                break
+            tile.store(y[i], 1.0)
+
+    assert "for %i" in body(kernel, DEBUG=False) and "while" in body(kernel, DEBUG=True)
+
+
+def test_break_leaves_the_inner_loop_only():
+    def kernel(y, n):
+        for i in range(n):
+            for j in range(n):
+                if j == i:
+                    break
+                tile.store(y[j], 1.0)
+
+    lines = body(kernel).splitlines()
+    assert lines[0].startswith("  for %i") and lines[1].startswith("    while carry %index")
+
+
+def test_a_return_leaves_every_loop_and_guards_what_follows():
+    def kernel(y, n):
+        for i in range(n):
+            while tile.load(y[i]) > 0:
+                if i == 3:
+                    return
+        tile.store(y[0], 1.0)
+
+    text = body(kernel)
+    assert text.count("while carry") == 2
+    assert "  %bit_not.2 = bit_not(%return.6) : bool@cta\n  if %bit_not.2\n" in text
+
+
+def test_a_while_computes_its_condition_on_each_trip():
+    def kernel(x, y, n):
+        i = 0
+        while i < n:
+            i += 1
+        tile.store(y[0], i)
+
+    assert body(kernel).splitlines()[:7] == [
+        "  while carry %i: int32@grid = 0", "    %lt = lt(%i, %n) : bool@grid", "    yield %lt", "  do",
+        "    %add = add(%i, 1) : int32@grid", "    yield %add", "  -> %i.1"]
+
+
+def test_a_while_whose_condition_is_false_is_not_walked():
+    def kernel(y, DEBUG: tile.constexpr):
+        k = 1
+        while DEBUG:
+            k = this_name_does_not_exist()
+        tile.store(y[k], 1.0)
+
+    assert "while" not in body(kernel, DEBUG=False)
+
+
+def test_a_loop_that_cannot_end_is_an_error():
+    def kernel(y, n):
+        while True:
+            tile.store(y[0], 1.0)
+
+    assert error(kernel).startswith("this loop never ends: its condition is always true")
+
+
+def test_while_true_ends_by_a_break():
+    def kernel(y, n):
+        i = 0
+        while True:
+            if i >= n:
+                break
+            i += 1
+        tile.store(y[0], i)
+
+    assert "    %bit_not = bit_not(%break) : bool@grid\n    yield %bit_not" in body(kernel)
+
+
+def test_a_break_of_some_threads_makes_the_loop_partial():
+    def kernel(y, n):
+        for i in range(n):
+            tile.sync()
+            if tile.thread_id() == i:
+                break
+
+    assert "sync() is reached by only some threads" in error(kernel)
+
+
+def test_else_of_a_loop_is_an_error():
+    def with_for(y, n):
+        for i in range(n):
+            pass
+        else:
+            tile.store(y[0], 1.0)
+
+    def with_while(y, n):
+        while n > 0:
+            pass
+        else:
+            tile.store(y[0], 1.0)
+
+    assert error(with_for).startswith("`for ... else` is not supported; set a flag before `break`")
+    assert error(with_while).startswith("`while ... else` is not supported")
+
+
+# -- unrolled ------------------------------------------------------------------------------------------------------------
+
+def test_static_range_writes_the_body_once_per_number():
+    def kernel(y):
+        for i in tile.static_range(1, 6, 2):
+            if i == 3:
+                continue
+            tile.store(y[i], i)
+
+    text = body(kernel)
+    assert "region(%y, 1," in text and "region(%y, 3," not in text and "region(%y, 5," in text and "for" not in text
+
+
+def test_tuples_zip_and_enumerate_are_unrolled():
+    def kernel(y):
+        for k, (a, b) in enumerate(zip((1, 2), (3.0, 4.0))):
+            tile.store(y[a], b + k)
+
+    assert "region(%y, 2," in body(kernel) and "store(%region.1, 5.0," in body(kernel)
+
+
+def test_a_run_time_break_guards_the_copies_after_it():
+    def kernel(y, n):
+        for i in tile.static_range(3):
+            if n == i:
+                break
+            tile.store(y[i], 1.0)
+
+    text = body(kernel)
+    assert text.count("if %bit_not") == 2 and text.count("store(") == 3
+
+
+def test_static_range_needs_constants_and_is_not_endless():
+    def runtime(y, n):
+        for i in tile.static_range(n):
+            pass
+
+    def huge(y):
+        for i in tile.static_range(10**9):
+            pass
+
+    assert error(runtime).startswith("static_range is unrolled while compiling, and a scalar int32 is known at run time only")
+    assert error(huge).startswith("static_range would write 1000000000 copies of the loop's body (at most 4096); use range")
+
+
+def test_a_loop_over_something_else_says_over_what_loops_run():
+    def kernel(x):
+        for v in x:
+            pass
+
+    text = error(kernel)
+    assert "a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, not over a global buffer" in text
+    assert marked(text) == "x"
+
+
+def test_allocations_in_a_body_that_is_walked_twice_are_made_once():
+    def kernel(x, n):
+        acc = 0.0
+        for i in range(n):
+            s = tile.alloc((16,), tile.float32)
+            tile.store(s[0:16], tile.load(x[0:16]))
+            acc = acc + tile.load(s[0:16])
+            tile.static_print("walked")
+        tile.store(x[0:16], acc)
+
+    assert body(kernel).count("alloc_shared(") == 1
+
+
+def test_what_a_body_prints_is_printed_once(capsys):
+    def kernel(x, n):
+        acc = 0.0
+        for i in range(n):
+            acc = acc + tile.load(x[0:16])
+            tile.static_print("size", 16, acc)
+        tile.store(x[0:16], acc)
+
+    built(kernel)
+    assert capsys.readouterr().out == "size 16 float32[16]\n"
