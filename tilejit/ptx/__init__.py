@@ -1,0 +1,43 @@
+"""The instruction table: every PTX instruction form that a kernel can contain, one row of data for each family of forms.
+
+A form's **name is its PTX mnemonic**, modifiers and all, as the ISA manual spells it and in the manual's order:
+
+    mapa.shared::cluster.u32
+    cp.async.bulk.commit_group
+    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+
+Where forms of one mnemonic differ in their operands, a last word tells them apart:
+
+    cp.async.cg.shared.global.16, …16.zfill, …16.ignore_src      the size, and whether a source size or a predicate follows
+    mbarrier.arrive.shared::cta.b64, ….count                     an optional operand: count, threads, hint, mask, pred
+    wgmma.….f32.bf16.bf16, ….a_regs; tcgen05.mma.…, ….a_tmem     where the A operand is
+    mov.u32.laneid, mov.u64.globaltimer                          the special register
+    mov.b64.pack, mov.b64.unpack                                 to and from two halves
+
+Every spelling with the same words finds the form, since `.`, `::` and `_` all separate words: Python writes `::` as
+`_`, and puts an underscore to a word that starts with a digit or is a keyword, so that
+`tile.ptx.cp_async.bulk.tensor._2d.global_.shared_cta.bulk_group` names
+`cp.async.bulk.tensor.2d.global.shared::cta.bulk_group`.
+"""
+
+from .check import check
+from .form import Attributes, Form
+from .lookup import form, forms, is_prefix, key, rows
+from .names import Name, python_name
+from .operands import Operand
+from .probe import ISA, example, probe_module, probe_ptx, refused
+from .report import coverage_markdown, to_json
+from .row import EFFECTS, TARGETS, Row, expand
+
+__all__ = [
+    "Attributes", "EFFECTS", "Form", "ISA", "Name", "Operand", "Row", "TARGETS", "check", "coverage_markdown", "example",
+    "expand", "form", "forms", "is_prefix", "key", "probe_module", "probe_ptx", "python_name", "refused", "rows", "to_json",
+]
+
+
+def __getattr__(word: str) -> Name:
+    """`ptx.mbarrier`, `ptx.cp_async`, …: the start of a form's name."""
+    if word.startswith("__") or not is_prefix(word):
+        raise AttributeError(f"no PTX instruction form starts with {word!r}")
+    return Name(word)

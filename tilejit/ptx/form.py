@@ -1,0 +1,180 @@
+"""One concrete instruction form, and what the emitter needs of it: asm text, constraints, attributes. All derived."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import CompilationError
+from .operands import Operand
+
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+
+#: What an operand may be written as, instead of a register of LLVM's: a number, PTX text ("_", "acc7"), or one for each
+#: element of a vector.
+Bound = int | float | str | Sequence[int | float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """How LLVM must treat the asm: ``sideeffect`` keeps it and its order, ``memory`` clobbers memory."""
+
+    sideeffect: bool
+    convergent: bool
+    memory: bool
+
+    @property
+    def call_site(self) -> str:
+        """The attributes to write behind the call in LLVM IR."""
+        words = ["nounwind"] + ["convergent"] * self.convergent + ["memory(none)"] * (not (self.sideeffect or self.memory))
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One instruction form.
+
+    ``name`` is unique; ``mnemonic`` is the part of the text before the operands; ``template`` is the whole text, with
+    `{x}` for the operand x; ``isa`` is the PTX version that it needs.
+    """
+
+    name: str
+    mnemonic: str
+    template: str
+    operands: tuple[Operand, ...]
+    effect: str
+    targets: tuple[str, ...]
+    isa: str = "8.8"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def operand(self, name: str) -> Operand:
+        for operand in self.operands:
+            if operand.name == name:
+                return operand
+        raise CompilationError(f"{self.name} has no operand {name!r}: it has {', '.join(o.name for o in self.operands) or 'none'}")
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """What it writes to registers, in the order of LLVM's results."""
+        return tuple(o for o in self.operands if o.role != "in")
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """What it takes, in the order of the row: registers and addresses, those read and written too, and immediates."""
+        return tuple(o for o in self.operands if o.role != "out")
+
+    @property
+    def convergent(self) -> bool:
+        """Whether threads execute it together: LLVM may then not make it depend on another condition."""
+        words = set(re.split(r"\.|::", self.mnemonic))
+        return bool(words & {"sync", "aligned", "bar", "barrier"}) or self.effect in ("warp", "syncs")
+
+    @property
+    def attributes(self) -> Attributes:
+        return Attributes(self.effect != "pure", self.convergent, self.effect in ("reads", "writes", "syncs"))
+
+    def asm_text(self, imm: Mapping[str, Bound] | None = None, offsets: Mapping[str, int] | None = None,
+                 guard: bool = False) -> str:
+        """The template of LLVM's inline asm, `$0`, `$1`, … standing for its operands.
+
+        `imm` writes operands into the text: every immediate, and any register that is to be a number, `_`, or a register
+        known by name. `offsets` adds bytes to address operands. A `guard` is a predicate that must hold for it to execute.
+        """
+        slots = self._slots(imm, guard)
+        numbers: dict[str, list[str]] = {}
+        count = 0
+        for operand in slots.results + slots.inputs:
+            numbers[operand.name] = [f"${count + i}" for i in range(operand.registers)]
+            count += operand.registers
+        for name, value in (imm or {}).items():
+            numbers[name] = [text.replace("$", "$$") for text in literals(value)]
+        for name, offset in (offsets or {}).items():
+            if self.operand(name).kind != "address":
+                raise CompilationError(f"{self.name}: operand {name} is not an address, so it takes no offset")
+            if offset:
+                numbers[name] = [f"{number} + {offset}" for number in numbers[name]]
+        text = substitute(self.template.replace("$", "$$"), self.operands, numbers)
+        return f"@{numbers[GUARD.name][0]} {text}" if guard else text
+
+    def constraints(self, imm: Mapping[str, Bound] | None = None, guard: bool = False) -> str:
+        """LLVM's constraint string for the operands that `imm` does not write into the text."""
+        slots = self._slots(imm, guard)
+        first: dict[str, int] = {}
+        count = 0
+        for operand in slots.results:
+            first[operand.name] = count
+            count += operand.registers
+        parts = ["=" + o.register.constraint for o in slots.results for _ in range(o.registers)]
+        parts += [o.register.constraint for o in slots.inputs for _ in range(o.registers)]
+        parts += [str(first[o.name] + i) for o in slots.tied for i in range(o.registers)]
+        return ",".join(parts + ["~{memory}"] * self.attributes.memory)
+
+    def arguments(self, imm: Mapping[str, Bound] | None = None, guard: bool = False) -> tuple[Operand, ...]:
+        """The operands whose registers the asm call takes, in the order of its arguments. Under a guard the results are
+        among them, last: what they are if the guard does not hold."""
+        slots = self._slots(imm, guard)
+        return slots.inputs + slots.tied
+
+    def result_type(self, imm: Mapping[str, Bound] | None = None) -> str:
+        """The LLVM type of the asm call."""
+        types = [o.register.llvm for o in self._slots(imm, False).results for _ in range(o.registers)]
+        return "void" if not types else types[0] if len(types) == 1 else "{ " + ", ".join(types) + " }"
+
+    def _slots(self, imm: Mapping[str, Bound] | None, guard: bool) -> "_Slots":
+        bound = imm or {}
+        for name, value in bound.items():
+            given, operand = len(literals(value)), self.operand(name)
+            if given != (operand.count or 1):
+                raise CompilationError(f"{self.name}: operand {name} needs {operand.needs}, not {given} values")
+        free = [o for o in self.operands if o.name not in bound]
+        for operand in free:
+            if operand.kind == "imm":
+                raise CompilationError(f"{self.name}: operand {operand.name} needs {operand.needs}, and was given none")
+        if guard and self.template.startswith("{{"):
+            raise CompilationError(f"{self.name} is several instructions: it takes no guard")
+        results = tuple(o for o in free if o.role != "in")
+        inputs = tuple(o for o in free if o.role == "in") + (GUARD,) * guard
+        return _Slots(results, inputs, tuple(o for o in results if guard or o.role == "inout"))
+
+
+#: The predicate that a guarded form is executed under.
+GUARD = Operand("guard", "pred", "register", "in")
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The asm's operands as LLVM numbers them: results first, then inputs; a register that is also read stands with the
+    results, and once more among the tied inputs at the end."""
+
+    results: tuple[Operand, ...]
+    inputs: tuple[Operand, ...]
+    tied: tuple[Operand, ...]
+
+
+def literals(value: Bound) -> list[str]:
+    """A bound value as PTX writes it, one text for each of its elements."""
+    return [_literal(v) for v in (value if isinstance(value, Sequence) and not isinstance(value, str) else [value])]
+
+
+def _literal(value: int | float | str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return repr(value) if "e" not in repr(value) else "0d" + struct.pack(">d", value).hex().upper()
+    return str(int(value))
+
+
+def substitute(template: str, operands: tuple[Operand, ...], values: Mapping[str, list[str]]) -> str:
+    """A template with its operands replaced: a vector is written in braces, however short it is."""
+    vectors = {o.name for o in operands if o.count is not None}
+
+    def written(match: re.Match) -> str:
+        if match[1] is None:
+            return match[0][0]
+        text = ", ".join(values[match[1]])
+        return "{" + text + "}" if match[1] in vectors else text
+    return _PLACEHOLDER.sub(written, template)

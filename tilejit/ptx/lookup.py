@@ -1,0 +1,59 @@
+"""Finding rows and forms by name."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import lru_cache
+
+from ..errors import CompilationError
+from .form import Form
+from .row import Row, expand
+from .table import SECTIONS
+
+
+def key(name: str) -> str:
+    """What all spellings of a name have in common: the words of `cp_async.bulk._1d.shared_cluster` are those of PTX's."""
+    return re.sub(r"[.:_]+", "_", name).strip("_")
+
+
+def rows() -> tuple[Row, ...]:
+    """Every row of the table."""
+    return tuple(row for _, section in SECTIONS for row in section)
+
+
+def forms(target: str | None = None) -> tuple[Form, ...]:
+    """Every form, or those that `target` has."""
+    return tuple(form for row in rows() for form in expand(row) if target is None or target in form.targets)
+
+
+@lru_cache(maxsize=None)
+def _rows_by_head() -> dict[str, tuple[Row, ...]]:
+    """The rows by the first word of their forms' names: only those of one word need be expanded to find a form."""
+    found: dict[str, list[Row]] = {}
+    for row in rows():
+        for head in row.heads:
+            found.setdefault(head, []).append(row)
+    return {head: tuple(listed) for head, listed in found.items()}
+
+
+@lru_cache(maxsize=None)
+def _forms_by_key(head: str) -> dict[str, Form]:
+    return {key(form.name): form for row in _rows_by_head().get(head, ()) for form in expand(row)}
+
+
+def form(name: str) -> Form:
+    """The form of that name, in PTX's spelling or Python's."""
+    wanted = key(name)
+    known = _forms_by_key(wanted.partition("_")[0])
+    if wanted in known:
+        return known[wanted]
+    near = [k for k in known if k.startswith(wanted)][:3] or get_close_matches(wanted, known, 3)
+    hint = f"; near it are {', '.join(known[k].name for k in near)}" if near else ""
+    raise CompilationError(f"no PTX instruction form is called {name!r}{hint}")
+
+
+def is_prefix(name: str) -> bool:
+    """Whether some form's name starts with these words."""
+    start = key(name)
+    return any(k == start or k.startswith(start + "_") for k in _forms_by_key(start.partition("_")[0]))

@@ -1,0 +1,44 @@
+"""Names of forms as Python writes them: `tile.ptx.cp_async.bulk._1d`, one attribute after the other."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from ..errors import CompilationError
+from .form import Form
+from .lookup import form, is_prefix
+
+
+class Name:
+    """Some words of a form's name, from the first on; a whole name is what a kernel calls."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: str):
+        self._words = words
+
+    def __getattr__(self, word: str) -> "Name":
+        longer = f"{self._words}.{word}"
+        if word.startswith("__") or not is_prefix(longer):
+            raise AttributeError(f"no PTX instruction form starts with {longer!r}")
+        return Name(longer)
+
+    def __repr__(self) -> str:
+        return f"<ptx {self._words}>"
+
+    def __call__(self, *args, **kwargs):
+        raise CompilationError(f"tile.ptx.{self._words} runs inside @tile.jit kernels, not in plain Python")
+
+    @property
+    def form(self) -> Form:
+        """The form that it names; says what is near if it is not a whole name."""
+        return form(self._words)
+
+
+def python_name(of: Form) -> str:
+    """How Python writes a form's name after `tile.ptx.`: `::` as `_`, a digit or a keyword with an underscore."""
+    words = of.name.replace("::", "_").split(".")
+    if words[:2] == ["cp", "async"]:
+        words[:2] = ["cp_async"]
+    return ".".join(f"_{w}" if re.match(r"\d", w) else f"{w}_" if keyword.iskeyword(w) else w for w in words)

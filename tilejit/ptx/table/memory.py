@@ -1,0 +1,83 @@
+"""Loads, stores, atomics and reductions on memory."""
+
+from ..row import Row, SM80, SM90, SM100
+
+TITLE = "Loads, stores and atomics"
+
+ROWS = (
+    # Loads. `.nc` reads through the texture path: only for memory that nobody writes while the kernel runs.
+    Row("ld.global<|.ca|.cg|.cs|.lu|.cv><hint>.<w=width> {d}, [{a}], {hint};",                           "=d:<w> a:global hint:b64?cache_hint",  "reads", SM80),
+    Row("ld.global<evict><hint><fetch>.<w=word> {d}, [{a}], {hint};",                                    "=d:<w> a:global hint:b64?cache_hint",  "reads", SM80),
+    Row("ld.global<fetch=.L2::64B|.L2::128B|.L2::256B>.<w=word> {d}, [{a}];",                            "=d:<w> a:global",                      "reads", SM80),
+    Row("ld.global<|.ca|.cg|.cs>.nc<hint>.<w=width> {d}, [{a}], {hint};",                                "=d:<w> a:global hint:b64?cache_hint",  "pure",  SM80),
+    Row("ld.global.nc<evict><hint><fetch>.<w=word> {d}, [{a}], {hint};",                                 "=d:<w> a:global hint:b64?cache_hint",  "pure",  SM80),
+    Row("ld.global.nc<fetch=.L2::64B|.L2::128B|.L2::256B>.<w=word> {d}, [{a}];",                         "=d:<w> a:global",                      "pure",  SM80),
+    Row("ld.global<|.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last|.L1::no_allocate><|.L2::evict_normal|.L2::evict_first|.L2::evict_last>.<w=v8.b32|v4.b64> {d}, [{a}];",  "=d:<w> a:global",                      "reads", SM100),
+    Row("ld.global.nc<|.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last|.L1::no_allocate><|.L2::evict_normal|.L2::evict_first|.L2::evict_last>.<w=v8.b32|v4.b64> {d}, [{a}];",  "=d:<w> a:global",                      "pure",  SM100),
+    Row("ld<shared>.<w=width> {d}, [{a}];",                                                              "=d:<w> a:cluster",                     "reads", SM80),
+    Row("ld.<w=width> {d}, [{a}];",                                                                      "=d:<w> a:generic",                     "reads", SM80),
+    Row("ld.volatile.global.<w=width> {d}, [{a}];",                                                      "=d:<w> a:global",                      "reads", SM80),
+    Row("ld.volatile.shared.<w=width> {d}, [{a}];",                                                      "=d:<w> a:shared",                      "reads", SM80),
+    Row("ld<.relaxed|.acquire><scope>.global.<w=b8|b16|b32|b64|b128|v2.b32|v2.b64|v4.b32> {d}, [{a}];",  "=d:<w> a:global",                      "reads", SM80),
+    Row("ld<.relaxed|.acquire><near><shared>.<w=b8|b16|b32|b64|b128|v2.b32|v2.b64|v4.b32> {d}, [{a}];",  "=d:<w> a:cluster",                     "reads", SM80),
+    Row("ld<.relaxed|.acquire><scope>.<w=b8|b16|b32|b64|b128> {d}, [{a}];",                              "=d:<w> a:generic",                     "reads", SM80),
+    Row("ld.mmio.relaxed.sys.global.<w=b8|b16|b32|b64> {d}, [{a}];",                                     "=d:<w> a:global",                      "reads", SM80),
+
+    # Stores.
+    Row("st.global<|.wb|.cg|.cs|.wt><hint>.<w=width> [{a}], {value}, {hint};",                               "a:global value:<w> hint:b64?cache_hint",  "writes", SM80),
+    Row("st.global<evict><hint>.<w=word> [{a}], {value}, {hint};",                                           "a:global value:<w> hint:b64?cache_hint",  "writes", SM80),
+    Row("st.global<|.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last|.L1::no_allocate><|.L2::evict_normal|.L2::evict_first|.L2::evict_last>.<w=v8.b32|v4.b64> [{a}], {value};",  "a:global value:<w>",                      "writes", SM100),
+    Row("st<shared>.<w=width> [{a}], {value};",                                                              "a:cluster value:<w>",                     "writes", SM80),
+    Row("st.<w=width> [{a}], {value};",                                                                      "a:generic value:<w>",                     "writes", SM80),
+    Row("st.volatile.global.<w=width> [{a}], {value};",                                                      "a:global value:<w>",                      "writes", SM80),
+    Row("st.volatile.shared.<w=width> [{a}], {value};",                                                      "a:shared value:<w>",                      "writes", SM80),
+    Row("st<.relaxed|.release><scope>.global.<w=b8|b16|b32|b64|b128|v2.b32|v2.b64|v4.b32> [{a}], {value};",  "a:global value:<w>",                      "writes", SM80),
+    Row("st<.relaxed|.release><near><shared>.<w=b8|b16|b32|b64|b128|v2.b32|v2.b64|v4.b32> [{a}], {value};",  "a:cluster value:<w>",                     "writes", SM80),
+    Row("st<.relaxed|.release><scope>.<w=b8|b16|b32|b64|b128> [{a}], {value};",                              "a:generic value:<w>",                     "writes", SM80),
+    Row("st.bulk.weak.shared::cta [{a}], {size}, 0;",                                                        "a:shared size:u64",                       "writes", SM100),
+    Row("st.mmio.relaxed.sys.global.<w=b8|b16|b32|b64> [{a}], {value};",                                     "a:global value:<w>",                      "writes", SM80),
+
+    # Atomics return the old value; without an order they are relaxed at GPU scope.
+    Row("atom<order>.global.add<t=.u32|.s32|.u64|.f32|.f64> {d}, [{a}], {b};",                                   "=d:<t> a:global b:<t>",            "writes", SM80),
+    Row("atom<order>.global.add.noftz<t=.f16|.f16x2> {d}, [{a}], {b};",                                          "=d:<t> a:global b:<t>",            "writes", SM80),
+    Row("atom<order>.global.add.noftz<t=.bf16|.bf16x2> {d}, [{a}], {b};",                                        "=d:<t> a:global b:<t>",            "writes", SM90),
+    Row("atom<order>.global<.min|.max><t=.u32|.s32|.u64|.s64> {d}, [{a}], {b};",                                 "=d:<t> a:global b:<t>",            "writes", SM80),
+    Row("atom<order>.global<.inc|.dec>.u32 {d}, [{a}], {b};",                                                    "=d:u32 a:global b:u32",            "writes", SM80),
+    Row("atom<order>.global<.and|.or|.xor><t=.b32|.b64> {d}, [{a}], {b};",                                       "=d:<t> a:global b:<t>",            "writes", SM80),
+    Row("atom<order>.global.exch<t=.b32|.b64> {d}, [{a}], {b};",                                                 "=d:<t> a:global b:<t>",            "writes", SM80),
+    Row("atom<order>.global.cas<t=.b16|.b32|.b64> {d}, [{a}], {b}, {c};",                                        "=d:<t> a:global b:<t> c:<t>",      "writes", SM80),
+    Row("atom<order>.global.exch.b128 {d}, [{a}], {b};",                                                         "=d:b128 a:global b:b128",          "writes", SM90),
+    Row("atom<order>.global.cas.b128 {d}, [{a}], {b}, {c};",                                                     "=d:b128 a:global b:b128 c:b128",   "writes", SM90),
+    Row("atom<relaxed>.global.add<v=.v2|.v4>.f32 {d}, [{a}], {b};",                                              "=d:f32*<v> a:global b:f32*<v>",    "writes", SM90),
+    Row("atom<relaxed>.global<.add|.min|.max>.noftz<v=.v2|.v4|.v8><t=.f16|.bf16> {d}, [{a}], {b};",              "=d:<t>*<v> a:global b:<t>*<v>",    "writes", SM90),
+    Row("atom<relaxed>.global<.add|.min|.max>.noftz<v=.v2|.v4><t=.f16x2|.bf16x2> {d}, [{a}], {b};",              "=d:<t>*<v> a:global b:<t>*<v>",    "writes", SM90),
+    Row("atom.global.add.L2::cache_hint<t=.u32|.s32|.u64|.f32|.f64> {d}, [{a}], {b}, {hint};",                   "=d:<t> a:global b:<t> hint:b64",   "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster>.add<t=.u32|.s32|.u64|.f32|.f64> {d}, [{a}], {b};",    "=d:<t> a:cluster b:<t>",           "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster>.add.noftz<t=.f16|.f16x2> {d}, [{a}], {b};",           "=d:<t> a:cluster b:<t>",           "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster>.add.noftz<t=.bf16|.bf16x2> {d}, [{a}], {b};",         "=d:<t> a:cluster b:<t>",           "writes", SM90),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster><.min|.max><t=.u32|.s32|.u64|.s64> {d}, [{a}], {b};",  "=d:<t> a:cluster b:<t>",           "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster><.inc|.dec>.u32 {d}, [{a}], {b};",                     "=d:u32 a:cluster b:u32",           "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster><.and|.or|.xor><t=.b32|.b64> {d}, [{a}], {b};",        "=d:<t> a:cluster b:<t>",           "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster>.exch<t=.b32|.b64> {d}, [{a}], {b};",                  "=d:<t> a:cluster b:<t>",           "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster>.cas<t=.b16|.b32|.b64> {d}, [{a}], {b}, {c};",         "=d:<t> a:cluster b:<t> c:<t>",     "writes", SM80),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster>.exch.b128 {d}, [{a}], {b};",                          "=d:b128 a:cluster b:b128",         "writes", SM90),
+    Row("atom<near_order><s=.shared::cta|.shared::cluster>.cas.b128 {d}, [{a}], {b}, {c};",                      "=d:b128 a:cluster b:b128 c:b128",  "writes", SM90),
+
+    # Reductions return nothing.
+    Row("red<red_order>.global.add<t=.u32|.s32|.u64|.f32|.f64> [{a}], {b};",                             "a:global b:<t>",           "writes", SM80),
+    Row("red<red_order>.global.add.noftz<t=.f16|.f16x2> [{a}], {b};",                                    "a:global b:<t>",           "writes", SM80),
+    Row("red<red_order>.global.add.noftz<t=.bf16|.bf16x2> [{a}], {b};",                                  "a:global b:<t>",           "writes", SM90),
+    Row("red<red_order>.global<.min|.max><t=.u32|.s32|.u64|.s64> [{a}], {b};",                           "a:global b:<t>",           "writes", SM80),
+    Row("red<red_order>.global<.inc|.dec>.u32 [{a}], {b};",                                              "a:global b:u32",           "writes", SM80),
+    Row("red<red_order>.global<.and|.or|.xor><t=.b32|.b64> [{a}], {b};",                                 "a:global b:<t>",           "writes", SM80),
+    Row("red<relaxed>.global.add<v=.v2|.v4>.f32 [{a}], {b};",                                            "a:global b:f32*<v>",       "writes", SM90),
+    Row("red<relaxed>.global<.add|.min|.max>.noftz<v=.v2|.v4|.v8><t=.f16|.bf16> [{a}], {b};",            "a:global b:<t>*<v>",       "writes", SM90),
+    Row("red<relaxed>.global<.add|.min|.max>.noftz<v=.v2|.v4><t=.f16x2|.bf16x2> [{a}], {b};",            "a:global b:<t>*<v>",       "writes", SM90),
+    Row("red.global.add.L2::cache_hint<t=.u32|.s32|.u64|.f32|.f64> [{a}], {b}, {hint};",                 "a:global b:<t> hint:b64",  "writes", SM80),
+    Row("red<near_red><s=.shared::cta|.shared::cluster>.add<t=.u32|.s32|.u64|.f32|.f64> [{a}], {b};",    "a:cluster b:<t>",          "writes", SM80),
+    Row("red<near_red><s=.shared::cta|.shared::cluster>.add.noftz<t=.f16|.f16x2> [{a}], {b};",           "a:cluster b:<t>",          "writes", SM80),
+    Row("red<near_red><s=.shared::cta|.shared::cluster>.add.noftz<t=.bf16|.bf16x2> [{a}], {b};",         "a:cluster b:<t>",          "writes", SM90),
+    Row("red<near_red><s=.shared::cta|.shared::cluster><.min|.max><t=.u32|.s32|.u64|.s64> [{a}], {b};",  "a:cluster b:<t>",          "writes", SM80),
+    Row("red<near_red><s=.shared::cta|.shared::cluster><.inc|.dec>.u32 [{a}], {b};",                     "a:cluster b:u32",          "writes", SM80),
+    Row("red<near_red><s=.shared::cta|.shared::cluster><.and|.or|.xor><t=.b32|.b64> [{a}], {b};",        "a:cluster b:<t>",          "writes", SM80),
+)
