@@ -28,12 +28,13 @@ NEIGHBOURS = 8
 
 
 @lru_cache(maxsize=1024)
-def _blocked(shape: tuple, threads: int, vec: int, order: tuple) -> tuple[TileLayout, tuple]:
+def _blocked(shape: tuple, threads: int, vec: int, order: tuple, within_warp: tuple = ()) -> tuple[TileLayout, tuple]:
     vectors = [1] * len(shape)
     if order:
         vectors[order[0]] = min(vec, shape[order[0]])
     pieces = [-(-extent // vector) for extent, vector in zip(shape, vectors)]
-    spread = dict(zip(order, _spread([pieces[dim] for dim in order], threads)))
+    limits = [min(_power_above(pieces[dim]), LANES if dim in within_warp else threads) for dim in order]
+    spread = dict(zip(order, _spread([pieces[dim] for dim in order], limits, threads)))
     lanes_left, lane, warp, register = min(threads, LANES), 1, 1, 1
     dims: list = [()] * len(shape)
     for dim in order:
@@ -46,14 +47,15 @@ def _blocked(shape: tuple, threads: int, vec: int, order: tuple) -> tuple[TileLa
     return _layout(dims, replicas), tuple(prod(s[0] for s in dim) for dim in dims)
 
 
-def blocked(shape, threads: int, vec: int, order=None) -> tuple[TileLayout, tuple[int, ...]]:
+def blocked(shape, threads: int, vec: int, order=None, within_warp=()) -> tuple[TileLayout, tuple[int, ...]]:
     """A tile spread over `threads` threads: (layout, domain).
 
     Each thread holds runs of `vec` elements along the fastest dimension; lanes, then warps, stand side
     by side along it and then along the others, and what remains is further registers, `vec` innermost.
     `order` lists the dimensions, fastest first (default: the last is fastest). Threads are split so
     that each holds as few registers as possible; ties go to the faster dimension. Threads for which
-    nothing is left hold copies (replicas).
+    nothing is left hold copies (replicas). Along the dimensions of `within_warp` no element is in another
+    warp than its neighbours (where that costs no registers), so that a reduction along them needs no shared memory.
     """
     shape = tuple(whole(extent) for extent in shape)
     order = tuple(reversed(range(len(shape)))) if order is None else tuple(order)
@@ -64,7 +66,11 @@ def blocked(shape, threads: int, vec: int, order=None) -> tuple[TileLayout, tupl
     if vec < 1:
         raise CompilationError(f"vec= counts elements, at least 1, found {vec}")
     _check_threads(threads)
-    return _blocked(shape, threads, vec, order)
+    free = _blocked(shape, threads, vec, order)
+    if not within_warp:
+        return free
+    held = _blocked(shape, threads, vec, order, tuple(sorted(within_warp)))
+    return held if reg_count(held[0]) <= reg_count(free[0]) else free
 
 
 def _check_threads(threads: int) -> None:
@@ -73,8 +79,8 @@ def _check_threads(threads: int) -> None:
             f"a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes, found {threads} threads")
 
 
-def _spread(pieces: list[int], threads: int) -> tuple[int, ...]:
-    """How many threads stand along each dimension, given fastest first.
+def _spread(pieces: list[int], limits: list[int], threads: int) -> tuple[int, ...]:
+    """How many threads stand along each dimension, given fastest first, at most `limits`.
 
     Powers of two, except that an odd factor of the number of warps may go whole to one dimension.
     """
@@ -82,7 +88,7 @@ def _spread(pieces: list[int], threads: int) -> tuple[int, ...]:
     odd = threads // power
     floor = min(NEIGHBOURS, power, _power_above(pieces[0])) if pieces else 1
     best = None
-    for split in _splits(power, [_power_above(n) for n in pieces]):
+    for split in _splits(power, limits):
         if split and split[0] < floor:
             continue
         for odd_dim in (range(-1, len(split)) if odd > 1 else (-1,)):

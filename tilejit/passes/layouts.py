@@ -30,6 +30,7 @@ class _Assigner:
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
         self.vectors = _vectors(graph, self.context)
+        self.reduced = _reduced(self.context)
 
     # -- layouts to choose from ----------------------------------------------------------------------------------------
 
@@ -41,7 +42,7 @@ class _Assigner:
             size *= extent
         while vector > 1 and vector * self.scope.threads > size:
             vector //= 2
-        layout, domain = blocked(shape, self.scope.threads, vector, order)
+        layout, domain = blocked(shape, self.scope.threads, vector, order, self.reduced.get(shape, ()))
         return Tile(dtype, shape, layout, domain)
 
     @staticmethod
@@ -227,6 +228,16 @@ def _vectors(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | N
         if isinstance(call.results[0].type, Points) and call.results[0].type.shape:
             found.setdefault(call.results[0].type.shape, (1, None))
     return found
+
+
+def _reduced(context: Context) -> dict[tuple, tuple[int, ...]]:
+    """For each shape the axes along which a tile of it is reduced or scanned."""
+    found: dict[tuple, set[int]] = {}
+    for call in context.made.values():
+        axes = call.attrs.get("axes", call.attrs.get("axis"))
+        if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
+            found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
+    return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
 
 
 def _provable(context: Context, t: Region, starts) -> tuple[int, int | None]:

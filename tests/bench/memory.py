@@ -1,0 +1,96 @@
+"""Vector add and row softmax against the memory's speed and torch.compile, on the GPU.
+
+    python tests/bench/memory.py
+
+Prints, for each case, GB/s counting every byte read and written once, the ratio to a copy-like kernel (torch.neg into
+a preallocated output of the same size) and the ratio to torch.compile, all measured in turn in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import torch
+from timing import rounds
+
+import tilejit as tile
+from tilejit.demo import vector_add
+
+
+@tile.jit
+def softmax(x, out, BLOCK: tile.constexpr, ROWS: tile.constexpr):
+    """ROWS rows a CTA, each wholly in registers."""
+    row = tile.program_id(0) * ROWS
+    v = tile.load(x[row:row + ROWS, 0:BLOCK], other=-float("inf")).to(tile.float32)
+    v = tile.exp(v - tile.max(v, axis=1, keepdims=True), fast=True)
+    tile.store(out[row:row + ROWS, 0:BLOCK], v / tile.sum(v, axis=1, keepdims=True))
+
+
+def softmax_shape(columns: int) -> tuple[int, int]:
+    """(rows a CTA, warps): about 32 elements a thread; short rows share a CTA, a row to each warp."""
+    if columns <= 1024:
+        return 4, 4
+    return 1, min(32, max(4, columns // 1024))
+
+
+def vadd_case(dtype):
+    n = 1 << 28
+    x, y = (torch.randn(n, device="cuda", dtype=dtype) for _ in range(2))
+    out = torch.empty_like(x)
+    block = 2048 if dtype == torch.bfloat16 else 1024
+    grid = (n // block,)
+    compiled = torch.compile(torch.add)
+    vector_add[grid](x, y, out, BLOCK=block)
+    torch.testing.assert_close(out, x + y, rtol=0, atol=0)
+    launch = vector_add[grid]
+    calls = {"tilejit": lambda: launch(x, y, out, BLOCK=block), "torch.compile": lambda: compiled(x, y)}
+    return calls, 3 * n * x.element_size(), x
+
+
+def softmax_case(rows: int, columns: int, dtype):
+    x = torch.randn(rows, columns, device="cuda", dtype=dtype)
+    out = torch.empty_like(x)
+    per, warps = softmax_shape(columns)
+    launch = softmax[(rows // per,)]
+    options = dict(BLOCK=columns, ROWS=per, num_warps=warps)
+    launch(x, out, **options)
+    expected = torch.softmax(x.double(), dim=1)
+    error = ((out.double() - expected).norm() / expected.norm()).item()
+    assert error < (4e-3 if dtype == torch.bfloat16 else 2e-6), error
+    compiled = torch.compile(lambda t: torch.softmax(t, dim=1))
+    calls = {"tilejit": lambda: launch(x, out, **options), "torch.compile": lambda: compiled(x)}
+    return calls, 2 * x.numel() * x.element_size(), x
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    arguments = parser.parse_args()
+    cases = [("vadd 2^28 " + str(d)[6:], lambda d=d: vadd_case(d)) for d in (torch.float32, torch.bfloat16)]
+    for rows, columns in ((32768, 1024), (32768, 2048), (16384, 4096), (16384, 8192), (8192, 16384), (8192, 32768)):
+        for d in (torch.float32, torch.bfloat16):
+            cases.append((f"softmax {rows}x{columns} {str(d)[6:]}", lambda r=rows, c=columns, d=d: softmax_case(r, c, d)))
+    results = {}
+    print(f"{'case':34} {'GB/s':>7} {'of copy':>8} {'to torch.compile':>17}")
+    for name, make in cases:
+        calls, nbytes, x = make()
+        if arguments.no_compile:
+            calls.pop("torch.compile")
+        out = torch.empty_like(x)
+        calls["copy"] = lambda: torch.neg(x, out=out)
+        seconds = rounds(calls)
+        speed = nbytes / seconds["tilejit"] / 1e9
+        ceiling = 2 * x.numel() * x.element_size() / seconds["copy"] / 1e9
+        ratio = seconds.get("torch.compile", float("nan")) / seconds["tilejit"]
+        results[name] = {"GB/s": speed, "of copy": speed / ceiling, "to torch.compile": ratio}
+        print(f"{name:34} {speed:7.0f} {speed / ceiling:8.3f} {ratio:17.3f}", flush=True)
+        del calls, x, out
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
