@@ -12,7 +12,7 @@ from ..ir.builder import Builder, Facts
 from ..ir.graph import Block, Graph, Launch, Value
 from ..types import Buffer, Scalar, Uniformity
 from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
-from .calls import run
+from .calls import call, run
 from .captures import Capture
 from .names import Frame
 from .prune import prune
@@ -39,6 +39,7 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
     g = Builder(target, launch, facts)
     home = Home()
     w = Walker(g, Frame(source, {}, home), home)
+    g.invoke = lambda function, args, kwargs: call(w, function, args, kwargs)
     g.loc = source.loc(source.tree)
     params = _parameters(w, source, arguments)
     try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import CompilationError
 from ..ir.graph import Carry, Node, Operand, Value
 from ..types import Uniformity
 from . import joins
@@ -54,13 +55,25 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
     With `stop_at_exits` the search ends as soon as the body turns out to leave the loop early.
     """
     before = dict(w.frame.env)
-    plans = {n: joins.varying(before[n].value) for n in names if n in before and not isinstance(before[n].value, Undefined)}
     pinned: set[Any] = set()
+    key, depth = (w.g.loc, tuple(w.copies), stop_at_exits), len(w.copies)
+    plans = _first_guess(w, names, before, w.carried.get(key, {}))
+    failed: CompilationError | None = None
     while True:
         snapshot = Snapshot.of(w)
         headers, inner = _headers(w, plans, before)
         w.frame.env = {**before, **headers}
-        trip = walk()
+        try:
+            trip = walk()
+        except CompilationError as error:
+            # With its first value for good, a constant may do what it never does at run time; then all of them vary.
+            varied = {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
+            if failed is not None or all(plans[n] == p for n, p in varied.items()):
+                raise failed or error
+            failed, plans, w.frame.env = error, {**plans, **varied}, dict(before)
+            del w.copies[depth:]
+            snapshot.restore(w)
+            continue
         after, w.frame.env = w.frame.env, dict(before)
         exits = any(after[n].value is not False for n in LEFT if n not in plans and before[n].value is False)
         if exits and stop_at_exits:
@@ -74,11 +87,26 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
         if wider == stable and not found and not still and not trip.again and not any(headers[n].read for n in constant):
             for name in wider:
                 before[name].read = True
-            w.frame.env = dict(before)
+            w.frame.env, w.carried[key] = dict(before), wider
             return Settled(trip, wider, inner, before, after, lost)
         snapshot.restore(w)
+        if still or constant:
+            w.carried.clear()  # loops inside were walked with less known than will be
         pinned |= found.keys() | still.keys()
         plans = {**{n: plans[n] for n in lost}, **wider, **still, **found}
+
+
+def _first_guess(w: Walker, names: list[str], before: dict, last: dict) -> dict[Any, joins.Join]:
+    """What a loop carries, for its first walk: what it was last found to, if it was walked before as part of a loop
+    around it; else its run-time names. Constants stay what they are until the body changes them."""
+    plans = {}
+    for name in dict.fromkeys((*names, *last)):
+        if name not in before or isinstance(before[name].value, Undefined):
+            continue
+        guess = joins.widen(last[name], before[name].value) if name in last else None
+        fits = guess is not None and not isinstance(guess, Clash)
+        plans[name] = guess if fits else joins.varying(before[name].value, constants=False)
+    return plans
 
 
 def _headers(w: Walker, plans: dict, before: dict) -> tuple[dict[Any, Entry], dict[Any, list[Value]]]:
@@ -95,6 +123,8 @@ def _constant(plans: dict, headers: dict, before: dict, after: dict, pinned: set
     """The names that the body leaves as they are: it does not get to assign them, or assigns the constant they hold."""
     found = set()
     for name in plans.keys() - pinned:
+        if not any(joins.types(plans[name])):
+            continue
         header, end = headers[name], after[name]
         held = before[name].value
         again = not header.read and not any(joins.is_runtime(x) for x in joins.leaves(held)) and joins.same(end.value, held)

@@ -148,12 +148,12 @@ def join(x: Any, y: Any) -> Join:
     return _join_parts(x, y, join)
 
 
-def varying(x: Any) -> Join:
-    """How `x` is carried by a loop that may change it: every number becomes a run-time value."""
-    if is_number(x):
+def varying(x: Any, constants: bool = True) -> Join:
+    """How `x` is carried by a loop that may change it: run-time numbers are, and constants if asked for."""
+    if is_number(x) and (constants or is_runtime(x)):
         return Leaf(type_of(x))
     parts = fields_of(x)
-    return Keep(x) if parts is None else Group(type(x), tuple(map(varying, parts)))
+    return Keep(x) if parts is None else Group(type(x), tuple(varying(p, constants) for p in parts))
 
 
 def widen(plan: Join, y: Any) -> Join:
@@ -164,8 +164,13 @@ def widen(plan: Join, y: Any) -> Join:
         case Leaf(type=t) if is_number(y):
             joint = join_types(t, type_of(y))
             return Leaf(joint) if joint is not None else Clash(f"is {_of_type(t)}, and the loop makes it {describe(y)}")
+        case Keep(value=x) if same(x, y):
+            return plan
+        case Keep(value=x) if is_number(x) and is_number(y):
+            joint = join_types(type_of(x), type_of(y))
+            return Leaf(joint) if joint is not None else Clash(f"is {describe(x)}, and the loop makes it {describe(y)}")
         case Keep(value=x):
-            return plan if same(x, y) else Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
+            return Clash(f"is {describe(x)}, and a loop that runs on the device cannot change it to {describe(y)}")
         case Group(kind=kind, parts=parts):
             others = fields_of(y)
             if type(y) is kind and len(others) == len(parts):

@@ -65,17 +65,19 @@ def on_device(w: Walker):
         w.g.state["loops"] = outer
 
 
-def _unrolled(w: Walker, node: ast.For, items: list) -> None:
+def _unrolled(w: Walker, node: ast.For, items: list, first: int = 0) -> None:
     """The body once per item. A run-time `break` guards the copies after it."""
     for position, item in enumerate(items):
         left = w.left()
         if left is True:
             return
         if left:
-            w.guard(left, lambda: _unrolled(w, node, items[position:]))
+            w.guard(left, lambda: _unrolled(w, node, items[position:], first + position))
             return
         bind(w, node.target, item)
+        w.copies.append(first + position)
         w.statements(node.body)
+        w.copies.pop()
         w.put("continue", False)
 
 

@@ -98,6 +98,8 @@ class Walker:
     frame: Frame
     home: Home
     captured: dict[tuple[Source, tuple[str, ...]], Capture] = field(default_factory=dict)
+    copies: list[int] = field(default_factory=list)       # which copy of each unrolled loop around is being walked
+    carried: dict[Any, dict] = field(default_factory=dict)  # what each loop was last found to carry, for its next walk
 
     def __post_init__(self):
         self.g.cells = Cells(self)
@@ -163,10 +165,13 @@ class Walker:
 
     def left(self) -> bool | list[str]:
         """True when control surely does not come here any more; else the exits that were perhaps taken at run time."""
-        values = {name: self.frame.env[name].value for name in EXITS if name in self.frame.env}
-        if any(v is True for v in values.values()):
+        entries = {name: self.frame.env[name] for name in EXITS}
+        if any(e.value is True for e in entries.values()):
             return True
-        return [name for name, v in values.items() if isinstance(v, Value)]
+        perhaps = [name for name, e in entries.items() if isinstance(e.value, Value)]
+        for name in perhaps:
+            entries[name].read = True
+        return perhaps
 
     def guard(self, exits: list[str], rest: Callable[[], None]) -> None:
         """Walk `rest` for those threads that have taken none of the exits."""

@@ -1,0 +1,313 @@
+"""Execution scopes: which open where, what a condition on an id means, and what enters and leaves them."""
+
+import tilejit as tile
+from graphs import body, built, error, expect, marked
+
+
+def test_with_opens_a_scope_and_a_condition_on_an_id_means_the_same():
+    def by_with(y):
+        with tile.warp(1):
+            tile.store(y[0], 1.0)
+
+    def by_condition(y):
+        if tile.warp_id() == 1:
+            tile.store(y[0], 1.0)
+
+    expect(by_with, """
+        warp 1
+          %region = region(%y, 0, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+          store(%region, 1.0, none, each_thread=False)
+        """)
+    assert body(by_condition).splitlines()[2:] == body(by_with).splitlines()
+
+
+def test_a_condition_held_by_a_name_means_a_scope_too():
+    def kernel(y, n):
+        which = n % 4
+        mine = which == tile.warp_id()
+        if mine:
+            tile.store(y[0], 1.0)
+
+    assert "  warp %mod\n" in body(kernel)
+
+
+def test_a_condition_with_an_else_branch_is_a_branch():
+    def kernel(y):
+        if tile.warp_id() == 1:
+            tile.store(y[0], 1.0)
+        else:
+            tile.store(y[1], 1.0)
+
+    assert "  if %eq\n" in body(kernel)
+
+
+def test_a_condition_on_an_id_that_does_not_exist_warns():
+    def kernel(y):
+        if tile.thread_id() == 500:
+            tile.store(y[0], 1.0)
+
+    result = built(kernel)
+    assert "store" not in str(result.graph)
+    assert result.warnings[0].message == ("this condition never holds: thread 500 does not exist: "
+                                          "with num_warps=4 the CTA has threads 0 to 127")
+
+
+def test_several_warpgroups_are_one_scope():
+    def kernel(y):
+        with tile.warpgroup(range(1, 3), regs=240):
+            tile.store(y[0], 1.0)
+
+    assert body(kernel, num_warps=12).startswith("  warpgroup 1 x 2 regs 240\n")
+
+
+def test_scopes_nest():
+    def kernel(y):
+        with tile.warpgroup(1), tile.warp(5):
+            with tile.elect():
+                tile.store(y[0], 1.0)
+
+    assert body(kernel, num_warps=8).splitlines()[:3] == ["  warpgroup 1", "    warp 5", "      elect"]
+
+
+def test_a_scope_that_does_not_exist_is_an_error():
+    def warpgroup(y):
+        with tile.warpgroup(1):
+            pass
+
+    def warp(y):
+        with tile.warp(range(2, 6)):
+            pass
+
+    def thread(y):
+        with tile.thread(-1):
+            pass
+
+    assert error(warpgroup).startswith("warpgroup 1 does not exist: with num_warps=4 the CTA has warpgroup 0 only")
+    assert error(warp).startswith("warp 5 does not exist: with num_warps=4 the CTA has warps 0 to 3")
+    assert error(thread).startswith("thread -1 does not exist")
+    assert error(warpgroup, num_warps=2).startswith("a warpgroup has 4 warps, and the kernel runs with num_warps=2")
+
+
+def test_ids_of_a_nested_scope_are_absolute():
+    def kernel(y):
+        with tile.warpgroup(1):
+            with tile.warp(0):
+                pass
+
+    assert error(kernel, num_warps=8).startswith(
+        "warp(0) is outside the scope of warpgroup 1: ids are absolute in the CTA, and that scope holds warps 4 to 7")
+
+
+def test_a_nested_scope_is_narrower():
+    def wider(y):
+        with tile.warp(0):
+            with tile.warpgroup(0):
+                pass
+
+    def equal(y):
+        with tile.warp(0):
+            with tile.warp(0):
+                pass
+
+    assert error(wider).startswith("warpgroup(0) is not narrower than the scope of warp 0 that it stands in")
+    assert error(equal).startswith("warp(0) is not narrower than the scope of warp 0")
+
+
+def test_elect_needs_several_threads():
+    def kernel(y):
+        with tile.elect():
+            with tile.elect():
+                pass
+
+    text = error(kernel)
+    assert text.startswith("elect() chooses one of several threads, and only one thread runs here")
+    assert marked(text) == "tile.elect()"
+
+
+def test_a_collective_scope_does_not_open_where_threads_are_apart():
+    def kernel(y):
+        if tile.lane_id() < 3:
+            with tile.warp(0):
+                pass
+
+    assert error(kernel).startswith("warp(0) needs all threads of the CTA, and the condition on lt differs between them")
+
+
+def test_which_warp_it_is_must_be_uniform():
+    def uniform(y):
+        with tile.warp(tile.program_id(0) % 4):
+            tile.store(y[0], 1.0)
+
+    def divergent(y):
+        with tile.warp(tile.lane_id()):
+            pass
+
+    assert "  warp %mod\n" in body(uniform)
+    assert error(divergent).startswith("warp(lane_id): which warp it is must be the same for all threads of the cta")
+
+
+def test_regs_is_a_legal_number_of_registers():
+    def kernel(y):
+        with tile.warpgroup(0, regs=100):
+            pass
+
+    assert error(kernel).startswith("regs is a multiple of 8 from 24 to 256, not 100")
+
+
+def test_a_scope_has_no_value():
+    def kernel(y):
+        with tile.warp(0) as w:
+            pass
+
+    assert error(kernel).startswith("an execution scope has no value; leave out the `as`")
+
+
+def test_a_register_tile_does_not_enter_a_scope():
+    def kernel(x, y):
+        v = tile.load(x[0:16])
+        with tile.warp(0):
+            tile.store(y[0:16], v)
+
+    text = error(kernel)
+    assert text.startswith("v is a register tile that belongs to the scope outside this one; pass it through shared memory\nmade here:")
+    assert marked(text) == "v"
+
+
+def test_uniform_scalars_enter_a_scope_and_others_do_not():
+    def kernel(y, n):
+        row = tile.program_id(0)
+        with tile.warp(0):
+            tile.store(y[row + n], 1.0)
+
+    def divergent(y):
+        t = tile.thread_id()
+        with tile.warp(0):
+            tile.store(y[t], 1.0)
+
+    built(kernel)
+    assert error(divergent).startswith("t differs between the threads of this scope, and was computed outside it; compute it inside")
+
+
+def test_a_scope_does_not_assign_a_name_that_lives_outside():
+    def kernel(y):
+        k = 0
+        with tile.warp(0):
+            k = 1
+
+    text = error(kernel)
+    assert text.startswith("k lives outside the scope opened at ") and "\nassigned outside here:" in text
+    assert marked(text) == "k = 1"
+
+
+def test_nor_inside_a_loop_or_a_branch_of_the_scope():
+    def kernel(y, n):
+        k = 0
+        with tile.warp(0):
+            for i in range(n):
+                if i > 3:
+                    k = i
+
+    assert error(kernel).startswith("k lives outside the scope opened at ")
+
+
+def test_sibling_scopes_use_the_same_names():
+    def kernel(y, n):
+        for g in tile.static_range(2):
+            with tile.warp(g):
+                k = 0
+                for i in range(n):
+                    k += i
+                tile.store(y[k], 1.0)
+
+    assert body(kernel).count("for %i") == 2
+
+
+def test_buffers_come_out_of_a_scope_and_registers_do_not():
+    def buffers(y):
+        with tile.warp(0):
+            s = tile.alloc((16,), tile.float32)
+        tile.store(s[0], 1.0)
+
+    def registers(x, y):
+        with tile.warp(0):
+            v = tile.load(x[0])
+        tile.store(y[0], v)
+
+    built(buffers)
+    assert error(registers).startswith(
+        "v was assigned inside an execution scope, and registers do not leave it; pass it through a buffer")
+
+
+def test_a_region_made_in_a_scope_stays_there():
+    def kernel(x, y):
+        with tile.warp(0):
+            r = x[0:16]
+        tile.store(y[0:16], tile.load(r))
+
+    assert error(kernel).startswith("r was assigned inside an execution scope")
+
+
+def test_nothing_leaves_a_scope_early():
+    def by_break(y, n):
+        for i in range(n):
+            with tile.warp(1):
+                if n == i:
+                    break
+
+    def by_return(y, n):
+        with tile.warp(1):
+            return
+
+    text = error(by_break)
+    assert text.startswith("`break` would leave the execution scope that it stands in") and marked(text) == "break"
+    assert error(by_return).startswith("`return` would leave the execution scope that it stands in")
+
+
+def test_a_loop_inside_a_scope_may_be_left():
+    def kernel(y, n):
+        with tile.warp(0):
+            for i in range(n):
+                if i > 2:
+                    break
+
+    assert body(kernel).startswith("  warp 0\n    while carry %index")
+
+
+def test_a_helper_in_a_scope_has_names_of_its_own():
+    def kernel(x, y):
+        v = 3.0
+        with tile.warp(0):
+            tile.store(y[0], doubled(v))
+
+    assert "6.0" in body(kernel)
+
+
+@tile.jit
+def doubled(v):
+    v = v * 2
+    return v
+
+
+def test_with_takes_scopes_and_constructs():
+    def kernel(y):
+        with y:
+            pass
+
+    assert error(kernel).startswith("`with` takes an execution scope (tile.elect(), tile.thread(i), tile.warp(i), tile.warpgroup(i))")
+
+
+def test_expect_variant_is_a_construct():
+    def kernel(y):
+        with tile.expect_variant("tma"):
+            tile.store(y[0], 1.0)
+
+    built(kernel)
+
+
+def test_a_scope_of_two_warpgroups_is_split_by_a_condition_on_the_warpgroup():
+    def kernel(y):
+        with tile.warpgroup(range(0, 2)):
+            if tile.warpgroup_id() > 0:
+                tile.sync()
+
+    assert "sync() is reached by only some threads" in error(kernel, num_warps=12)
