@@ -1,0 +1,99 @@
+"""Barriers of one cluster: mbarriers with their phases and bytes, named barriers, the cluster's own."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# Bytes that a phase may have pending, either way (PTX ISA, "Tracking asynchronous operations by the mbarrier object").
+TX_LIMIT = (1 << 20) - 1
+
+
+@dataclass
+class LastWait:
+    """How an atom last got past a wait on a barrier: the line, whether it learnt nothing new there, and the phase."""
+
+    line: int
+    stale: bool
+    phase: int
+
+
+@dataclass
+class MBarrier:
+    """An mbarrier. `phase` counts the phases that are over; `tx` the bytes still to come (negative: come too early).
+
+    `done` is what the end of the last phase teaches, `clock` what the arrivals of the current one add. `expected` and
+    `issued` are the bytes announced and sent on their way in the current phase; `expect_line` is where they were
+    announced last.
+    """
+
+    count: int
+    pending: int
+    clock: np.ndarray
+    done: np.ndarray
+    line: int
+    phase: int = 0
+    tx: int = 0
+    expected: int = 0
+    issued: int = 0
+    expect_line: int = -1
+    valid: bool = True
+    waits: dict[tuple[int, int], LastWait] = field(default_factory=dict)
+
+    def copy(self) -> "MBarrier":
+        new = copy.copy(self)
+        new.clock, new.done, new.waits = self.clock.copy(), self.done.copy(), dict(self.waits)
+        return new
+
+    @property
+    def over(self) -> bool:
+        """Whether the current phase has everything it waits for."""
+        return self.pending == 0 and self.tx == 0
+
+    def flip(self) -> None:
+        """End the phase."""
+        np.maximum(self.done, self.clock, out=self.done)
+        self.clock[:] = 0
+        self.phase += 1
+        self.pending = self.count
+        self.expected = self.issued = 0
+
+    def passed(self, parity: int) -> bool:
+        """What ``mbarrier.test_wait.parity`` says."""
+        return (self.phase & 1) != parity & 1
+
+    def missing(self) -> str:
+        """What the current phase still waits for."""
+        parts = []
+        if self.pending:
+            parts.append(f"{self.pending} of {self.count} arrival{'s' if self.count > 1 else ''}")
+        if self.tx:
+            parts.append(f"{self.tx} bytes" if self.tx > 0 else f"the announcement of {-self.tx} bytes that came already")
+        return " and ".join(parts) or "nothing"
+
+
+@dataclass
+class NamedBarrier:
+    """A hardware barrier for `threads` threads, or the cluster's: arrivals of the current generation, and what they teach."""
+
+    threads: int
+    clock: np.ndarray
+    done: np.ndarray
+    arrived: int = 0
+    generation: int = 0
+
+    def copy(self) -> "NamedBarrier":
+        new = copy.copy(self)
+        new.clock, new.done = self.clock.copy(), self.done.copy()
+        return new
+
+    def arrive(self, threads: int, clock: np.ndarray) -> None:
+        """Some threads arrive; the last ones end the generation."""
+        np.maximum(self.clock, clock, out=self.clock)
+        self.arrived += threads
+        if self.arrived >= self.threads:
+            self.done, self.clock = self.clock, np.zeros_like(self.clock)
+            self.arrived -= self.threads
+            self.generation += 1

@@ -1,0 +1,354 @@
+"""A chunk of the grid: its memories, worlds and fibers, and the scheduler that runs them to the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import Loc
+from ..ir.graph import Const
+from ..layout import axis
+from ..types import Tile
+from .clocks import Clocks
+from .fiber import Fiber, Frame
+from .memory import SharedMemory, TensorMemory
+from .program import Program
+from .report import Finding, Report
+from .waits import ChildWait
+from .world import AsyncOp, World
+
+BUDGET = 20000      # nodes that a fiber runs before the next one has its turn
+LATE = 1e12         # a landing time that comes only when everything waits
+
+
+class Chunk:
+    """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is CTA `rank` of cluster i of the chunk."""
+
+    def __init__(self, program: Program, grid, cluster, which: range, env: dict, arguments: list, report: Report,
+                 rng: np.random.Generator, patient: bool, checks: bool):
+        self.program, self.graph, self.report, self.checks = program, program.graph, report, checks
+        self.grid, self.cluster, self.arguments = grid, cluster, arguments
+        self.rng, self.patient = rng, patient
+        self.clusters, self.ranks = len(which), int(np.prod(cluster))
+        self.rows = self.clusters * self.ranks
+        self._number(which)
+        self.shared = SharedMemory(self.rows, self.graph.shared_bytes)
+        self._tensor_memory: TensorMemory | None = None
+        self.atom_start = np.array(program.bounds[:-1])
+        self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
+        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers))
+        self.worlds = [world]
+        self.world_of = np.zeros(self.clusters, np.int64)
+        self.cuts = 0
+        self.global_clocks = None
+        self.version = 0            # counts changes that a wait may have waited for
+        self.tick = 0
+        self.flying = 0
+        self.operations = 0
+        self.barrier_numbers: dict[Any, int] = {}
+        self.next_barrier = 0
+        self.places: dict = {}
+        self.locs: list[Loc | None] = []
+        self._lines: dict[int, int] = {}
+        self._constants: dict[Const, np.ndarray] = {}
+        self._scratch = np.empty(0, np.int64)
+        self._map_faults: dict = {}
+        self.fibers: list[Fiber] = []
+        self.turn = 0
+        for rank in range(self.ranks):
+            rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
+            self.add(Fiber(self, rank, rows, 0, program.threads, dict(env), [Frame(program.code(self.graph.body))]))
+
+    def _number(self, which: range) -> None:
+        """Linear and per-axis ids of each row's CTA."""
+        many = [n // c for n, c in zip(self.grid, self.cluster)]
+        ids = np.arange(which.start, which.stop)
+        corner = (ids % many[0], ids // many[0] % many[1], ids // (many[0] * many[1]))
+        ranks = np.arange(self.ranks)
+        inside = (ranks % self.cluster[0], ranks // self.cluster[0] % self.cluster[1], ranks // (self.cluster[0] * self.cluster[1]))
+        self.program_ids = [(c[None, :] * n + i[:, None]).reshape(-1).astype(np.int32) for c, n, i in zip(corner, self.cluster, inside)]
+        x, y, z = (p.astype(np.int64) for p in self.program_ids)
+        self.ctas = x + self.grid[0] * (y + self.grid[1] * z)
+
+    # -- things that rules ask for -----------------------------------------------------------------------------------------
+
+    def constant(self, c: Const) -> np.ndarray:
+        key = (c, type(c.value))
+        if key not in self._constants:
+            with np.errstate(over="ignore"):
+                self._constants[key] = np.array([[c.value]]).astype(c.dtype.np)
+        return self._constants[key]
+
+    def line_of(self, loc: Loc | None) -> int:
+        """The number of a place in the table `locs`."""
+        key = id(loc)
+        if key not in self._lines:
+            self._lines[key] = len(self.locs)
+            self.locs.append(loc)
+        return self._lines[key]
+
+    def scratch(self, n: int) -> np.ndarray:
+        """An array of at least `n` ints whose contents nobody minds."""
+        if len(self._scratch) < n:
+            self._scratch = np.zeros(n, np.int64)
+        return self._scratch
+
+    def granule(self, space: str) -> int:
+        """Bytes per cell of a memory's shadow."""
+        return self.program.granule if space == "shared" else 4
+
+    def cells(self, space: str) -> int:
+        """Cells of a memory's shadow."""
+        nbytes = self.shared.nbytes if space == "shared" else TensorMemory.LANES * TensorMemory.COLUMNS * 4
+        return -(-nbytes // self.granule(space)) + 64
+
+    def tensor_memory(self) -> TensorMemory:
+        if self._tensor_memory is None:
+            self._tensor_memory = TensorMemory(self.rows)
+        return self._tensor_memory
+
+    def atom_threads(self, atom: int) -> tuple[int, int]:
+        """First and one past the last thread of an atom."""
+        return self.program.bounds[atom], self.program.bounds[atom + 1]
+
+    def owners(self, tile: Tile) -> np.ndarray | None:
+        """See `Machine.owners`."""
+        if tile.layout is None or not tile.shape:
+            return None
+        cache = self.program.owners
+        if tile not in cache:
+            grid = np.indices(tile.domain, sparse=True)
+            at = tile.layout.apply(*grid, shape=tile.domain)
+            lanes = at.get(axis.laneid, 0) + 32 * at.get(axis.warpid, 0) + 128 * at.get(axis.wgid, 0) + at.get(axis.tid, 0)
+            table = np.broadcast_to(np.asarray(lanes), tile.domain)
+            cache[tile] = np.ascontiguousarray(table[tuple(slice(0, n) for n in tile.shape)]).astype(np.int32)
+        return cache[tile]
+
+    def map_faults(self, map_, describe) -> list[str]:
+        key = id(map_)
+        if key not in self._map_faults:
+            self._map_faults[key] = map_, describe(map_)
+        return self._map_faults[key][1]
+
+    # -- worlds ------------------------------------------------------------------------------------------------------------
+
+    def split(self, world: World, clusters: np.ndarray) -> World:
+        """Cut some clusters off a world."""
+        new = world.split(np.isin(world.clusters, clusters))
+        self.worlds.append(new)
+        self.world_of[new.clusters] = len(self.worlds) - 1
+        self.cuts += 1
+        self.flying += len(new.flight)
+        return new
+
+    # -- operations in flight ------------------------------------------------------------------------------------------------
+
+    def next_operation(self) -> int:
+        self.operations += 1
+        return self.operations
+
+    def landing_time(self) -> float:
+        """When an operation issued now lands by itself: with seed 0 as late as possible, else drawn."""
+        if self.patient:
+            return LATE + self.operations
+        if self.rng.random() < 0.4:
+            return self.tick + int(self.rng.integers(1, 6))
+        return LATE + float(self.rng.random())
+
+    def coin(self) -> bool:
+        """An open choice; False with seed 0."""
+        return not self.patient and bool(self.rng.random() < 0.5)
+
+    def _rows_of(self, op: AsyncOp) -> np.ndarray:
+        return op.rank * self.clusters + op.world.clusters
+
+    def finish_reading(self, op: AsyncOp) -> None:
+        """The operation reads its sources now; they are free afterwards as far as the issuing thread is concerned."""
+        if op.collect is not None:
+            op.params.update(op.collect(self._rows_of(op), op.params))
+            op.collect = None
+        if op.reads and not op.targets:
+            tag = self._thread_tag(op)
+            op.world.finish_reads(op, self.cells, lambda rank: tag)
+
+    def _thread_tag(self, op: AsyncOp) -> tuple[int, int, int]:
+        clocks = op.world.clocks
+        return clocks.column(op.rank, op.atom), int(clocks.now[op.rank, op.atom]), op.thread
+
+    def land(self, op: AsyncOp, tag: tuple | None = None, count: bool = True) -> None:
+        """The operation ends: its bytes are there, and its barriers know."""
+        if op.over:
+            return
+        op.over = True
+        world = op.world
+        self.version += 1
+        self.finish_reading(op)
+        op.land(self._rows_of(op), op.params)
+        op.params = {}
+        world.flight.remove(op)
+        self.flying -= 1
+        own = {rank: number for rank, number, _ in op.targets}
+
+        def column_of(rank: int) -> tuple[int, int, int]:
+            if tag is not None:
+                return tag
+            if not own:
+                return self._thread_tag(op)
+            home = rank if rank in own else next(iter(own))
+            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, -1
+
+        world.retag(op, self.cells, column_of)
+        world.ops.pop(op.number, None)
+        for rank, number, nbytes in op.targets:
+            barrier = world.barriers[rank, number]
+            op.tags[rank, number] = barrier.phase + 1
+            recent = world.recent.setdefault(world.clocks.barrier_column(rank, number), [])
+            recent.append(op)
+            if len(recent) > 16 and recent[0].awaited:
+                del recent[0]
+            if count:
+                barrier.tx -= nbytes
+                self.settle_phase(None, world, rank, number)
+        if op.then is not None:
+            op.then(op)
+
+    def arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray) -> None:
+        """Arrivals that an asynchronous operation makes."""
+        barrier = world.barriers[rank, number]
+        barrier.pending = max(barrier.pending - count, 0)
+        np.maximum(barrier.clock, clock, out=barrier.clock)
+        self.settle_phase(None, world, rank, number)
+
+    def settle_phase(self, m, world: World, rank: int, number: int) -> None:
+        """End a barrier's phase if it has everything; it should then have had what was sent to it."""
+        barrier = world.barriers[rank, number]
+        if not barrier.over:
+            return
+        if barrier.issued != barrier.expected:
+            late = [op for op in world.flight if op.phases.get((rank, number)) == barrier.phase]
+            loc = self.locs[barrier.expect_line if barrier.expect_line >= 0 else barrier.line]
+            rows = rank * self.clusters + world.clusters
+            self.report.add(Finding(
+                "transaction-count", loc.line if loc else 0,
+                f"a phase of the mbarrier ends when the {barrier.expected} bytes that were announced have come, and its copies bring {barrier.issued}",
+                loc, (), tuple(int(c) for c in self.ctas[rows[:8]])))
+            for op in late:  # so that one miscount is reported once
+                self.land(op, count=False)
+        barrier.flip()
+        self.version += 1
+
+    # -- the scheduler -----------------------------------------------------------------------------------------------------
+
+    def add(self, fiber: Fiber) -> None:
+        self.fibers.append(fiber)
+
+    def remove(self, fiber: Fiber) -> None:
+        self.fibers.remove(fiber)
+
+    def run(self) -> None:
+        """Run every fiber to its end, or until nothing can go on."""
+        while self.fibers:
+            self.tick += 1
+            self._land_due()
+            fiber = self._next()
+            if fiber is not None:
+                fiber.run(BUDGET if self.patient else int(self.rng.integers(1, 64)))
+            elif not self._unstick():
+                self._deadlock()
+                return
+        self._close()
+
+    def _next(self) -> Fiber | None:
+        """The fiber whose turn it is, among those that can go on."""
+        n = len(self.fibers)
+        if self.patient:
+            for k in range(n):
+                fiber = self.fibers[(self.turn + k) % n]
+                if fiber.ready():
+                    self.turn = (self.turn + k + 1) % n
+                    return fiber
+            return None
+        ready = [f for f in self.fibers if f.ready()]
+        return ready[int(self.rng.integers(len(ready)))] if ready else None
+
+    def _flight(self) -> list[AsyncOp]:
+        return [op for world in self.worlds for op in world.flight] if self.flying else []
+
+    def _land_due(self) -> None:
+        if self.patient or not self.flying:
+            return
+        for op in self._flight():
+            if op.due <= self.tick:
+                self.land(op)
+
+    def _unstick(self) -> bool:
+        """Nothing is ready: let time pass, let some CTAs go on without others, or let parts of a fiber part."""
+        flight = [op for op in self._flight() if op.due < float("inf")]
+        if flight:
+            first = min(flight, key=lambda op: (op.due, op.number))
+            for op in flight:
+                if op.number == first.number:
+                    self.land(op)
+            return True
+        for fiber in list(self.fibers):
+            mask = fiber.partly_ready()
+            if mask is not None:
+                fiber.fork(mask)
+                return True
+        return any(fiber.release_parked() for fiber in list(self.fibers))
+
+    def _deadlock(self) -> None:
+        """Report who waits for what. Bytes that were announced and never sent are a miscount, not a deadlock."""
+        if self._miscounts():
+            return
+        stuck = [f for f in self.fibers if f.wait is not None and not isinstance(f.wait, ChildWait)] or self.fibers
+        lines, first = [], None
+        for f in stuck:
+            loc = f.wait.loc if getattr(f.wait, "loc", None) else getattr(f.node, "loc", None)
+            threads = f"thread {f.low}" if f.threads == 1 else f"threads {f.low} to {f.high - 1}"
+            ctas = ", ".join(str(c) for c in self.ctas[f.rows[:3]]) + (", ..." if f.batch > 3 else "")
+            words = f.wait.describe() if f.wait is not None else "waits"
+            lines.append(f"line {loc.line if loc else '?'}: {threads} of CTA {ctas} {words}")
+            if first is None or (loc is not None and loc.line < first[0].line):
+                first = loc, f
+        loc, fiber = first
+        message = "nothing can go on:\n" + "\n".join(f"  {line}" for line in dict.fromkeys(lines))
+        self.report.add(Finding("deadlock", loc.line if loc else 0, message, loc, tuple(range(fiber.low, fiber.high))[:8],
+                                tuple(int(c) for c in self.ctas[fiber.rows[:8]])))
+
+    def _miscounts(self) -> bool:
+        """Whether barriers with all arrivals wait for bytes that nothing will bring."""
+        found = False
+        for world in self.worlds:
+            for (rank, _), b in world.barriers.items():
+                if b.tx and b.expect_line >= 0 and b.pending == 0:
+                    loc = self.locs[b.expect_line]
+                    rows = rank * self.clusters + world.clusters
+                    found = True
+                    self.report.add(Finding(
+                        "transaction-count", loc.line if loc else 0,
+                        f"phase {b.phase} of the mbarrier never ends: {b.expected} bytes are announced, and its copies bring {b.issued}",
+                        loc, (), tuple(int(c) for c in self.ctas[rows[:8]])))
+        return found
+
+    def _close(self) -> None:
+        """The kernel has ended: what is in flight lands, and nothing of it may touch shared memory any more."""
+        for op in self._flight():
+            if self.checks and op.due < float("inf") and (op.writes or op.reads):
+                self._unawaited(op)
+            if op.due < float("inf"):
+                self.land(op)
+        if self.checks:
+            for world in self.worlds:
+                for ops in world.recent.values():
+                    for op in ops:
+                        if not op.awaited:
+                            self._unawaited(op)
+
+    def _unawaited(self, op: AsyncOp) -> None:
+        loc = self.locs[op.line]
+        doing = "writes" if op.writes else "reads"
+        self.report.add(Finding("missing-wait", loc.line if loc else 0,
+                                f"the kernel ends while {op.what} still {doing} shared memory: nothing waits for it", loc,
+                                (), tuple(int(c) for c in self.ctas[self._rows_of(op)[:8]])))

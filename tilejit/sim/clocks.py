@@ -1,0 +1,69 @@
+"""Vector clocks: what each group of threads knows of every other, for a set of clusters whose state is the same.
+
+The state of synchronisation (clocks, shadows, barriers, copies under way) is kept once for all clusters that behave
+alike, a `World`, and cut in two where they cease to: the rules below are written for one cluster, and the usual
+lock-step launch pays for one, however many CTAs it has.
+
+An access is tagged (column, epoch, thread). A column is an atom of threads of one CTA of the cluster, or one of its
+mbarriers, which stands for the asynchronous copies that complete on it; the epoch of these is the phase. What an atom
+knows of a column is an epoch: accesses up to it come before whatever the atom does next. Of its own column it keeps
+what *all* its threads know of each other (up to their last barrier); a thread's own accesses come first anyway.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+ORDER, FENCED = 0, 1  # planes: known to come before; known to be visible to the async proxy as well
+
+
+class Clocks:
+    """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]`, `fenced[rank, atom]`."""
+
+    def __init__(self, ranks: int, atoms: int, barriers: int):
+        self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
+        self.known = np.zeros((ranks, atoms, 2, ranks * self.width), np.int32)
+        self.now = np.ones((ranks, atoms), np.int32)
+        self.fenced = np.zeros((ranks, atoms), np.int32)
+
+    def copy(self) -> "Clocks":
+        new = copy.copy(self)
+        new.known, new.now, new.fenced = self.known.copy(), self.now.copy(), self.fenced.copy()
+        return new
+
+    def column(self, rank: int, atom: int) -> int:
+        """The column of an atom of threads."""
+        return rank * self.width + atom
+
+    def barrier_column(self, rank: int, barrier: int) -> int:
+        """The column of the copies that complete on an mbarrier."""
+        return rank * self.width + self.atoms + barrier
+
+    def release(self, rank: int, atoms: np.ndarray) -> np.ndarray:
+        """What these atoms know and have done, as a clock (plane, column); what they do next is later."""
+        clock = self.known[rank, atoms].max(axis=0)
+        columns = rank * self.width + atoms
+        clock[ORDER, columns] = self.now[rank, atoms]
+        clock[FENCED, columns] = np.maximum(clock[FENCED, columns], self.fenced[rank, atoms])
+        self.now[rank, atoms] += 1
+        return clock
+
+    def acquire(self, rank: int, atoms: np.ndarray, clock: np.ndarray) -> None:
+        """These atoms learn what a release knew."""
+        self.known[rank, atoms] = np.maximum(self.known[rank, atoms], clock)
+
+    def sync(self, rank: int, atoms: np.ndarray) -> None:
+        """A barrier of these atoms."""
+        self.acquire(rank, atoms, self.release(rank, atoms))
+
+    def fence(self, rank: int, atoms: np.ndarray) -> None:
+        """A proxy fence in every thread of these atoms: their accesses so far reach the async proxy in order."""
+        self.fenced[rank, atoms] = self.now[rank, atoms]
+        self.now[rank, atoms] += 1
+
+
+def empty_clock(clocks: Clocks) -> np.ndarray:
+    """The clock that knows nothing."""
+    return np.zeros((2, clocks.ranks * clocks.width), np.int32)

@@ -1,0 +1,350 @@
+"""What runs beside the threads: cp.async groups, bulk copies, tensor cores; when each reads, lands and is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .clocks import FENCED
+from .faults import Reporter
+from .shadow import MANY, Access
+from .shared_access import Place
+from .values import SimBarrier, SimBuffer, take
+from .world import AsyncOp
+
+NEVER = float("inf")
+
+
+@dataclass
+class Span:
+    """Bytes that an operation touches: pieces of `nbytes` bytes at ``start + pattern[i]`` of a shared or tensor memory.
+    `start` is (B or 1, 1), `peer` the cluster rank (B or 1, 1) of the CTA whose memory it is, None for the own."""
+
+    space: str
+    start: np.ndarray
+    pattern: np.ndarray
+    nbytes: int
+    peer: np.ndarray | None = None
+
+    @staticmethod
+    def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | None = None) -> "Span":
+        """`nbytes` bytes at byte `offset` of a buffer, or pieces of `nbytes` at the offsets of `pattern` from there."""
+        start = (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
+        return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes, buffer.peer)
+
+
+class Engines:
+    """The part of the machine that issues asynchronous operations and waits for them."""
+
+    def issue(self, what: str, *, reads: list[Span] = (), writes: list[Span] = (), land: Callable, params: dict,
+              collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
+              barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
+              positions: np.ndarray | None = None) -> None:
+        """Issue an operation that reads and writes spans of shared or tensor memory in its own time.
+
+        It completes on `barrier` with `nbytes` (or on several `barriers`), or in the groups `queue` of the issuing
+        thread. ``collect(rows, params) -> dict`` reads its sources, ``land(rows, params)`` writes, for the CTAs `rows`
+        of the chunk; `params` hold arrays with a leading batch axis. ``proxy`` says that it goes through the async proxy.
+        """
+        self.sim.version += 1
+        barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
+        spans = [*reads, *writes]
+        keys = [s.start for s in spans] + [s.peer for s in spans]
+        keys += [x for b, _ in barriers for x in (b.index, b.peer)]
+        for where, ints in self._cases_at(positions, keys):
+            starts, peers = ints[:len(spans)], ints[len(spans):2 * len(spans)]
+            named = ints[2 * len(spans):]
+            places = [(s.space, self.rank if p is None else p, self._span_cells(s, at)) for s, at, p in zip(spans, starts, peers)]
+            targets = [(self.rank if peer is None else peer, b.first + (index or 0), n)
+                       for (b, n), index, peer in zip(barriers, named[::2], named[1::2])]
+            for world, at in self.worlds(where):
+                if not all(self._usable(world, rank, number) for rank, number, _ in targets):
+                    continue
+                chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
+                op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets)
+                op.collect = collect
+                if self.checks:
+                    self._check_issue(op, world, proxy)
+                world.launch(op, self.sim.cells)
+                self.sim.flying += 1
+                if queue is not None:
+                    world.queue(queue, self.rank, op.thread).open.append(op)
+
+    def _cases_at(self, positions, keys):
+        if positions is None:
+            yield from self.cases(*keys)
+            return
+        for where, ints in self.cases(np.isin(np.arange(self.batch), positions).reshape(-1, 1).astype(int), *keys):
+            if ints[0]:
+                yield where, ints[1:]
+
+    def _span_cells(self, span: Span, start: int) -> np.ndarray:
+        granule = self.sim.granule(span.space)
+        if len(span.pattern) == 1:
+            first = start + int(span.pattern[0])
+            return np.arange(first // granule, -(-(first + span.nbytes) // granule))
+        count = -(-span.nbytes // granule)
+        return ((start + span.pattern)[:, None] // granule + np.arange(count)).reshape(-1)
+
+    def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None, atom: int | None = None) -> AsyncOp:
+        atom = int(self.atoms[0]) if atom is None else atom
+        thread = (self.low if self.threads == 1 else MANY) if thread is None else thread
+        op = AsyncOp(self.sim.next_operation(), what, self.rank, atom, thread, self.line, reads, writes, land, params, targets,
+                     self.sim.landing_time())
+        op.world = world
+        op.clock = world.clocks.known[self.rank, atom].copy()
+        op.epoch = int(world.clocks.now[self.rank, atom])
+        return op
+
+    def _check_issue(self, op: AsyncOp, world, proxy: bool) -> None:
+        """The issuing thread must come after whoever touched the bytes, through the right proxy."""
+        plane = FENCED if proxy else 0
+        for writing, places in ((False, op.reads), (True, op.writes)):
+            for space, rank, cells in places:
+                shadow = world.shadow(space, rank, self.sim.cells(space))
+                access = Access(cells, np.asarray(op.atom), np.asarray(op.thread if op.threads is None else op.threads, np.int16), op.line)
+                if writing:
+                    found = shadow.write(world.clocks, self.rank, access, plane, keep=False)
+                else:
+                    found = shadow.read(world.clocks, self.rank, access, plane, keep=False)
+                if found is not None:
+                    Reporter(self, world, rank, space).asynchronous(op, access, found, writing)
+
+    # -- groups of a thread ------------------------------------------------------------------------------------------------
+
+    def commit(self, queue: str) -> None:
+        """Close the open group of each thread of the scope."""
+        for world, _ in self.worlds():
+            for q in self._queues(world, queue):
+                q.groups.append(q.open)
+                q.open = []
+
+    def wait_groups(self, queue: str, n: int, read: bool = False) -> None:
+        """Wait until at most the last `n` groups of each thread are under way; with `read`, until they have read."""
+        self.sim.version += 1
+        for world, _ in self.worlds():
+            for q in self._queues(world, queue):
+                done = q.groups[:len(q.groups) - n] if n else q.groups
+                for group in done:
+                    for op in group:
+                        op.awaited = True
+                        self.sim.finish_reading(op)
+                        if not read:
+                            self.sim.land(op)
+                if not read:
+                    q.groups = q.groups[len(done):]
+
+    def _queues(self, world, queue: str):
+        wanted = {MANY} | set(range(self.low, self.high))
+        keys = [(queue, self.rank, t) for t in (range(self.low, self.high) if self.threads == 1 else (MANY,))]
+        if queue in ("cp.async", "wgmma"):
+            keys = [(queue, self.rank, ("atom", int(a))) for a in self.active_atoms]
+        elif self.threads > 1:
+            keys = [k for k in world.queues if k[0] == queue and k[1] == self.rank and k[2] in wanted] or keys
+        return [world.queues.setdefault(k, _new_queue()) for k in keys]
+
+    def bulk_commit(self) -> None:
+        """``cp.async.bulk.commit_group``."""
+        self.commit("bulk")
+
+    def bulk_wait(self, n: int = 0, read: bool = False) -> None:
+        """``cp.async.bulk.wait_group``: the sources may be written again; without `read` the destinations are written too."""
+        self.wait_groups("bulk", n, read)
+
+    # -- cp.async ------------------------------------------------------------------------------------------------------------
+
+    def cp_async(self, dst: SimBuffer, dst_offsets: np.ndarray, src: SimBuffer, src_offsets: np.ndarray, nbytes: int,
+                 valid_bytes=None, *, valid=None, active=None) -> None:
+        """Each thread copies `nbytes` bytes from global to shared memory; offsets (B or 1, T, k) are from the buffers' bases.
+
+        Only the first `valid_bytes` (all or none with a bool `valid`) are read, the rest is zero. `active` masks copies
+        out. The bytes land when the thread waits for its group: until then the destination holds what it held.
+        """
+        to = np.asarray(dst_offsets) + np.asarray(dst.base).reshape(-1, 1, 1)
+        count = np.asarray(nbytes if valid_bytes is None else valid_bytes)
+        if valid is not None:
+            count = np.where(valid, count, 0)
+        keep = None if active is None else np.asarray(active)
+        if self.active is not None:
+            keep = self.active[:, :, None] if keep is None else keep & self.active[:, :, None]
+        source = np.asarray(src_offsets) + np.asarray(src.base).reshape(-1, 1, 1)
+        shape = np.broadcast_shapes(to.shape, source.shape, count.shape, () if keep is None else keep.shape)
+        spread = lambda x: np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
+        to, source, count = spread(to), spread(source), spread(np.asarray(count))
+        keep = None if keep is None or keep.all() else spread(keep)
+        self._check_cp_async(dst, to, src, source, count, keep, nbytes)
+        self._count("global -> shared (cp.async)", self._accessed(Place(to.reshape(to.shape[0], -1), (), None if keep is None else keep.reshape(keep.shape[0], -1))) * nbytes)
+        threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])
+        early = self.sim.coin()
+        for atom in self.active_atoms:
+            start, stop = (max(x - self.low, 0) for x in self.sim.atom_threads(int(atom)))
+            cut = slice(start, min(stop, self.threads))
+            self._cp_async_atom(int(atom), dst, src, *(None if x is None else x[:, cut].reshape(x.shape[0], -1) for x in (to, source, count, keep)),
+                                threads[cut].reshape(-1), nbytes, early)
+
+    def _cp_async_atom(self, atom, dst, src, to, source, count, keep, threads, nbytes, early) -> None:
+        params = {"to": to, "from": source, "count": count, "keep": keep}
+        memory, target = src.memory, dst.memory
+
+        def collect(rows, params):
+            return {"data": _cp_async_bytes(memory, params["from"], params["count"], nbytes)}
+
+        def land(rows, params):
+            _scatter_bytes(target.data, rows, params["to"], params["data"], params["keep"])
+
+        for where, offsets, mask in self._alike(Place(to, (to.shape[1],), keep)):
+            if mask is not None and not mask.any():
+                continue
+            who = threads if mask is None else threads[mask]
+            cells = self._cells_of(offsets if mask is None else offsets[mask], nbytes)
+            for world, at in self.worlds(where):
+                chosen = params if at is None else {k: take(v, at) if v is not None else None for k, v in params.items()}
+                op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land, dict(chosen), [], MANY, atom)
+                op.threads = np.repeat(who, len(cells) // len(who)).astype(np.int16)
+                op.collect, op.due = collect, NEVER
+                if self.checks:
+                    self._check_issue(op, world, proxy=False)
+                world.launch(op, self.sim.cells)
+                self.sim.flying += 1
+                if early:
+                    self.sim.finish_reading(op)
+                world.queues.setdefault(("cp.async", self.rank, ("atom", atom)), _new_queue()).open.append(op)
+
+    def _check_cp_async(self, dst, to, src, source, count, keep, nbytes) -> None:
+        read = count > 0 if keep is None else (count > 0) & keep
+        address = src.memory.address + src.memory.origin * src.memory.itemsize
+        if (((source + address) % nbytes != 0) & read).any():
+            self.finding("misaligned", f"cp.async of {nbytes} bytes reads global memory at an address that is no multiple of {nbytes}")
+        if ((to % nbytes != 0) & (True if keep is None else keep)).any():
+            self.finding("misaligned", f"cp.async of {nbytes} bytes writes shared memory at an address that is no multiple of {nbytes}")
+        low = source + src.memory.origin * src.memory.itemsize
+        if (((low < 0) | (low + count > src.memory.bytes.size)) & read).any():
+            self.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
+        if self.checks and src.memory.maybe_written:
+            self._check_global(src.memory, np.clip(low // src.memory.itemsize, 0, max(src.memory.flat.size - 1, 0)), read, writing=False)
+
+    def cp_async_commit(self) -> None:
+        """``cp.async.commit_group`` in every thread of the scope."""
+        self.commit("cp.async")
+
+    def cp_async_wait(self, n: int | None = 0) -> None:
+        """``cp.async.wait_group n`` in every thread of the scope; ``wait_all`` for None."""
+        if n is None:
+            self.commit("cp.async")
+        self.wait_groups("cp.async", n or 0)
+
+    def cp_async_arrive(self, barrier: SimBarrier, noinc: bool = False) -> None:
+        """``cp.async.mbarrier.arrive``: each thread arrives when its copies so far have landed."""
+        threads = self.threads if self.active is None else int(self.active.sum(axis=1).max())
+        for world, rank, number, _ in self._each(barrier):
+            b = world.barriers[rank, number]
+            if not noinc:
+                b.pending += threads
+            pending = []
+            for q in self._queues(world, "cp.async"):
+                pending += [op for group in q.groups for op in group] + q.open
+                q.groups, q.open = [], []
+            op = self._operation("arrive_on_copies", world, [], [], _nothing, {}, [])
+            op.then = _arrival(self, pending, rank, number, threads)
+            world.launch(op, self.sim.cells)
+            self.sim.flying += 1
+
+    # -- tensor cores ----------------------------------------------------------------------------------------------------------
+
+    def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
+        """The barrier gets an arrival when all operations that the thread has issued to `queue` so far are done
+        (``tcgen05.commit``)."""
+        for world, rank, number, _ in self._each(barrier):
+            pending = []
+            for q in self._queues(world, queue):
+                pending += [op for group in q.groups for op in group] + q.open
+                q.groups, q.open = [], []
+            op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
+            op.then = _arrival(self, pending, rank, number, 1, by_barrier=True)
+            world.launch(op, self.sim.cells)
+            self.sim.flying += 1
+
+
+def _new_queue():
+    from .world import Queue
+    return Queue()
+
+
+def _nothing(rows, params) -> None:
+    """Lands nothing."""
+
+
+def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int, by_barrier: bool = False) -> Callable:
+    """What an arrival that waits for operations does when its time has come; the operations are found by number, so
+    that it holds for every part of a world."""
+    numbers = [op.number for op in pending]
+    sim, own = m.sim, m.rank
+
+    def then(op: AsyncOp) -> None:
+        world = op.world
+        column = world.clocks.barrier_column(rank, number)
+        b = world.barriers[rank, number]
+        clock = np.zeros_like(b.clock)
+        for n in numbers:
+            waited = world.ops.get(n)
+            if waited is None:
+                continue
+            waited.awaited = True
+            if by_barrier:
+                sim.land(waited, tag=(column, b.phase + 1, -1))
+            else:
+                sim.land(waited)
+            own_column = world.clocks.column(own, waited.atom)
+            clock[:, own_column] = world.clocks.now[own, waited.atom]
+        if not by_barrier:
+            world.clocks.now[own] += 1
+        sim.arrive(world, rank, number, count, clock)
+
+    return then
+
+
+def _cp_async_bytes(memory, source: np.ndarray, count: np.ndarray, nbytes: int) -> np.ndarray:
+    """The bytes that each copy brings, zero after the first `count` of them."""
+    at = memory.origin * memory.itemsize + source
+    wide = np.dtype(f"u{nbytes}") if nbytes in (4, 8) else None
+    inside = (count == nbytes) | (count == 0)
+    if wide is not None and inside.all() and not (at % nbytes).any() and memory.bytes.size >= nbytes:
+        units = memory.bytes[:memory.bytes.size // nbytes * nbytes].view(wide)
+        data = units[np.clip(np.where(count > 0, at // nbytes, 0), 0, units.size - 1)]
+        return np.where(count > 0, data, 0).astype(wide)[..., None].view(np.uint8)
+    if nbytes == 16 and inside.all() and not (at % 16).any() and memory.bytes.size >= 16:
+        units = memory.bytes[:memory.bytes.size // 16 * 16].reshape(-1, 16)
+        data = units[np.clip(np.where(count > 0, at // 16, 0), 0, len(units) - 1)]
+        return np.where((count > 0)[..., None], data, np.uint8(0))
+    if not memory.bytes.size:
+        return np.zeros((*np.broadcast_shapes(at.shape, count.shape), nbytes), np.uint8)
+    lanes = np.arange(nbytes)
+    bytes_ = memory.bytes[np.clip(at[..., None] + lanes, 0, memory.bytes.size - 1)]
+    return np.where(lanes < count[..., None], bytes_, np.uint8(0))
+
+
+def _scatter_bytes(data: np.ndarray, rows: np.ndarray, to: np.ndarray, values: np.ndarray, keep: np.ndarray | None) -> None:
+    """Write (B or 1, n, nbytes) bytes at the offsets `to` (B or 1, n) of each row."""
+    nbytes = values.shape[-1]
+    shape = (len(rows), to.shape[1])
+    if not (to % nbytes).any() and data.shape[1] % nbytes == 0:
+        units = data.reshape(data.shape[0], -1, nbytes)
+        index, which = np.broadcast_to(to // nbytes, shape), np.broadcast_to(rows[:, None], shape)
+        values = np.broadcast_to(values, (*shape, nbytes))
+        if keep is None:
+            units[which, index] = values
+        else:
+            keep = np.broadcast_to(keep, shape)
+            units[which[keep], index[keep]] = values[keep]
+        return
+    at = np.broadcast_to(to, shape)[..., None] + np.arange(nbytes)
+    which = np.broadcast_to(rows[:, None, None], at.shape)
+    values = np.broadcast_to(values, at.shape)
+    if keep is not None:
+        chosen = np.broadcast_to(keep, shape)
+        at, which, values = at[chosen], which[chosen], values[chosen]
+    inside = (at >= 0) & (at < data.shape[1])
+    data[which[inside], at[inside]] = values[inside]

@@ -1,0 +1,211 @@
+"""From two accesses without order to the finding: which kind it is, which line is to blame, and what to say."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .clocks import ORDER
+from .shadow import ATOMIC, NEVER, PENDING, Access, Conflict
+from .world import AsyncOp, World
+
+MEMORY = {"shared": "shared memory", "tmem": "tensor memory"}
+
+
+class Reporter:
+    """Reports conflicts of accesses that machine `m` makes to the memory `space` of the CTA of cluster rank `rank`."""
+
+    def __init__(self, m, world: World, rank: int, space: str, positions: np.ndarray | None = None):
+        self.m, self.world, self.rank, self.space, self.positions = m, world, rank, space, positions
+        self.clocks = world.clocks
+        self.shadow = world.shadow(space, rank, m.sim.cells(space))
+
+    # -- ordinary accesses -------------------------------------------------------------------------------------------------
+
+    def ordinary(self, a: Access, c: Conflict, writing: bool) -> None:
+        """A thread's read or write met `c`."""
+        verb = "written" if writing else "read"
+        if c.what == "uninitialized":
+            self._say("uninitialized-read", a.line, f"{self._bytes(c)} are read, and nothing has been written there yet", a, c)
+        elif c.what in ("writer", "reader"):
+            self._race(a, c, writing)
+        elif c.what == "busy":
+            self._overwritten(a, c)
+        else:
+            op = self._operation(a, c)
+            if op is not None and not writing:
+                self._too_early(a, c, op)
+            else:
+                self._say("missing-wait", a.line, f"{self._bytes(c)} are {verb} while {self._named(op, c)} has not been waited for", a, c)
+        self._settle(a)
+
+    def _race(self, a: Access, c: Conflict, writing: bool) -> None:
+        mine, theirs = self._loc(a.line), self._loc(c.line)
+        past = "read" if c.what == "reader" else "written"
+        line, other = (a.line, c.line) if theirs is None or mine is None or mine.line >= theirs.line else (c.line, a.line)
+        verb = "writes" if writing else "reads"
+        what = (f"{self._thread(a, c.at)} {verb} {self._bytes(c)}, {past} by {self._other_thread(c)} "
+                f"at line {theirs.line if theirs else '?'} without a barrier between the two")
+        self._retract(a)
+        self._say("race", line, what, a, c, other)
+
+    def _overwritten(self, a: Access, c: Conflict) -> None:
+        op = self._reader(c)
+        ordered = op is None or self._knows_issue(a, c.at, op)
+        text = f"{self._bytes(c)} are written while {self._named(op, c)} may still read them"
+        if ordered:
+            self._say("missing-wait", a.line, text, a, c, op.line if op else None)
+        else:
+            self._say("race", op.line, f"{text}: nothing orders the copy after the write at line {self._number(a.line)}", a, c, a.line)
+
+    def _too_early(self, a: Access, c: Conflict, op: AsyncOp) -> None:
+        """Bytes are read that an operation is still to write, or has written without this thread's knowledge."""
+        atom = self._atom(a, c.at)
+        for rank, number, _ in op.targets:
+            if rank != self.rank:
+                continue
+            barrier = self.world.barriers[rank, number]
+            wait = barrier.waits.get((self.m.rank, atom))
+            if wait is None:
+                break
+            if wait.stale:
+                self._say("barrier-phase", wait.line, f"the wait returned at once, because that phase was over before: phase "
+                          f"{wait.phase} of the barrier, which {self._named(op, c)} completes, is still to come", a, c, a.line)
+                return
+            if self._miscounted(barrier, op, rank, number, a, c):
+                return
+            column = self.clocks.column(self.m.rank, atom)
+            passed = self.world.facts.get(("passed", self.m.rank, atom, rank, number), 0)
+            if op.clock[0, column] < passed:
+                self._say("race", op.line, f"{self._named(op, c)} overwrites {self._bytes(c)} that {self._thread(a, c.at)} still reads "
+                          f"at line {self._number(a.line)}: nothing orders the copy after the read", a, c, a.line)
+                return
+        self._say("missing-wait", a.line, f"{self._bytes(c)} are read before {self._named(op, c)} has been waited for", a, c, op.line)
+
+    def _miscounted(self, barrier, op: AsyncOp, rank: int, number: int, a: Access, c: Conflict) -> bool:
+        """Whether the phase that was waited for announced fewer bytes than were sent."""
+        phase = op.phases.get((rank, number), -1)
+        current = phase == barrier.phase and barrier.issued > barrier.expected
+        earlier = ("sent late", rank, number) in self.world.facts
+        if barrier.expect_line < 0 or not (current or earlier):
+            return False
+        self._say("transaction-count", barrier.expect_line, "fewer bytes are announced than the copies of this phase bring: it was over "
+                  f"before {self._named(op, c)} had landed", a, c, op.line)
+        return True
+
+    # -- asynchronous accesses -----------------------------------------------------------------------------------------------
+
+    def asynchronous(self, op: AsyncOp, a: Access, c: Conflict, writing: bool) -> None:
+        """An asynchronous operation, as it is issued, met `c`."""
+        verb = "writes" if writing else "reads"
+        name = f"{op.what}"
+        if c.what == "uninitialized":
+            self._say("uninitialized-read", a.line, f"{name} reads {self._bytes(c)}, and nothing has been written there yet", a, c)
+        elif c.what == "unfenced":
+            self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; {self._other_thread(c)} wrote them at "
+                      f"line {self._number(c.line)} without fence_proxy_async() between its write and the barrier", a, c, c.line)
+        elif c.what in ("pending", "async"):
+            other = self._operation(a, c)
+            self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._named(other, c)} has been waited for")
+        elif c.what == "busy":
+            self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} while {self._named(self._reader(c), c)} may still read them")
+        elif c.what == "reader" and c.other % self.clocks.width >= self.clocks.atoms:
+            self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} whose asynchronous reader at line "
+                             f"{self._number(c.line)} has not been waited for")
+        elif c.what == "reader" and writing and c.line in self.shadow.explained(a.cells):
+            self.m.report.retract("uninitialized-read", self._number(c.line))
+            self._say("missing-wait", c.line, f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
+        else:
+            past = "read" if c.what == "reader" else "written"
+            self._retract(a)
+            self._blame_wait(op, a, c, "race", f"{name} {verb} {self._bytes(c)}, {past} by {self._other_thread(c)} at line "
+                             f"{self._number(c.line)}, and nothing orders the two")
+        self._settle(a)
+
+    def _blame_wait(self, op: AsyncOp, a: Access, c: Conflict, kind: str, text: str) -> None:
+        """Report `kind`, or the wait before it that let the issuing thread pass too early."""
+        wait = self.world.last_wait.get((op.rank, op.atom))
+        if wait is not None and wait[1]:
+            self._say("barrier-phase", wait[0], f"the wait returned at once, because that phase was over before; then {text}", a, c, a.line)
+        else:
+            self._say(kind, a.line, text, a, c, c.line or None)
+
+    # -- words -------------------------------------------------------------------------------------------------------------------
+
+    def _operation(self, a: Access, c: Conflict) -> AsyncOp | None:
+        """The operation that wrote, or is to write, the cell."""
+        if c.what == "pending":
+            return self.world.ops.get(c.other - PENDING)
+        for op in reversed(self.world.recent.get(c.other, ())):
+            if any(space == self.space and rank == self.rank and c.cell in where for space, rank, where in op.writes):
+                return op
+        return None
+
+    def _reader(self, c: Conflict) -> AsyncOp | None:
+        for op in self.world.flight:
+            if any(space == self.space and rank == self.rank and c.cell in where for space, rank, where in op.reads):
+                return op
+        return None
+
+    def _knows_issue(self, a: Access, at: int, op: AsyncOp) -> bool:
+        atom = self._atom(a, at)
+        if op.rank == self.m.rank and op.atom == atom and op.thread == self._thread_number(a, at):
+            return True
+        return self.clocks.known[self.m.rank, atom, ORDER, self.clocks.column(op.rank, op.atom)] >= op.epoch
+
+    def _named(self, op: AsyncOp | None, c: Conflict) -> str:
+        line = op.line if op is not None else c.line
+        return f"{op.what if op is not None else 'the asynchronous copy'} at line {self._number(line)}"
+
+    def _atom(self, a: Access, at: int) -> int:
+        return int(np.broadcast_to(a.atoms, a.cells.shape)[at])
+
+    def _thread_number(self, a: Access, at: int) -> int:
+        return int(np.broadcast_to(a.threads, a.cells.shape)[at])
+
+    def _thread(self, a: Access, at: int) -> str:
+        thread = self._thread_number(a, at)
+        if thread >= 0:
+            return f"thread {thread}"
+        start, stop = self.m.sim.atom_threads(self._atom(a, at))
+        return f"one of the threads {start} to {stop - 1}"
+
+    def _other_thread(self, c: Conflict) -> str:
+        rank, column = divmod(c.other, self.clocks.width)
+        place = f" of CTA rank {rank}" if rank != self.m.rank else ""
+        if c.thread >= 0:
+            return f"thread {c.thread}{place}"
+        if column >= self.clocks.atoms:
+            return f"an asynchronous copy{place}"
+        start, stop = self.m.sim.atom_threads(column)
+        kind = "an atomic of one of" if c.thread == ATOMIC else "one of"
+        return f"{kind} the threads {start} to {stop - 1}{place}" if stop - start > 1 else f"thread {start}{place}"
+
+    def _bytes(self, c: Conflict) -> str:
+        granule = self.m.sim.program.granule if self.space == "shared" else 4
+        first = c.cell * granule
+        return f"bytes {first} to {first + granule - 1} of {MEMORY[self.space]}"
+
+    def _loc(self, line: int):
+        return self.m.sim.locs[line] if line >= 0 else None
+
+    def _number(self, line: int) -> int:
+        loc = self._loc(line)
+        return loc.line if loc is not None else 0
+
+    def _say(self, kind: str, line: int, message: str, a: Access, c: Conflict, other: int | None = None) -> None:
+        granule = self.m.sim.program.granule if self.space == "shared" else 4
+        threads = tuple(t for t in (self._thread_number(a, c.at), c.thread if c.what in ("writer", "reader", "unfenced") else -1) if t >= 0)
+        ctas = self.m.ctas if self.positions is None else self.m.ctas[self.positions]
+        self.m.finding(kind, message, loc=self._loc(line), threads=threads, ctas=ctas, bytes=(c.cell * granule, (c.cell + 1) * granule),
+                       other=self._loc(other) if other is not None else None)
+
+    def _retract(self, a: Access) -> None:
+        for line in self.shadow.explained(a.cells):
+            self.m.report.retract("uninitialized-read", self._number(line))
+
+    def _settle(self, a: Access) -> None:
+        cells = a.cells[self.shadow.writer[a.cells] != NEVER]
+        self.shadow.settle(cells)
+
+
+__all__ = ["Reporter"]

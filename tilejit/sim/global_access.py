@@ -1,0 +1,298 @@
+"""Reads, writes and atomics on global memory: whole boxes where regions allow it, element by element otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .atomics import apply_atomic
+from .global_races import Box, GlobalClocks, Index, overlapping
+from .memory import GlobalMemory, boxes
+from .values import SimBuffer, SimRegion
+
+
+class GlobalAccess:
+    """The part of the machine that touches global memory."""
+
+    def read_global(self, buffer: SimBuffer, coords, mask, other, owner, bounds, region, atomic) -> np.ndarray:
+        memory: GlobalMemory = buffer.memory
+        dtype = buffer.type.dtype.np
+        if bounds and mask is None and isinstance(region, SimRegion):
+            whole = self._region_boxes(buffer, region)
+            if whole is not None:
+                return self._read_boxes(buffer, region, whole, other, dtype)
+        index, keep, shape = self._indices(buffer, coords, mask, bounds)
+        count = index.size if keep is None else int(np.count_nonzero(keep))
+        self._count("global -> registers", count * self._repeats(index) * memory.itemsize)
+        if not count:
+            return _filled(other, shape, dtype)
+        flat = memory.elements(dtype)
+        if keep is None:
+            values = flat[index]
+        else:
+            values = np.where(keep, flat[np.where(keep, index, 0)], np.asarray(other, dtype))
+        if self.checks and memory.maybe_written and not atomic:
+            self._check_global(memory, index, keep, writing=False)
+        return values
+
+    def write_global(self, buffer: SimBuffer, coords, values, mask, owner, bounds, region, atomic) -> None:
+        memory: GlobalMemory = buffer.memory
+        dtype = buffer.type.dtype.np
+        values = np.asarray(values)
+        if values.dtype != dtype:
+            values = values.astype(dtype)
+        if bounds and mask is None and isinstance(region, SimRegion):
+            whole = self._region_boxes(buffer, region)
+            if whole is not None:
+                self._write_boxes(buffer, region, whole, values, dtype)
+                return
+        index, keep, shape = self._indices(buffer, coords, mask, bounds, values)
+        index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
+        ids = self._cta_ids(index)
+        if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
+            ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
+            if self.checks and (keep is None or keep.any()):
+                self._clash(memory, "write", int(self.ctas[0]), int(self.ctas[-1]))
+        if keep is not None:
+            keep = np.broadcast_to(keep, shape)
+            index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
+        self._count("registers -> global", index.size * memory.itemsize)
+        if not index.size:
+            return
+        if self.checks and not atomic:
+            self._check_twice(memory, index, values, owner, keep, shape)
+        memory.elements(dtype)[index] = values
+        if self.checks and not atomic:
+            self._check_global(memory, index, None, writing=True, ids=ids)
+
+    # -- boxes -------------------------------------------------------------------------------------------------------------
+
+    def _region_boxes(self, buffer: SimBuffer, region: SimRegion):
+        t = region.type
+        if self.active is not None or not t.kept or region.buffer is not buffer:
+            return None
+        if any(s.shape[1] > 1 for s in region.starts):
+            return None
+        uniform = max(max(s.shape[0] for s in region.starts), np.size(buffer.base)) == 1 < self.batch
+        if uniform and self.sim.global_clocks is not None and buffer.memory.maybe_written:
+            return None  # what each CTA knows of the others differs
+        base = buffer.memory.origin + np.asarray(buffer.base).reshape(-1) // buffer.memory.itemsize
+        starts = [s[:, 0].astype(np.int64) for s in region.starts]
+        return boxes(starts, t.extents, buffer.shape, buffer.strides, base)
+
+    def _read_boxes(self, buffer: SimBuffer, region: SimRegion, whole, other, dtype) -> np.ndarray:
+        memory, t = buffer.memory, region.type
+        batch = max(max(s.shape[0] for s in region.starts), np.size(buffer.base))
+        shape = (batch, *(t.extents[d] for d in t.kept))
+        flat, result, ids = memory.elements(dtype), None, None
+        full = tuple(slice(0, n) for n in t.extents)
+        for rows, clip, offset, extents, strides in whole:
+            view = memory.box(flat, offset, extents, strides).reshape(extents[0], *(extents[1 + d] for d in t.kept))
+            self._count("global -> registers", view.size * self._times(batch) * memory.itemsize)
+            if result is None and extents[0] == batch and clip == full:
+                result = np.array(view)
+            else:
+                if result is None:
+                    result = np.array(_filled(other, shape, dtype))
+                result[(rows, *(clip[d] for d in t.kept))] = view
+            if self.checks and memory.maybe_written:
+                ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool)) if ids is None else ids
+                over = overlapping(extents, strides)
+                self._judge(memory, "read", memory.shadow.read(
+                    self._box(memory, offset, extents, strides), ids[rows] if len(ids) > 1 else ids, self.sim.global_clocks, over))
+        return _filled(other, shape, dtype) if result is None else result
+
+    def _write_boxes(self, buffer: SimBuffer, region: SimRegion, whole, values, dtype) -> None:
+        memory, t = buffer.memory, region.type
+        batch = max(max(s.shape[0] for s in region.starts), np.size(buffer.base))
+        flat, ids = memory.elements(dtype), None
+        several = batch == 1 and self.batch > 1
+        if several and values.shape[0] > 1:
+            values = values[-1:]
+        for rows, clip, offset, extents, strides in whole:
+            view = memory.box(flat, offset, extents, strides)
+            part = values[(rows if values.shape[0] > 1 else slice(None), *(clip[d] for d in t.kept))]
+            view[...] = part.reshape(part.shape[0], *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents))))
+            self._count("registers -> global", view.size * memory.itemsize)
+            if not self.checks:
+                continue
+            ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool), last=True) if ids is None else ids
+            found = memory.shadow.write(self._box(memory, offset, extents, strides), ids[rows] if len(ids) > 1 else ids,
+                                        self.sim.global_clocks, overlapping(extents, strides))
+            if several and found is None:
+                found = "write", int(self.ctas[0]), int(self.ctas[-1])
+            self._judge(memory, "write", found)
+
+    # -- elements ----------------------------------------------------------------------------------------------------------
+
+    def _indices(self, buffer: SimBuffer, coords, mask, bounds: bool, values: np.ndarray | None = None):
+        """Element indices into the argument's `flat`, which of them are accessed (None: all), and their shape."""
+        memory = buffer.memory
+        index = memory.origin + np.asarray(buffer.base) // memory.itemsize
+        if isinstance(index, np.ndarray) and index.ndim == 2:
+            index = index.reshape(-1, *(1,) * (max((np.ndim(c) for c in coords), default=2) - 1))
+        keep = None if mask is None else np.asarray(mask)
+        if self.active is not None:
+            keep = self.active if keep is None else keep & self.active
+        outside = None
+        for c, size, stride in zip(coords, buffer.shape, buffer.strides):
+            c = np.asarray(c)
+            wrong = (c < 0) | (c >= size)
+            if wrong.any():
+                outside = wrong if outside is None else outside | wrong
+            index = index + c.astype(np.int64) * stride
+        index = np.asarray(index)
+        if index.ndim == 0:
+            index = index.reshape(1, 1)
+        if outside is not None:
+            if not bounds:
+                bad = outside if keep is None else outside & keep
+                if bad.any():
+                    self.finding("out-of-bounds", f"an element outside of {self._shown(buffer)} is accessed", bytes=None)
+            keep = ~outside if keep is None else keep & ~outside
+        shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape, () if values is None else values.shape)
+        if keep is not None and keep.all():
+            keep = None
+        return index, keep, shape
+
+    def _shown(self, buffer: SimBuffer) -> str:
+        return f"{buffer.memory.name}{list(buffer.shape)}"
+
+    def _repeats(self, index: np.ndarray) -> int:
+        return self.batch if index.shape[0] == 1 else 1
+
+    def _times(self, batch: int) -> int:
+        return self.batch if batch == 1 else 1
+
+    def _count(self, path: str, nbytes: int) -> None:
+        self.report.stats["bytes"][path] += int(nbytes)
+
+    def _cta_ids(self, like: np.ndarray, last: bool = False) -> np.ndarray:
+        """CTA ids + 1 along the batch axis; for accesses that are the same in several CTAs, MANY of them."""
+        ids = (self.ctas + 1).astype(np.int32)
+        if like.shape[0] == 1 and self.batch > 1:
+            ids = ids[-1:] if last else np.full(1, -1, np.int32)
+        return ids.reshape(-1, *(1,) * (like.ndim - 1))
+
+    # -- races between CTAs ----------------------------------------------------------------------------------------------------
+
+    def _cells(self, memory: GlobalMemory, index: np.ndarray) -> np.ndarray:
+        shadow = memory.shadow
+        scale, base = memory.itemsize // shadow.granule, (memory.address - shadow.address) // shadow.granule
+        return index if scale == 1 and base == 0 else base + index * scale
+
+    def _box(self, memory: GlobalMemory, offset: int, extents, strides) -> Box:
+        scale = memory.itemsize // memory.shadow.granule
+        return Box(memory.box, int(self._cells(memory, np.asarray(offset))), extents, tuple(s * scale for s in strides))
+
+    def _check_global(self, memory: GlobalMemory, index, keep, writing: bool, ids=None) -> None:
+        if ids is None:
+            if index.shape[0] == 1 < self.batch and self.sim.global_clocks is not None:
+                index = np.broadcast_to(index, (self.batch, *index.shape[1:]))
+            ids = self._cta_ids(index)
+            shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape)
+            index, ids = np.broadcast_to(index, shape), np.broadcast_to(ids, shape)
+            if keep is not None:
+                keep = np.broadcast_to(keep, shape)
+                index, ids = index[keep], ids[keep]
+        view = Index(self._cells(memory, index))
+        access = memory.shadow.write if writing else memory.shadow.read
+        self._judge(memory, "write" if writing else "read", access(view, ids, self.sim.global_clocks, True))
+
+    def _check_twice(self, memory: GlobalMemory, index, values, owner, keep, shape) -> None:
+        """Two threads of one CTA that write different values to one element at once."""
+        if owner is None and not (values.ndim == 2 and self.threads > 1 and shape[-1] > 1):
+            return
+        flat = index.reshape(-1)
+        order = np.arange(flat.size)
+        scratch = self.sim.scratch(memory.flat.size)
+        scratch[flat] = order
+        winner = scratch[flat]
+        if (winner == order).all():
+            return
+        data = np.ascontiguousarray(values).reshape(-1)
+        clash = (winner != order) & (data.view(f"V{data.itemsize}") != data[winner].view(f"V{data.itemsize}"))
+        if clash.any():
+            self.finding("race", f"two threads write different values to one element of {memory.name} at the same time")
+
+    def _judge(self, memory: GlobalMemory, what: str, found) -> None:
+        if found is not None:
+            self._clash(memory, what, *found[1:], earlier=found[0])
+
+    def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int, earlier: str = "write") -> None:
+        past = {"write": "wrote", "read": "read"}[earlier]
+        who = f"CTA {other}" if other is not None and other >= 0 else "another CTA"
+        me = f"CTA {cta}" if cta >= 0 else "each of several CTAs"
+        verb = {"write": "writes", "read": "reads"}[what]
+        self.finding("race", f"{me} {verb} an element of {memory.name} that {who} {past} in the same launch; nothing orders the two",
+                     ctas=[c for c in (cta, other) if c is not None and c >= 0])
+
+    # -- atomics -------------------------------------------------------------------------------------------------------------
+
+    def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,
+               order: str | None = "acq_rel", need_old: bool = True) -> np.ndarray | None:
+        """Read, change and write back elements one after the other, CTA by CTA and element by element.
+
+        `kind` is 'add', 'sub', 'min', 'max', 'and', 'or', 'xor', 'exch', 'cas' (with `compare`), 'inc' or 'dec'.
+        Returns the old values. On single elements of global memory `order` ('acquire', 'release', 'acq_rel' or None)
+        orders the CTAs that meet there.
+        """
+        dtype = buffer.type.dtype.np
+        values = np.asarray(values, dtype)
+        compare = None if compare is None else np.asarray(compare, dtype)
+        if buffer.memory.scope != "global":
+            return self.atomic_shared(buffer, coords, kind, values, compare, mask, owner)
+        memory = buffer.memory
+        index, keep, shape = self._indices(buffer, coords, mask, True, values)
+        shape = (self.batch, *shape[1:])
+        index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
+        compare = None if compare is None else np.broadcast_to(compare, shape)
+        keep = None if keep is None else np.broadcast_to(keep, shape)
+        ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        flat, changed, old = memory.elements(dtype), False, np.zeros(shape, dtype)
+        chosen = (index, values, compare, ids) if keep is None else tuple(None if x is None else x[keep] for x in (index, values, compare, ids))
+        if chosen[0].size:
+            before, changed = apply_atomic(flat, chosen[0].reshape(-1), kind, chosen[1].reshape(-1),
+                                           None if compare is None else chosen[2].reshape(-1), need_old)
+            if keep is None:
+                old = before.reshape(shape) if need_old else None
+            elif need_old:
+                old[keep] = before
+            if self.checks:
+                if order is not None and len(shape) == 2 and shape[1] == 1:
+                    self._order_ctas(memory, chosen[0].reshape(-1), chosen[3].reshape(-1) - 1, order)
+                cells = self._cells(memory, chosen[0].reshape(-1))
+                self._judge(memory, "write", memory.shadow.atomic(cells, chosen[3].reshape(-1), self.sim.global_clocks))
+            self._count("atomics", chosen[0].size * memory.itemsize)
+        self.sim.version += changed
+        return old
+
+    def synchronising_read(self, buffer: SimBuffer, coords: tuple) -> np.ndarray:
+        """A load-acquire of one element of global memory."""
+        values = self.read(buffer, coords, atomic=True)
+        self._ordered_access(buffer, coords, "acquire")
+        return values
+
+    def synchronising_write(self, buffer: SimBuffer, coords: tuple, values) -> None:
+        """A store-release of one element of global memory."""
+        self._ordered_access(buffer, coords, "release")
+        self.write(buffer, coords, values, atomic=True)
+
+    def _ordered_access(self, buffer: SimBuffer, coords: tuple, order: str) -> None:
+        if self.checks:
+            index = np.broadcast_to(self._indices(buffer, coords, None, True)[0], (self.batch, 1))
+            self._order_ctas(buffer.memory, index.reshape(-1), self.ctas, order)
+
+    def _order_ctas(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str) -> None:
+        clocks = self.sim.global_clocks
+        if clocks is None:
+            clocks = self.sim.global_clocks = GlobalClocks(int(np.prod(self.grid)))
+        for at, cta in zip(index, ctas):
+            place = memory.number, int(at)
+            if order != "release":
+                clocks.acquire(int(cta), place)
+            if order != "acquire":
+                clocks.release(int(cta), place)
+
+
+def _filled(other, shape, dtype) -> np.ndarray:
+    return np.broadcast_to(np.asarray(other, dtype), shape)

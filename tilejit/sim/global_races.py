@@ -1,0 +1,171 @@
+"""Races between CTAs on global memory: per element, which CTA wrote it last and which read it since."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MANY = -1    # several CTAs (readers), or atomics of any (writers)
+
+
+class GlobalClocks:
+    """What each CTA of a chunk knows of the others through atomics: the epoch up to which their accesses precede its own.
+
+    An access is tagged with its CTA's epoch, which every release ends. Made on the first synchronising access.
+    """
+
+    def __init__(self, ctas: int):
+        self.now = np.ones(ctas, np.int32)
+        self.rows: dict[int, np.ndarray] = {}       # CTA -> what it knows of every CTA
+        self.released: dict[tuple, np.ndarray] = {}  # (memory, element) -> what an acquire there learns
+        self.ctas = ctas
+
+    def row(self, cta: int) -> np.ndarray:
+        if cta not in self.rows:
+            self.rows[cta] = np.zeros(self.ctas, np.int32)
+        return self.rows[cta]
+
+    def acquire(self, cta: int, place: tuple) -> None:
+        if place in self.released:
+            row = self.row(cta)
+            np.maximum(row, self.released[place], out=row)
+
+    def release(self, cta: int, place: tuple) -> None:
+        row = self.row(cta).copy()
+        row[cta] = self.now[cta]
+        self.now[cta] += 1
+        old = self.released.get(place)
+        self.released[place] = row if old is None else np.maximum(old, row)
+
+
+class GlobalShadow:
+    """The shadow of one allocation of global memory (arguments that overlap share it), in cells of `granule` bytes."""
+
+    def __init__(self, address: int, nbytes: int, granule: int):
+        self.address, self.granule = address, granule
+        self.cells = -(-nbytes // granule)
+        self.writer: np.ndarray | None = None  # CTA + 1 of the last write
+        self.reader: np.ndarray | None = None  # CTA + 1 of the readers since, or MANY
+        self.epoch: np.ndarray | None = None   # the writer's epoch, when clocks are kept
+
+    def _arrays(self, clocks: GlobalClocks | None) -> None:
+        if self.writer is None:
+            self.writer = np.zeros(self.cells, np.int32)
+        if clocks is not None and self.epoch is None:
+            self.epoch = np.ones(self.cells, np.int32)
+
+    def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool):
+        """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects: the first conflict, or None."""
+        found = None
+        if self.writer is not None:
+            found = self._conflict(view, ids, clocks, view(self.writer))
+        if self.reader is None:
+            self.reader = np.zeros(self.cells, np.int32)
+        old = view(self.reader)
+        new = np.where((old == 0) | (old == ids), ids, MANY)
+        view.assign(self.reader, new)
+        if overlapping:
+            lost = view(self.reader) != new
+            if lost.any():
+                view.assign(self.reader, np.where(lost, MANY, new))
+        return found
+
+    def write(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool):
+        """The same for a write. Two CTAs of one batch that write the same cell conflict too."""
+        found = None
+        if self.writer is not None:
+            found = self._conflict(view, ids, clocks, view(self.writer))
+        if self.reader is not None and found is None:
+            old = view(self.reader)
+            found = self._readers(view, ids, clocks, old)
+        self._arrays(clocks)
+        view.assign(self.writer, ids)
+        if self.epoch is not None:
+            view.assign(self.epoch, clocks.now[ids - 1])
+        if overlapping and found is None:
+            now = view(self.writer)
+            clash = now != ids
+            if clash.any():
+                at = np.argmax(clash)
+                found = "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1
+        return found
+
+    def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None):
+        """Atomics conflict with ordinary accesses of other CTAs, not with each other."""
+        found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells])
+        self._arrays(clocks)
+        self.writer[cells] = MANY
+        return found
+
+    def _conflict(self, view, ids, clocks, writer):
+        bad = (writer > 0) & (writer != ids)
+        if not bad.any():
+            return None
+        if clocks is not None and self.epoch is not None:
+            bad = self._unordered(bad, writer, ids, clocks, view(self.epoch))
+            if not bad.any():
+                return None
+        at = int(np.argmax(bad))
+        return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1
+
+    def _readers(self, view, ids, clocks, reader):
+        bad = (reader != 0) & (reader != ids)
+        if clocks is not None:
+            bad &= reader > 0
+            if bad.any():  # a reader's epoch is not kept: any release of it since counts
+                bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32))
+        if not bad.any():
+            return None
+        at = int(np.argmax(bad))
+        other = int(reader.flat[at])
+        return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1
+
+    @staticmethod
+    def _unordered(bad, other, ids, clocks, epoch):
+        bad = bad.copy()
+        where = np.nonzero(bad)
+        me = np.broadcast_to(ids, bad.shape)[where] - 1
+        them, epochs = other[where] - 1, epoch[where]
+        for cta in np.unique(me):
+            mine = me == cta
+            known = clocks.rows.get(int(cta))
+            if known is not None:
+                ordered = known[them[mine]] >= epochs[mine]
+                index = tuple(w[mine][ordered] for w in where)
+                bad[index] = False
+        return bad
+
+
+class Box:
+    """Selects a strided box of a shadow."""
+
+    def __init__(self, box, offset, extents, strides):
+        self.box, self.args = box, (offset, extents, strides)
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return self.box(array, *self.args)
+
+    def assign(self, array: np.ndarray, values) -> None:
+        self(array)[...] = values
+
+
+class Index:
+    """Selects cells of a shadow by index."""
+
+    def __init__(self, index: np.ndarray):
+        self.index = index
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return array[self.index]
+
+    def assign(self, array: np.ndarray, values) -> None:
+        array[self.index] = values
+
+
+def overlapping(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a box may name a cell twice."""
+    reach = 0
+    for stride, n in sorted((abs(s), n) for s, n in zip(strides, extents) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (n - 1)
+    return False

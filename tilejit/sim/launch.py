@@ -1,0 +1,107 @@
+"""`simulate`: arguments to memory, the grid in chunks of CTAs, each chunk to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import LaunchError
+from ..ir.graph import Graph
+from ..types import Buffer
+from .chunk import Chunk
+from .global_races import GlobalShadow
+from .memory import GlobalMemory
+from .program import Program
+from .report import Report
+from .values import SimBuffer
+
+SHARED_BYTES = 1 << 28     # bytes of shared memory that a chunk may take
+TILE_ELEMENTS = 1 << 22    # elements that the largest tile may have over the chunk
+TOGETHER = 264             # CTAs that run together where memory allows, so that they may wait for each other
+
+
+def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
+             max_findings: int = 100) -> Report:
+    """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report what was wrong.
+
+    `seed` draws the order of everything that the machine leaves open; 0 is round robin, with copies landing as late as
+    they may. ``checks=False`` leaves out the checks of races, waits and proxies.
+    """
+    grid = tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
+    if len(args) != len(graph.params):
+        raise LaunchError(f"{graph.name} takes {len(graph.params)} arguments, {len(args)} were given")
+    if any(n < 0 for n in grid) or len(grid) != 3:
+        raise LaunchError(f"a grid has up to three extents of at least 0, not {grid}")
+    cluster = graph.launch.cluster or (1, 1, 1)
+    if any(n % c for n, c in zip(grid, cluster)):
+        raise LaunchError(f"the grid {grid} is no multiple of the cluster {cluster}")
+    program = Program(graph)
+    report = Report(max_findings)
+    env, arguments = bind_arguments(graph, args, program, checks)
+    clusters = int(np.prod(grid)) // int(np.prod(cluster))
+    rng = np.random.default_rng(seed)
+    size = chunk_size(program, int(np.prod(cluster)))
+    clocks = None
+    for first in range(0, clusters, size):
+        chunk = Chunk(program, grid, cluster, range(first, min(first + size, clusters)), env, arguments, report, rng,
+                      patient=seed == 0, checks=checks)
+        chunk.global_clocks = clocks
+        chunk.run()
+        clocks = chunk.global_clocks
+    return report
+
+
+def chunk_size(program: Program, ranks: int) -> int:
+    """Clusters that run at a time."""
+    ctas = max(TOGETHER, TILE_ELEMENTS // max(program.largest_tile, 1))
+    ctas = min(ctas, max(1, SHARED_BYTES // max(program.graph.shared_bytes, 1)), max(1, (1 << 27) // max(program.largest_tile, 1)))
+    return max(1, ctas // ranks)
+
+
+def bind_arguments(graph: Graph, args: list, program: Program, checks: bool) -> tuple[dict, list]:
+    """The parameters' simulated values, and each argument's memory (None for scalars)."""
+    env: dict[Any, Any] = {}
+    memories: list[GlobalMemory | None] = []
+    for number, (param, arg) in enumerate(zip(graph.params, args)):
+        if not isinstance(param.type, Buffer):
+            with np.errstate(over="ignore"):
+                env[param] = np.full((1, 1), arg, param.type.dtype.np)
+            memories.append(None)
+            continue
+        if not isinstance(arg, np.ndarray):
+            raise LaunchError(f"{param.name} is an array; the simulator runs on NumPy arrays, not {type(arg).__name__}")
+        if arg.ndim != len(param.type.shape):
+            raise LaunchError(f"{param.name} has {len(param.type.shape)} dimensions, not {arg.ndim}")
+        if arg.dtype.itemsize != param.type.dtype.nbytes:
+            raise LaunchError(f"{param.name} holds {param.type.dtype}, not {arg.dtype}")
+        memory = GlobalMemory(arg, param.name, number)
+        memory.maybe_written = param in program.written
+        env[param] = SimBuffer(param.type, memory, 0, arg.shape, memory.strides)
+        memories.append(memory)
+    if checks:
+        share_shadows([m for m in memories if m is not None])
+    return env, memories
+
+
+def share_shadows(memories: list[GlobalMemory]) -> None:
+    """Give arguments that overlap one shadow, and the others one each."""
+    ordered = sorted((m for m in memories if m.flat.size), key=lambda m: m.address)
+    groups: list[list[GlobalMemory]] = []
+    end = -1
+    for m in ordered:
+        if m.address < end:
+            groups[-1].append(m)
+        else:
+            groups.append([m])
+        end = max(end, m.address + m.bytes.size)
+    for group in groups:
+        low = group[0].address
+        high = max(m.address + m.bytes.size for m in group)
+        written = any(m.maybe_written for m in group)
+        shadow = GlobalShadow(low, high - low, min(m.itemsize for m in group))
+        for m in group:
+            m.shadow, m.maybe_written = shadow, written
+    for m in memories:
+        if m.shadow is None:
+            m.shadow = GlobalShadow(m.address, 0, m.itemsize)

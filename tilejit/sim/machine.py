@@ -1,0 +1,279 @@
+"""The machine as `simulate` rules see it: one scope instance of a batch of CTAs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import Loc
+from ..types import Buffer, Points, Region, Sym, Tile
+from .engines import Engines
+from .global_access import GlobalAccess
+from .memory import LocalMemory
+from .report import Finding
+from .shared_access import SharedAccess
+from .synchronisation import Synchronisation
+from .tma import TensorCopies
+from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
+from .world import World
+
+
+class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies):
+    """What a rule knows and can do.
+
+    Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.
+    A leading 1 means the same in every CTA. A machine lives as long as its fiber keeps the same CTAs.
+    """
+
+    def __init__(self, fiber):
+        self.fiber = fiber
+        self.sim = fiber.sim
+        self.rows = fiber.rows
+        self.rank = fiber.rank
+        self.low, self.high = fiber.low, fiber.high
+        self.batch = len(fiber.rows)          # B
+        self.threads = fiber.high - fiber.low  # T
+        self.grid = self.sim.grid
+        self.target = self.sim.graph.target
+        self.report = self.sim.report
+        self.checks = self.sim.checks
+        self._worlds: tuple[int, list] | None = None
+
+    # -- where am I ------------------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> np.ndarray | None:
+        """The threads that take part, (B or 1, T); None when all do."""
+        return self.fiber.frames[-1].active
+
+    @cached_property
+    def ctas(self) -> np.ndarray:
+        """Linear ids of the CTAs in the grid, (B,)."""
+        return self.sim.ctas[self.rows]
+
+    def program_id(self, axis: int) -> np.ndarray:
+        """Which CTA of the grid this is along an axis, (B, 1); (1, 1) when it is the same for all."""
+        ids = self.sim.program_ids[axis][self.rows].reshape(-1, 1)
+        return ids[:1] if self.grid[axis] == 1 else ids
+
+    def cluster_id(self, axis: int) -> np.ndarray:
+        """Which cluster of the grid this is in along an axis, (B, 1)."""
+        return self.program_id(axis) // np.int32(self.sim.cluster[axis])
+
+    @property
+    def cluster_rank(self) -> np.ndarray:
+        """The CTA's rank in its cluster, (1, 1)."""
+        return np.full((1, 1), self.rank, np.int32)
+
+    @property
+    def cluster_size(self) -> int:
+        return self.sim.ranks
+
+    def thread_ids(self) -> np.ndarray:
+        """Absolute ids of the threads, (1, T)."""
+        return np.arange(self.low, self.high, dtype=np.int32)[None]
+
+    def resolve(self, n: int | Sym) -> int:
+        """A size or stride: of the launch's argument if it is a symbol."""
+        if not isinstance(n, Sym):
+            return n
+        memory = self.sim.arguments[n.arg]
+        return (memory.shape if n.kind == "size" else memory.strides)[n.dim]
+
+    @cached_property
+    def row_index(self) -> slice | np.ndarray:
+        """The rows of per-CTA memories, as a slice where they are consecutive."""
+        first, last = int(self.rows[0]), int(self.rows[-1])
+        return slice(first, last + 1) if last - first + 1 == self.batch else self.rows
+
+    def rows_of(self, peer: np.ndarray | None) -> slice | np.ndarray:
+        """The rows of the CTAs of cluster rank `peer` (B or 1, 1); the CTAs' own for None."""
+        if peer is None:
+            return self.row_index
+        clusters = self.rows % self.sim.clusters
+        return np.broadcast_to(peer[:, 0], (self.batch,)).astype(np.int64) * self.sim.clusters + clusters
+
+    @cached_property
+    def atoms(self) -> np.ndarray:
+        """The atoms (for the clocks) of the scope's threads."""
+        return np.arange(self.sim.atom_of[self.low], self.sim.atom_of[self.high - 1] + 1)
+
+    @property
+    def active_atoms(self) -> np.ndarray:
+        """The atoms of the threads that take part in some CTA."""
+        if self.active is None:
+            return self.atoms
+        return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self.active.any(axis=0))])
+
+    # -- worlds ------------------------------------------------------------------------------------------------------------
+
+    def worlds(self, positions: np.ndarray | None = None) -> list[tuple[World, np.ndarray | None]]:
+        """The worlds of these CTAs (or of those at `positions` of the batch), cut so that they hold no others.
+
+        Each comes with the positions of its CTAs in the batch, None for all of them.
+        """
+        if positions is None and self._worlds is not None and self._worlds[0] == self.sim.cuts:
+            return self._worlds[1]
+        found = []
+        for world, where in self.peek(positions):
+            count = self.batch if where is None else len(where)
+            if count < len(world.clusters):
+                clusters = (self.rows if where is None else self.rows[where]) % self.sim.clusters
+                world = self.sim.split(world, clusters)
+            found.append((world, where))
+        if positions is None:
+            self._worlds = self.sim.cuts, found
+        return found
+
+    def peek(self, positions: np.ndarray | None = None) -> list[tuple[World, np.ndarray | None]]:
+        """The worlds that hold these CTAs, uncut."""
+        rows = self.rows if positions is None else self.rows[positions]
+        numbers = self.sim.world_of[rows % self.sim.clusters]
+        if (numbers == numbers[0]).all():
+            return [(self.sim.worlds[numbers[0]], positions)]
+        at = np.arange(self.batch) if positions is None else positions
+        return [(self.sim.worlds[n], at[numbers == n]) for n in np.unique(numbers)]
+
+    def cases(self, *values: Any) -> Iterator[tuple[np.ndarray | None, tuple]]:
+        """Group the CTAs by the values of (B or 1, 1) integers: (positions or None for all, one int for each)."""
+        columns = [np.asarray(v).reshape(-1) if v is not None else None for v in values]
+        varying = [c for c in columns if c is not None and len(c) > 1 and (c != c[0]).any()]
+        if not varying:
+            yield None, tuple(None if c is None else int(c[0]) for c in columns)
+            return
+        table = np.stack([np.broadcast_to(c, (self.batch,)) for c in varying], axis=1)
+        _, group = np.unique(table, axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        for k in range(group.max() + 1):
+            positions = np.flatnonzero(group == k)
+            yield positions, tuple(None if c is None else int(c[0] if len(c) == 1 else c[positions[0]]) for c in columns)
+
+    # -- findings ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def loc(self) -> Loc | None:
+        """The place of the call that runs."""
+        return getattr(self.fiber.node, "loc", None)
+
+    @property
+    def line(self) -> int:
+        """The number of that place in the simulation's table."""
+        return self.sim.line_of(self.loc)
+
+    def finding(self, kind: str, message: str, *, loc: Loc | None = None, threads: tuple = (), ctas: Any = None,
+                bytes: tuple[int, int] | None = None, other: Loc | None = None) -> None:
+        """Report a fault at `loc`, by default at the call that runs."""
+        loc = loc or self.loc
+        ids = self.ctas[:1] if ctas is None else np.asarray(ctas)
+        self.report.add(Finding(kind, loc.line if loc else 0, message, loc, tuple(int(t) for t in threads),
+                                tuple(int(c) for c in ids[:8]), bytes, other))
+
+    # -- values ----------------------------------------------------------------------------------------------------------------
+
+    def alloc_shared(self, value: Any, type_: Buffer | None = None, byte_offset: int | None = None) -> SimBuffer:
+        """The shared memory of an allocation; `byte_offset` is by default where the graph has placed it."""
+        type_ = type_ or value.type
+        offset = self.sim.graph.shared[value] if byte_offset is None else byte_offset
+        return SimBuffer(type_, self.sim.shared, offset, tuple(type_.shape))
+
+    def alloc_local(self, type_: Buffer) -> SimBuffer:
+        """Memory of each thread's own."""
+        return SimBuffer(type_, LocalMemory(self.sim.rows, self.sim.program.threads, type_.nbytes), 0, tuple(type_.shape))
+
+    def alloc_tmem(self, type_: Buffer, column: int = 0) -> SimBuffer:
+        """Tensor memory from a column on. Its elements are named by lane and column."""
+        return SimBuffer(type_, self.sim.tensor_memory(), column * 4, tuple(type_.shape))
+
+    def make_region(self, type_: Region, buffer: SimBuffer, starts: tuple) -> SimRegion:
+        return SimRegion(type_, buffer, tuple(starts))
+
+    def make_points(self, type_: Points, buffer: SimBuffer, indices: tuple) -> SimPoints:
+        return SimPoints(type_, buffer, tuple(indices))
+
+    def tensor_map(self, buffer: SimBuffer, fields: Any, base: int = 0) -> SimTensorMap:
+        """The map with the fields of a plan's tensor map (symbols resolved) over a global buffer, `base` bytes into it."""
+        numbers = lambda xs: tuple(self.resolve(x) for x in xs)
+        nbytes = buffer.type.dtype.nbytes
+        strides = tuple(s if isinstance(s, int) else self.resolve(s) * nbytes for s in fields.global_strides)
+        optional = {k: getattr(fields, k) for k in ("interleave", "swizzle", "l2_promotion", "oob_fill") if hasattr(fields, k)}
+        return SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), numbers(fields.global_dim), strides,
+                            tuple(fields.box), tuple(fields.element_strides), **optional)
+
+    def mbarrier_at(self, barrier: SimBarrier, index: Any) -> SimBarrier:
+        """One of several barriers."""
+        return barrier.at(np.asarray(index).reshape(-1, 1))
+
+    def owners(self, tile: Tile) -> np.ndarray | None:
+        """For each element of a tile the thread of the scope that holds it (its first replica); None without a layout."""
+        return self.sim.owners(tile)
+
+    # -- memory ----------------------------------------------------------------------------------------------------------------
+
+    def read(self, buffer: SimBuffer, coords: tuple | None, *, mask=None, other=0, owner=None, bounds: bool = True,
+             region: SimRegion | SimPoints | None = None, atomic: bool = False) -> np.ndarray:
+        """Elements of a buffer at `coords`, one integer array per dimension, broadcastable to (B or 1, *shape).
+
+        Where `mask` is false, and out of the bounds of a global buffer, the result is `other`; with ``bounds=False``
+        out of bounds is a finding, as it always is for shared memory. `owner` says which thread of the scope reads
+        each element. `region`, of which `coords` are the elements, lets whole boxes be moved at once (`coords` may then
+        be None). A scalar's shape is its threads: (B or 1, T or 1). ``atomic`` reads take part in no race.
+        """
+        if coords is None:
+            coords = _region_coords(region)
+        if buffer.memory.scope == "global":
+            return self.read_global(buffer, coords, mask, other, owner, bounds, region, atomic)
+        if buffer.memory.scope == "local":
+            return self._local(buffer, coords, None, mask, other)
+        return self.read_shared(buffer, coords, mask, other, owner, region, atomic)
+
+    def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None, bounds: bool = True,
+              region: SimRegion | SimPoints | None = None, atomic: bool = False) -> None:
+        """Write elements of a buffer; the arguments are those of `read`. Out of a global buffer's bounds is dropped.
+
+        A scalar whose place, value and mask are the same for all threads is written by the first of them.
+        """
+        self.sim.version += 1
+        if coords is None:
+            coords = _region_coords(region)
+        if buffer.memory.scope == "global":
+            self.write_global(buffer, coords, values, mask, owner, bounds, region, atomic)
+        elif buffer.memory.scope == "local":
+            self._local(buffer, coords, values, mask, None)
+        else:
+            self.write_shared(buffer, coords, values, mask, owner, region)
+
+    def _local(self, buffer: SimBuffer, coords: tuple, values, mask, other):
+        """Each thread's own elements: coordinates (B or 1, T or 1)."""
+        layout, dtype = buffer.type.layout, buffer.type.dtype.np
+        at = layout.offset_of(*coords, shape=buffer.shape) if layout is not None else np.ravel_multi_index(coords, buffer.shape)
+        data = buffer.memory.data.view(dtype)
+        shape = (self.batch, self.threads)
+        place = (self.rows[:, None], np.arange(self.low, self.high)[None], np.broadcast_to(at, shape))
+        keep = np.ones(shape, bool)
+        for m in (mask, self.active):
+            keep = keep if m is None else keep & m
+        if values is None:
+            return np.where(keep, data[place], other)
+        data[tuple(np.broadcast_to(p, shape)[keep] for p in place)] = np.broadcast_to(values, shape)[keep]
+        return None
+
+
+def _region_coords(region: SimRegion | SimPoints) -> tuple[np.ndarray, ...]:
+    """The coordinates that a region or points name, one array per dimension of the buffer."""
+    t = region.type
+    rank = len(t.shape)
+    if isinstance(t, Points):
+        return tuple(i if i.ndim == rank + 1 or not rank else i[:, :1].reshape(-1, *(1,) * rank) for i in region.indices)
+    if not t.kept:
+        return tuple(s.astype(np.int64) for s in region.starts)
+    coords = []
+    for d, start in enumerate(region.starts):
+        start = start[:, 0].astype(np.int64).reshape(-1, *(1,) * rank)
+        if d in t.kept:
+            axis = t.kept.index(d)
+            start = start + np.arange(t.extents[d]).reshape(1, *(t.extents[d] if k == axis else 1 for k in range(rank)))
+        coords.append(start)
+    return tuple(coords)

@@ -1,0 +1,168 @@
+"""The bytes: launch arguments, the shared memory of each CTA, tensor memory, and thread-local memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..errors import LaunchError
+from ..types import DType
+
+
+class GlobalMemory:
+    """One launch argument. `flat` holds every element between its lowest and highest address; element (0, ..., 0) is
+    at `origin` there."""
+
+    scope = "global"
+
+    def __init__(self, array: np.ndarray, name: str, number: int):
+        itemsize = array.dtype.itemsize
+        if any(s % itemsize for s in array.strides):
+            raise LaunchError(f"argument {name} has strides {array.strides} that are no multiples of its {itemsize}-byte elements")
+        self.array, self.name, self.number = array, name, number
+        self.itemsize = itemsize
+        self.shape = array.shape
+        self.strides = tuple(s // itemsize for s in array.strides)
+        spans = [(n - 1) * s for n, s in zip(self.shape, self.strides)] if array.size else []
+        low, high = sum(min(s, 0) for s in spans), sum(max(s, 0) for s in spans)
+        start = array
+        for d, s in enumerate(self.strides):
+            if s < 0:
+                start = np.flip(start, d)
+        size = high - low + 1 if array.size else 0
+        self.flat = np.lib.stride_tricks.as_strided(start, (size,), (itemsize,), writeable=array.flags.writeable)
+        self.bytes = self.flat.view(np.uint8)
+        self.origin = -low
+        self.address = self.flat.__array_interface__["data"][0]
+        self.maybe_written = False
+        self.shadow = None  # GlobalShadow, while checks are on
+
+    @staticmethod
+    def box(flat: np.ndarray, offset: int, extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+        """A strided view into `flat` (the elements, or a shadow of them) that begins at element `offset`."""
+        return np.lib.stride_tricks.as_strided(flat[offset:], extents, tuple(s * flat.itemsize for s in strides))
+
+    def elements(self, dtype: np.dtype) -> np.ndarray:
+        """`flat` seen as elements of another dtype of the same size."""
+        return self.flat if dtype == self.flat.dtype else self.bytes.view(dtype)
+
+
+class PerCta:
+    """`nbytes` bytes for each CTA of a chunk."""
+
+    def __init__(self, ctas: int, nbytes: int, scope: str, fill: int = 0):
+        self.scope = scope
+        self.nbytes = -(-nbytes // 128) * 128
+        self.data = np.empty((ctas, self.nbytes), np.uint8)
+        self.data.fill(fill)
+
+    def typed(self, dtype: np.dtype) -> np.ndarray:
+        """The bytes as elements, (CTAs, elements)."""
+        return self.data.view(dtype)
+
+
+# What shared memory holds before it is written: all ones is a NaN in every float type and -1 in every int type.
+GARBAGE = 0xFF
+
+
+class SharedMemory(PerCta):
+    """The shared memory of every CTA of a chunk. Address 0 is aligned to 1024 bytes, as in hardware."""
+
+    def __init__(self, ctas: int, nbytes: int):
+        super().__init__(ctas, nbytes, "shared", GARBAGE)
+
+
+class TensorMemory(PerCta):
+    """Tensor memory: 128 lanes of 512 columns of 4 bytes, lane-major."""
+
+    LANES, COLUMNS = 128, 512
+
+    def __init__(self, ctas: int):
+        super().__init__(ctas, self.LANES * self.COLUMNS * 4, "tmem", GARBAGE)
+
+
+class LocalMemory:
+    """Bytes of each thread: (CTAs, threads, nbytes)."""
+
+    scope = "local"
+
+    def __init__(self, ctas: int, threads: int, nbytes: int):
+        self.data = np.full((ctas, threads, -(-nbytes // 16) * 16), GARBAGE, np.uint8)
+
+
+def boxes(starts: list[np.ndarray], extents: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...],
+          base: np.ndarray | int) -> Iterator[tuple] | None:
+    """Split a region of a global buffer, one start (B or 1,) per dimension, into whole strided boxes.
+
+    Yields (rows, clip, offset, extents, strides): for the CTAs `rows` (a slice of the batch), the part `clip` (slices
+    of the region's extents) is a view of these extents and strides, with a leading batch axis, at element `offset`.
+    Nothing is yielded for what is out of bounds. None when the region is better served element by element.
+    """
+    batch = max([len(s) for s in starts] + [np.size(base)])
+    clip, low = [], []
+    inside = np.ones(batch, bool)
+    for s, n, size in zip(starts, extents, shape):
+        if len(s) == 1:
+            start = int(s[0])
+            first, last = max(0, -start), min(n, size - start)
+            clip.append(slice(first, max(last, first)))
+            low.append(s + first)
+        else:
+            inside &= (s >= 0) & (s + n <= size)
+            clip.append(slice(0, n))
+            low.append(s)
+    if any(c.stop <= c.start for c in clip):
+        return iter(())
+    inner = tuple(c.stop - c.start for c in clip)
+    offsets = np.broadcast_to(sum(s * k for s, k in zip(low, strides)) + base, (batch,))
+    if inside.all():
+        steps = np.diff(offsets)
+        if batch == 1 or (steps == steps[0]).all():
+            step = int(steps[0]) if batch > 1 else 0
+            return iter([(slice(0, batch), tuple(clip), int(offsets[0]), (batch, *inner), (step, *strides))])
+        runs = _runs(offsets)
+    else:
+        runs = None
+    size = int(np.prod(inner))
+    if size < 64 and batch > 16:
+        return None
+    return _row_boxes(inside, runs, offsets, clip, inner, starts, extents, shape, strides)
+
+
+def _runs(offsets: np.ndarray) -> list[tuple[int, int, int]]:
+    """Split offsets into arithmetic runs: (first, one past the last, step)."""
+    steps = np.diff(offsets)
+    changes = np.flatnonzero(np.diff(steps))
+    runs, at, n = [], 0, len(offsets)
+    while at < n:
+        k = int(np.searchsorted(changes, at))
+        stop = int(changes[k]) + 2 if k < len(changes) else n
+        runs.append((at, stop, int(steps[at]) if stop - at > 1 else 0))
+        at = stop
+    return runs
+
+
+def _row_boxes(inside, runs, offsets, clip, inner, starts, extents, shape, strides):
+    """Boxes run by run, or CTA by CTA where some are cut by the bounds."""
+    if runs is not None:
+        for first, stop, step in runs:
+            yield slice(first, stop), tuple(clip), int(offsets[first]), (stop - first, *inner), (step, *strides)
+        return
+    for b in range(len(offsets)):
+        own, offset, cut = list(clip), int(offsets[b]), inner
+        if not inside[b]:
+            for d, (s, n, size) in enumerate(zip(starts, extents, shape)):
+                if len(s) > 1:
+                    start = int(s[b])
+                    first, last = max(0, -start), min(n, size - start)
+                    own[d] = slice(first, max(first, last))
+                    offset += first * strides[d]
+            cut = tuple(c.stop - c.start for c in own)
+            if min(cut, default=1) <= 0:
+                continue
+        yield slice(b, b + 1), tuple(own), offset, (1, *cut), (0, *strides)
+
+
+def nbytes_of(dtype: DType, shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.nbytes

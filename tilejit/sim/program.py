@@ -1,0 +1,144 @@
+"""What the interpreter knows of a graph before it runs: when values die, what scopes read, how threads group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, blocks, operands, results, walk
+from ..types import Barrier, Buffer, Points, Region, Tile
+
+UNITS = {"thread": 1, "warp": 32, "warpgroup": 128}
+
+
+class Code:
+    """A block ready to run: its nodes, and after each of them the values that nothing reads any more."""
+
+    __slots__ = ("nodes", "yields", "dead")
+
+    def __init__(self, block: Block, inputs: tuple[Value, ...]):
+        self.nodes = block.nodes
+        self.yields = block.yields
+        last: dict[Value, int] = {v: -1 for v in inputs}
+        for i, node in enumerate(block.nodes):
+            for value in results(node):
+                last[value] = i
+            for value in reads(node):
+                if value in last:
+                    last[value] = i
+        for operand in block.yields:
+            last.pop(operand, None)
+        self.dead: list[list[Value]] = [[] for _ in block.nodes]
+        for value, i in last.items():
+            if i >= 0:
+                self.dead[i].append(value)
+
+
+def reads(node: Node) -> set[Value]:
+    """The values from outside that a node reads, in itself or in its blocks."""
+    found = {o for o in operands(node) if isinstance(o, Value)}
+    for block in blocks(node):
+        inner: set[Value] = set()
+        defined: set[Value] = set(_inputs(node))
+        for n in block.nodes:
+            inner |= reads(n)
+            defined |= set(results(n))
+        inner |= {o for o in block.yields if isinstance(o, Value)}
+        found |= inner - defined
+    return found
+
+
+def _inputs(node: Node) -> tuple[Value, ...]:
+    """The values that a node defines for its own blocks."""
+    match node:
+        case For(index=index, carried=carried):
+            return (index, *(c.inner for c in carried))
+        case While(carried=carried):
+            return tuple(c.inner for c in carried)
+    return ()
+
+
+class Program:
+    """A graph with what running it needs: code per block, reads per scope, and the atoms of its threads.
+
+    Atoms are the runs of threads that every scope of the kernel takes or leaves whole: the unit of the vector clocks.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.threads = graph.launch.threads
+        self._code: dict[int, Code] = {}
+        self._reads: dict[int, tuple[Value, ...]] = {}
+        self.nodes = tuple(walk(graph.body))
+        self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
+        self.written = _maybe_written(self.nodes)
+        values = [v for n in self.nodes for v in results(n)]
+        self.barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
+        self.granule = _granule(values)
+        self.owners: dict = {}  # Tile -> the thread of each element
+        self.largest_tile = max((v.type.size for v in values if isinstance(v.type, Tile)), default=1)
+        self.code(graph.body)
+
+    def code(self, block: Block, node: Node | None = None) -> Code:
+        """The code of a block of `node` (None for the kernel's own)."""
+        key = id(block)
+        if key not in self._code:
+            # The test of a while loop and its body share the carried values, so only the body lets them die.
+            inputs = () if node is None or isinstance(node, While) else _inputs(node)
+            self._code[key] = Code(block, inputs)
+        return self._code[key]
+
+    def scope_reads(self, scope: Scope) -> tuple[Value, ...]:
+        """The values that the body of a scope takes from outside."""
+        key = id(scope)
+        if key not in self._reads:
+            self._reads[key] = tuple(reads(scope))
+        return self._reads[key]
+
+
+def scope_threads(scope: Scope, first: int, low: int, high: int) -> tuple[int, int]:
+    """The threads of a scope inside the one of threads `low` to `high`. The elected thread is the first one."""
+    if scope.kind == "elect":
+        return low, low + 1
+    unit = UNITS[scope.kind]
+    return first * unit, (first + scope.count) * unit
+
+
+def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
+    for node in block.nodes:
+        if isinstance(node, Scope):
+            first = node.first
+            if node.kind != "elect" and not isinstance(first, Const):
+                unit = UNITS[node.kind]
+                starts = range(low, high, unit)
+            else:
+                starts = (0 if node.kind == "elect" else first.value * UNITS[node.kind],)
+            for start in starts:
+                inner = (low, low + 1) if node.kind == "elect" else (start, start + UNITS[node.kind] * node.count)
+                yield from inner
+                yield from _boundaries(node.body, *inner)
+        else:
+            for inner_block in blocks(node):
+                yield from _boundaries(inner_block, low, high)
+
+
+def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
+    """The buffers that some call may write: every memory operand of a call that does more than read."""
+    root: dict[Value, Value] = {}
+    found: set[Value] = set()
+    memory = (Buffer, Region, Points)
+    for node in nodes:
+        if not isinstance(node, Call):
+            continue
+        sources = [a for a in node.args if isinstance(a, Value) and isinstance(a.type, memory)]
+        if node.op.effect in ("writes", "syncs"):
+            found |= {root.get(s, s) for s in sources}
+        for result in node.results:
+            if sources and isinstance(result.type, memory):
+                root[result] = root.get(sources[0], sources[0])
+    return found
+
+
+def _granule(values: list[Value]) -> int:
+    """Bytes of shared memory that share one shadow cell: the smallest element that the kernel keeps there, at most 4."""
+    sizes = [v.type.dtype.nbytes for v in values if isinstance(v.type, Buffer) and v.type.scope == "shared"]
+    return min([4, *sizes])

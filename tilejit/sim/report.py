@@ -1,0 +1,90 @@
+"""What a simulation found: findings with their lines, and counts of what moved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ..errors import Loc, SimulationError
+
+KINDS = (
+    "race", "missing-wait", "missing-proxy-fence", "uninitialized-read", "out-of-bounds", "misaligned", "deadlock",
+    "barrier-phase", "barrier-lifecycle", "transaction-count", "descriptor", "wgmma-order", "tmem",
+    "divergent-collective",
+)
+
+
+@dataclass
+class Finding:
+    """A fault of the kernel: its kind (one of KINDS), the line it is at, and what happened.
+
+    `threads` are ids in the CTA, `ctas` linear ids in the grid, `bytes` is (first, one past the last) of the memory
+    concerned, `other` the line of the access on the other side, and `count` how often the same line showed the kind.
+    """
+
+    kind: str
+    line: int
+    message: str
+    loc: Loc | None = None
+    threads: tuple[int, ...] = ()
+    ctas: tuple[int, ...] = ()
+    bytes: tuple[int, int] | None = None
+    other: Loc | None = None
+    count: int = 1
+
+    def __str__(self) -> str:
+        text = f"{self.kind} at line {self.line}: {self.message}"
+        if self.ctas:
+            text += f" (first in CTA {self.ctas[0]})"
+        if self.count > 1:
+            text += f" [{self.count} times]"
+        return text if self.loc is None else f"{text}\n{self.loc.render()}"
+
+
+class Report:
+    """The findings of a simulation, in the order in which they came up, and its statistics.
+
+    `stats` counts: ``"bytes"`` by path (as ``"global -> registers"``), ``"calls"`` by op, ``"global requests"`` and
+    ``"global sectors"``, ``"shared requests"`` and ``"bank conflicts"`` (extra passes), ``"waits"`` that blocked.
+    """
+
+    def __init__(self, max_findings: int = 100):
+        self.max_findings = max_findings
+        self._findings: dict[tuple[str, int], Finding] = {}
+        self.stats: dict[str, Counter | int] = {
+            "bytes": Counter(), "calls": Counter(), "global requests": 0, "global sectors": 0,
+            "shared requests": 0, "bank conflicts": 0, "waits": 0}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings, one for each kind and line."""
+        return list(self._findings.values())
+
+    def add(self, finding: Finding) -> None:
+        """Record a finding; another of the same kind at the same line only raises the first one's count."""
+        if finding.kind not in KINDS:
+            raise ValueError(f"{finding.kind!r} is no kind of finding; the kinds are {', '.join(KINDS)}")
+        key = finding.kind, finding.line
+        if key in self._findings:
+            self._findings[key].count += 1
+        elif len(self._findings) < self.max_findings:
+            self._findings[key] = finding
+
+    def retract(self, kind: str, line: int) -> None:
+        """Withdraw a finding that a later one explains better."""
+        self._findings.pop((kind, line), None)
+
+    def raise_first(self) -> None:
+        """Raise SimulationError for the first finding, if there is any."""
+        for finding in self.findings:
+            raise SimulationError(f"{finding.kind}: {finding.message}", finding.loc, finding)
+
+    def __str__(self) -> str:
+        found = self.findings
+        head = "no findings" if not found else f"{len(found)} finding{'s' if len(found) > 1 else ''}"
+        lines = [head, *map(str, found)]
+        lines += [f"{path}: {n} bytes" for path, n in sorted(self.stats["bytes"].items())]
+        lines += [f"{name}: {n}" for name, n in self.stats.items() if isinstance(n, int) and n]
+        return "\n".join(lines)
+
+    __repr__ = __str__

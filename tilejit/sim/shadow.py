@@ -1,0 +1,205 @@
+"""Shadow memory: who last wrote and who has read each cell of a CTA's shared or tensor memory, and what is in flight."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+
+from .clocks import FENCED, ORDER, Clocks
+
+NEVER = -1          # no one wrote the cell yet
+SETTLED = -2        # written, and visible to everybody (or reported already)
+PENDING = 1 << 24   # PENDING + n: operation n in flight is going to write it
+
+MANY = -2           # several threads of the atom
+ATOMIC = -3         # an atomic access, of whatever thread
+ANYONE = -4         # an access whose thread is not known: it conflicts with no thread of its scope
+
+
+@dataclass
+class Access:
+    """Ordinary accesses to cells: the atom and thread of each (arrays, or one for all), and the line's number."""
+
+    cells: np.ndarray
+    atoms: np.ndarray
+    threads: np.ndarray
+    line: int
+    scope: tuple[int, int] = (0, 0)  # atoms of the scope, for accesses of ANYONE
+
+
+@dataclass
+class Conflict:
+    """Two accesses without order. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'writer', 'reader' or
+    'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread` and `line` its own."""
+
+    what: str
+    at: int
+    cell: int
+    other: int = 0
+    thread: int = 0
+    line: int = 0
+
+
+class Shadow:
+    """The shadow of one memory of one CTA of the cluster (`rank`)."""
+
+    def __init__(self, rank: int, cells: int):
+        self.rank = rank
+        self.writer = np.full(cells, NEVER, np.int32)
+        self.epoch = np.zeros(cells, np.int32)
+        self.thread = np.zeros(cells, np.int16)
+        self.line = np.zeros(cells, np.int32)
+        self.readers: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # column -> epoch, thread, line
+        self.busy = np.zeros(cells, np.int16)      # operations in flight that read the cell
+        self.unset_line: dict[int, np.ndarray] = {}  # line -> cells read there before anyone wrote them
+
+    def copy(self) -> "Shadow":
+        new = copy.copy(self)
+        for name in ("writer", "epoch", "thread", "line", "busy"):
+            setattr(new, name, getattr(self, name).copy())
+        new.readers = {c: tuple(a.copy() for a in r) for c, r in self.readers.items()}
+        new.unset_line = dict(self.unset_line)
+        return new
+
+    # -- what is known -------------------------------------------------------------------------------------------------
+
+    def _known(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, plane: int) -> np.ndarray:
+        return clocks.known[rank, a.atoms, plane, columns]
+
+    def _own(self, clocks: Clocks, rank: int, a: Access, columns: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        """Where an earlier access by (column, thread) is of the accessing thread itself, or counts as such."""
+        mine = columns == rank * clocks.width + a.atoms
+        own = mine & (threads == a.threads) & (threads >= 0)
+        if np.any(a.threads == ANYONE):
+            first, stop = (rank * clocks.width + s for s in a.scope)
+            own |= (columns >= first) & (columns < stop)
+        own |= mine & (threads == ANYONE)
+        return own
+
+    def _written(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
+        """The first cell whose last write is not known to come before the access."""
+        writer = self.writer[a.cells]
+        if plane == ORDER and (writer == SETTLED).all():
+            return None
+        ordinary = (writer >= 0) & (writer < PENDING)
+        columns = np.where(ordinary, writer, 0)
+        epochs = self.epoch[a.cells]
+        threads = self.thread[a.cells]
+        known = self._known(clocks, rank, a, columns, ORDER)
+        late = ordinary & (epochs > known)
+        if late.any():
+            late &= ~self._own(clocks, rank, a, columns, threads)
+        if atomic:
+            late &= threads != ATOMIC
+        pending = writer >= PENDING
+        for bad, what in ((pending, "pending"), (late, "")):
+            if bad.any():
+                at = int(np.argmax(bad))
+                column = int(writer[at])
+                if not what:
+                    what = "async" if column % clocks.width >= clocks.atoms else "writer"
+                return self._conflict(what, a, at, column)
+        if plane == FENCED:
+            return self._unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
+        return None
+
+    def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
+        generic = ordinary & (columns % clocks.width < clocks.atoms)
+        visible = self._known(clocks, rank, a, columns, FENCED)
+        own = self._own(clocks, rank, a, columns, threads)
+        visible = np.where(own, np.maximum(visible, clocks.fenced[rank, a.atoms]), visible)
+        bad = generic & (epochs > visible)
+        if not bad.any():
+            return None
+        at = int(np.argmax(bad))
+        return self._conflict("unfenced", a, at, int(columns[at]))
+
+    def _conflict(self, what: str, a: Access, at: int, other: int) -> Conflict:
+        cell = int(a.cells[at])
+        return Conflict(what, at, cell, other, int(self.thread[cell]), int(self.line[cell]))
+
+    # -- accesses ----------------------------------------------------------------------------------------------------------
+
+    def read(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, keep: bool = True) -> Conflict | None:
+        """Threads of CTA `rank` read cells. `plane` FENCED for a read by the async proxy. `keep` to remember it."""
+        found = self._written(clocks, rank, a, plane, atomic=False)
+        if found is None:
+            never = self.writer[a.cells] == NEVER
+            if never.any():
+                at = int(np.argmax(never))
+                found = Conflict("uninitialized", at, int(a.cells[at]))
+                self.unset_line[a.line] = a.cells[never]
+        if keep:
+            self._remember(clocks, rank, a)
+        return found
+
+    def _remember(self, clocks: Clocks, rank: int, a: Access) -> None:
+        atoms = np.broadcast_to(a.atoms, a.cells.shape)
+        threads = np.broadcast_to(a.threads, a.cells.shape)
+        for atom in np.unique(atoms):
+            column = clocks.column(rank, int(atom))
+            if column not in self.readers:
+                n = len(self.writer)
+                self.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
+            epoch, thread, line = self.readers[column]
+            mine = atoms == atom
+            cells, who = (a.cells, threads) if mine.all() else (a.cells[mine], threads[mine])
+            open_ = epoch[cells] > clocks.known[rank, atom, ORDER, column]
+            other = open_ & (thread[cells] != who)
+            thread[cells] = np.where(other, MANY, who)
+            repeated = thread[cells] != np.where(other, MANY, who)  # several threads of this access read the cell
+            if repeated.any():
+                thread[cells[repeated]] = MANY
+            epoch[cells] = clocks.now[rank, atom]
+            line[cells] = a.line
+
+    def write(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, atomic: bool = False,
+              keep: bool = True) -> Conflict | None:
+        """Threads write cells; with `keep` they are its last writers from now on."""
+        found = self._written(clocks, rank, a, plane, atomic)
+        if found is None:
+            found = self._read_before(clocks, rank, a)
+        if found is None and self.busy[a.cells].any():
+            at = int(np.argmax(self.busy[a.cells] > 0))
+            found = Conflict("busy", at, int(a.cells[at]))
+        for epoch, _, _ in self.readers.values():
+            epoch[a.cells] = 0
+        if keep:
+            atoms = np.broadcast_to(a.atoms, a.cells.shape)
+            self.writer[a.cells] = rank * clocks.width + atoms
+            self.epoch[a.cells] = clocks.now[rank, atoms]
+            self.thread[a.cells] = ATOMIC if atomic else a.threads
+            self.line[a.cells] = a.line
+        return found
+
+    def _read_before(self, clocks: Clocks, rank: int, a: Access) -> Conflict | None:
+        for column, (epoch, thread, line) in self.readers.items():
+            epochs = epoch[a.cells]
+            late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
+            if late.any():
+                threads = thread[a.cells]
+                late &= ~self._own(clocks, rank, a, np.full(a.cells.shape, column), threads)
+                if late.any():
+                    at = int(np.argmax(late))
+                    cell = int(a.cells[at])
+                    return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]))
+        return None
+
+    def settle(self, cells: np.ndarray) -> None:
+        """Forget who touched the cells: what went wrong there has been said."""
+        self.writer[cells] = SETTLED
+        for epoch, _, _ in self.readers.values():
+            epoch[cells] = 0
+
+    def explained(self, cells: np.ndarray) -> list[int]:
+        """Lines that read some of these cells before anyone wrote them: a race explains them better."""
+        if not self.unset_line:
+            return []
+        wanted = np.zeros(len(self.writer), bool)
+        wanted[cells] = True
+        lines = [line for line, unset in self.unset_line.items() if wanted[unset].any()]
+        for line in lines:
+            del self.unset_line[line]
+        return lines

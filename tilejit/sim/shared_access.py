@@ -1,0 +1,310 @@
+"""Ordinary accesses to the shared and tensor memory of the batch's CTAs, checked against their shadows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .atomics import apply_atomic
+from .faults import Reporter
+from .shadow import ANYONE, MANY, Access
+from .values import SimBuffer, SimRegion
+
+
+@dataclass
+class Place:
+    """Where elements lie: byte offsets (B or 1, n) into a memory, their shape (without the batch axis), and which are
+    accessed (None: all)."""
+
+    offsets: np.ndarray
+    shape: tuple[int, ...]
+    keep: np.ndarray | None = None
+    run: slice | None = None  # the element indices, if they are one run and the same in every CTA
+
+
+class SharedAccess:
+    """The part of the machine that touches shared and tensor memory."""
+
+    # -- reads and writes of elements ------------------------------------------------------------------------------------
+
+    def read_shared(self, buffer: SimBuffer, coords, mask, other, owner, region, atomic) -> np.ndarray:
+        dtype = buffer.type.dtype.np
+        place = self._place(buffer, coords, mask, region, dtype.itemsize)
+        shape = (self.batch, *place.shape)
+        self._count(f"{buffer.memory.scope} -> registers", self._accessed(place) * dtype.itemsize)
+        if self.checks and not atomic:
+            self.check_shared(buffer, place, dtype.itemsize, owner, writing=False)
+        values = self._gather(buffer, place, dtype).reshape(shape)
+        if place.keep is not None:
+            values = np.where(place.keep.reshape(-1, *place.shape), values, np.asarray(other, dtype))
+        return values
+
+    def write_shared(self, buffer: SimBuffer, coords, values, mask, owner, region) -> None:
+        dtype = buffer.type.dtype.np
+        values = np.asarray(values)
+        if values.dtype != dtype:
+            values = values.astype(dtype)
+        place = self._place(buffer, coords, mask, region, dtype.itemsize, values.shape[1:])
+        self._count(f"registers -> {buffer.memory.scope}", self._accessed(place) * dtype.itemsize)
+        values = np.broadcast_to(values, (values.shape[0], *place.shape)).reshape(values.shape[0], -1)
+        if self.checks:
+            self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, values=values)
+        self._scatter(buffer, place, dtype, values)
+
+    def atomic_shared(self, buffer: SimBuffer, coords, kind, values, compare, mask, owner) -> np.ndarray:
+        """See `Machine.atomic`."""
+        dtype = buffer.type.dtype.np
+        place = self._place(buffer, coords, mask, None, dtype.itemsize, values.shape[1:])
+        if self.checks:
+            self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, atomic=True)
+        shape = (self.batch, *place.shape)
+        memory = buffer.memory.typed(dtype)
+        flat = memory.reshape(-1)
+        rows = self.rows_of(buffer.peer)
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        index = np.broadcast_to(rows[:, None] * memory.shape[1] + place.offsets // dtype.itemsize, (self.batch, place.offsets.shape[1]))
+        spread = lambda x: np.broadcast_to(x, shape).reshape(self.batch, -1)
+        keep = None if place.keep is None else np.broadcast_to(place.keep, index.shape)
+        chosen = [None if x is None else (x.reshape(-1) if keep is None else x[keep])
+                  for x in (index, spread(values), None if compare is None else spread(compare))]
+        old = np.zeros(index.shape, dtype)
+        if chosen[0].size:
+            before, changed = apply_atomic(flat, chosen[0], kind, chosen[1], chosen[2])
+            if keep is None:
+                old = before.reshape(index.shape)
+            else:
+                old[keep] = before
+            self.sim.version += changed
+        self._count("atomics", chosen[0].size * dtype.itemsize)
+        return old.reshape(shape)
+
+    # -- raw bytes -----------------------------------------------------------------------------------------------------------
+
+    def read_bytes(self, buffer, offsets: np.ndarray, nbytes: int) -> np.ndarray:
+        """`nbytes` bytes from each of `offsets` (B or 1, n), relative to the buffer: (B, n, nbytes) uint8, unchecked."""
+        memory, base, peer = (buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer) else (buffer, 0, None)
+        offsets = np.asarray(offsets) + base
+        at = offsets[..., None] + np.arange(nbytes)
+        if memory.scope == "global":
+            return memory.bytes[memory.origin * memory.itemsize + at]
+        rows = self.rows_of(peer)
+        if at.shape[0] == 1:
+            return memory.data[rows][:, at[0]]
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        return memory.data[rows.reshape(-1, *(1,) * (at.ndim - 1)), at]
+
+    def write_bytes(self, buffer, offsets: np.ndarray, data: np.ndarray) -> None:
+        """Write (B or 1, n, nbytes) bytes at `offsets`, as `read_bytes` reads them."""
+        memory, base, peer = (buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer) else (buffer, 0, None)
+        at = (np.asarray(offsets) + base)[..., None] + np.arange(data.shape[-1])
+        self.sim.version += 1
+        if memory.scope == "global":
+            memory.bytes[memory.origin * memory.itemsize + at] = data
+            return
+        rows = self.rows_of(peer)
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        memory.data[rows.reshape(-1, *(1,) * (at.ndim - 1)), at] = data
+
+    # -- where elements are ----------------------------------------------------------------------------------------------------
+
+    def _place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
+        key = None
+        if isinstance(region, SimRegion) and mask is None and self.active is None and np.ndim(buffer.base) == 0:
+            if all(s.size == 1 for s in region.starts) and extra in ((), region.type.shape):
+                key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
+                if key in self.sim.places:
+                    return self.sim.places[key]
+        place = self._compute_place(buffer, coords, mask, itemsize, extra)
+        if key is not None:
+            first = place.offsets[0] // itemsize
+            if len(first) and place.keep is None and (np.diff(first) == 1).all():
+                place.run = slice(int(first[0]), int(first[-1]) + 1)
+            if len(self.sim.places) > 512:
+                self.sim.places.clear()
+            if place.keep is None:
+                self.sim.places[key] = place
+        return place
+
+    def _compute_place(self, buffer: SimBuffer, coords, mask, itemsize: int, extra: tuple[int, ...]) -> Place:
+        keep = None if mask is None else np.asarray(mask)
+        if self.active is not None:
+            keep = self.active if keep is None else keep & self.active
+        wrong = None
+        clipped = []
+        for c, size in zip(coords, buffer.shape):
+            c = np.asarray(c)
+            bad = (c < 0) | (c >= size)
+            if bad.any():
+                wrong = bad if wrong is None else wrong | bad
+                c = np.clip(c, 0, size - 1)
+            clipped.append(c.astype(np.int64))
+        if wrong is not None:
+            bad = wrong if keep is None else wrong & keep
+            if bad.any():
+                self._outside(buffer, coords, np.asarray(bad))
+            keep = ~wrong if keep is None else keep & ~wrong
+        layout = buffer.type.layout
+        at = layout.offset_of(*clipped, shape=buffer.shape) if layout is not None else np.ravel_multi_index(np.broadcast_arrays(*clipped), buffer.shape)
+        at = np.asarray(at, np.int64)
+        shape = np.broadcast_shapes(*(c.shape for c in clipped), at.shape, (1, *extra) if extra else (), () if keep is None else keep.shape)
+        base = np.asarray(buffer.base, np.int64).reshape(-1, *(1,) * (len(shape) - 1))
+        at = at * itemsize + base
+        at = np.broadcast_to(at, (at.shape[0] if at.ndim == len(shape) else 1, *shape[1:]))
+        if keep is not None:
+            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+        return Place(at.reshape(at.shape[0], -1), tuple(shape[1:]), keep)
+
+    def _outside(self, buffer: SimBuffer, coords, bad: np.ndarray) -> None:
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        at = [int(np.broadcast_to(c, np.broadcast_shapes(np.shape(c), bad.shape))[where]) for c in coords]
+        self.finding("out-of-bounds", f"element {at} is outside of the {buffer.type.scope} buffer of shape {list(buffer.shape)}",
+                     ctas=self.ctas[where[0]:where[0] + 1] if bad.shape[0] > 1 else None)
+
+    def _accessed(self, place: Place) -> int:
+        if place.keep is None:
+            return self.batch * place.offsets.shape[1]
+        return int(np.count_nonzero(place.keep)) * (self.batch if place.keep.shape[0] == 1 else 1)
+
+    def _aligned(self, buffer: SimBuffer, place: Place, dtype) -> bool:
+        if dtype.itemsize == 1 or not (place.offsets % dtype.itemsize).any():
+            return True
+        self.finding("misaligned", f"{dtype.itemsize}-byte elements are accessed at byte offset {int(place.offsets.flat[0])} of shared memory")
+        return False
+
+    def _gather(self, buffer: SimBuffer, place: Place, dtype) -> np.ndarray:
+        rows = self.rows_of(buffer.peer)
+        data = buffer.memory.typed(dtype)
+        if place.run is not None and isinstance(rows, slice):
+            return data[rows, place.run].copy()
+        if not self._aligned(buffer, place, dtype):
+            return np.zeros((self.batch, place.offsets.shape[1]), dtype)
+        index = place.offsets // dtype.itemsize
+        if index.shape[0] == 1:
+            return np.take(data[rows], index[0], axis=1) if isinstance(rows, slice) else data[rows[:, None], index]
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        return data[rows[:, None], index]
+
+    def _scatter(self, buffer: SimBuffer, place: Place, dtype, values: np.ndarray) -> None:
+        rows = self.rows_of(buffer.peer)
+        data = buffer.memory.typed(dtype)
+        if place.run is not None and isinstance(rows, slice):
+            data[rows, place.run] = values
+            return
+        if not self._aligned(buffer, place, dtype):
+            return
+        index = place.offsets // dtype.itemsize
+        if place.keep is None and index.shape[0] == 1 and isinstance(rows, slice):
+            data[rows][:, index[0]] = values
+            return
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        shape = (self.batch, index.shape[1])
+        rows, index, values = (np.broadcast_to(x, shape) for x in (rows[:, None], index, values))
+        if place.keep is None:
+            data[rows, index] = values
+        else:
+            keep = np.broadcast_to(place.keep, shape)
+            data[rows[keep], index[keep]] = values[keep]
+
+    # -- checks ----------------------------------------------------------------------------------------------------------------
+
+    def check_shared(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
+                     values: np.ndarray | None = None) -> None:
+        """Check elements that are read or written against the shadow, and remember the accesses there."""
+        atoms, threads, repeat = self._who(place, owner, writing)
+        for positions, offsets, keep in self._alike(place):
+            if keep is not None:
+                offsets = offsets[keep]
+            if not len(offsets):
+                continue
+            cells = self._cells_of(offsets, itemsize)
+            width = len(cells) // len(offsets)
+            who = [np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0] for x in (atoms, threads)]
+            if repeat is not None:
+                cells, who = np.tile(cells, len(repeat[0])), [np.repeat(x, len(cells)) for x in repeat]
+            access = Access(cells, who[0], who[1], self.line, (int(self.atoms[0]), int(self.atoms[-1]) + 1))
+            for rank_positions, rank in self._memory_ranks(buffer.peer, positions):
+                for world, where in self.worlds(rank_positions):
+                    shadow = world.shadow(buffer.memory.scope, rank, self.sim.cells(buffer.memory.scope))
+                    if writing:
+                        found = shadow.write(world.clocks, self.rank, access, atomic=atomic)
+                    else:
+                        found = shadow.read(world.clocks, self.rank, access)
+                    if found is not None:
+                        Reporter(self, world, rank, buffer.memory.scope, where).ordinary(access, found, writing)
+                        if writing:
+                            shadow.write(world.clocks, self.rank, access, atomic=atomic)
+            if writing and not atomic and values is not None and np.ndim(who[1]):
+                self._written_twice(buffer, cells, np.asarray(who[1]), values, keep, width)
+
+    def _who(self, place: Place, owner, writing: bool):
+        """Atoms and threads of the accesses, one for each element or one for all; or the several that make each."""
+        if owner is not None:
+            threads = self.low + np.asarray(owner).reshape(-1)
+            return self.sim.atom_of[threads], threads.astype(np.int16), None
+        n = place.offsets.shape[1]
+        if len(place.shape) == 1 and n == self.threads:
+            threads = np.arange(self.low, self.high, dtype=np.int16)
+            return self.sim.atom_of[self.low:self.high], threads, None
+        if len(place.shape) == 1 and n == 1 and writing:
+            return np.array([self.sim.atom_of[self.low]]), np.array([self.low], np.int16), None
+        if len(place.shape) == 1 and n == 1:
+            sizes = np.diff(np.append(self.sim.atom_start, self.sim.program.threads))
+            alone = np.where(sizes[self.atoms] == 1, self.sim.atom_start[self.atoms], MANY).astype(np.int16)
+            return self.atoms[:1], alone[:1], (self.atoms, alone)
+        return self.atoms[:1], np.array([ANYONE], np.int16), None
+
+    def _alike(self, place: Place):
+        """Groups of CTAs that access the same elements: (positions or None, offsets, mask)."""
+        offsets, keep = place.offsets, place.keep
+        if offsets.shape[0] == 1 and (keep is None or keep.shape[0] == 1):
+            yield None, offsets[0], None if keep is None else keep[0]
+            return
+        parts = [np.broadcast_to(offsets, (self.batch, offsets.shape[1]))]
+        if keep is not None:
+            parts.append(np.broadcast_to(keep, parts[0].shape).astype(np.int64))
+        table = np.concatenate(parts, axis=1)
+        if (table == table[:1]).all():
+            yield None, parts[0][0], None if keep is None else parts[1][0] != 0
+            return
+        key = np.ascontiguousarray(table).view(f"V{table.shape[1] * 8}").reshape(-1)
+        groups: dict[bytes, list[int]] = {}
+        for i, k in enumerate(key):
+            groups.setdefault(k.tobytes(), []).append(i)
+        for members in groups.values():
+            at = np.array(members)
+            yield at, parts[0][at[0]], None if keep is None else parts[1][at[0]] != 0
+
+    def _memory_ranks(self, peer, positions):
+        """The cluster ranks whose memory it is: [(positions or None, rank)]."""
+        if peer is None:
+            return [(positions, self.rank)]
+        ranks = np.broadcast_to(peer[:, 0], (self.batch,))
+        at = np.arange(self.batch) if positions is None else positions
+        if (ranks[at] == ranks[at[0]]).all():
+            return [(positions, int(ranks[at[0]]))]
+        return [(at[ranks[at] == r], int(r)) for r in np.unique(ranks[at])]
+
+    def _cells_of(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:
+        """The shadow cells of `nbytes` bytes at each byte offset."""
+        granule = self.sim.program.granule
+        if nbytes <= granule:
+            return offsets // granule
+        return (offsets[:, None] // granule + np.arange(-(-nbytes // granule))).reshape(-1)
+
+    def _written_twice(self, buffer: SimBuffer, cells, threads, values, keep, width: int) -> None:
+        """Two threads of the scope that write different values to one place at once."""
+        order = np.arange(len(cells))
+        scratch = self.sim.scratch(self.sim.cells(buffer.memory.scope))
+        scratch[cells] = order
+        winner = scratch[cells]
+        clash = (winner != order) & (threads[winner] != threads)
+        if not clash.any():
+            return
+        element = np.flatnonzero(keep) if keep is not None else np.arange(values.shape[1])
+        mine, other = element[order[clash] // width], element[winner[clash] // width]
+        raw = np.ascontiguousarray(values).view(f"V{values.dtype.itemsize}").reshape(values.shape)
+        if (raw[:, mine] != raw[:, other]).any():
+            at = int(np.argmax(clash))
+            self.finding("race", f"threads {int(threads[winner[at]])} and {int(threads[at])} write different values to the same bytes of "
+                         f"{buffer.memory.scope} memory at the same time", threads=(threads[winner[at]], threads[at]))

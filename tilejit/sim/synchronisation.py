@@ -1,0 +1,316 @@
+"""What orders threads: scope barriers, mbarriers, named barriers, the cluster barrier, fences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
+from .clocks import empty_clock
+from .values import SimBarrier
+from .waits import RowWait
+from .world import World
+
+
+class Synchronisation:
+    """The part of the machine that orders accesses."""
+
+    # -- barriers of a scope -------------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """The barrier of the current scope. Its threads are here together, so it never blocks."""
+        self.sim.version += 1
+        if self._divergent("sync()"):
+            return None
+        for world, _ in self.worlds():
+            world.clocks.sync(self.rank, self.atoms)
+        return None
+
+    def _divergent(self, what: str) -> bool:
+        """Report a collective that only some threads of the scope reach."""
+        active = self.active
+        if active is None or active.all():
+            return False
+        idle = int(np.argmin(active.all(axis=0))) + self.low
+        self.finding("divergent-collective", f"{what} is reached by only some of the {self.threads} threads of its scope: thread {idle} is not there",
+                     threads=(idle,))
+        return True
+
+    def collective(self, what: str) -> None:
+        """Check that all threads of the scope take part in a collective operation."""
+        self._divergent(what)
+
+    def named_sync(self, number: Any, threads: int | None = None) -> RowWait:
+        """Arrive at hardware barrier `number` (or any key) of `threads` threads and wait for all of them."""
+        generations = self._named_arrive(number, threads or self.threads)
+        return RowWait(self, _named_ready, _named_words, _named_pass, (generations, number), self.loc)
+
+    def named_arrive(self, number: Any, threads: int | None = None) -> None:
+        """Arrive at a hardware barrier without waiting."""
+        self._named_arrive(number, threads or self.threads)
+
+    def _named_arrive(self, number: Any, threads: int) -> np.ndarray:
+        """Arrive; the generation to wait for, (B, 1)."""
+        self.sim.version += 1
+        generations = np.zeros((self.batch, 1), np.int64)
+        for world, where in self.worlds():
+            key = "named", self.rank, number
+            barrier = world.named.get(key)
+            if barrier is None:
+                barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks), empty_clock(world.clocks))
+            if barrier.threads != threads:
+                if barrier.arrived:
+                    self.finding("divergent-collective", f"barrier {number} is used for {threads} threads, while {barrier.arrived} threads "
+                                 f"wait at it for {barrier.threads}")
+                barrier.threads = threads
+            generations[slice(None) if where is None else where] = barrier.generation + 1
+            barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
+        return generations
+
+    # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
+
+    def cluster_arrive(self) -> None:
+        """Arrive at the cluster's barrier."""
+        self.sim.version += 1
+        for world, _ in self.worlds():
+            barrier = world.named.get(("cluster",))
+            if barrier is None:
+                total = self.sim.ranks * self.sim.program.threads
+                barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks), empty_clock(world.clocks))
+            world.facts["cluster", self.rank, self.low] = barrier.generation + 1
+            barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
+
+    def cluster_wait(self) -> RowWait:
+        """Wait until all threads of the cluster have arrived."""
+        return RowWait(self, _cluster_ready, _cluster_words, _cluster_pass, (), self.loc)
+
+    def cluster_sync(self) -> RowWait:
+        """Arrive at the cluster's barrier and wait."""
+        self.cluster_arrive()
+        return self.cluster_wait()
+
+    # -- fences -------------------------------------------------------------------------------------------------------------------
+
+    def fence_proxy_async(self) -> None:
+        """Order the threads' ordinary accesses so far before what the async proxy does after the next barrier."""
+        for world, _ in self.worlds():
+            world.clocks.fence(self.rank, self.active_atoms)
+
+    def threadfence(self, scope: str = "gpu") -> None:
+        """Order the threads' accesses for other CTAs (atomics and barriers carry that order on)."""
+
+    # -- mbarriers ------------------------------------------------------------------------------------------------------------------
+
+    def mbarrier(self, value: Any, n: int = 1, counts: Any = 1) -> SimBarrier:
+        """The `n` barriers of an allocation, initialised, fenced and visible to everybody; `counts` is one or n ints."""
+        counts = [counts] * n if np.ndim(counts) == 0 else list(counts)
+        first = self.sim.barrier_numbers.setdefault(value, self.sim.next_barrier)
+        if first == self.sim.next_barrier:
+            self.sim.next_barrier += n
+        for world, _ in self.worlds():
+            for i, count in enumerate(counts):
+                self._init(world, self.rank, first + i, int(count))
+        return SimBarrier(value.type, first, np.zeros((1, 1), np.int64))
+
+    def _init(self, world: World, rank: int, number: int, count: int) -> None:
+        if not 1 <= count < 1 << 20:
+            self.finding("barrier-lifecycle", f"an mbarrier counts 1 to {(1 << 20) - 1} arrivals, not {count}")
+            count = max(count, 1)
+        old = world.barriers.get((rank, number))
+        if old is not None and old.valid:
+            self.finding("barrier-lifecycle", "an mbarrier is initialised that is in use: it has not been invalidated")
+        world.barriers[rank, number] = MBarrier(count, count, empty_clock(world.clocks), empty_clock(world.clocks), self.line)
+
+    def mbarrier_init(self, barrier: SimBarrier, count: int) -> None:
+        """Initialise one barrier again."""
+        for world, rank, number, _ in self._each(barrier, used=False):
+            self._init(world, rank, number, count)
+
+    def mbarrier_inval(self, barrier: SimBarrier) -> None:
+        """Invalidate a barrier."""
+        for world, rank, number, _ in self._each(barrier):
+            world.barriers[rank, number].valid = False
+
+    def _each(self, barrier: SimBarrier, *values: Any, used: bool = True):
+        """(world, rank, number, ints of `values`) of each barrier that these CTAs mean."""
+        self.sim.version += 1
+        for positions, (index, peer, *ints) in self.cases(barrier.index, barrier.peer, *values):
+            rank = self.rank if peer is None else peer
+            number = barrier.first + (index or 0)
+            for world, _ in self.worlds(positions):
+                if used and not self._usable(world, rank, number):
+                    continue
+                yield world, rank, number, ints
+
+    def _usable(self, world: World, rank: int, number: int) -> bool:
+        found = world.barriers.get((rank, number))
+        if found is None or not found.valid:
+            what = "before it was initialised" if found is None else "after it was invalidated"
+            self.finding("barrier-lifecycle", f"an mbarrier of {'another CTA' if rank != self.rank else 'the CTA'} is used {what}")
+            return False
+        return True
+
+    def arrive(self, barrier: SimBarrier, n: Any = 1) -> None:
+        """Arrive once for the scope (in a partial scope once for each active thread), `n` arrivals each."""
+        n = np.asarray(n).reshape(-1, 1)
+        if self.active is not None:
+            n = n * self.active.sum(axis=1, keepdims=True)
+        for world, rank, number, (count,) in self._each(barrier, n):
+            if count:
+                clock = world.clocks.release(self.rank, self.active_atoms)
+                self._arrive(world, rank, number, count, clock)
+
+    def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
+        b = world.barriers[rank, number]
+        if count > b.pending:
+            where = f"{b.pending} of {b.count} are missing in this phase" if b.pending else f"all {b.count} have arrived, and the phase still waits for {b.missing()}"
+            self.finding("barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier where {where}")
+            count = b.pending
+        b.pending -= count
+        if clock is not None:
+            np.maximum(b.clock, clock, out=b.clock)
+        self.sim.settle_phase(self, world, rank, number)
+
+    def expect_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
+        """Announce bytes for the current phase."""
+        for world, rank, number, (count,) in self._each(barrier, np.asarray(nbytes).reshape(-1, 1)):
+            b = world.barriers[rank, number]
+            b.tx += count
+            b.expected += count
+            b.expect_line = self.line
+            self._within_limit(b)
+            self.sim.settle_phase(self, world, rank, number)
+
+    def complete_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
+        """Report bytes as having come."""
+        for world, rank, number, (count,) in self._each(barrier, np.asarray(nbytes).reshape(-1, 1)):
+            b = world.barriers[rank, number]
+            b.tx -= count
+            b.issued += count
+            self._within_limit(b)
+            self.sim.settle_phase(self, world, rank, number)
+
+    def _within_limit(self, b: MBarrier) -> None:
+        if abs(b.tx) > TX_LIMIT:
+            self.finding("transaction-count", f"{b.tx} bytes are pending on an mbarrier, and a phase holds at most {TX_LIMIT}")
+
+    def arrive_expect_tx(self, barrier: SimBarrier, nbytes: Any, n: Any = 1) -> None:
+        """Announce bytes, then arrive."""
+        self.expect_tx(barrier, nbytes)
+        self.arrive(barrier, n)
+
+    def test(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
+        """Whether the phase of that parity is over, (B, 1); where it is, the scope sees what the phase ordered."""
+        result = np.zeros((self.batch, 1), bool)
+        for positions, (index, peer, phase) in self.cases(barrier.index, barrier.peer, parity):
+            rank, number = self.rank if peer is None else peer, barrier.first + (index or 0)
+            for world, where in self.worlds(positions):
+                if self._usable(world, rank, number) and world.barriers[rank, number].passed(phase):
+                    result[slice(None) if where is None else where] = True
+                    self._learn(world, rank, number)
+        return result
+
+    def wait(self, barrier: SimBarrier, parity: Any) -> RowWait:
+        """Wait until the phase of that parity (any integer, mod 2) is over."""
+        parity = np.asarray(parity).reshape(-1, 1)[:, :1]
+        begun = np.zeros((self.batch, 1), np.int64)  # phases over when the wait began
+        for where, b in _barriers(self, barrier):
+            begun[slice(None) if where is None else where] = b.phase if b is not None else 0
+        return RowWait(self, _passed, _missing, _pass, (barrier, parity, begun), self.loc)
+
+    def _learn(self, world: World, rank: int, number: int) -> None:
+        b = world.barriers[rank, number]
+        column = world.clocks.barrier_column(rank, number)
+        b.done[0, column] = b.phase
+        atoms = self.active_atoms
+        for atom in atoms:
+            atom = int(atom)
+            known = b.waits.get((self.rank, atom))
+            stale = b.phase <= (known.phase if known is not None else 0)
+            b.waits[self.rank, atom] = LastWait(self.line, stale, b.phase)
+            world.last_wait[self.rank, atom] = self.line, stale and b.phase > 0
+            world.facts["passed", self.rank, atom, rank, number] = int(world.clocks.now[self.rank, atom])
+        world.clocks.acquire(self.rank, atoms, b.done)
+        for op in world.recent.get(column, ()):
+            op.awaited = True
+
+
+def _barriers(m, barrier: SimBarrier):
+    """(positions, MBarrier or None) of each barrier that the CTAs mean, without cutting worlds."""
+    for positions, (index, peer) in m.cases(barrier.index, barrier.peer):
+        rank, number = m.rank if peer is None else peer, barrier.first + (index or 0)
+        for world, where in m.peek(positions):
+            yield where, world.barriers.get((rank, number))
+
+
+def _passed(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> np.ndarray:
+    ready = np.ones(m.batch, bool)
+    for where, b in _barriers(m, barrier):
+        if b is not None and b.valid:
+            at = slice(None) if where is None else where
+            wanted, old = np.broadcast_to(parity, (m.batch, 1))[at, 0], begun[at, 0]
+            ready[at] = ((b.phase & 1) != (wanted & 1)) | (b.phase > old)
+    return ready
+
+
+def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> str:
+    for _, b in _barriers(m, barrier):
+        if b is not None and not b.passed(int(parity.flat[0])):
+            index = int(barrier.index.flat[0]) if barrier.index is not None else 0
+            name = f"mbarrier {index}" if barrier.type.__class__.__name__ == "Barrier" and barrier.type.n > 1 or index else "the mbarrier"
+            where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
+            return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which misses {b.missing()}"
+    return "waits for an mbarrier"
+
+
+def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None:
+    for positions, (index, peer, old) in m.cases(barrier.index, barrier.peer, begun):
+        rank, number = m.rank if peer is None else peer, barrier.first + (index or 0)
+        for world, _ in m.worlds(positions):
+            if not m._usable(world, rank, number):
+                continue
+            b = world.barriers[rank, number]
+            if b.phase > old + 1 and (old & 1) == (int(parity.flat[0]) & 1):
+                m.finding("barrier-phase", f"phase {old} of the mbarrier was over, and the next one too, before this wait saw it: "
+                          "its threads may wait for ever")
+            m._learn(world, rank, number)
+
+
+def _named_ready(m, generations: np.ndarray, number: Any) -> np.ndarray:
+    ready = np.zeros(m.batch, bool)
+    for world, where in m.peek():
+        at = slice(None) if where is None else where
+        ready[at] = world.named["named", m.rank, number].generation >= generations[at, 0]
+    return ready
+
+
+def _named_words(m, generations: np.ndarray, number: Any) -> str:
+    barrier = m.peek()[0][0].named["named", m.rank, number]
+    return f"waits at barrier {number}, where {barrier.arrived} of {barrier.threads} threads have arrived"
+
+
+def _named_pass(m, generations: np.ndarray, number: Any) -> None:
+    for world, _ in m.worlds():
+        world.clocks.acquire(m.rank, m.atoms, world.named["named", m.rank, number].done)
+
+
+def _cluster_ready(m) -> np.ndarray:
+    ready = np.zeros(m.batch, bool)
+    for world, where in m.peek():
+        wanted = world.facts.get(("cluster", m.rank, m.low), 0)
+        barrier = world.named.get(("cluster",))
+        ready[slice(None) if where is None else where] = barrier is not None and barrier.generation >= wanted > 0
+    return ready
+
+
+def _cluster_words(m) -> str:
+    barrier = m.peek()[0][0].named.get(("cluster",))
+    if barrier is None:
+        return "waits for the cluster's barrier, at which it has not arrived"
+    return f"waits for the cluster's barrier, where {barrier.arrived} of {barrier.threads} threads have arrived"
+
+
+def _cluster_pass(m) -> None:
+    for world, _ in m.worlds():
+        world.clocks.acquire(m.rank, m.atoms, world.named["cluster",].done)

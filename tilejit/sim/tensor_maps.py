@@ -1,0 +1,94 @@
+"""The fields of a tensor map: which are legal, and what they say about bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..types import DTYPES
+from .values import SimTensorMap
+
+SWIZZLE_NONE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = range(4)
+
+_ALIASES = {"float32_ftz": "float32", "float32.ftz": "float32", "tf32": "float32", "tfloat32": "float32",
+            "tf32_ftz": "float32", "tf32.ftz": "float32"}
+
+# Reductions that work on a tensor map (measured; the encoder and the assembler accept more and the hardware faults).
+_REDUCTIONS = {
+    "uint32": ("add", "min", "max", "inc", "dec", "and", "or", "xor"),
+    "int32": ("add", "min", "max", "and", "or", "xor"),
+    "uint64": ("add", "min", "max", "and", "or", "xor"),
+    "int64": ("min", "max"),
+    "float16": ("add", "min", "max"),
+    "bfloat16": ("add", "min", "max"),
+    "float32": ("add",),
+    "float64": ("add",),
+}
+
+_NAN = {2: 0x7ff7, 4: 0x7ff77ff7, 8: 0x7ff77ff77ff77ff7}
+
+
+def elements_of(map_: SimTensorMap) -> np.dtype:
+    """The NumPy dtype of the map's elements."""
+    return DTYPES[_ALIASES.get(map_.dtype, map_.dtype)].np
+
+
+def is_float(map_: SimTensorMap) -> bool:
+    return DTYPES[_ALIASES.get(map_.dtype, map_.dtype)].is_float
+
+
+def reducible(dtype: str, kind: str) -> bool:
+    """Whether a tensor reduction of that kind exists for the dtype."""
+    return kind in _REDUCTIONS.get(_ALIASES.get(dtype, dtype), ())
+
+
+def fill_value(map_: SimTensorMap) -> int:
+    """The bits of an element out of bounds."""
+    return _NAN[elements_of(map_).itemsize] if map_.oob_fill else 0
+
+
+def swizzled_units(units: np.ndarray, mode: int) -> np.ndarray:
+    """16-byte units of shared memory under a swizzle: bits 4.. of the absolute address XOR bits 7.., `mode` of them."""
+    return units ^ ((units >> 3) & ((1 << mode) - 1)) if mode else units
+
+
+def describe_faults(map_: SimTensorMap) -> list[str]:
+    """What ``cuTensorMapEncodeTiled`` or the copy would refuse, named by field."""
+    faults = []
+    rank = map_.rank
+    if not 1 <= rank <= 5:
+        return [f"a tensor map has 1 to 5 dimensions, not {rank}"]
+    element, itemsize = elements_of(map_), elements_of(map_).itemsize
+    for name, values, count in (("global_strides", map_.global_strides, rank - 1), ("box", map_.box, rank), ("element_strides", map_.element_strides, rank)):
+        if len(values) != count:
+            return [f"{name} has {len(values)} entries for a map of rank {rank}"]
+    address = map_.memory.address + map_.memory.origin * map_.memory.itemsize + np.asarray(map_.base)
+    if (address % 16 != 0).any():
+        faults.append("the base address of a tensor map is a multiple of 16 bytes")
+    for d, n in enumerate(map_.global_dim):
+        if (np.asarray(n) < 1).any() or (np.asarray(n) > 1 << 32).any():
+            faults.append(f"global_dim[{d}] is 1 to 2**32, not {n}")
+    for d, s in enumerate(map_.global_strides):
+        if (np.asarray(s) % 16 != 0).any() or (np.asarray(s) < 0).any() or (np.asarray(s) >= 1 << 40).any():
+            faults.append(f"global_strides[{d}] is a multiple of 16 bytes below 2**40, not {s}")
+    for d, b in enumerate(map_.box):
+        if not 1 <= b <= 256:
+            faults.append(f"box[{d}] is 1 to 256, not {b}")
+    inner = map_.box[0] * itemsize
+    if inner % 16:
+        faults.append(f"the innermost box is a multiple of 16 bytes, not {inner}")
+    if map_.swizzle not in (0, 1, 2, 3):
+        faults.append(f"swizzle is 0 to 3, not {map_.swizzle}")
+    elif map_.swizzle and inner > 16 << map_.swizzle:
+        faults.append(f"the innermost box of {inner} bytes exceeds the {16 << map_.swizzle} bytes of its swizzle")
+    if np.prod(map_.box) * itemsize > 233472:
+        faults.append(f"the box of {int(np.prod(map_.box)) * itemsize} bytes exceeds 233472")
+    for d, s in enumerate(map_.element_strides):
+        if not 1 <= s <= 8:
+            faults.append(f"element_strides[{d}] is 1 to 8, not {s}")
+    if map_.element_strides[0] != 1:
+        faults.append("element_strides[0] other than 1 does not stride the data and miscounts its bytes")
+    if map_.oob_fill and not (is_float(map_) and itemsize > 1):
+        faults.append(f"a NaN fill needs a float type of at least 16 bits, not {element}")
+    if map_.interleave:
+        faults.append("the simulator knows no interleaved maps")
+    return faults

@@ -1,0 +1,139 @@
+"""Simulated values, and how they are cut and joined along the batch axis when CTAs part and meet again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..types import Barrier, BarrierRef, Buffer, Points, Region
+
+
+def take(x: Any, rows: np.ndarray) -> Any:
+    """`x` for the CTAs that `rows` selects (a mask or indices). What is the same for all of them stays as it is."""
+    if isinstance(x, np.ndarray):
+        return x if x.ndim == 0 or x.shape[0] == 1 else x[rows]
+    if isinstance(x, (tuple, list)):
+        return type(x)(take(item, rows) for item in x)
+    return x.take_rows(rows) if hasattr(x, "take_rows") else x
+
+
+def merge(parts: list, rows: list[np.ndarray], batch: int) -> Any:
+    """The value of a batch whose CTAs ``rows[i]`` have ``parts[i]``. A leading extent of 1 stays where all agree."""
+    first = parts[0]
+    if all(p is first for p in parts):
+        return first
+    if isinstance(first, np.ndarray):
+        return _merge_arrays(parts, rows, batch)
+    if isinstance(first, (tuple, list)):
+        return type(first)(merge([p[i] for p in parts], rows, batch) for i in range(len(first)))
+    return type(first).merge_rows(parts, rows, batch) if hasattr(first, "merge_rows") else first
+
+
+def _merge_arrays(parts: list[np.ndarray], rows: list[np.ndarray], batch: int) -> np.ndarray:
+    first = parts[0]
+    small = all(p.shape[0] == 1 and p.size <= 4096 for p in parts)
+    if small and all(p.shape == first.shape and np.array_equal(p, first) for p in parts):
+        return first
+    shape = np.broadcast_shapes(*(p.shape[1:] for p in parts))
+    result = np.empty((batch, *shape), first.dtype)
+    for part, index in zip(parts, rows):
+        result[index] = part
+    return result
+
+
+class Batched:
+    """A frozen dataclass whose array fields have a leading batch axis."""
+
+    def take_rows(self, rows: np.ndarray):
+        old = {f.name: getattr(self, f.name) for f in fields(self)}
+        new = {name: take(value, rows) for name, value in old.items()}
+        changed = {name: value for name, value in new.items() if value is not old[name] and not _same(value, old[name])}
+        return replace(self, **changed) if changed else self
+
+    @classmethod
+    def merge_rows(cls, parts: list, rows: list[np.ndarray], batch: int):
+        merged = {f.name: merge([getattr(p, f.name) for p in parts], rows, batch) for f in fields(cls)}
+        return replace(parts[0], **merged)
+
+
+def _same(new: Any, old: Any) -> bool:
+    return isinstance(old, tuple) and all(a is b for a, b in zip(new, old))
+
+
+@dataclass(frozen=True, eq=False)
+class SimBuffer(Batched):
+    """A buffer: `memory` and the byte offset `base` of its first element in it (an int, or (B, 1) ints).
+
+    `shape` are ints; `strides` (elements) are those of a global buffer. `peer` is the cluster rank (B or 1, 1) of the
+    CTA whose shared memory it is, None for the CTA's own.
+    """
+
+    type: Buffer
+    memory: Any
+    base: int | np.ndarray
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    peer: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SimRegion(Batched):
+    """A region: one start (B or 1, T or 1) for each dimension of `buffer`."""
+
+    type: Region
+    buffer: SimBuffer
+    starts: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SimPoints(Batched):
+    """Points: for each dimension of `buffer` an index, (B or 1, T or 1) or (B or 1, *shape)."""
+
+    type: Points
+    buffer: SimBuffer
+    indices: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SimBarrier(Batched):
+    """One or several mbarriers: `first` is the number of the first in the CTA, `index` (B or 1, 1) which one is meant."""
+
+    type: Barrier | BarrierRef
+    first: int
+    index: np.ndarray | None = None
+    peer: np.ndarray | None = None
+
+    def at(self, index: np.ndarray, type_: BarrierRef | None = None) -> "SimBarrier":
+        """One of several barriers."""
+        return replace(self, index=index, type=type_ or self.type)
+
+    def of_peer(self, rank: np.ndarray, type_: BarrierRef | None = None) -> "SimBarrier":
+        """The same barrier of another CTA of the cluster."""
+        return replace(self, peer=rank, type=type_ or self.type)
+
+
+@dataclass(frozen=True, eq=False)
+class SimTensorMap(Batched):
+    """A tensor map with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first.
+
+    `memory` and `base` (bytes) are where it points. Base, dimensions and strides (bytes, rank - 1 of them) are ints,
+    or (B or 1, 1) arrays after a rebind. `element` is the NumPy dtype of `dtype`, a name of the encoder's types.
+    """
+
+    memory: Any
+    base: int | np.ndarray
+    dtype: str
+    global_dim: tuple
+    global_strides: tuple
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    interleave: int = 0
+    swizzle: int = 0
+    l2_promotion: int = 0
+    oob_fill: int = 0
+
+    @property
+    def rank(self) -> int:
+        return len(self.global_dim)

@@ -1,0 +1,91 @@
+"""Waits that can be cut in two with their fiber: each re-reads its rows, barriers and parities from what it is bound to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..ir.protocols import Wait
+from .values import take
+
+
+class RowWait(Wait):
+    """A wait per CTA: `ready(m, *params)` gives a bool per CTA (or one for all), `describe(m, *params)` the sentence for
+    a deadlock, `then(m, *params)` the results. `params` are arrays and buffers with a leading batch axis."""
+
+    def __init__(self, m, ready: Callable, describe: Callable, then: Callable | None = None, params: tuple = (), loc=None):
+        self.m, self._ready, self._describe, self._then, self.params = m, ready, describe, then, params
+        self.loc = loc
+
+    def ready(self) -> Any:
+        return self._ready(self.m, *self.params)
+
+    def describe(self) -> str:
+        return self._describe(self.m, *self.params)
+
+    def then(self) -> Any:
+        return None if self._then is None else self._then(self.m, *self.params)
+
+    def and_then(self, then: Callable[[Any], Any]) -> "RowWait":
+        """The same wait, followed by ``then(m)`` with the machine of the CTAs that go on."""
+        first = self._then
+
+        def both(m, *params):
+            if first is not None:
+                first(m, *params)
+            return then(m)
+
+        self._then = both
+        return self
+
+    def bound(self, fiber, rows: np.ndarray) -> "RowWait":
+        """The wait of a part of the fiber."""
+        new = copy.copy(self)
+        new.m, new.params = fiber.m, take(self.params, rows)
+        return new
+
+
+class ChildWait(RowWait):
+    """Waits until other scope instances are done."""
+
+    def __init__(self, fiber, spawns: list, what: str):
+        self.fiber, self.spawns, self.what = fiber, spawns, what
+        self.loc = None
+
+    def ready(self) -> np.ndarray:
+        live = np.zeros(self.fiber.batch, bool)
+        for spawn in self.spawns:
+            live |= spawn.live[self.fiber.rows]
+        return ~live
+
+    def describe(self) -> str:
+        return f"waits for {self.what}"
+
+    def then(self) -> None:
+        return None
+
+    def bound(self, fiber, rows: np.ndarray) -> "ChildWait":
+        return ChildWait(fiber, self.spawns, self.what)
+
+
+class SpinWait(RowWait):
+    """A loop that goes round without changing anything waits until something else has."""
+
+    def __init__(self, fiber, node, version: int):
+        self.fiber, self.node, self.version = fiber, node, version
+        self.loc = node.loc
+
+    def ready(self) -> bool:
+        return self.fiber.sim.version != self.version
+
+    def describe(self) -> str:
+        return "goes round a loop whose condition nothing will change"
+
+    def then(self) -> None:
+        return None
+
+    def bound(self, fiber, rows: np.ndarray) -> "SpinWait":
+        return SpinWait(fiber, self.node, self.version)

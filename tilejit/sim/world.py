@@ -1,0 +1,162 @@
+"""Worlds: the synchronisation state of clusters that behave alike, and how it is cut where they cease to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .barriers import MBarrier, NamedBarrier
+from .clocks import Clocks
+from .shadow import PENDING, Shadow
+from .values import take
+
+
+@dataclass
+class AsyncOp:
+    """An operation in flight, the same one in every cluster of its world.
+
+    `reads` and `writes` are [(space, rank, cells)]; `collect(rows, params)` reads the sources for the CTAs `rows` and
+    gives further params, `land(rows, params)` writes. `targets` are the mbarriers it completes on, [(rank, number, bytes)].
+    It lands at the scheduler's time `due` at the latest when everything else waits, or when a thread waits for it.
+    """
+
+    number: int
+    what: str
+    rank: int
+    atom: int
+    thread: int
+    line: int
+    reads: list[tuple[str, int, np.ndarray]]
+    writes: list[tuple[str, int, np.ndarray]]
+    land: Callable[[np.ndarray, dict], None]
+    params: dict[str, Any]
+    targets: list[tuple[int, int, int]]
+    due: float
+    before: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # writer, epoch of the cells to be written
+    collect: Callable[[np.ndarray, dict], dict] | None = None  # first stage: read the source, give new params
+    clock: np.ndarray | None = None    # what the issuing atom knew
+    epoch: int = 0                     # its epoch
+    threads: np.ndarray | None = None  # the thread behind each cell, for copies that threads make side by side
+    then: Callable[["AsyncOp"], None] | None = None  # what else happens when it lands
+    world: "World" = None
+    over: bool = False
+    awaited: bool = False
+    phases: dict[tuple[int, int], int] = field(default_factory=dict)  # barrier -> the phase in which it was issued
+    tags: dict[tuple[int, int], int] = field(default_factory=dict)    # barrier -> the epoch at which it landed
+
+    def copy(self) -> "AsyncOp":
+        new = object.__new__(AsyncOp)
+        new.__dict__.update(self.__dict__)
+        new.params, new.phases, new.tags = dict(self.params), dict(self.phases), dict(self.tags)
+        return new
+
+
+@dataclass
+class Queue:
+    """A thread's groups of asynchronous operations: `open` is not committed yet, `groups` are, oldest first."""
+
+    open: list[AsyncOp] = field(default_factory=list)
+    groups: list[list[AsyncOp]] = field(default_factory=list)
+
+
+class World:
+    """The clocks, shadows, barriers and operations in flight of the clusters `clusters` (sorted numbers in the chunk)."""
+
+    def __init__(self, clusters: np.ndarray, clocks: Clocks):
+        self.clusters = clusters
+        self.clocks = clocks
+        self.shadows: dict[tuple[str, int], Shadow] = {}
+        self.barriers: dict[tuple[int, int], MBarrier] = {}
+        self.named: dict[tuple, NamedBarrier] = {}
+        self.queues: dict[tuple, Queue] = {}       # (kind, rank, thread) -> groups
+        self.ops: dict[int, AsyncOp] = {}          # operations that shadows may mention
+        self.flight: list[AsyncOp] = []            # operations that have not landed
+        self.recent: dict[int, list[AsyncOp]] = {}  # column of a barrier -> the last operations that landed on it
+        self.last_wait: dict[tuple[int, int], tuple[int, bool]] = {}  # (rank, atom) -> line, whether it passed stale
+        self.facts: dict[Any, Any] = {}            # what rules remember (allocated tensor memory, …)
+
+    def shadow(self, space: str, rank: int, cells: int) -> Shadow:
+        """The shadow of a memory of the CTA of that rank."""
+        key = space, rank
+        if key not in self.shadows:
+            self.shadows[key] = Shadow(rank, cells)
+        return self.shadows[key]
+
+    def queue(self, kind: str, rank: int, thread: int) -> Queue:
+        return self.queues.setdefault((kind, rank, thread), Queue())
+
+    def split(self, mine: np.ndarray) -> "World":
+        """Cut off the clusters that the mask `mine` selects, as a world of their own."""
+        new = World(self.clusters[mine], self.clocks.copy())
+        new.shadows = {k: s.copy() for k, s in self.shadows.items()}
+        new.barriers = {k: b.copy() for k, b in self.barriers.items()}
+        new.named = {k: b.copy() for k, b in self.named.items()}
+        new.last_wait, new.facts = dict(self.last_wait), dict(self.facts)
+        twins: dict[int, AsyncOp] = {}
+
+        def twin(op: AsyncOp) -> AsyncOp:
+            if op.number not in twins:
+                other = op.copy()
+                other.world = new
+                if len(self.clusters) > 1:
+                    other.params = {k: take(v, mine) for k, v in op.params.items()}
+                    op.params = {k: take(v, ~mine) for k, v in op.params.items()}
+                twins[op.number] = other
+            return twins[op.number]
+
+        new.ops = {number: twin(op) for number, op in self.ops.items()}
+        new.flight = [twin(op) for op in self.flight]
+        new.recent = {column: [twin(op) for op in ops] for column, ops in self.recent.items()}
+        new.queues = {k: Queue([twin(o) for o in q.open], [[twin(o) for o in g] for g in q.groups])
+                      for k, q in self.queues.items()}
+        self.clusters = self.clusters[~mine]
+        return new
+
+    # -- operations in flight --------------------------------------------------------------------------------------------
+
+    def launch(self, op: AsyncOp, cells: Callable[[str], int]) -> None:
+        """Mark what the operation is going to write and reads; it lands later."""
+        op.world = self
+        self.ops[op.number] = op
+        self.flight.append(op)
+        for rank, number, nbytes in op.targets:
+            barrier = self.barriers.get((rank, number))
+            if barrier is not None:
+                barrier.issued += nbytes
+                op.phases[rank, number] = barrier.phase
+        for space, rank, where in op.writes:
+            shadow = self.shadow(space, rank, cells(space))
+            op.before.append((shadow.writer[where], shadow.epoch[where]))
+            shadow.writer[where] = PENDING + op.number
+            shadow.line[where] = op.line
+            for epoch, _, _ in shadow.readers.values():
+                epoch[where] = 0
+        for space, rank, where in op.reads:
+            self.shadow(space, rank, cells(space)).busy[where] += 1
+
+    def retag(self, op: AsyncOp, cells: Callable[[str], int], column_of: Callable[[int], tuple[int, int, int]]) -> None:
+        """The operation has landed: what it wrote and read is tagged (column, epoch, thread) = ``column_of(rank)``."""
+        for space, rank, where in op.writes:
+            shadow = self.shadow(space, rank, cells(space))
+            column, epoch, thread = column_of(rank)
+            own = shadow.writer[where] == PENDING + op.number
+            mine = where[own]
+            shadow.writer[mine], shadow.epoch[mine] = column, epoch
+            shadow.thread[mine] = thread if op.threads is None else op.threads[own]
+        self.finish_reads(op, cells, column_of)
+
+    def finish_reads(self, op: AsyncOp, cells: Callable[[str], int], column_of) -> None:
+        """The operation has read its sources."""
+        for space, rank, where in op.reads:
+            shadow = self.shadow(space, rank, cells(space))
+            shadow.busy[where] -= 1
+            column, epoch, thread = column_of(rank)
+            if column not in shadow.readers:
+                n = len(shadow.writer)
+                shadow.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
+            epochs, threads, lines = shadow.readers[column]
+            epochs[where], threads[where], lines[where] = epoch, thread, op.line
+        op.reads = []
