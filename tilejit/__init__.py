@@ -15,6 +15,7 @@ from .ops.math import BUILTINS as _MATH
 from .ops.memory import load, store
 from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect_variant, fma, isnan, maximum, minimum,
                             where)
+from .ops.reductions import BUILTINS as _REDUCTIONS
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, sync
 from .runtime.arguments import ArraySpec
@@ -22,5 +23,6 @@ from .types import (DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16,
                     int64, uint8, uint16, uint32, uint64)
 
 globals().update(_MATH)
+globals().update(_REDUCTIONS)
 
 __version__ = "0.1.0"

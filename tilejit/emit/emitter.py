@@ -16,6 +16,7 @@ from .debug import DebugInfo
 from .instructions import InstructionMixin
 from .tiles import TileMixin
 from .value import V
+from .warps import WarpMixin
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Emitted:
     maps: list = field(default_factory=list)
 
 
-class Emitter(InstructionMixin, BarrierMixin, TileMixin):
+class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin):
     """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
 
     def __init__(self, graph: Graph):

@@ -82,6 +82,8 @@ class Builder:
     # Hidden variables of constructs, such as a ring's cursor: control flow carries them as it does a kernel's names.
     # Read with ``cells.setdefault(key, initial)``, write with ``cells[key] = value``.
     cells: Any = field(default_factory=dict)
+    # Calls anything that a kernel may call, helpers under @tile.jit among it: ``invoke(function, args, kwargs)``.
+    invoke: Any = None
 
     def __post_init__(self):
         if self.scope is None:

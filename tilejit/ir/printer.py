@@ -52,6 +52,15 @@ def text(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
+def function_text(params: tuple[Value, ...], body: Block) -> str:
+    """A function of scalars that is an attribute of a call, such as what a reduction combines by: on one line."""
+    name = _Names()
+    head = ", ".join(f"{name(p)}: {p.type}" for p in params)
+    lines: list[str] = []
+    _block(body, name, lines, "")
+    return f"({head}) {{ {'; '.join(line.strip() for line in lines)} }}"
+
+
 def _block(block: Block, name: _Names, lines: list[str], indent: str) -> None:
     for node in block.nodes:
         _node(node, name, lines, indent)

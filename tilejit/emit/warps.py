@@ -1,0 +1,87 @@
+"""What the lanes of a warp exchange in emitted code: shuffles of any dtype, reductions and votes of one instruction."""
+
+from __future__ import annotations
+
+from ..types import DType, bool_, float32, int32, int64
+from .value import V
+
+
+class WarpMixin:
+    """The part of the emitter that crosses lanes. PTX ISA, "shfl.sync", "redux.sync", "vote.sync"."""
+
+    def members(self) -> V:
+        """The mask of the lanes that run the current scope: all of them, unless the scope is a part of a warp."""
+        if self.threads >= 32:
+            return self.const(-1, int32)
+        return self.cached(("members", self.scope_key()), lambda: self.ins("call i32 @llvm.nvvm.activemask()", int32))
+
+    def shuffle(self, kind: str, value: V, operand) -> V:
+        """`value` of another lane: `kind` is 'idx' (of lane `operand`), 'bfly' (of the own lane xor `operand`), 'up' or
+        'down' (of the lane `operand` below or above). A lane outside the warp gives the thread's own value."""
+        operand = self.as_value(operand, int32)
+        if value.dtype.bits == 64:
+            return self._shuffle_wide(kind, value, operand)
+        if value.dtype == float32:
+            return self._shuffle_word(kind, value, operand, "f32", float32)
+        word = self._shuffle_word(kind, self._as_word(value), operand, "i32", int32)
+        return self._from_word(word, value.dtype)
+
+    def _shuffle_word(self, kind: str, value: V, operand: V, suffix: str, dtype: DType) -> V:
+        clamp = 0 if kind == "up" else 31
+        return self.ins(f"call {dtype.llvm} @llvm.nvvm.shfl.sync.{kind}.{suffix}(i32 {self.members().text}, {value.typed}, "
+                        f"i32 {operand.text}, i32 {clamp})", dtype)
+
+    def _shuffle_wide(self, kind: str, value: V, operand: V) -> V:
+        bits = value if value.dtype.llvm == "i64" else self.ins(f"bitcast {value.typed} to i64", int64)
+        low = self.ins(f"trunc i64 {bits.text} to i32", int32)
+        high = self.ins(f"trunc i64 {self.ins(f'lshr i64 {bits.text}, 32', int64).text} to i32", int32)
+        low, high = (self._shuffle_word(kind, half, operand, "i32", int32) for half in (low, high))
+        high = self.ins(f"shl i64 {self.ins(f'zext i32 {high.text} to i64', int64).text}, 32", int64)
+        both = self.ins(f"or i64 {high.text}, {self.ins(f'zext i32 {low.text} to i64', int64).text}", int64)
+        if value.dtype.llvm == "i64":
+            return V(self, both.text, value.dtype)
+        return self.ins(f"bitcast i64 {both.text} to {value.dtype.llvm}", value.dtype)
+
+    def _as_word(self, value: V) -> V:
+        """A value of at most 32 bits in the low bits of an i32."""
+        dtype = value.dtype
+        if dtype.llvm == "i32":
+            return value
+        text = value
+        if dtype.llvm in ("half", "bfloat"):
+            text = self.ins(f"bitcast {value.typed} to i16", dtype)
+            return self.ins(f"zext i16 {text.text} to i32", int32)
+        return self.ins(f"zext {value.typed} to i32", int32)
+
+    def _from_word(self, word: V, dtype: DType) -> V:
+        if dtype.llvm == "i32":
+            return V(self, word.text, dtype)
+        if dtype.llvm in ("half", "bfloat"):
+            bits = self.ins(f"trunc i32 {word.text} to i16", dtype)
+            return self.ins(f"bitcast i16 {bits.text} to {dtype.llvm}", dtype)
+        return self.ins(f"trunc i32 {word.text} to {dtype.llvm}", dtype)
+
+    def redux(self, word: str, value: V) -> V:
+        """One value of the whole warp: 'add', 'min', 'max', 'and', 'or' or 'xor' of integers of at most 32 bits, 'min' or
+        'max' of float32 with NaN (sm_100a and sm_103a), 'and' or 'or' of bools."""
+        dtype = value.dtype
+        if dtype == bool_:
+            return self.ins(f"call i1 @llvm.nvvm.vote.{'any' if word == 'or' else 'all'}.sync(i32 -1, i1 {value.text})", bool_)
+        if dtype == float32:
+            return self.asm(f"redux.sync.{word}.NaN.f32 $0, $1, -1;", [float32], [value], convergent=True)[0]
+        wide = value if dtype.llvm == "i32" else self.ins(f"{'sext' if dtype.kind == 'int' else 'zext'} {value.typed} to i32", int32)
+        name = "u" + word if dtype.kind == "uint" and word in ("min", "max") else word
+        return self._from_word(self.ins(f"call i32 @llvm.nvvm.redux.sync.{name}(i32 {wide.text}, i32 -1)", int32), dtype)
+
+    def digit(self, axis: str, extent: int, stride: int):
+        """The thread's digit ``(id // stride) % extent`` on the axis 'laneid' or 'warpid' (of the scope)."""
+        return 0 if extent == 1 else self.cached(("digit", axis, extent, stride, self.scope_key()),
+                                                 lambda: self._axis(axis, extent, stride))
+
+    def as_test(self, digit) -> V | None:
+        """Whether a digit is 0; None where it always is."""
+        return None if isinstance(digit, int) else digit.equals(0)
+
+    def scratch_address(self, offset) -> tuple[V, int]:
+        """(address, constant byte offset) of a byte of shared memory."""
+        return (self.shared_base(), offset) if isinstance(offset, int) else (self.shared_base() + offset, 0)

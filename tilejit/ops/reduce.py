@@ -1,0 +1,281 @@
+"""A tile reduced along some of its dimensions: in each thread, then across lanes, then across warps.
+
+The plan fixes the order of the combines, and code and simulator both follow it: float results agree to the bit.
+
+  registers   a tree of halves: with n partial results, the first n // 2 take those that stand n - n // 2 further on
+  lanes       each lane takes its neighbour's across one bit of its id, least bit first (``shfl.sync.bfly``)
+  warps       the first lanes of each warp write to scratch, a barrier, and every thread combines what its elements need
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ..ir.builder import Builder, type_of
+from ..ir.graph import Call
+from ..ir.op import op
+from ..layout import collapse, drop_dim
+from ..types import DType, Scalar, Tile, bool_
+from .combine import Combine, Guarded, Known
+from .digits import Digit, crossable, digits, inside, lane_masks, padded, register_coordinates
+
+
+@dataclass(frozen=True)
+class ReducePlan:
+    """How a tile is reduced. `registers[j]` are those that result register j combines, in order; `masks` are the bits of
+    the lane's id to cross, in order; `warps` the digits of the warp's id along the axes, widest stride first, and
+    `replicas` the (extent, stride, axis) over which threads hold copies.
+
+    `of_warp` is the word of the instruction that crosses all lanes at once, if there is one. `guarded`: padding stands
+    among the elements and the combine has no identity to put there. `kept` are the extents (padded) that remain.
+    """
+
+    axes: tuple[int, ...]
+    registers: tuple[tuple[int, ...], ...]
+    masks: tuple[int, ...]
+    warps: tuple[Digit, ...]
+    replicas: tuple[tuple[int, int, str], ...]
+    of_warp: str | None
+    guarded: bool
+    kept: tuple[int, ...]
+
+    @property
+    def warp_count(self) -> int:
+        return prod(d.extent for d in self.warps)
+
+    def offsets(self, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
+        """The byte offset of each partial result's array in scratch, and the end of the last."""
+        offsets = [0]
+        for dtype in dtypes:
+            nbytes = prod(self.kept) * self.warp_count * dtype.nbytes
+            offsets.append(offsets[-1] + -(-nbytes // 16) * 16)
+        return tuple(offsets)
+
+
+@op("pure", attrs=("axes", "keepdims", "combine"), collective=True)
+def reduce_(*xs, axes, keepdims, combine):
+    """Tiles of one shape, reduced together along `axes` by a Combine over one entry of each."""
+
+
+@reduce_.infer
+def _(g: Builder, *xs, axes, keepdims, combine):
+    collective(g, "a reduction")
+    shape = type_of(xs[0]).shape
+    kept = reduced_shape(shape, axes, keepdims)
+    if kept == () and not keepdims:
+        return tuple(Scalar(type_of(x).dtype, g.scope.uniformity) for x in xs)
+    return tuple(Tile(type_of(x).dtype, kept) for x in xs)
+
+
+def collective(g: Builder, what: str) -> None:
+    """CompilationError in a partial scope: all threads of the scope take part in `what`."""
+    if g.scope.partial is not None:
+        raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them")
+
+
+def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    return tuple(1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes)
+
+
+# -- layouts and the plan ------------------------------------------------------------------------------------------------
+
+def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
+    """The operands' own layout, if its lanes can be crossed; the result stays where its elements' threads are."""
+    first = call.args[0].type
+    base = next((t for t in types if t is not None), None)
+    axes, keepdims = call.attrs["axes"], call.attrs["keepdims"]
+    if base is None or not crossable(base, axes):
+        base = assigner.default(first.shape, first.dtype)
+    layout, domain = base.layout, base.domain
+    for d in axes:
+        layout, domain = collapse(layout, domain, d)
+    for d in () if keepdims else sorted(axes, reverse=True):
+        layout, domain = drop_dim(layout, domain, d)
+    needs = tuple(Tile(a.type.dtype, first.shape, base.layout, base.domain) for a in call.args)
+    made = tuple(Tile(r.type.dtype, r.type.shape, layout, domain) if isinstance(r.type, Tile) else None for r in call.results)
+    return needs, made
+
+
+def _plan(context, call: Call) -> ReducePlan:
+    return plan_reduce(type_of(call.args[0]), call.attrs["axes"], call.attrs["combine"], context.target)
+
+
+def plan_reduce(t: Tile, axes: tuple[int, ...], combine: Combine, target: str) -> ReducePlan:
+    """The plan for a tile whose layout is known."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for reg, at in enumerate(register_coordinates(t.layout, t.domain)):
+        groups.setdefault(tuple(c for d, c in enumerate(at) if d not in axes), []).append(reg)
+    along = tuple(d for a in axes for d in digits(t.layout, t.domain)[a])
+    masks = lane_masks(along)
+    warps = tuple(sorted((d for d in along if d.axis == "warpid"), key=lambda d: -d.stride))
+    replicas = tuple((n, s, str(a)) for n, s, a in t.layout.replicas if n > 1 and a != "reg")
+    padding = any(t.domain[d] > t.shape[d] for d in axes)
+    of_warp = combine.of_warp(target) if isinstance(combine, Known) and sum(masks) == 31 else None
+    return ReducePlan(axes, _by_result_register(t, axes, groups), masks, warps, replicas, of_warp,
+                      padding and combine.identity is None, tuple(n for d, n in enumerate(t.domain) if d not in axes))
+
+
+def _by_result_register(t: Tile, axes, groups: dict) -> tuple[tuple[int, ...], ...]:
+    """The groups in the order of the result's registers: `collapse` keeps their order and closes the gaps."""
+    layout, domain = t.layout, t.domain
+    for d in axes:
+        layout, domain = collapse(layout, domain, d)
+    return tuple(tuple(groups[tuple(c for d, c in enumerate(at) if d not in axes)])
+                 for at in register_coordinates(layout, domain))
+
+
+def _scratch(call: Call) -> int:
+    plan: ReducePlan = call.choice.plan
+    dtypes = tuple(a.type.dtype for a in call.args) + ((bool_,) if plan.guarded else ())
+    return plan.offsets(dtypes)[-1] if plan.warps else 0
+
+
+reduce_.rules["layout"] = _layout
+reduce_.rules["plan"] = _plan
+reduce_.rules["scratch"] = _scratch
+
+
+# -- simulation ----------------------------------------------------------------------------------------------------------
+
+@reduce_.simulate
+def _(m, call, *xs):
+    plan: ReducePlan = call.choice.plan
+    t, combine = type_of(call.args[0]), call.attrs["combine"]
+    batch = max(x.shape[0] for x in xs)
+    parts = tuple(_arranged(np.broadcast_to(x, (batch, *t.shape)), t, plan, fill)
+                  for x, fill in zip(xs, combine.identity or (0,) * len(xs)))
+    if plan.guarded:
+        parts += (_arranged(np.ones((1, *t.shape), bool), t, plan, False),)
+        combine = Guarded(combine)
+    parts = tuple(p.copy() for p in np.broadcast_arrays(*parts)) if len(parts) > 1 else parts
+    parts = _tree(m, combine, parts)                      # registers
+    for _ in plan.masks:                                  # lanes
+        parts = combine.simulate(m, tuple(p[0::2] for p in parts), tuple(p[1::2] for p in parts))
+    parts = _tree(m, combine, tuple(p[0] for p in parts))  # warps
+    kept = tuple(n for d, n in enumerate(t.shape) if d not in plan.axes)
+    results = []
+    for part, result in zip(parts, call.results):
+        whole = part.reshape(-1, *plan.kept)[(slice(None), *(slice(n) for n in kept))]
+        results.append(whole.reshape(-1, *result.type.shape) if isinstance(result.type, Tile) else whole.reshape(-1, 1))
+    return tuple(results)
+
+
+def _arranged(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarray:
+    """(B, *shape) as (registers, lanes, warps, B, *digits of what is kept)."""
+    dims = digits(t.layout, t.domain)
+    x = padded(x, t.shape, t.domain, fill)
+    x = x.reshape(x.shape[0], *(d.extent for dim in dims for d in dim))
+    place = {d: n + 1 for n, d in enumerate(d for dim in dims for d in dim)}
+    order = lambda axis: sorted((d for d in place if d.dim in plan.axes and d.axis == axis), key=lambda d: -d.stride)
+    groups = [order(axis) for axis in ("reg", "laneid", "warpid")]
+    kept = [place[d] for d in place if d.dim not in plan.axes]
+    x = x.transpose(*(place[d] for group in groups for d in group), 0, *kept)
+    inner = x.shape[x.ndim - len(kept) - 1:]
+    return np.ascontiguousarray(x).reshape(*(prod(d.extent for d in group) for group in groups), *inner)
+
+
+def _tree(m, combine: Combine, parts: tuple) -> tuple:
+    """Combine along the leading dimension by halves."""
+    n = len(parts[0])
+    parts = tuple(p.copy() for p in parts) if n > 1 else parts
+    while n > 1:
+        low, step = n // 2, n - n // 2
+        joined = combine.simulate(m, tuple(p[:low] for p in parts), tuple(p[step:n] for p in parts))
+        for p, j in zip(parts, joined):
+            p[:low] = j
+        n = step
+    return tuple(p[0] for p in parts)
+
+
+# -- emission ------------------------------------------------------------------------------------------------------------
+
+@reduce_.emit
+def _(e, call, *xs):
+    plan: ReducePlan = call.choice.plan
+    t, combine = type_of(call.args[0]), call.attrs["combine"]
+    items = [_element(e, t, plan, combine, reg, tuple(x[reg] for x in xs)) for reg in range(len(xs[0]))]
+    combine = Guarded(combine) if plan.guarded else combine
+    parts = [emit_tree(e, combine, [items[r] for r in group]) for group in plan.registers]
+    parts = [_across_lanes(e, plan, combine, p) for p in parts]
+    if plan.warps:
+        parts = _across_warps(e, call, plan, combine, t, parts)
+    columns = [[p[k] for p in parts] if isinstance(r.type, Tile) else parts[0][k] for k, r in enumerate(call.results)]
+    return columns[0] if len(columns) == 1 else tuple(columns)
+
+
+def _element(e, t: Tile, plan: ReducePlan, combine: Combine, reg: int, values: tuple) -> tuple:
+    """A register's values; the identity, or a mark that they are none, where it is padding."""
+    test = inside(e, t, reg, plan.axes)
+    if plan.guarded:
+        return (*values, e.const(True, bool_) if test is None else test)
+    if test is None:
+        return values
+    return tuple(e.select(test, v, e.const(i, v.dtype)) for v, i in zip(values, combine.identity))
+
+
+def emit_tree(e, combine: Combine, items: list[tuple]) -> tuple:
+    """Combine by halves."""
+    while len(items) > 1:
+        low, step = len(items) // 2, len(items) - len(items) // 2
+        items = [combine.emit(e, items[i], items[i + step]) for i in range(low)] + items[low:step]
+    return items[0]
+
+
+def _across_lanes(e, plan: ReducePlan, combine: Combine, item: tuple) -> tuple:
+    if plan.of_warp is not None:
+        return (e.redux(plan.of_warp, item[0]),)
+    for mask in plan.masks:
+        item = combine.emit(e, item, tuple(e.shuffle("bfly", v, mask) for v in item))
+    if plan.masks and not combine.commutative:  # the lanes have combined in different orders: the first one's counts
+        first = e.cached(("first lane", plan.masks), lambda: e.lane_id() & (31 & ~sum(plan.masks)))
+        item = tuple(e.shuffle("idx", v, first) for v in item)
+    return item
+
+
+def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, parts: list[tuple]) -> list[tuple]:
+    """Partial results go to scratch, the warps' next to each other for each element, and come back to all."""
+    dtypes = tuple(v.dtype for v in parts[0])
+    offsets, count = plan.offsets(dtypes), plan.warp_count
+    digit, tests = 0, [("laneid", 2, mask) for mask in plan.masks] + [(axis, n, stride) for n, stride, axis in plan.replicas]
+    for d in plan.warps:
+        digit = digit * d.extent + e.digit("warpid", d.extent, d.stride)
+    first = e.all_of([e.as_test(e.digit(axis, n, stride)) for axis, n, stride in tests])
+    places = [_kept_index(e, t, plan, group[0]) for group in plan.registers]
+    base = e.scratch_offset(call)
+    e.sync()
+    for place, part in zip(places, parts):
+        for k, (value, dtype) in enumerate(zip(part, dtypes)):
+            address, offset = e.scratch_address((place * count + digit) * dtype.nbytes)
+            e.vector_store("shared", address, base + offsets[k] + offset, dtype, [value], first, None)
+    e.sync()
+    result = []
+    for place in places:
+        columns = []
+        for k, dtype in enumerate(dtypes):
+            address, offset = e.scratch_address(place * count * dtype.nbytes)
+            columns.append(_load_run(e, address, base + offsets[k] + offset, dtype, count))
+        result.append(emit_tree(e, combine, list(zip(*columns))))
+    return result
+
+
+def _load_run(e, address, offset: int, dtype: DType, count: int) -> list:
+    """`count` consecutive elements, in vectors of up to 16 bytes."""
+    vector = 1
+    while count % (2 * vector) == 0 and 2 * vector * dtype.nbytes <= 16:
+        vector *= 2
+    zero, values = e.const(0, dtype), []
+    for at in range(0, count, vector):
+        values += e.vector_load("shared", address, offset + at * dtype.nbytes, dtype, [zero] * vector, None, None)
+    return values
+
+
+def _kept_index(e, t: Tile, plan: ReducePlan, reg: int):
+    """The row-major index of a register's element over the dimensions that are kept (padded)."""
+    at, index = register_coordinates(t.layout, t.domain)[reg], 0
+    for d, n in enumerate(t.domain):
+        if d not in plan.axes:
+            index = index * n + (e.thread_coordinate(t, d) + at[d])
+    return index

@@ -1,0 +1,253 @@
+"""The names of reductions, with NumPy's semantics: sum, prod, mean, max, min, any, all, argmax, argmin, and reduce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin, method
+from ..ir.graph import Const, Operand, Value
+from ..types import DType, Region, Scalar, Tile, bool_, dtype_of, float32, int32, uint32
+from . import creation, elementwise as ew, math as elementary
+from .combine import Combine, Known, trace
+from .reduce import reduce_, reduced_shape
+from .shape import broadcast, checked_axis, product, reshape_, transpose_
+
+
+def checked_axes(g: Builder, axis, rank: int) -> tuple[int, ...]:
+    """The axes to reduce, in order: an int, a tuple of them, or None for all."""
+    if axis is None:
+        return tuple(range(rank))
+    axes = tuple(checked_axis(g, a, rank) for a in (axis if isinstance(axis, tuple) else (axis,)))
+    if len(set(axes)) != len(axes):
+        raise g.error(f"an axis is named twice: {axis}")
+    return tuple(sorted(axes))
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """The dtype of a sum: that of the elements, but ints keep at least 32 bits and bools count."""
+    if dtype.is_float or dtype.bits >= 32:
+        return dtype
+    return uint32 if dtype.kind == "uint" else int32
+
+
+def wide(dtype: DType) -> DType:
+    """The dtype in which a sum of `dtype` is accumulated: 8- and 16-bit floats in float32, rounded once at the end."""
+    return float32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
+    """The tile to reduce and its axes; a scalar has none."""
+    from .language import number
+    t = number(g, x)
+    if isinstance(t, Tile):
+        warn_if_ragged(g, x, what)
+        return x, checked_axes(g, axis, len(t.shape))
+    return g.operand(x), checked_axes(g, axis, 0)
+
+
+def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Operand:
+    """`x` cast to `dtype` and reduced by a known operation."""
+    from .language import converted
+    x, t = converted(g, x, dtype), type_of(x)
+    if not axes:
+        return x
+    combine = Known(name, dtype)
+    if product(t.shape[a] for a in axes) == 0:
+        if name in ("max", "min"):
+            raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
+        shape = reduced_shape(t.shape, axes, keepdims)
+        empty = Const(0.0 if name == "sum" and dtype.is_float else combine.identity[0], dtype)
+        return g.call(creation.splat, empty, shape=shape) if shape else g.call(creation.constant, empty)
+    (result,) = g.call(reduce_, x, axes=axes, keepdims=keepdims, combine=combine, name=name)
+    return result
+
+
+def _accumulated(g: Builder, name: str, x, axis, keepdims: bool, dtype) -> Operand:
+    from .language import converted
+    x, axes = _operand(g, x, axis, name)
+    target = sum_dtype(type_of(x).dtype) if dtype is None else dtype_of(dtype)
+    return converted(g, reduced(g, name, x, axes, keepdims, wide(target)), target)
+
+
+def sum_(g: Builder, x, axis=None, keepdims=False, dtype=None):
+    """The sum along `axis`: an int, a tuple of them, or None for all of them (a scalar, the same in every thread).
+
+    8- and 16-bit floats are accumulated in float32 and rounded once; ints keep at least 32 bits and wrap; `dtype`
+    accumulates in (and returns) another. The order of the additions is fixed by the layout: halves of a thread's
+    registers, then lanes, then warps.
+    """
+    return _accumulated(g, "sum", x, axis, keepdims, dtype)
+
+
+def prod(g: Builder, x, axis=None, keepdims=False, dtype=None):
+    """The product along `axis`, with the dtypes of `sum`."""
+    return _accumulated(g, "prod", x, axis, keepdims, dtype)
+
+
+def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
+    """The mean along `axis`: the sum, divided once. Ints and bools give float32."""
+    from .language import converted
+    x, axes = _operand(g, x, axis, "mean")
+    t = type_of(x)
+    target = dtype_of(dtype) if dtype is not None else t.dtype if t.dtype.is_float else float32
+    if not target.is_float:
+        raise g.error(f"a mean is a float, not {target}")
+    total = reduced(g, "sum", x, axes, keepdims, wide(target))
+    count = product(t.shape[a] for a in axes) if axes else 1
+    s = type_of(total)
+    divisor = Const(float(count), s.dtype)
+    divided = g.call(ew.div, total, divisor if isinstance(s, Scalar) else g.call(creation.splat, divisor, shape=s.shape))
+    return converted(g, divided, target)
+
+
+def _extreme(name: str, word: str):
+    def call(g: Builder, x, axis=None, keepdims=False):
+        x, axes = _operand(g, x, axis, name)
+        dtype = type_of(x).dtype
+        from .language import converted
+        return converted(g, reduced(g, name, x, axes, keepdims, float32 if dtype.is_float and dtype.bits == 8 else dtype), dtype)
+    call.__name__ = name + "_"
+    call.__doc__ = f"The {word} element along `axis` (an int, a tuple, or None for all); NaN if any element is."
+    return call
+
+
+max_, min_ = _extreme("max", "largest"), _extreme("min", "smallest")
+
+
+def _truth(name: str, which: str, word: str):
+    def call(g: Builder, x, axis=None, keepdims=False):
+        x, axes = _operand(g, x, axis, name)
+        return reduced(g, which, x, axes, keepdims, bool_)
+    call.__name__ = name + "_"
+    call.__doc__ = f"Whether {word} along `axis` is not 0, as a bool."
+    return call
+
+
+any_, all_ = _truth("any", "or", "any element"), _truth("all", "and", "every element")
+
+
+# -- places ----------------------------------------------------------------------------------------------------------------
+
+def _place(name: str, which: str, word: str):
+    def call(g: Builder, x, axis=None, keepdims=False):
+        x, axes = _operand(g, x, axis, name)
+        return place(g, name, which, x, axes if axis is None else (_single(g, name, axis, x),), keepdims)
+    call.__name__ = name
+    call.__doc__ = (f"The index of the {word} element along `axis`, int32; of the first of equals, or of the first NaN. "
+                    "With ``axis=None`` the index is into the elements in row-major order.")
+    return call
+
+
+def _single(g: Builder, name: str, axis, x: Operand) -> int:
+    t = type_of(x)
+    if isinstance(axis, tuple):
+        raise g.error(f"{name} takes one axis, or None for all")
+    return checked_axis(g, axis, len(t.shape) if isinstance(t, Tile) else 0)
+
+
+def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], keepdims: bool) -> Operand:
+    """The least index of an element that equals the extreme (or is NaN): two reductions."""
+    t = type_of(x)
+    if not axes:
+        return g.call(creation.constant, Const(0, int32))
+    if product(t.shape[a] for a in axes) == 0:
+        raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
+    if t.dtype.is_float and t.dtype.bits == 8:
+        x = g.call(ew.cast, x, dtype=float32)
+    extreme = g.call(broadcast, reduced(g, which, x, axes, True, type_of(x).dtype), shape=t.shape)
+    hit = g.call(ew.eq, x, extreme)
+    if t.dtype.is_float:
+        hit = g.call(ew.bit_or, hit, g.call(elementary.isnan, x))
+    none = g.call(creation.splat, Const(2**31 - 1, int32), shape=t.shape)
+    return reduced(g, "min", g.call(ew.select, hit, flat_index(g, t.shape, axes), none), axes, keepdims, int32)
+
+
+def flat_index(g: Builder, shape: tuple[int, ...], axes: tuple[int, ...]) -> Value:
+    """An int32 tile of `shape` with each element's row-major index over `axes`."""
+    total, weight = None, 1
+    for a in reversed(axes):
+        ramp = g.call(creation.iota, start=0, stop=shape[a], axis=0)
+        if len(shape) > 1:
+            ramp = g.call(reshape_, ramp, shape=tuple(n if d == a else 1 for d, n in enumerate(shape)))
+        if ramp.type.shape != shape:
+            ramp = g.call(broadcast, ramp, shape=shape)
+        if weight != 1:
+            ramp = g.call(ew.mul, ramp, g.call(creation.splat, Const(weight, int32), shape=shape))
+        total = ramp if total is None else g.call(ew.add, ramp, total)
+        weight *= shape[a]
+    return total
+
+
+argmax, argmin = _place("argmax", "max", "largest"), _place("argmin", "min", "smallest")
+
+
+# -- a function of one's own -----------------------------------------------------------------------------------------------
+
+def reduce(g: Builder, x, axis, combine, keepdims=False):
+    """`x` reduced along `axis` by `combine`, a @tile.jit helper of two scalars (or a function such as tile.maximum).
+
+    A tuple of tiles is reduced together: `combine` then takes two tuples of scalars and returns one, and so does
+    `reduce`. `combine` is associative and commutative; the order in which it is applied is not specified.
+    """
+    xs = x if isinstance(x, tuple) else (x,)
+    if not xs:
+        raise g.error("reduce takes a tile, or a tuple of tiles")
+    for item in xs:
+        if not isinstance(type_of(item), Tile):
+            raise g.error(f"reduce takes tiles, not {describe(item)}")
+        if item.type.shape != xs[0].type.shape:
+            raise g.error(f"tiles that are reduced together have one shape, not {list(xs[0].type.shape)} and {list(item.type.shape)}")
+        warn_if_ragged(g, item, "reduce")
+    shape = xs[0].type.shape
+    axes = checked_axes(g, axis, len(shape))
+    traced: Combine = trace(g, combine, tuple(item.type.dtype for item in xs), isinstance(x, tuple), "reduce")
+    if axes and product(shape[a] for a in axes) == 0:
+        raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
+    results = g.call(reduce_, *xs, axes=axes, keepdims=keepdims, combine=traced, name="reduce") if axes else xs
+    return results if isinstance(x, tuple) else results[0]
+
+
+# -- ragged loads ----------------------------------------------------------------------------------------------------------
+
+def warn_if_ragged(g: Builder, x: Value, what: str) -> None:
+    """Warn when elements out of bounds, which read as 0 for want of an explicit `other`, take part in a reduction."""
+    loads, seen, queue = g.state.get("implicit_other", ()), set(), [x]
+    while queue:
+        value = queue.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        call = g.definitions.get(value)
+        if value in loads and call.args[2] is None and _ragged(g, call.args[0]):
+            g.warn(f"{what} over a load that may reach out of bounds of {g.definitions[call.args[0]].args[0].name}: what lies "
+                   "there counts as 0; say what it counts as, as in tile.load(..., other=0)")
+            return
+        if call is not None and ("element" in call.op.rules or call.op in (ew.cast, reshape_, transpose_, broadcast)):
+            queue += [a for a in call.args if isinstance(type_of(a), Tile)]
+
+
+def _ragged(g: Builder, source: Value) -> bool:
+    """Whether a region may lie partly out of bounds: a box that does not tile its buffer, for all that is known."""
+    t = source.type
+    if not isinstance(t, Region) or t.scope != "global":
+        return False
+    return any(not _tiles(g, t, d, start) for d, start in enumerate(g.definitions[source].args[1:]) if d in t.kept)
+
+
+def _tiles(g: Builder, t: Region, d: int, start) -> bool:
+    size, extent = t.buffer.shape[d], t.extents[d]
+    terms = g.linear(start)
+    if set(terms) <= {None} and isinstance(size, int):
+        return 0 <= terms.get(None, 0) and terms.get(None, 0) + extent <= size
+    if any(c % extent for c in terms.values()):
+        return False
+    return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
+
+
+BUILTINS: dict[str, Any] = {f.__name__.rstrip("_"): builtin(f) for f in (
+    sum_, prod, mean, max_, min_, any_, all_, argmax, argmin, reduce)}
+
+for _name, _builtin in BUILTINS.items():
+    if _name != "reduce":
+        method(Tile, name=_name)(_builtin.function)
