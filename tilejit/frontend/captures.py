@@ -31,7 +31,7 @@ class Capture:
                 value = getattr(value, name)
         except (KeyError, AttributeError):
             return None
-        return token(value)
+        return token(_python_number(value))
 
 
 def source_of(x: Any) -> Source | None:
@@ -44,6 +44,12 @@ def of_tilejit(x: Any) -> bool:
     """Whether a module, class, function or object is part of this package."""
     name = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None) or type(x).__module__
     return name == "tilejit" or str(name).startswith("tilejit.")
+
+
+def _python_number(x: Any) -> Any:
+    """A NumPy number as Python's; anything else as it is."""
+    is_scalar = hasattr(x, "item") and hasattr(x, "dtype") and getattr(x, "shape", None) == () and not hasattr(x, "__setitem__")
+    return x.item() if is_scalar else x
 
 
 def token(x: Any) -> Any:
@@ -71,8 +77,7 @@ def token(x: Any) -> Any:
 
 def checked(name: str, x: Any) -> Any:
     """`x` as a kernel may use it: a NumPy number becomes a Python one. CompilationError for what may change unseen."""
-    if hasattr(x, "item") and hasattr(x, "dtype") and getattr(x, "shape", None) == () and not hasattr(x, "__setitem__"):
-        return x.item()
+    x = _python_number(x)
     if token(x) is not None:
         return x
     if hasattr(x, "__array_interface__") or hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):

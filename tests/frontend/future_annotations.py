@@ -1,0 +1,12 @@
+"""A kernel whose annotations are strings, and one without annotations of constants."""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+SCALE = 3
+
+
+@tile.jit
+def scaled(y, BLOCK: tile.constexpr, other: "int" = SCALE):
+    tile.store(y[0:BLOCK], tile.full((BLOCK,), SCALE * 1.0))

@@ -1,0 +1,92 @@
+"""Hidden variables of constructs: control flow carries them as it carries names."""
+
+import tilejit as tile
+from graphs import body, error, expect
+from tilejit.ir.builtin import MEMBERS, builtin
+from tilejit.ops import language
+
+
+class Counter:
+    """A construct with a cursor."""
+
+    def __init__(self, number: int):
+        self.key = ("count", number)
+
+
+@builtin
+def counter(g):
+    """A new counter."""
+    made = g.state.setdefault("counters", [])
+    made.append(None)
+    return Counter(len(made))
+
+
+def _next(g, counter):
+    held = g.cells.setdefault(counter.key, 0)
+    g.cells[counter.key] = held + 1 if isinstance(held, int) else language.binary(g, "+", held, 1)
+    return held
+
+
+MEMBERS[Counter, "next"] = (_next, True)
+
+
+@tile.jit
+def advance(c):
+    c.next()
+
+
+def test_a_cursor_is_carried_through_loops_branches_and_helpers():
+    def kernel(y, n):
+        c = counter()
+        c.next()
+        for i in range(n):
+            if i > 3:
+                advance(c)
+        tile.store(y[c.next()], 1.0)
+
+    expect(kernel, """
+        for %i in range(0, %n, 1) carry %count: int32@grid = 1
+          %gt = gt(%i, 3) : bool@grid
+          if %gt
+            %add = add(%count, 1) : int32@grid
+            yield %add
+          else
+            yield %count
+          -> %count.1: int32@grid
+          yield %count.1
+        -> %count.2
+        %add.1 = add(%count.2, 1) : int32@grid
+        %region = region(%y, %count.2, extents=(1,), kept=()) : region [] of global float32[64]:(1)
+        store(%region, 1.0, none, each_thread=False)
+        """)
+
+
+def test_a_cursor_first_used_in_a_loop_starts_before_it():
+    def kernel(y, n):
+        c = counter()
+        for i in range(n):
+            for j in range(n):
+                tile.store(y[c.next()], 1.0)
+
+    assert "carry %count: int32@grid = 0" in body(kernel)
+
+
+def test_a_cursor_without_control_flow_is_a_constant():
+    def kernel(y):
+        c = counter()
+        for i in tile.static_range(3):
+            c.next()
+        tile.store(y[c.next()], 1.0)
+
+    assert "region(%y, 3," in body(kernel)
+
+
+def test_a_cursor_moved_in_a_scope_is_unknown_outside():
+    def kernel(y, n):
+        c = counter()
+        with tile.warp(0):
+            for i in range(n):
+                c.next()
+        c.next()
+
+    assert error(kernel).startswith("a cursor of this construct was moved inside an execution scope")

@@ -1,0 +1,299 @@
+"""Expressions, calls and simple statements; syntax that kernels do not have, and what to write instead."""
+
+import math
+
+import pytest
+import tilejit as tile
+from graphs import body, built, error, expect, marked
+from tilejit.frontend import Source
+
+
+def stored(expression: str, **constants) -> str:
+    """What a kernel that stores `expression` stores."""
+    source = Source.from_text(f"def kernel(x, y, n{''.join(', ' + c for c in constants)}):\n    tile.store(y[0], {expression})\n", globals())
+    return body(source, **constants).rsplit("store(%region, ", 1)[1].split(",")[0]
+
+
+@pytest.mark.parametrize("expression, value", [
+    ("7 // 2 + 2 ** 3 - -1", "12.0"),
+    ("min(3, 1, 2) + max((4, 5)) + abs(-2)", "8.0"),
+    ("len((1, 2, 3)) + sum((1, 2)) + int(2.7) + round(2.4)", "10.0"),
+    ("(1, 2, 3)[1] + (1, 2, 3)[-1] + (1, 2, 3)[1:][0]", "7.0"),
+    ("math.sqrt(16) + math.floor(2.5)", "6.0"),
+    ("tile.cdiv(10, 4)", "3.0"),
+    ("1.0 if 3 in (1, 2) or 'a' == 'a' else 2.0", "1.0"),
+    ("1.0 if isinstance(3, int) and not isinstance(n, int) and n is not None else 2.0", "1.0"),
+    ("len(tuple(range(3))) + len(range(2, 7))", "8.0"),
+    ("x.shape[0]", "64.0"),
+    ("len(x)", "64.0"),
+    ("1.0 if x.dtype == tile.float32 else 2.0", "1.0"),
+    ("1.0 if f'{2 + 3:03d}{1!r}' == '0051' else 2.0", "1.0"),
+    ("sum((*(1, 2), *range(3, 5)))", "10.0"),
+    ("(k := 3) + k", "6.0"),
+    ("all((1, 2)) + any((0, 0))", "1.0"),
+    ("1.0 if BLOCK % 8 == 0 else 2.0", "1.0"),
+])
+def test_constants_are_folded_as_python_does(expression, value):
+    assert stored(expression, **({"BLOCK": 16} if "BLOCK" in expression else {})) == value
+
+
+def test_operators_on_run_time_values_are_the_languages():
+    def kernel(y, n):
+        tile.store(y[0], min(n, 3) + abs(-n) + max(1, n, 2))
+
+    text = body(kernel)
+    assert "minimum(%n, 3)" in text and "abs(" in text and text.count("maximum(") == 2
+
+
+def test_calling_a_dtype_casts():
+    def kernel(y, n):
+        a = tile.float16(n)
+        b: tile.int64 = 3.7
+        tile.store(y[0], a + tile.float32(tile.load(y[0:1])[0]) + b + float(n))
+
+    text = body(kernel)
+    assert "cast(%n, dtype=float16)" in text and "3.0" in text
+
+
+def test_an_explicit_cast_is_not_weak():
+    def kernel(y, n):
+        tile.store(y[0], tile.float16(1) + tile.float32(n))
+
+    assert "cast(%n, dtype=float32) : float32@grid" in str(built(kernel).graph) and "add(1.0, %cast) : float32@grid" in body(kernel)
+
+
+def test_tuples_pack_and_unpack():
+    def kernel(y, n):
+        a, (b, *c), d = 1.0, (2, 3, 4), n
+        c, a = (*c, d), a + b
+        tile.store(y[c[1]], a)
+
+    assert "region(%y, 4," in body(kernel) and "store(%region, 3.0," in body(kernel)
+
+
+def test_unpacking_counts():
+    def kernel(y):
+        a, b = 1, 2, 3
+
+    def scalar(y, n):
+        a, b = n
+
+    assert error(kernel).startswith("2 names for a tuple of 3")
+    assert error(scalar).startswith("a scalar int32 cannot be unpacked; only tuples can")
+
+
+def test_errors_of_python_on_constants_have_a_place():
+    def kernel(y):
+        a = 1 // 0  # noqa: F841
+
+    text = error(kernel)
+    assert text.startswith("ZeroDivisionError: ") and marked(text) == "1 // 0"
+    assert error(Source.from_text("def kernel(y):\n    a = (1, 2)[5]\n")).startswith("IndexError: tuple index out of range")
+    assert error(Source.from_text("def kernel(y):\n    a = 2 ** 100000\n")).startswith("2 ** 100000 is a number of thousands of digits")
+    assert error(Source.from_text("def kernel(y):\n    a = len(1, 2)\n")).startswith("len(x): too many positional arguments")
+
+
+# -- helpers ---------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def scaled(v, by=2, *, SHIFT: tile.constexpr = 0):
+    """A helper with a default and a constant."""
+    return v * by + SHIFT
+
+
+@tile.jit
+def first_over(x, n, limit):
+    for i in range(n):
+        v = tile.load(x[i])
+        if v > limit:
+            return v, i
+    return 0.0, -1
+
+
+@tile.jit
+def endless(v):
+    return around(v)
+
+
+@tile.jit
+def around(v):
+    return endless(v)
+
+
+@tile.jit
+def sometimes(v):
+    if v > 3:
+        return v
+
+
+@tile.jit
+def misused(v):
+    return v + tile.nothing
+
+
+def plain(v):
+    return v
+
+
+def test_helpers_are_walked_in_place():
+    def kernel(y, n):
+        tile.store(y[0], scaled(n, SHIFT=3) + scaled(1.0, 3))
+
+    assert "mul(%n, 2)" in body(kernel)
+    assert "3.0" in body(kernel)
+
+
+def test_a_helper_returns_from_its_loops():
+    def kernel(x, y, n):
+        v, i = first_over(x, n, 2.0)
+        tile.store(y[i], v)
+
+    text = body(kernel)
+    assert "while carry %index: int32@cta = 0, %return: bool@cta = False, %result: float32@cta = 0.0" in text
+    assert text.count("store(") == 1
+
+
+def test_helpers_do_not_recurse():
+    def kernel(y):
+        endless(1)
+
+    text = error(kernel)
+    assert text.startswith("endless calls itself; kernels have no recursion, write a loop")
+    assert text.count("called from") == 2
+
+
+def test_a_constant_parameter_takes_a_constant():
+    def kernel(y, n):
+        scaled(1.0, SHIFT=n)
+
+    assert error(kernel).startswith("SHIFT of scaled is a tile.constexpr, and a scalar int32 is known at run time only")
+
+
+def test_the_arguments_of_a_helper_are_checked():
+    def kernel(y, n):
+        scaled(1.0, bye=n)
+
+    assert error(kernel).startswith("scaled(v, by=2, *, SHIFT=0): got an unexpected keyword argument 'bye'")
+
+
+def test_a_helper_returns_on_every_way_or_on_none():
+    def kernel(y, n):
+        tile.store(y[0], sometimes(n))
+
+    assert error(kernel).startswith("sometimes returns a value on one way and none on another")
+
+
+def test_an_error_in_a_helper_shows_the_calls():
+    def kernel(y):
+        tile.store(y[0], misused(1.0))
+
+    text = error(kernel)
+    assert "in misused\n    return v + tile.nothing\n               ^^^^^^^^^^^^\n  called from" in text
+    assert "in kernel\n    tile.store(y[0], misused(1.0))\n                     ^^^^^^^^^^^^" in text
+
+
+def test_plain_functions_are_not_called():
+    def kernel(y):
+        plain(1)
+
+    def printing(y, n):
+        print(n)
+
+    assert error(kernel).startswith("plain is a plain Python function; decorate it with @tile.jit to call it in a kernel")
+    assert error(printing).startswith("print what the kernel computes with tile.device_print(...)")
+
+
+def test_math_is_for_constants():
+    def kernel(y, n):
+        math.sqrt(n)
+
+    assert error(kernel).startswith("math.sqrt is computed while compiling, and a scalar int32 is known at run time only; use tile.sqrt")
+
+
+def test_a_kernel_returns_nothing():
+    def kernel(y):
+        return 1
+
+    assert error(kernel).startswith("a kernel returns nothing; write to an array argument with tile.store")
+
+
+# -- assertions ------------------------------------------------------------------------------------------------------------
+
+def test_assert_is_judged_while_compiling_or_becomes_a_device_assert():
+    def runtime(y, n):
+        assert n > 0, "n is positive"
+
+    def constant(y, BLOCK: tile.constexpr):
+        assert BLOCK % 16 == 0, "BLOCK is a multiple of 16"
+
+    expect(runtime, """
+        %gt = gt(%n, 0) : bool@grid
+        assert(%gt, message='n is positive')
+        """)
+    built(constant, BLOCK=32)
+    assert error(constant, BLOCK=8).startswith("assertion failed: BLOCK is a multiple of 16")
+
+
+def test_the_message_of_an_assert_is_a_plain_string():
+    def kernel(y, n):
+        assert n > 0, f"n is {n}"
+
+    assert error(kernel).startswith("the message of an assert is a plain string, not an f-string")
+
+
+def test_static_assert_and_static_print(capsys):
+    def kernel(x, y, n, BLOCK: tile.constexpr):
+        tile.static_print("block", BLOCK, (x, n))
+        tile.static_assert(BLOCK > 8, "a large block")
+
+    built(kernel, BLOCK=16)
+    assert capsys.readouterr().out == "block 16 (global float32[64]:(1), int32*@grid)\n"
+    assert error(kernel, BLOCK=8).startswith("static assertion failed: a large block")
+    assert capsys.readouterr().out.startswith("block 8")
+
+
+def test_static_assert_needs_a_constant():
+    def kernel(y, n):
+        tile.static_assert(n > 3)
+
+    assert error(kernel).startswith("static_assert judges while compiling, and a scalar bool is known at run time only; use tile.device_assert")
+
+
+# -- what to write instead -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("code, words", [
+    ("a = [1, 2]", "a list is not a value of a kernel; write a tuple"),
+    ("a = {1: 2}", "a dict is not a value of a kernel"),
+    ("a = {1, 2}", "a set is not a value of a kernel"),
+    ("a = tuple(i for i in range(3))", "generator expressions are not supported"),
+    ("a = [i for i in range(3)]", "comprehensions are not supported"),
+    ("f = lambda v: v", "a lambda cannot be made in a kernel; define a helper under @tile.jit outside it"),
+    ("def f(v): return v", "a function cannot be defined in a kernel; define the helper outside it, under @tile.jit"),
+    ("class A: pass", "a class cannot be defined in a kernel"),
+    ("try: pass\n    except ValueError: pass", "a kernel has no exceptions"),
+    ("raise ValueError", "a kernel has no exceptions"),
+    ("import os", "import modules outside the kernel"),
+    ("global g", "a kernel cannot assign globals"),
+    ("yield 1", "a kernel cannot yield"),
+    ("del n", "names cannot be deleted in a kernel"),
+    ("y[0] = 1.0", "memory is written with tile.store(x[...], value), not by assigning to x[...]"),
+    ("y[0] += 1.0", "memory is written with tile.store(x[...], value), not by assigning to x[...]"),
+    ("t = tile.load(x[0:8])\n    t[0] = 1.0", "a register tile cannot be changed in place; make another with tile.where"),
+    ("y.shape = 3", "attributes cannot be assigned in a kernel"),
+    ("t = (1, 2)\n    a = t[n]", "a tuple is indexed with compile-time numbers"),
+    ("a = n in (1, 2)", "`in` looks in compile-time tuples and ranges"),
+    ("a: tile.float32", "an annotation alone assigns nothing"),
+    ("a: tile.constexpr = n", "a tile.constexpr is known while compiling"),
+    ("match n:\n        case 1: pass", "`match` is not supported; write if/elif/else"),
+    ("a = f'{n}'", "an f-string shows what is known while compiling, and a scalar int32 is not"),
+    ("a = tile.full(**{})", "** arguments are not supported"),
+    ("a = x + 1", "load it first"),
+    ("tile.store(y[0])", "missing a required argument: 'value'"),
+    ("a = n.nothing", "a scalar int32 has no attribute 'nothing'"),
+    ("a = sum(tile.load(x[0:8]))", "the sum of a tile is tile.sum(x)"),
+    ("a = max(tile.load(x[0:8]))", "the maximum of one tile is tile.max(x)"),
+    ("with open('f'): pass", "open is not part of the language and cannot be called in a kernel"),
+    ("a = 1" + " + 1" * 2000, "the code nests too deeply"),
+])
+def test_what_kernels_do_not_have(code, words):
+    assert words in error(Source.from_text(f"def kernel(x, y, n):\n    {code}\n", {"tile": tile}))

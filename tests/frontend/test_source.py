@@ -1,0 +1,217 @@
+"""Where a kernel's text comes from, its parameters, and what it takes from the code around it."""
+
+import linecache
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from textwrap import dedent
+from typing import NamedTuple
+
+import future_annotations
+import numpy as np
+import pytest
+import tilejit as tile
+from graphs import body, built, error, marked
+from tilejit.errors import CompilationError
+from tilejit.frontend import Source
+
+SIZE = 16
+TABLE = [1, 2]
+ARRAY = np.zeros(3)
+COUNT = np.int64(5)
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+@dataclass(frozen=True)
+class Config:
+    block: int = 16
+
+
+CONFIG = Config()
+
+
+class Knobs:
+    block = 8
+
+
+def test_parameters_annotated_constexpr_are_constants():
+    def kernel(x, BLOCK: tile.constexpr, n: tile.int32, flag: tile.constexpr = True): ...
+
+    params = Source.of(kernel).params
+    assert [(p.name, p.constexpr) for p in params] == [("x", False), ("BLOCK", True), ("n", False), ("flag", True)]
+    assert params[2].annotation is tile.int32 and params[3].default is True
+
+
+def test_annotations_may_be_strings():
+    source = future_annotations.scaled.source
+    assert [p.constexpr for p in source.params] == [False, True, False]
+    assert source.params[2].default == 3
+
+
+def test_parameters_are_named_one_by_one():
+    def kernel(x, *rest): ...
+
+    with pytest.raises(CompilationError, match=r"a kernel's parameters are named one by one; `\*rest` is not supported"):
+        Source.of(kernel).params
+
+
+def test_places_are_those_of_the_file():
+    def kernel(y):
+        tile.store(y[0], é_missing)  # a column after a wide character: 漢
+
+    text = error(kernel)
+    line = kernel.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line}:26, in kernel" in text and marked(text) == "é_missing"
+
+
+def test_a_method_text_with_lines_at_the_margin_is_parsed():
+    def kernel(y):
+        """A docstring
+with a line at the margin."""
+        tile.store(y[0], 1.0)
+
+    assert "store" in body(kernel)
+
+
+def test_a_lambda_is_no_kernel():
+    with pytest.raises(CompilationError, match="a lambda cannot be a kernel; write a def"):
+        Source.of(lambda x: None)
+
+
+def test_a_function_without_source_says_how_to_give_it():
+    namespace = {"tile": tile}
+    exec("def kernel(y): tile.store(y[0], 1.0)", namespace)
+    with pytest.raises(CompilationError, match=r"the source of kernel cannot be read .* tile.jit\(source="):
+        Source.of(namespace["kernel"])
+
+
+def test_a_notebook_cell_is_found():
+    text = "def kernel(y):\n    tile.store(y[0], missing)\n"
+    linecache.cache["<ipython-input-1>"] = (len(text), None, text.splitlines(True), "<ipython-input-1>")
+    namespace = {"tile": tile}
+    exec(compile(text, "<ipython-input-1>", "exec"), namespace)
+    assert "<ipython-input-1>:2:22, in kernel" in error(namespace["kernel"])
+
+
+def test_a_file_that_changed_since_its_import_is_noticed(tmp_path):
+    path = tmp_path / "changing.py"
+    path.write_text("import tilejit as tile\ndef kernel(y): tile.store(y[0], 1.0)\n")
+    code = dedent(f"""
+        import sys; sys.path.insert(0, {str(tmp_path)!r})
+        import changing, pathlib
+        pathlib.Path(changing.__file__).write_text("x = 1\\ndef other(y): pass\\n")
+        from tilejit.frontend import Source
+        try:
+            Source.of(changing.kernel)
+        except Exception as error:
+            print(error)
+        """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "it has changed since it was imported" in done.stdout, done.stderr
+
+
+def test_a_kernel_may_be_given_as_text():
+    source = Source.from_text("@tile.jit\ndef kernel(y, k=2 * SIZE):\n    tile.store(y[0], k)\n", {"tile": tile, "SIZE": 4})
+    assert source.name == "kernel" and source.params[1].default == 8
+    assert "store(%region, 8.0," in body(source)
+
+
+def test_text_that_is_not_one_function_is_refused():
+    with pytest.raises(CompilationError, match="the text must define one function, and defines 0"):
+        Source.from_text("x = 1")
+    with pytest.raises(CompilationError, match="the text is not Python"):
+        Source.from_text("def f(:")
+
+
+def test_the_fingerprint_is_that_of_the_text():
+    one = Source.from_text("def kernel(y):\n    pass\n")
+    same = Source.from_text("\n\ndef kernel(y):\n    pass\n")
+    other = Source.from_text("def kernel(y):\n    return\n")
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+
+
+# -- values of the code around it ------------------------------------------------------------------------------------------
+
+def captured(kernel) -> dict:
+    return {".".join(c.path): c for c in built(kernel).captured}
+
+
+def test_globals_closures_and_attributes_of_modules_are_recorded_by_value():
+    width = 3
+
+    def kernel(y):
+        tile.store(y[width], SIZE + math.pi + COUNT + CONFIG.block + Knobs.block)
+
+    found = captured(kernel)
+    assert set(found) == {"tile", "width", "SIZE", "math", "math.pi", "COUNT", "CONFIG", "CONFIG.block", "Knobs", "Knobs.block"}
+    assert all(c.current() == c.token for c in found.values())
+
+
+def test_a_changed_value_is_noticed(monkeypatch):
+    def kernel(y):
+        tile.store(y[0], SIZE + Knobs.block)
+
+    found = captured(kernel)
+    monkeypatch.setitem(globals(), "SIZE", 17)
+    monkeypatch.setattr(Knobs, "block", 9)
+    assert found["SIZE"].current() != found["SIZE"].token
+    assert found["Knobs.block"].current() != found["Knobs.block"].token
+
+
+def test_a_changed_helper_is_noticed(monkeypatch):
+    def kernel(y):
+        tile.store(y[0], halved(1.0))
+
+    found = captured(kernel)["halved"]
+    monkeypatch.setitem(globals(), "halved", tile.jit(source="def halved(x):\n    return x / 2.5\n"))
+    assert found.current() != found.token
+
+
+@tile.jit
+def halved(x):
+    return x / 2
+
+
+@pytest.mark.parametrize("name, words", [
+    ("TABLE", "TABLE is a list, which could change without the kernel noticing; make it a tuple, or pass what the kernel needs"),
+    ("ARRAY", "ARRAY is an array of the code around the kernel; pass it as an argument of the kernel"),
+    ("sys.path", "sys.path is a list, which could change"),
+    ("sys.stdout", "which a kernel cannot read from the code around it; pass it as a tile.constexpr argument"),
+])
+def test_what_may_change_unseen_cannot_be_read(name, words):
+    source = Source.from_text(f"def kernel(y):\n    value = {name}\n", globals())
+    assert words in error(source)
+
+
+def test_records_of_the_users_are_aggregates():
+    def kernel(y, n):
+        pair = Pair(n, second=(1.0, Config(4)))
+        tile.store(y[pair.first], pair.second[0] + pair.second[1].block)
+
+    assert "store(%region, 5.0," in body(kernel)
+
+
+def test_a_name_that_does_not_exist_suggests_one():
+    def kernel(y):
+        block = 3
+        tile.store(y[blok], 1.0)
+
+    def attribute(y):
+        tile.stor(y[0], 1.0)
+
+    text = error(kernel)
+    assert text.startswith("the name 'blok' is not defined (did you mean 'block'?)") and marked(text) == "blok"
+    assert error(attribute).startswith("tile has no attribute 'stor' (did you mean 'store'?)")
+
+
+def test_a_name_read_before_it_is_assigned():
+    def kernel(y):
+        tile.store(y[0], SIZE)
+        SIZE = 3  # noqa: F841 - makes the name local, as in Python
+
+    assert error(kernel).startswith("SIZE is read before it is assigned")
