@@ -48,6 +48,7 @@ class Chunk:
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
+        self.barrier_counts: dict[int, int] = {}  # number of the first -> how many
         self.places: dict = {}
         self.locs: list[Loc | None] = []
         self._lines: dict[int, int] = {}

@@ -168,8 +168,8 @@ class Engines:
         if valid is not None:
             count = np.where(valid, count, 0)
         keep = None if active is None else np.asarray(active)
-        if self.active is not None:
-            keep = self.active[:, :, None] if keep is None else keep & self.active[:, :, None]
+        if self._active is not None:
+            keep = self._active[:, :, None] if keep is None else keep & self._active[:, :, None]
         source = np.asarray(src_offsets) + np.asarray(src.base).reshape(-1, 1, 1)
         shape = np.broadcast_shapes(to.shape, source.shape, count.shape, () if keep is None else keep.shape)
         spread = lambda x: np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
@@ -238,7 +238,7 @@ class Engines:
 
     def cp_async_arrive(self, barrier: SimBarrier, noinc: bool = False) -> None:
         """``cp.async.mbarrier.arrive``: each thread arrives when its copies so far have landed."""
-        threads = self.threads if self.active is None else int(self.active.sum(axis=1).max())
+        threads = self.threads if self._active is None else int(self._active.sum(axis=1).max())
         for world, rank, number, _ in self._each(barrier):
             b = world.barriers[rank, number]
             if not noinc:

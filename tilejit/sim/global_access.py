@@ -68,7 +68,7 @@ class GlobalAccess:
 
     def _region_boxes(self, buffer: SimBuffer, region: SimRegion):
         t = region.type
-        if self.active is not None or not t.kept or region.buffer is not buffer:
+        if self._active is not None or not t.kept or region.buffer is not buffer:
             return None
         if any(s.shape[1] > 1 for s in region.starts):
             return None
@@ -131,8 +131,8 @@ class GlobalAccess:
         if isinstance(index, np.ndarray) and index.ndim == 2:
             index = index.reshape(-1, *(1,) * (max((np.ndim(c) for c in coords), default=2) - 1))
         keep = None if mask is None else np.asarray(mask)
-        if self.active is not None:
-            keep = self.active if keep is None else keep & self.active
+        if self._active is not None:
+            keep = self._active if keep is None else keep & self._active
         outside = None
         for c, size, stride in zip(coords, buffer.shape, buffer.strides):
             c = np.asarray(c)

@@ -45,9 +45,14 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
     # -- where am I ------------------------------------------------------------------------------------------------------
 
     @property
-    def active(self) -> np.ndarray | None:
+    def _active(self) -> np.ndarray | None:
         """The threads that take part, (B or 1, T); None when all do."""
         return self.fiber.frames[-1].active
+
+    @property
+    def active(self) -> np.ndarray:
+        """The threads that take part, (B or 1, T)."""
+        return np.ones((1, self.threads), bool) if self._active is None else self._active
 
     @cached_property
     def ctas(self) -> np.ndarray:
@@ -104,9 +109,9 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
     @property
     def active_atoms(self) -> np.ndarray:
         """The atoms of the threads that take part in some CTA."""
-        if self.active is None:
+        if self._active is None:
             return self.atoms
-        return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self.active.any(axis=0))])
+        return np.unique(self.sim.atom_of[self.low + np.flatnonzero(self._active.any(axis=0))])
 
     # -- worlds ------------------------------------------------------------------------------------------------------------
 
@@ -140,6 +145,11 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
     def cases(self, *values: Any) -> Iterator[tuple[np.ndarray | None, tuple]]:
         """Group the CTAs by the values of (B or 1, 1) integers: (positions or None for all, one int for each)."""
         columns = [np.asarray(v).reshape(-1) if v is not None else None for v in values]
+        if self._active is not None:
+            alive = np.broadcast_to(self._active.any(axis=1), (self.batch,))
+            if not alive.all():
+                yield from self._cases_alive(columns, np.flatnonzero(alive))
+                return
         varying = [c for c in columns if c is not None and len(c) > 1 and (c != c[0]).any()]
         if not varying:
             yield None, tuple(None if c is None else int(c[0]) for c in columns)
@@ -150,6 +160,15 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         for k in range(group.max() + 1):
             positions = np.flatnonzero(group == k)
             yield positions, tuple(None if c is None else int(c[0] if len(c) == 1 else c[positions[0]]) for c in columns)
+
+    def _cases_alive(self, columns: list, alive: np.ndarray) -> Iterator[tuple[np.ndarray, tuple]]:
+        """`cases` among the CTAs where some thread is active."""
+        groups: dict[tuple, list[int]] = {}
+        for row in alive:
+            key = tuple(None if c is None else int(c[0] if len(c) == 1 else c[row]) for c in columns)
+            groups.setdefault(key, []).append(int(row))
+        for key, rows in groups.items():
+            yield np.array(rows), key
 
     # -- findings ------------------------------------------------------------------------------------------------------------
 
@@ -170,6 +189,11 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         ids = self.ctas[:1] if ctas is None else np.asarray(ctas)
         self.report.add(Finding(kind, loc.line if loc else 0, message, loc, tuple(int(t) for t in threads),
                                 tuple(int(c) for c in ids[:8]), bytes, other))
+
+    def assertion(self, message: str, failed: np.ndarray) -> None:
+        """Report that what the kernel asserts or promises does not hold, where `failed` (B or 1,)."""
+        failed = np.asarray(failed).reshape(-1)
+        self.finding("assertion", message, ctas=self.ctas[failed] if failed.size > 1 else None)
 
     # -- values ----------------------------------------------------------------------------------------------------------------
 
@@ -202,9 +226,21 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         return SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), numbers(fields.global_dim), strides,
                             tuple(fields.box), tuple(fields.element_strides), **optional)
 
-    def mbarrier_at(self, barrier: SimBarrier, index: Any) -> SimBarrier:
-        """One of several barriers."""
-        return barrier.at(np.asarray(index).reshape(-1, 1))
+    def barrier_at(self, barrier: SimBarrier, index: Any, rank: Any = None) -> SimBarrier:
+        """One of several barriers, of this CTA or of CTA `rank` of the cluster."""
+        index = np.asarray(index)[:, :1].astype(np.int64)
+        n = self.sim.barrier_counts.get(barrier.first, 1)
+        if ((index < 0) | (index >= n)).any():
+            self.finding("out-of-bounds", f"barrier {int(index.flat[0])} of {n} is named")
+            index = np.clip(index, 0, n - 1)
+        barrier = barrier.at(index)
+        if rank is None:
+            return barrier
+        rank = np.asarray(rank)[:, :1].astype(np.int64)
+        if ((rank < 0) | (rank >= self.cluster_size)).any():
+            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} of a cluster of {self.cluster_size} is named")
+            rank = np.clip(rank, 0, self.cluster_size - 1)
+        return barrier.of_peer(rank)
 
     def owners(self, tile: Tile) -> np.ndarray | None:
         """For each element of a tile the thread of the scope that holds it (its first replica); None without a layout."""
@@ -253,7 +289,7 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         shape = (self.batch, self.threads)
         place = (self.rows[:, None], np.arange(self.low, self.high)[None], np.broadcast_to(at, shape))
         keep = np.ones(shape, bool)
-        for m in (mask, self.active):
+        for m in (mask, self._active):
             keep = keep if m is None else keep & m
         if values is None:
             return np.where(keep, data[place], other)

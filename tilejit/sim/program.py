@@ -82,9 +82,8 @@ class Program:
         """The code of a block of `node` (None for the kernel's own)."""
         key = id(block)
         if key not in self._code:
-            # The test of a while loop and its body share the carried values, so only the body lets them die.
-            inputs = () if node is None or isinstance(node, While) else _inputs(node)
-            self._code[key] = Code(block, inputs)
+            # Carried values live on: threads that have left a loop keep theirs while others go round.
+            self._code[key] = Code(block, (node.index,) if isinstance(node, For) else ())
         return self._code[key]
 
     def scope_reads(self, scope: Scope) -> tuple[Value, ...]:

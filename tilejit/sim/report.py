@@ -10,7 +10,7 @@ from ..errors import Loc, SimulationError
 KINDS = (
     "race", "missing-wait", "missing-proxy-fence", "uninitialized-read", "out-of-bounds", "misaligned", "deadlock",
     "barrier-phase", "barrier-lifecycle", "transaction-count", "descriptor", "wgmma-order", "tmem",
-    "divergent-collective",
+    "divergent-collective", "assertion",
 )
 
 

@@ -110,7 +110,7 @@ class SharedAccess:
 
     def _place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
         key = None
-        if isinstance(region, SimRegion) and mask is None and self.active is None and np.ndim(buffer.base) == 0:
+        if isinstance(region, SimRegion) and mask is None and self._active is None and np.ndim(buffer.base) == 0:
             if all(s.size == 1 for s in region.starts) and extra in ((), region.type.shape):
                 key = (region.type, buffer.base, tuple(int(s.flat[0]) for s in region.starts), itemsize)
                 if key in self.sim.places:
@@ -128,8 +128,8 @@ class SharedAccess:
 
     def _compute_place(self, buffer: SimBuffer, coords, mask, itemsize: int, extra: tuple[int, ...]) -> Place:
         keep = None if mask is None else np.asarray(mask)
-        if self.active is not None:
-            keep = self.active if keep is None else keep & self.active
+        if self._active is not None:
+            keep = self._active if keep is None else keep & self._active
         wrong = None
         clipped = []
         for c, size in zip(coords, buffer.shape):

@@ -29,7 +29,7 @@ class Synchronisation:
 
     def _divergent(self, what: str) -> bool:
         """Report a collective that only some threads of the scope reach."""
-        active = self.active
+        active = self._active
         if active is None or active.all():
             return False
         idle = int(np.argmin(active.all(axis=0))) + self.low
@@ -97,6 +97,9 @@ class Synchronisation:
         for world, _ in self.worlds():
             world.clocks.fence(self.rank, self.active_atoms)
 
+    def fence_mbarrier_init(self) -> None:
+        """Make initialised mbarriers visible to other CTAs and the async proxy (here they are from the start)."""
+
     def threadfence(self, scope: str = "gpu") -> None:
         """Order the threads' accesses for other CTAs (atomics and barriers carry that order on)."""
 
@@ -108,10 +111,11 @@ class Synchronisation:
         first = self.sim.barrier_numbers.setdefault(value, self.sim.next_barrier)
         if first == self.sim.next_barrier:
             self.sim.next_barrier += n
+        self.sim.barrier_counts[first] = n
         for world, _ in self.worlds():
             for i, count in enumerate(counts):
                 self._init(world, self.rank, first + i, int(count))
-        return SimBarrier(value.type, first, np.zeros((1, 1), np.int64))
+        return SimBarrier(value.type, first)
 
     def _init(self, world: World, rank: int, number: int, count: int) -> None:
         if not 1 <= count < 1 << 20:
@@ -154,8 +158,8 @@ class Synchronisation:
     def arrive(self, barrier: SimBarrier, n: Any = 1) -> None:
         """Arrive once for the scope (in a partial scope once for each active thread), `n` arrivals each."""
         n = np.asarray(n).reshape(-1, 1)
-        if self.active is not None:
-            n = n * self.active.sum(axis=1, keepdims=True)
+        if self._active is not None:
+            n = n * self._active.sum(axis=1, keepdims=True)
         for world, rank, number, (count,) in self._each(barrier, n):
             if count:
                 clock = world.clocks.release(self.rank, self.active_atoms)
@@ -258,7 +262,7 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
     for _, b in _barriers(m, barrier):
         if b is not None and not b.passed(int(parity.flat[0])):
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
-            name = f"mbarrier {index}" if barrier.type.__class__.__name__ == "Barrier" and barrier.type.n > 1 or index else "the mbarrier"
+            name = f"mbarrier {index}" if m.sim.barrier_counts.get(barrier.first, 1) > 1 else "the mbarrier"
             where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
             return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which misses {b.missing()}"
     return "waits for an mbarrier"

@@ -1,0 +1,5 @@
+"""Failures inside the shared helpers show both sides of their comparisons."""
+
+import pytest
+
+pytest.register_assert_rewrite("faulty")

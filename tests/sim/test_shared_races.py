@@ -1,0 +1,198 @@
+"""Ordinary shared memory: barriers between threads, scopes beside each other, bytes that nobody wrote."""
+
+import numpy as np
+import tilejit as tile
+from faulty import check
+
+X = np.arange(256, dtype=np.float32)
+Y = np.zeros_like(X)
+
+
+@tile.jit
+def unsynced_shift(x, y):
+    s = tile.alloc((256,), x.dtype)
+    tile.store(s, tile.load(x[0:256]))
+    tile.store(y[0:255], tile.load(s[1:256]))  # finds: race
+
+
+@tile.jit
+def synced_shift(x, y):
+    s = tile.alloc((256,), x.dtype)
+    tile.store(s, tile.load(x[0:256]))
+    tile.sync()
+    tile.store(y[0:255], tile.load(s[1:256]))
+
+
+def test_a_read_of_what_another_thread_wrote_needs_a_barrier():
+    """Neighbouring elements belong to other threads."""
+    check(unsynced_shift, (2,), X, Y)
+    check(synced_shift, (1,), X, Y, result=1, expected=np.append(X[1:], 0))
+
+
+@tile.jit
+def loop_without_second_barrier(x, y):
+    s = tile.alloc((256,), x.dtype)
+    for i in range(3):
+        tile.store(s, tile.load(x[0:256]) + i)
+        tile.sync()
+        tile.store(y[i, 0:255], tile.load(s[1:256]))  # finds: race
+
+
+@tile.jit
+def loop_with_second_barrier(x, y):
+    s = tile.alloc((256,), x.dtype)
+    for i in range(3):
+        tile.store(s, tile.load(x[0:256]) + i)
+        tile.sync()
+        tile.store(y[i, 0:255], tile.load(s[1:256]))
+        tile.sync()
+
+
+def test_a_buffer_is_written_again_only_after_a_second_barrier():
+    """Write after read across a loop's trips."""
+    y = np.zeros((3, 256), np.float32)
+    check(loop_without_second_barrier, (1,), X, y)
+    check(loop_with_second_barrier, (1,), X, y)
+
+
+@tile.jit
+def two_warps(x, y):
+    s = tile.alloc((32,), x.dtype)
+    with tile.warp(0):
+        tile.store(s, tile.load(x[0:32]))
+    with tile.warp(1):
+        tile.store(y[0:32], tile.load(s))  # finds: race
+
+
+@tile.jit
+def two_warps_synced(x, y):
+    s = tile.alloc((32,), x.dtype)
+    with tile.warp(0):
+        tile.store(s, tile.load(x[0:32]))
+    tile.sync()
+    with tile.warp(1):
+        tile.store(y[0:32], tile.load(s))
+
+
+def test_scopes_beside_each_other_are_not_ordered():
+    """Leaving a scope synchronises nothing, whatever order the machine runs them in."""
+    check(two_warps, (1,), X, Y)
+    check(two_warps_synced, (1,), X, Y)
+
+
+@tile.jit
+def through_a_barrier(x, y):
+    s = tile.alloc((32,), x.dtype)
+    bar = tile.mbarrier()
+    with tile.warp(0):
+        tile.store(s, tile.load(x[0:32]))
+        bar.arrive()
+    with tile.warp(1):
+        bar.wait(phase=0)
+        tile.store(y[0:32], tile.load(s))
+
+
+@tile.jit
+def written_after_arrival(x, y):
+    s = tile.alloc((32,), x.dtype)
+    bar = tile.mbarrier()
+    with tile.warp(0):
+        bar.arrive()
+        tile.store(s, tile.load(x[0:32]))
+    with tile.warp(1):
+        bar.wait(phase=0)
+        tile.store(y[0:32], tile.load(s))  # finds: race
+
+
+def test_an_mbarrier_orders_what_came_before_the_arrival():
+    """Arrivals release, waits acquire; what follows the arrival is not covered."""
+    check(through_a_barrier, (1,), X, Y)
+    check(written_after_arrival, (1,), X, Y)
+
+
+@tile.jit
+def never_written(y):
+    s = tile.alloc((32,), tile.float32)
+    tile.store(y[0:32], tile.load(s))  # finds: uninitialized-read
+
+
+def test_a_read_of_bytes_that_nobody_wrote():
+    """Shared memory starts without values."""
+    check(never_written, (1,), Y)
+
+
+@tile.jit
+def overlapping_slices(x, y):
+    s = tile.alloc((64,), x.dtype)
+    with tile.warp(0):
+        tile.store(s[0:33], tile.load(x[0:33]))
+    with tile.warp(1):
+        tile.store(s[32:64], tile.load(x[32:64]) + 1)  # finds: race
+    tile.sync()
+    tile.store(y[0:64], tile.load(s))
+
+
+@tile.jit
+def disjoint_slices(x, y):
+    s = tile.alloc((64,), x.dtype)
+    with tile.warp(0):
+        tile.store(s[0:32], tile.load(x[0:32]))
+    with tile.warp(1):
+        tile.store(s[32:64], tile.load(x[32:64]) + 1)
+    tile.sync()
+    tile.store(y[0:64], tile.load(s))
+
+
+def test_slices_that_overlap_by_one_element():
+    """Races are found to the element."""
+    check(overlapping_slices, (1,), X, Y)
+    check(disjoint_slices, (1,), X, Y)
+
+
+@tile.jit
+def bytes_side_by_side(x, y):
+    s = tile.alloc((256,), tile.uint8)
+    tile.store(s, tile.load(x[0:256]))
+    tile.store(y[0:256], tile.load(s))
+
+
+def test_neighbouring_bytes_do_not_race():
+    """A thread's own bytes are its own, at byte granularity."""
+    x = np.arange(256, dtype=np.uint8)
+    check(bytes_side_by_side, (1,), x, np.zeros_like(x), result=1, expected=x)
+
+
+@tile.jit
+def out_of_bounds(x, y, n):
+    s = tile.alloc((64,), x.dtype)
+    tile.store(s, tile.load(x[0:64]))
+    tile.sync()
+    tile.store(y[0:32], tile.load(s[n:n + 32]))  # finds: out-of-bounds
+
+
+def test_shared_memory_has_bounds():
+    """A region that leaves its buffer would read its neighbour."""
+    check(out_of_bounds, (1,), X, Y, 40)
+
+
+@tile.jit
+def one_thread_each(x, y):
+    s = tile.alloc((128,), x.dtype)
+    t = tile.thread_id()
+    tile.store(s[t], tile.load(x[t]))
+    tile.sync()
+    tile.store(y[t], tile.load(s[127 - t]))
+
+
+@tile.jit
+def one_thread_each_unsynced(x, y):
+    s = tile.alloc((128,), x.dtype)
+    t = tile.thread_id()
+    tile.store(s[t], tile.load(x[t]))
+    tile.store(y[t], tile.load(s[127 - t]))  # finds: race
+
+
+def test_scalars_of_each_thread():
+    """Per-thread accesses race like tiles do."""
+    check(one_thread_each, (1,), X, Y, result=1, expected=np.append(X[:128][::-1], np.zeros(128)))
+    check(one_thread_each_unsynced, (1,), X, Y)
