@@ -31,6 +31,26 @@ def test_a_condition_held_by_a_name_means_a_scope_too():
     assert "  warp %mod\n" in body(kernel)
 
 
+def test_a_chain_of_conditions_on_an_id_means_scopes_side_by_side():
+    def kernel(y):
+        if tile.warp_id() == 1:
+            tile.sync()
+        elif tile.warp_id() == 3:
+            tile.store(y[0], 1.0)
+
+    assert [line for line in body(kernel).splitlines() if not line.startswith("    ") and "=" not in line] == ["  warp 1", "  warp 3"]
+
+
+def test_a_chain_that_tests_something_else_is_branches():
+    def kernel(y, n):
+        if tile.warp_id() == 1:
+            tile.store(y[1], 1.0)
+        elif n == 3:
+            tile.store(y[0], 1.0)
+
+    assert "  if %eq\n" in body(kernel)
+
+
 def test_a_condition_with_an_else_branch_is_a_branch():
     def kernel(y):
         if tile.warp_id() == 1:

@@ -13,8 +13,10 @@ from ..types import Scalar, Tile
 from . import joins
 from .joins import Clash, is_runtime
 from .names import RESULT, Entry, Undefined, leaves_early
-from .scopes import absent, describe_scope, meant_by, misfit
-from .walker import Branch, Walker, expression, is_cell, runtime, statement, where
+from .ranges import LoopRange, StaticRange
+from .scopes import ScopeSpec, absent, describe_scope, meant_by, misfit
+from .scoping import run_scope
+from .walker import Branch, Walker, expression, is_callable_of_the_language, is_cell, runtime, statement, where
 
 CHOSEN = "value of the expression"  # the name under which branches hand over an expression's value
 
@@ -24,6 +26,7 @@ def truth(w: Walker, x: Any) -> bool | Value:
     if isinstance(x, joins.Const):
         x = x.value
     if not is_runtime(x):
+        _refuse_as_condition(w, x)
         if isinstance(x, tuple) and runtime(x) or joins.is_record(type(x)):
             raise w.error("a tuple is no condition; compare its elements")
         return bool(x)
@@ -34,6 +37,16 @@ def truth(w: Walker, x: Any) -> bool | Value:
     if not isinstance(t, Scalar):
         raise w.error(f"{describe(x)} is no condition")
     return language.as_condition(w.g, x)
+
+
+def _refuse_as_condition(w: Walker, x: Any) -> None:
+    """Raise for objects that would always count as true."""
+    if isinstance(x, ScopeSpec):
+        raise w.error(f"an execution scope is no condition; write `with tile.{x}:`")
+    if is_callable_of_the_language(x):
+        raise w.error(f"{x.name} is a function, which is no condition; call it, as in {x.name}()")
+    if isinstance(x, (LoopRange, StaticRange)):
+        raise w.error("a range is no condition; a loop over it is written `for i in range(...)`")
 
 
 # -- if ----------------------------------------------------------------------------------------------------------------
@@ -47,16 +60,37 @@ def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
         consumed = leaves_early(taken)
         w.statements(taken + rest if consumed else taken)
         return consumed
-    spec = meant_by(w.g, test) if not node.orelse and not leaves_early(node.body) else None
-    if spec is not None and misfit(w.g, spec) is None:
+    scopes = _scopes_meant(w, node, test)
+    for branch, spec in scopes:
         nobody = absent(w.g, spec)
-        if nobody is not None:
-            w.g.warn(f"this condition never holds: {nobody}")
-            return False
-        from .scoping import run_scope
-        run_scope(w, spec, node.body)
-        return False
-    return _run_time_if(w, node, test, rest)
+        with w.place(branch):
+            if nobody is not None:
+                w.g.warn(f"this condition never holds: {nobody}")
+            else:
+                run_scope(w, spec, branch.body)
+    return False if scopes else _run_time_if(w, node, test, rest)
+
+
+def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, ScopeSpec]]:
+    """The scopes that ``if tile.warp_id() == a: ... elif tile.warp_id() == b: ...`` means; none for other conditions."""
+    found: list[tuple[ast.If, ScopeSpec]] = []
+    while True:
+        spec = meant_by(w.g, test)
+        if spec is None or leaves_early(node.body) or misfit(w.g, spec) is not None:
+            return []
+        found.append((node, spec))
+        firsts = [s.first for _, s in found]
+        if len(found) > 1 and (len({s.kind for _, s in found}) > 1 or len(set(firsts)) < len(firsts)
+                               or not all(isinstance(f, int) for f in firsts)):
+            return []
+        if not node.orelse:
+            return found
+        if len(node.orelse) > 1 or not isinstance(node.orelse[0], ast.If):
+            return []
+        node = node.orelse[0]
+        brought: list[Any] = []
+        w.collect(lambda: brought.append(w.value(node.test)))  # only looked at: the scopes need no condition
+        test = brought[0]
 
 
 def _run_time_if(w: Walker, node: ast.If, test: Value, rest: list[ast.stmt]) -> bool:

@@ -17,7 +17,7 @@ from .captures import of_tilejit
 from .joins import is_runtime
 from .ranges import LoopRange, StaticRange
 from .targets import bind
-from .walker import Walker, expression, runtime
+from .walker import Walker, expression, is_callable_of_the_language, runtime
 
 SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
            ast.LShift: "<<", ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.MatMult: "@",
@@ -151,6 +151,9 @@ def _both(w: Walker, a: Any, b: Any) -> Any:
 
 
 def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
+    for one in (a, b):
+        if is_callable_of_the_language(one) and symbol not in ("is", "is not"):
+            raise w.error(f"{one.name} is a function and cannot be compared; call it, as in {one.name}()")
     if symbol in ("is", "is not"):
         if is_runtime(a) and is_runtime(b):
             raise w.error(f"`{symbol}` compares compile-time objects; write == for values")

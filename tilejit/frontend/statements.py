@@ -9,11 +9,13 @@ from ..ops.pointwise import device_assert
 from ..types import DType, Tile, dtype_of
 from .branches import truth
 from .calls import call
+from .captures import source_of
 from .expressions import SYMBOLS, operator
 from .names import RESULT
+from .scopes import ScopeSpec
 from .targets import bind, refuse_target
 from .source import constexpr
-from .walker import Walker, runtime, statement, where
+from .walker import Walker, is_callable_of_the_language, runtime, statement, where
 
 
 @statement(ast.Pass)
@@ -24,8 +26,13 @@ def pass_(w: Walker, node: ast.Pass) -> None:
 @statement(ast.Expr)
 def expr(w: Walker, node: ast.Expr) -> None:
     """An expression for its effect. Docstrings, and other constants, are comments."""
-    if not isinstance(node.value, ast.Constant):
-        w.expression(node.value)
+    if isinstance(node.value, ast.Constant):
+        return
+    value = w.expression(node.value)
+    if is_callable_of_the_language(value) or source_of(value) is not None:
+        raise w.error(f"{value.name} is not called here; write {value.name}(...)")
+    if isinstance(value, ScopeSpec):
+        raise w.error(f"an execution scope has no effect on its own; write `with tile.{value}:`")
 
 
 # -- assignments ---------------------------------------------------------------------------------------------------------

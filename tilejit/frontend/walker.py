@@ -10,7 +10,9 @@ from typing import Any
 
 from ..errors import CompilationError, Loc, TileError
 from ..ir.builder import Builder, type_of
+from ..ir.builtin import BoundMethod, Builtin
 from ..ir.graph import Node, Operand, Value
+from ..ir.op import Op
 from ..names import nearest
 from ..ops import language
 from ..types import Scalar, Tile, Uniformity
@@ -64,6 +66,11 @@ class Cells(MutableMapping):
 
     def __len__(self):
         return sum(1 for _ in self)
+
+
+def is_callable_of_the_language(x: Any) -> bool:
+    """Whether `x` is an op, a builtin or a method, not called yet."""
+    return isinstance(x, (Op, Builtin, BoundMethod))
 
 
 def is_cell(name: Any) -> bool:
