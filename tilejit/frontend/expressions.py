@@ -7,7 +7,7 @@ import operator as python
 from collections.abc import Callable
 from typing import Any
 
-from ..ir.builder import describe, type_of
+from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Value
 from ..names import nearest
@@ -228,6 +228,3 @@ def _index(w: Walker, node: ast.expr) -> Any:
     if isinstance(node, ast.Tuple):
         return tuple(i for n in node.elts for i in (items(w, [n]) if isinstance(n, ast.Starred) else [_index(w, n)]))
     return w.value(node)
-
-
-__all__ = ["folded", "items", "numbers", "operator", "type_of"]
