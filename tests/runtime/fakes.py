@@ -1,0 +1,157 @@
+"""A driver and a torch that are not there: C functions that write down what they are called with."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import types
+from ctypes import CFUNCTYPE, PYFUNCTYPE, POINTER, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
+
+from tilejit.runtime import dlpack
+from tilejit.runtime.driver import EntryPoints
+from tilejit.runtime.launcher import Launcher, Link
+
+
+def address(function) -> int:
+    return ctypes.cast(function, c_void_p).value
+
+
+@dataclass
+class Launch:
+    """One call of cuLaunchKernelEx."""
+
+    grid: tuple
+    block: tuple
+    shared: int
+    stream: int
+    attributes: list
+    function: int
+    params: list  # each parameter's bytes
+
+
+@dataclass
+class FakeDriver:
+    """Entry points that record. `sizes` are the bytes of each parameter of the kernel under test."""
+
+    sizes: list = field(default_factory=list)
+    code: int = 0             # what the next launches answer
+    encode_code: int = 0      # what encoding answers
+    context: int = 77         # the current one
+    launches: list = field(default_factory=list)
+    encoded: list = field(default_factory=list)
+
+    def __post_init__(self):
+        driver = self
+
+        @CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p)
+        def launch(config, function, params, _extra):
+            *numbers, stream, attributes, count = struct.unpack("<7I4xQQI4x", ctypes.string_at(config, 56))
+            places = (c_uint64 * max(len(driver.sizes), 1)).from_address(params)
+            driver.launches.append(Launch(
+                tuple(numbers[:3]), tuple(numbers[3:6]), numbers[6], stream,
+                [ctypes.string_at(attributes + 72 * i, 72) for i in range(count)], function,
+                [ctypes.string_at(place, size) for place, size in zip(places, driver.sizes)]))
+            return driver.code if driver.context == 77 else 201
+
+        @CFUNCTYPE(c_int, c_void_p, c_int, c_uint32, c_uint64, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int)
+        def encode(into, dtype, rank, base, dims, strides, box, steps, *modes):
+            assert into % 64 == 0
+            fields = (dtype, rank, base, tuple((c_uint64 * rank).from_address(dims)),
+                      tuple((c_uint64 * (rank - 1)).from_address(strides)) if rank > 1 else (),
+                      tuple((c_uint32 * rank).from_address(box)), tuple((c_uint32 * rank).from_address(steps)), modes)
+            driver.encoded.append(fields)
+            ctypes.memset(into, len(driver.encoded), 128)
+            return driver.encode_code
+
+        @CFUNCTYPE(c_int, POINTER(c_uint64))
+        def get_context(into):
+            into[0] = driver.context
+            return 0
+
+        @CFUNCTYPE(c_int, c_void_p)
+        def set_context(value):
+            driver.context = value or 0
+            return 0
+
+        self.functions = launch, encode, get_context, set_context
+        self.points = EntryPoints(address(launch), address(encode), 0, address(get_context), address(set_context))
+
+    def launcher(self, recipe: dict, device=0, **options) -> Launcher:
+        made = Launcher(recipe, 0x1234, Link(device, 77, self.points), **options)
+        self.sizes = [struct.calcsize("<" + form) if form else 128 for form in made.recipe.formats]
+        return made
+
+
+class FakeArray:
+    """An array on a CUDA device that is not there, with ``__cuda_array_interface__``."""
+
+    def __init__(self, pointer, shape, strides=None, typestr="<f4", stream=None, device=0, readonly=False):
+        self.device = types.SimpleNamespace(id=device)
+        self.shape = tuple(shape)
+        self.__cuda_array_interface__ = {"shape": self.shape, "typestr": typestr, "data": (pointer, readonly),
+                                         "strides": strides, "version": 3, "stream": stream}
+
+
+def make_torch():
+    """A module with as much of torch as launching looks at; its tensors hand themselves out through C."""
+    torch = types.ModuleType("torch")
+
+    class Tensor:
+        def __init__(self, pointer, shape, strides, dtype, device=0):
+            self._pointer, self.shape, self._strides = pointer, tuple(shape), tuple(strides)
+            self.dtype, self._device = dtype, device
+            self.is_cuda = device >= 0
+            self._c = (c_int64 * max(len(shape), 1))(*shape), (c_int64 * max(len(shape), 1))(*strides)
+
+        def data_ptr(self):
+            return self._pointer
+
+        def stride(self):
+            return self._strides
+
+        def get_device(self):
+            return self._device
+
+        def is_neg(self):
+            return False
+
+    class Parameter(Tensor):
+        pass
+
+    class Dtype:
+        def __init__(self, name):
+            self.name = name
+
+        def __repr__(self):
+            return f"torch.{self.name}"
+
+    @PYFUNCTYPE(c_int, ctypes.py_object, POINTER(dlpack.DLTensor))
+    def borrow(tensor, into):
+        if tensor._pointer is None:
+            raise_error(ctypes.py_object(RuntimeError), b"this tensor has no memory")
+            return -1
+        code, bits = dlpack.ELEMENT_TYPES[tensor.dtype.name].dlpack
+        result = into[0]
+        result.data, result.byte_offset, result.ndim = tensor._pointer, 0, len(tensor.shape)
+        result.device_type, result.device_id = (2, tensor._device) if tensor._device >= 0 else (1, 0)
+        result.code, result.bits, result.lanes = code, bits, 1
+        result.shape, result.strides = tensor._c
+        return 0
+
+    @PYFUNCTYPE(c_int, c_int, c_int32, POINTER(c_void_p))
+    def stream_of(_kind, _ordinal, into):
+        into[0] = torch.stream
+        return 0
+
+    raise_error = ctypes.pythonapi.PyErr_SetString
+    table = (c_uint64 * 7)(1 | 3 << 32, 0, 0, 0, 0, address(borrow), address(stream_of))
+    Tensor.__dlpack_c_exchange_api__ = dlpack._api.PyCapsule_New(ctypes.addressof(table), b"dlpack_exchange_api", None)
+    torch.keep = table, borrow, stream_of
+    torch.stream = 5
+    torch.Tensor = Tensor
+    torch.nn = types.SimpleNamespace(Parameter=Parameter)
+    torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: torch.stream)
+    for name in ("float32", "float16", "bfloat16", "int32", "int64", "bool", "float8_e4m3fn", "uint8"):
+        setattr(torch, name, Dtype(name))
+    return torch

@@ -1,0 +1,45 @@
+"""Which stream a launch belongs on."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.runtime.fakes import FakeArray, make_torch
+from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import ArrayView, describe
+from tilejit.runtime.streams import choose, current_stream, launch_stream, stream_handle
+
+
+def test_the_stream_of_the_array_interface_is_used():
+    assert current_stream(describe(FakeArray(0, (1,), stream=9))) == 9
+    assert current_stream(describe(FakeArray(0, (1,)))) == 0
+
+
+def test_torch_is_asked_for_its_current_stream(monkeypatch):
+    torch = make_torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    tensor = describe(torch.Tensor(0, (1,), (1,), torch.float32))
+    assert current_stream(tensor) == 5
+    torch.stream = 11
+    assert launch_stream([describe(FakeArray(0, (1,), stream=9)), tensor]) == (11, (9,))
+
+
+def test_the_first_stream_that_is_not_the_default_is_chosen_and_the_others_are_waited_for():
+    assert choose([0, 7, 1, 9, 7]) == (7, (0, 9))
+    assert choose([]) == (0, ())
+    assert choose([1, 0]) == (0, ())
+
+
+def test_host_arrays_have_no_say():
+    assert launch_stream([ArrayView(0, (1,), (1,), "float32", "host", stream=3)]) == (0, ())
+
+
+def test_streams_of_other_libraries_are_accepted():
+    assert stream_handle(None) == 0 and stream_handle(12) == 12
+    assert stream_handle(SimpleNamespace(cuda_stream=4)) == 4                       # torch
+    assert stream_handle(SimpleNamespace(ptr=5)) == 5                               # CuPy
+    assert stream_handle(SimpleNamespace(handle=SimpleNamespace(value=6))) == 6     # numba
+    assert stream_handle(SimpleNamespace(__cuda_stream__=lambda: (0, 7))) == 7      # cuda.core
+    with pytest.raises(LaunchError, match="not a CUDA stream"):
+        stream_handle("fast")

@@ -1,0 +1,272 @@
+"""What any library's array is to a kernel: a pointer, a shape, strides, an element type and a home.
+
+NumPy, torch, CuPy, numba, JAX and anything with ``__cuda_array_interface__`` or ``__dlpack__``; none of them is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass, field
+
+from tilejit.errors import LaunchError
+from tilejit.runtime import dlpack
+from tilejit.runtime.dtypes import ELEMENT_TYPES, numpy_dtype
+
+LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # CUDA's handles for its two default streams; 0 is the legacy one as well
+
+
+@dataclass(slots=True)
+class ArrayView:
+    """An array as a kernel sees it. `strides` are in elements; `device` is "host" or a CUDA ordinal.
+
+    `owner` is the array described; it and `keep` keep the memory alive. `stream` is the CUDA stream on which the data is
+    ready, as the array's protocol says it, or None when it says nothing.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: str | int
+    readonly: bool = False
+    owner: object = field(default=None, repr=False)
+    stream: int | None = None
+    keep: object = field(default=None, repr=False)
+
+    @property
+    def nbytes_per_element(self) -> int:
+        return ELEMENT_TYPES[self.dtype].nbytes
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie row-major without gaps."""
+        return self.size == 0 or all(
+            extent == 1 or stride == step
+            for extent, stride, step in zip(self.shape, self.strides, row_major(self.shape)))
+
+
+    def numpy(self):
+        """A NumPy array over the same memory. LaunchError when it is not on the host."""
+        import numpy
+
+        if isinstance(self.owner, numpy.ndarray):
+            return self.owner
+        if self.device != "host":
+            raise LaunchError(f"the array is on device {self.device}; copy it to the host first")
+        nbytes = self.nbytes_per_element
+        reaches = [stride * (extent - 1) * nbytes for extent, stride in zip(self.shape, self.strides)] if self.size else []
+        low = sum(min(reach, 0) for reach in reaches)
+        span = sum(map(abs, reaches)) + nbytes if self.size else 0
+        memory = (ctypes.c_char * span).from_address(self.pointer + low) if span else b""
+        if span:
+            memory.keep = self
+        array = numpy.ndarray(self.shape, numpy_dtype(self.dtype), memory, -low, [s * nbytes for s in self.strides])
+        if self.readonly:
+            array.flags.writeable = False
+        return array
+
+
+def row_major(shape) -> tuple[int, ...]:
+    """Strides in elements of a row-major array."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def describe(obj) -> ArrayView:
+    """The view of any array. LaunchError says what is wrong with an object that is none, or that kernels cannot take."""
+    describer = _DESCRIBERS.get(type(obj))
+    if describer is None:
+        describer = _describer(obj)
+    return describer(obj)
+
+
+# type -> how it is described. Types of arrays are few and live long.
+_DESCRIBERS: dict[type, object] = {}
+
+
+def _describer(obj):
+    kind = type(obj)
+    if hasattr(kind, "__tilejit_view__"):
+        found = kind.__tilejit_view__
+    elif "torch" in sys.modules and issubclass(kind, sys.modules["torch"].Tensor):
+        found = _describe_torch
+    elif "numpy" in sys.modules and issubclass(kind, sys.modules["numpy"].ndarray):
+        found = _describe_numpy
+    else:
+        found = _describe_by_protocol
+    if len(_DESCRIBERS) < 256:
+        _DESCRIBERS[kind] = found
+    return found
+
+
+# -- NumPy -----------------------------------------------------------------------------------------------------------
+
+_numpy_names: dict = {}  # NumPy dtype -> element type's name
+
+
+def numpy_name(dtype) -> str:
+    """The element type's name of a NumPy dtype. LaunchError for what kernels do not take."""
+    name = _numpy_names.get(dtype)
+    if name is None:
+        name = dtype.name
+        if name not in ELEMENT_TYPES:
+            raise LaunchError(f"the array's dtype {dtype} is not an element type that a kernel can take; there are "
+                              + ", ".join(ELEMENT_TYPES))
+        if not dtype.isnative:
+            raise LaunchError(f"the array's dtype {dtype.str} has the other byte order; use array.astype({name!r})")
+        _numpy_names[dtype] = name
+    return name
+
+
+def _describe_numpy(array) -> ArrayView:
+    interface = array.__array_interface__
+    name = numpy_name(array.dtype)
+    pointer, readonly = interface["data"]
+    strides = _element_strides(array.shape, array.strides, array.itemsize)
+    return ArrayView(pointer, array.shape, strides, name, "host", readonly, array)
+
+
+def _element_strides(shape, strides, itemsize: int) -> tuple[int, ...]:
+    """Strides in elements from strides in bytes (None: row-major)."""
+    if strides is None:
+        return row_major(shape)
+    for axis, (extent, stride) in enumerate(zip(shape, strides)):
+        if stride % itemsize:
+            if extent <= 1:  # never stepped along
+                return _element_strides(shape, [0 if n <= 1 else s for n, s in zip(shape, strides)], itemsize)
+            raise LaunchError(f"the stride of axis {axis} is {stride} bytes, not a multiple of the {itemsize} bytes of an "
+                              "element (a field of a structured array?); pass a copy of the array")
+    return tuple(stride // itemsize for stride in strides)
+
+
+# -- torch -----------------------------------------------------------------------------------------------------------
+
+_torch_names: dict = {}  # torch dtype -> element type's name
+
+
+def _torch_name(dtype) -> str:
+    name = _torch_names.get(dtype)
+    if name is None:
+        name = str(dtype).removeprefix("torch.")
+        if name not in ELEMENT_TYPES:
+            raise LaunchError(f"{dtype} is not an element type that a kernel can take; there are {', '.join(ELEMENT_TYPES)}")
+        _torch_names[dtype] = name
+    return name
+
+
+def _describe_torch(tensor) -> ArrayView:
+    name = _torch_name(tensor.dtype)
+    ordinal = tensor.get_device() if tensor.is_cuda else -1
+    if ordinal < 0 and tensor.device.type != "cpu":
+        raise LaunchError(f"the tensor lives on {tensor.device}; kernels run on NVIDIA GPUs, or on host arrays in the simulator")
+    try:
+        pointer, strides = tensor.data_ptr(), tensor.stride()
+    except RuntimeError as error:
+        raise LaunchError(f"the tensor has no memory to point at ({type(tensor).__name__}, {tensor.layout}): {error}") from None
+    if tensor.is_neg():
+        raise LaunchError("the tensor is a lazily negated view; use tensor.resolve_neg()")
+    return ArrayView(pointer, tuple(tensor.shape), tuple(strides), name, "host" if ordinal < 0 else ordinal, False, tensor)
+
+
+# -- protocols -------------------------------------------------------------------------------------------------------
+
+def _describe_by_protocol(obj) -> ArrayView:
+    try:
+        interface = getattr(obj, "__cuda_array_interface__", None)
+    except Exception as error:  # some libraries raise for dtypes the interface cannot name; DLPack may
+        if not hasattr(obj, "__dlpack__"):
+            raise LaunchError(f"{type(obj).__name__}.__cuda_array_interface__ failed: {error}") from None
+        interface = None
+    if isinstance(interface, dict):
+        view = _from_cuda_interface(obj, interface)
+        if view is not None:
+            return view
+    if hasattr(obj, "__dlpack__"):
+        return _from_dlpack(obj)
+    if hasattr(obj, "__array_interface__") or hasattr(obj, "__array__"):
+        import numpy
+
+        return _describe_numpy(numpy.asarray(obj))
+    raise LaunchError(f"{type(obj).__name__} is not an array: it has neither __cuda_array_interface__ nor __dlpack__, "
+                      "and is no NumPy array; wrap it with numpy.asarray or tile.to_device")
+
+
+def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
+    """None where the interface cannot name the element type and DLPack can."""
+    if interface.get("mask") is not None:
+        raise LaunchError(f"the {type(obj).__name__} is masked; kernels take plain arrays")
+    name = _interface_dtype(obj, interface["typestr"])
+    if name is None:
+        if hasattr(obj, "__dlpack__"):
+            return None
+        raise LaunchError(f"typestr {interface['typestr']!r} of {type(obj).__name__} is not an element type that a kernel can take")
+    pointer, readonly = interface["data"]
+    shape = tuple(interface["shape"])
+    stream = interface.get("stream")
+    if stream == 0:
+        raise LaunchError("stream 0 is ambiguous in __cuda_array_interface__: 1 is the legacy default stream, 2 the per-thread one")
+    strides = _element_strides(shape, interface.get("strides"), ELEMENT_TYPES[name].nbytes)
+    pointer = int(pointer or 0)
+    return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly), obj, stream)
+
+
+def _interface_dtype(obj, typestr: str) -> str | None:
+    """NumPy's name of a typestr; types NumPy does not know are spelled V1 and V2, then the object's dtype tells."""
+    if typestr[:1] == ">":
+        raise LaunchError(f"typestr {typestr!r} of {type(obj).__name__} has the other byte order")
+    kind, size = typestr[1:2], typestr[2:]
+    if kind in "iufb":
+        name = "bool" if kind == "b" else {"i": "int", "u": "uint", "f": "float"}[kind] + str(8 * int(size))
+    else:
+        dtype = getattr(obj, "dtype", None)
+        name = getattr(dtype, "name", None) or str(dtype)
+    return name if name in ELEMENT_TYPES and ELEMENT_TYPES[name].nbytes == int(size) else None
+
+
+def _pointer_device(obj, pointer: int) -> int:
+    """The ordinal of the device an interface's array is on, which the interface does not say."""
+    device = getattr(obj, "device", None)
+    for attribute in ("id", "index", "ordinal"):
+        ordinal = getattr(device, attribute, None)
+        if isinstance(ordinal, int):
+            return ordinal
+    if isinstance(device, int):
+        return device
+    if hasattr(obj, "__dlpack_device__"):
+        return int(obj.__dlpack_device__()[1])
+    from tilejit.runtime import driver
+
+    return driver.device_of_pointer(pointer)
+
+
+def _from_dlpack(obj) -> ArrayView:
+    device_type, device_id = obj.__dlpack_device__() if hasattr(obj, "__dlpack_device__") else (dlpack.CPU, 0)
+    device = dlpack.device_of(int(device_type), device_id)
+    options = {} if device == "host" else {"stream": LEGACY_STREAM}
+    try:
+        try:
+            capsule = obj.__dlpack__(max_version=(1, 0), **options)
+        except TypeError:  # from before DLPack 1.0
+            capsule = obj.__dlpack__(**options)
+    except LaunchError:
+        raise
+    except Exception as error:
+        raise LaunchError(f"{type(obj).__name__}.__dlpack__ failed: {error}") from None
+    tensor, readonly = dlpack.read_capsule(capsule)
+    shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else row_major(shape)
+    readonly = readonly or type(obj).__module__.partition(".")[0] in ("jax", "jaxlib")  # immutable, whatever they export
+    return ArrayView((tensor.data or 0) + tensor.byte_offset, shape, strides, dlpack.dtype_name(tensor), device, readonly,
+                     obj, None if device == "host" else LEGACY_STREAM, capsule)

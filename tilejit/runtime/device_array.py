@@ -1,0 +1,172 @@
+"""Arrays in a GPU's memory for programs without torch or CuPy: `to_device`, `empty`, slicing, and back by `.numpy()`."""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+from tilejit.errors import LaunchError
+from tilejit.runtime import dlpack, driver
+from tilejit.runtime.arrays import ArrayView, describe, numpy_name, row_major
+from tilejit.runtime.dtypes import element_type, numpy_dtype
+
+
+class Memory:
+    """Device memory that is freed when nothing refers to it any more."""
+
+    __slots__ = ("address", "nbytes", "device", "__weakref__")
+
+    def __init__(self, nbytes: int, device: int):
+        self.address = driver.allocate(nbytes, device) if nbytes else 0
+        self.nbytes = nbytes
+        self.device = device
+        if nbytes:
+            weakref.finalize(self, driver.free, self.address, device).atexit = False
+
+
+class DeviceArray:
+    """An array on a CUDA device. Slicing gives views; `strides` are in elements, `pointer` is a device address."""
+
+    __slots__ = ("pointer", "shape", "strides", "dtype", "device", "_memory", "__weakref__")
+
+    def __init__(self, pointer: int, shape, strides, dtype, device: int, memory):
+        self.pointer = pointer
+        self.shape = tuple(shape)
+        self.strides = tuple(strides)
+        self.dtype = dtype  # NumPy's
+        self.device = device
+        self._memory = memory
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype.name}, device={self.device})"
+
+    def __tilejit_view__(self) -> ArrayView:
+        return ArrayView(self.pointer, self.shape, self.strides, numpy_name(self.dtype), self.device, False, self)
+
+    def __getitem__(self, index) -> "DeviceArray":
+        """A view of part of the array: ints, slices and Ellipsis."""
+        index = index if isinstance(index, tuple) else (index,)
+        if any(part is Ellipsis for part in index):
+            at = next(i for i, part in enumerate(index) if part is Ellipsis)
+            index = index[:at] + (slice(None),) * (self.ndim - len(index) + 1) + index[at + 1:]
+        if len(index) > self.ndim:
+            raise IndexError(f"{len(index)} indices for an array of {self.ndim} dimensions")
+        offset, shape, strides = 0, [], []
+        for axis, (extent, stride) in enumerate(zip(self.shape, self.strides)):
+            part = index[axis] if axis < len(index) else slice(None)
+            if isinstance(part, slice):
+                start, stop, step = part.indices(extent)
+                count = len(range(start, stop, step))
+                offset += start * stride if count else 0
+                shape.append(count)
+                strides.append(stride * step)
+                continue
+            position = part.__index__()
+            if not -extent <= position < extent:
+                raise IndexError(f"index {position} is out of bounds for axis {axis} with extent {extent}")
+            offset += position % extent * stride
+        return DeviceArray(self.pointer + offset * self.dtype.itemsize, shape, strides, self.dtype, self.device, self._memory)
+
+    @property
+    def T(self) -> "DeviceArray":
+        """The view with its axes reversed."""
+        return DeviceArray(self.pointer, self.shape[::-1], self.strides[::-1], self.dtype, self.device, self._memory)
+
+    def reshape(self, *shape) -> "DeviceArray":
+        """A view of a row-major array with other extents; one of them may be -1."""
+        shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if not describe(self).contiguous:
+            raise LaunchError("only a row-major array without gaps can be reshaped")
+        if -1 in shape:
+            rest = math.prod(n for n in shape if n != -1)
+            shape = tuple(self.size // max(rest, 1) if n == -1 else n for n in shape)
+        if math.prod(shape) != self.size:
+            raise LaunchError(f"an array of {self.size} elements has no shape {shape}")
+        return DeviceArray(self.pointer, shape, row_major(shape), self.dtype, self.device, self._memory)
+
+    def numpy(self):
+        """A copy on the host, after the work issued so far has finished."""
+        import numpy
+
+        if self.size == 0:
+            return numpy.empty(self.shape, self.dtype)
+        nbytes = self.dtype.itemsize
+        reaches = [stride * (extent - 1) for extent, stride in zip(self.shape, self.strides)]
+        low = sum(min(reach, 0) for reach in reaches)
+        flat = numpy.empty(sum(map(abs, reaches)) + 1, self.dtype)
+        driver.synchronize(self.device)
+        driver.copy_to_host(flat.ctypes.data, self.pointer + low * nbytes, flat.nbytes, self.device)
+        steps = [stride * nbytes for stride in self.strides]
+        return numpy.ndarray(self.shape, self.dtype, flat, -low * nbytes, steps).copy()
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("a DeviceArray is copied to the host by its .numpy()")
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        if self.dtype.kind not in "biuf":
+            raise AttributeError(f"__cuda_array_interface__ has no name for {self.dtype.name}; use DLPack")
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False), "version": 3,
+                "strides": tuple(stride * self.dtype.itemsize for stride in self.strides), "stream": 1}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.device
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """A DLPack capsule over the same memory."""
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError("a DeviceArray is exported on its own device only")
+        if copy:
+            raise BufferError("a DeviceArray is exported without a copy only")
+        if stream not in (None, -1, 1):
+            driver.wait_stream(stream, 0, self.device)
+        versioned = max_version is not None and tuple(max_version) >= (1, 0)
+        return dlpack.make_capsule(self, self.pointer, self.shape, self.strides, self.dtype.name,
+                                   self.__dlpack_device__(), versioned)
+
+
+def empty(shape, dtype="float32", device: int = 0) -> DeviceArray:
+    """A new row-major array on the device, with any contents."""
+    shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    if any(n < 0 for n in shape):
+        raise LaunchError(f"the shape {shape} has a negative extent")
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    nbytes = element_type(name).nbytes * math.prod(shape)
+    memory = Memory(nbytes, device)
+    return DeviceArray(memory.address, shape, row_major(shape), numpy_dtype(name), device, memory)
+
+
+def to_device(array, device: int = 0) -> DeviceArray:
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, or nested lists) on the device."""
+    import numpy
+
+    if isinstance(array, (list, tuple, int, float, bool)):
+        array = numpy.asarray(array)
+        array = array.astype("float32") if array.dtype == numpy.float64 else array
+    view = describe(array)
+    if view.device != "host":
+        if view.device == device and isinstance(array, DeviceArray):
+            return array
+        raise LaunchError(f"the array is on device {view.device} already")
+    host = numpy.ascontiguousarray(view.numpy()).reshape(view.shape)
+    result = empty(view.shape, view.dtype, device)
+    if host.nbytes:
+        driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, device)
+    return result

@@ -1,0 +1,87 @@
+"""Element types as the outside names them: NumPy, DLPack, `__cuda_array_interface__`, tensor maps, kernel parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilejit.errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """`dlpack` is (type code, bits); `tensor_map` the value of CUtensorMapDataType that moves its bits, or None;
+    `pack` the format with which `struct` writes one as a kernel parameter, or "" (written as bits)."""
+
+    name: str
+    nbytes: int
+    dlpack: tuple[int, int]
+    tensor_map: int | None
+    pack: str
+
+
+#           name             bytes  DLPack    map   struct
+_ROWS = (
+    ("bool",                 1, (6, 8),       0,    "?"),
+    ("int8",                 1, (0, 8),       0,    "b"),
+    ("int16",                2, (0, 16),      1,    "h"),
+    ("int32",                4, (0, 32),      3,    "i"),
+    ("int64",                8, (0, 64),      5,    "q"),
+    ("uint8",                1, (1, 8),       0,    "B"),
+    ("uint16",               2, (1, 16),      1,    "H"),
+    ("uint32",               4, (1, 32),      2,    "I"),
+    ("uint64",               8, (1, 64),      4,    "Q"),
+    ("float16",              2, (2, 16),      6,    "e"),
+    ("float32",              4, (2, 32),      7,    "f"),
+    ("float64",              8, (2, 64),      8,    "d"),
+    ("bfloat16",             2, (4, 16),      9,    ""),
+    ("float8_e3m4",          1, (7, 8),       0,    ""),
+    ("float8_e4m3",          1, (8, 8),       0,    ""),
+    ("float8_e4m3b11fnuz",   1, (9, 8),       0,    ""),
+    ("float8_e4m3fn",        1, (10, 8),      0,    ""),
+    ("float8_e4m3fnuz",      1, (11, 8),      0,    ""),
+    ("float8_e5m2",          1, (12, 8),      0,    ""),
+    ("float8_e5m2fnuz",      1, (13, 8),      0,    ""),
+    ("float8_e8m0fnu",       1, (14, 8),      0,    ""),
+)
+
+ELEMENT_TYPES = {row[0]: ElementType(*row) for row in _ROWS}
+BY_DLPACK = {row[2]: row[0] for row in _ROWS}
+
+# What a tensor map may be told besides: the bits move as these, and a load rounds or flushes.
+TENSOR_MAP_ONLY = {"float32_ftz": (10, 4), "tfloat32": (11, 4), "tfloat32_ftz": (12, 4)}
+
+
+def element_type(name: str) -> ElementType:
+    """The element type called `name`. LaunchError when there is none."""
+    found = ELEMENT_TYPES.get(name)
+    if found is None:
+        raise LaunchError(f"{name} is not an element type that a kernel can take; there are {', '.join(ELEMENT_TYPES)}")
+    return found
+
+
+@lru_cache(maxsize=None)
+def numpy_dtype(name: str):
+    """The NumPy dtype (ml_dtypes' where NumPy has none) called `name`."""
+    import numpy
+
+    element_type(name)
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))
+
+
+def scalar_bytes(value, dtype: str) -> bytes:
+    """`value` as the `dtype` bytes of a kernel parameter. LaunchError when it is out of range."""
+    import struct
+
+    element = element_type(dtype)
+    try:
+        if element.pack:
+            return struct.pack("<" + element.pack, value)
+        return numpy_dtype(dtype).type(value).tobytes()
+    except (struct.error, OverflowError) as error:
+        raise LaunchError(f"{value!r} does not fit in {dtype}: {error}") from None

@@ -1,0 +1,176 @@
+"""Facts about a call's arguments, and the integers computed from them, as expressions that several readers share.
+
+A fact is what compiling asks about arguments and a launch guards: ``["size_multiple", 0, 1, 64]``. An expression is an
+int, ``["ptr", i]``, ``["size", i, d]``, ``["stride", i, d]`` (elements), ``["scalar", i]`` or an operation on
+expressions: add, sub, mul, floordiv, mod, min, max, abs, eq, le, and, or. Here they are evaluated and printed as Python;
+`native` prints them as LLVM IR. `i` counts the call's runtime arguments.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.dtypes import element_type
+
+INT32_LIMIT = 2 ** 31
+
+OPERATIONS = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
+    "mod": operator.mod, "min": min, "max": max, "abs": abs,
+    "eq": operator.eq, "le": operator.le,
+    "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b),
+}
+_PYTHON = {"add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "floordiv": "({} // {})", "mod": "({} % {})",
+           "min": "min({}, {})", "max": "max({}, {})", "abs": "abs({})", "eq": "({} == {})", "le": "({} <= {})",
+           "and": "({} and {})", "or": "({} or {})"}
+LEAVES = ("ptr", "size", "stride", "scalar")
+
+
+# -- what each fact means --------------------------------------------------------------------------------------------
+
+def condition(fact, arguments) -> list:
+    """The expression that is true when `fact` holds.
+
+    `arguments` are the kinds of the runtime arguments, ``["array", dtype, rank]`` or ``["scalar", dtype]``. A stride
+    along an extent of at most 1 is never used, so what is asked of it holds.
+    """
+    kind, i, *rest = fact
+    match kind:
+        case "aligned":
+            return ["eq", ["mod", ["ptr", i], rest[0]], 0]
+        case "size_multiple":
+            return ["eq", ["mod", ["size", i, rest[0]], rest[1]], 0]
+        case "size_is":
+            return ["eq", ["size", i, rest[0]], rest[1]]
+        case "size_at_least":
+            return ["le", rest[1], ["size", i, rest[0]]]
+        case "stride_multiple":
+            return ["or", ["le", ["size", i, rest[0]], 1], ["eq", ["mod", ["stride", i, rest[0]], rest[1]], 0]]
+        case "stride_is":
+            return ["or", ["le", ["size", i, rest[0]], 1], ["eq", ["stride", i, rest[0]], rest[1]]]
+        case "stride_at_least":
+            return ["or", ["le", ["size", i, rest[0]], 1], ["le", rest[1], ["stride", i, rest[0]]]]
+        case "fits32":
+            return _fits32(i, arguments[i])
+        case "scalar_fits32":
+            return ["and", ["le", -INT32_LIMIT, ["scalar", i]], ["le", ["scalar", i], INT32_LIMIT - 1]]
+        case "no_overlap":
+            low, high = _interval(i, arguments[i])
+            other_low, other_high = _interval(rest[0], arguments[rest[0]])
+            return ["or", ["le", high, other_low], ["le", other_high, low]]
+    raise LaunchError(f"{fact!r} is not a fact")
+
+
+def _fits32(i: int, argument) -> list:
+    """Every extent, every stride and the array's span in bytes are below 2^31."""
+    rank = argument[2]
+    parts = []
+    for d in range(rank):
+        parts += [["le", ["size", i, d], INT32_LIMIT - 1], ["le", ["stride", i, d], INT32_LIMIT - 1],
+                  ["le", 1 - INT32_LIMIT, ["stride", i, d]]]
+    reaches = _reaches(i, rank)
+    if rank > 2:  # the sum of two products of what passed the limits fits in 64 bits, that of three may not
+        reaches = [["min", reach, 2 ** 40] for reach in reaches]
+    span = ["le", ["mul", _all("add", [1, *reaches]), element_type(argument[1]).nbytes], INT32_LIMIT - 1]
+    for d in range(rank):
+        span = ["or", ["eq", ["size", i, d], 0], span]
+    return _all("and", [*parts, span])
+
+
+def _reaches(i: int, rank: int) -> list:
+    """Elements from the lowest to the highest along each dimension."""
+    return [["mul", ["abs", ["stride", i, d]], ["sub", ["size", i, d], 1]] for d in range(rank)]
+
+
+def _interval(i: int, argument) -> tuple[list, list]:
+    """The addresses from the lowest element's to the highest one's end; an array without elements spans none."""
+    nbytes, rank = element_type(argument[1]).nbytes, argument[2]
+    below = _all("add", [0, *(["mul", ["min", ["stride", i, d], 0], ["sub", ["size", i, d], 1]] for d in range(rank))])
+    low = ["add", ["ptr", i], ["mul", below, nbytes]]
+    elements = _all("add", [1, *_reaches(i, rank)])
+    filled = _all("mul", [1, *(["min", ["size", i, d], 1] for d in range(rank))])
+    return low, ["add", low, ["mul", ["mul", elements, filled], nbytes]]
+
+
+def _all(name: str, parts: list):
+    return reduce(lambda a, b: [name, a, b], parts)
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------
+
+def evaluate(expression, arguments) -> int:
+    """The value of an expression for `arguments`: things with pointer, shape and strides (elements), and numbers."""
+    if not isinstance(expression, (list, tuple)):
+        return expression
+    name, *rest = expression
+    if name == "ptr":
+        return arguments[rest[0]].pointer
+    if name == "size":
+        return arguments[rest[0]].shape[rest[1]]
+    if name == "stride":
+        return arguments[rest[0]].strides[rest[1]]
+    if name == "scalar":
+        return arguments[rest[0]]
+    return OPERATIONS[name](*(evaluate(part, arguments) for part in rest))
+
+
+def python(expression) -> str:
+    """An expression as Python text over p0 (argument 0's pointer), n0_1 and m0_1 (extent and stride of its dimension 1) and
+    x0 (a scalar)."""
+    if not isinstance(expression, (list, tuple)):
+        return repr(expression)
+    name, *rest = expression
+    if name in LEAVES:
+        return {"ptr": "p", "size": "n", "stride": "m", "scalar": "x"}[name] + "_".join(map(str, rest))
+    return _PYTHON[name].format(*map(python, rest))
+
+
+def kind_of(argument) -> list:
+    """``["array", dtype, rank]`` of an array or ``["scalar", dtype]`` of a number."""
+    if hasattr(argument, "strides"):
+        dtype = argument.dtype
+        return ["array", getattr(dtype, "name", None) or str(dtype), len(argument.shape)]
+    if isinstance(argument, bool):
+        return ["scalar", "bool"]
+    if isinstance(argument, int):
+        return ["scalar", "int32" if -INT32_LIMIT <= argument < INT32_LIMIT else "int64"]
+    if isinstance(argument, float):
+        return ["scalar", "float32"]
+    return ["scalar", argument.dtype.name]
+
+
+def evaluate_fact(fact, arguments) -> bool:
+    """Whether `fact` holds for a call's runtime arguments: arrays with pointer, shape, strides (elements) and dtype,
+    and numbers. The one definition, for compiling and for launching."""
+    return bool(evaluate(condition(fact, [kind_of(argument) for argument in arguments]), arguments))
+
+
+def describe_fact(fact, names=()) -> str:
+    """The fact in words, with the arguments called by `names`."""
+    kind, i, *rest = fact
+    name = names[i] if i < len(names) else f"argument {i}"
+    match kind:
+        case "aligned":
+            return f"{name} starts at a multiple of {rest[0]} bytes"
+        case "size_multiple":
+            return f"{name}.shape[{rest[0]}] is a multiple of {rest[1]}"
+        case "size_is":
+            return f"{name}.shape[{rest[0]}] is {rest[1]}"
+        case "size_at_least":
+            return f"{name}.shape[{rest[0]}] is at least {rest[1]}"
+        case "stride_multiple":
+            return f"{name}.strides[{rest[0]}] is a multiple of {rest[1]} elements"
+        case "stride_is":
+            return f"{name}.strides[{rest[0]}] is {rest[1]}"
+        case "stride_at_least":
+            return f"{name}.strides[{rest[0]}] is at least {rest[1]}"
+        case "fits32":
+            return f"offsets in {name} fit in 32 bits"
+        case "scalar_fits32":
+            return f"{name} fits in 32 bits"
+        case "no_overlap":
+            other = names[rest[0]] if rest[0] < len(names) else f"argument {rest[0]}"
+            return f"{name} does not overlap {other}"
+    return repr(fact)

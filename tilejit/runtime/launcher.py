@@ -1,0 +1,198 @@
+"""Launching a loaded kernel: check that the call fits what was compiled, pack its parameters, call the driver.
+
+For each recipe a Python function is written that does all of it in a few microseconds; on top of that, where a library
+hands out its arrays through C (torch does), `native` compiles one that does it in a few tenths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tilejit.errors import LaunchError
+from tilejit.runtime import driver, streams, tensormap
+from tilejit.runtime.driver import EntryPoints
+from tilejit.runtime.dtypes import scalar_bytes
+from tilejit.runtime.facts import describe_fact, evaluate, evaluate_fact
+from tilejit.runtime.recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, Recipe
+from tilejit.runtime.writer import LAUNCH, is_scalar, view_of, write
+
+PATIENCE = 100  # launches after which LLVM is loaded to make a native launcher
+_WRONG_CONTEXT = (201, 400)  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a launcher knows of its device: `context` is the handle of its primary context."""
+
+    device: int
+    context: int
+    points: EntryPoints
+    blackwell: bool = False
+
+    @staticmethod
+    def to(device: int = 0) -> "Link":
+        """The link to a real device. LaunchError without one."""
+        target = driver.target(device)
+        return Link(device, driver.context(device), driver.entry_points(), target not in ("sm_80", "sm_86", "sm_89", "sm_90a"))
+
+    @contextmanager
+    def current(self):
+        """Inside, the device's context is current; afterwards what was before."""
+        before = ctypes.c_void_p()
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self.points.get_context)(ctypes.addressof(before))
+        change = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self.points.set_context)
+        change(self.context)
+        try:
+            yield
+        finally:
+            change(before.value)
+
+
+def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, native: bool = True) -> "Launcher":
+    """Load a cubin (or PTX text) on a device and make the launcher of its kernel. LaunchError when it does not fit."""
+    checked = Recipe.of(recipe)
+    module = driver.load_module(image, device)
+    function = driver.get_function(module, checked.name, device)
+    driver.set_max_dynamic_shared(function, checked.shared, device)
+    in_code = False
+    if checked.cluster:
+        x, y, z = checked.cluster
+        if x * y * z > PORTABLE_CLUSTER:
+            driver.allow_large_clusters(function, device)
+        in_code = any(driver.required_cluster(function, device))
+    return Launcher(recipe, function, Link.to(device), cluster_in_code=in_code, store=store, native=native)
+
+
+class Launcher:
+    """``launcher(grid, stream, args)`` launches, or says that the call is not one this kernel was compiled for.
+
+    `stream` is a handle, a stream object of a library, or None for the current stream of the arrays' library; `args` are
+    the runtime arguments. Safe to call from many threads.
+    """
+
+    def __init__(self, recipe: dict, function: int, link: Link, *, cluster_in_code: bool = False, store=None,
+                 native: bool = True):
+        self.recipe = Recipe.of(recipe)
+        self.function = function
+        self.link = link
+        attributes = self.recipe.attributes(cluster_in_code)
+        self.attributes = ctypes.create_string_buffer(attributes, max(len(attributes), 1))
+        self.attribute_count = len(attributes) // ATTRIBUTE_BYTES
+        self.source, self._python = write(self)
+        self._native = None
+        self._wait = PATIENCE if native else -1  # launches until native code is made
+        self._store = store
+
+    def __call__(self, grid, stream, args) -> bool:
+        """True when launched (or the grid is empty); False when types or guards do not fit, and nothing was launched.
+
+        Raises LaunchError for a grid that no device takes, and with CUDA's error when the driver refuses.
+        """
+        native = self._native
+        if native is not None:
+            code = native(grid, stream, args)
+            if code is True:
+                return True
+            if code is not False and code not in _WRONG_CONTEXT:
+                self.refused(code, grid)
+        elif self._wait >= 0:
+            self._wait -= 1
+            if self._wait in (PATIENCE - 2, 0):
+                self.prepare(patient=self._wait > 0)
+        return self._python(grid, stream, args)
+
+    def prepare(self, patient: bool = False) -> bool:
+        """Make the native function; whether there is one now. If `patient`, not where LLVM would be loaded for it.
+
+        Called on the second launch, so that a kernel launched once does not pay, and without patience on a later one.
+        """
+        from tilejit.runtime import native
+
+        if self._native is None and self._wait >= 0:
+            self._native = native.build(self, self._store, patient)
+            if self._native is not None or not patient:
+                self._wait = -1
+        return self._native is not None
+
+    def mismatch(self, args, names=()) -> list[str]:
+        """In words, why a call with `args` is not one this kernel was compiled for; empty if it is."""
+        kinds = self.recipe.arguments
+        if len(args) != len(kinds):
+            return [f"{len(args)} arguments, and the kernel takes {len(kinds)}"]
+        found, seen = [], []
+        for index, (kind, value) in enumerate(zip(kinds, args)):
+            title = names[index] if index < len(names) else f"argument {index}"
+            if kind[0] == "scalar":
+                seen.append(value)
+                if not is_scalar(value, kind[1]):
+                    found.append(f"{title} is {value!r}, compiled for {kind[1]}")
+                continue
+            view = view_of(value)
+            if view is None:
+                return [*found, f"{title} is {value!r}, compiled for an array"]
+            seen.append(view)
+            if view.dtype != kind[1] or len(view.shape) != kind[2]:
+                found.append(f"{title} is {view.dtype} with {len(view.shape)} dimensions, compiled for {kind[1]} with {kind[2]}")
+            if view.device != self.link.device:
+                found.append(f"{title} is on {'the host' if view.device == 'host' else f'device {view.device}'}, "
+                             f"the kernel on device {self.link.device}")
+        if found:
+            return found
+        return [("not: " if answer else "") + describe_fact(fact, names)
+                for fact, answer in self.recipe.guards if evaluate_fact(fact, seen) != answer]
+
+    def parameters(self, args) -> list[bytes]:
+        """Each parameter's bytes as a launch with `args` packs them; tensor maps as the driver encodes them."""
+        views = [view_of(value) if kind[0] == "array" else value for kind, value in zip(self.recipe.arguments, args)]
+        packed = []
+        for param, form in zip(self.recipe.params, self.recipe.formats):
+            if param[0] == "map":
+                room = ctypes.create_string_buffer(192)
+                start = ctypes.addressof(room) + -ctypes.addressof(room) % 64
+                self.encode(self.recipe.maps[param[1]], start, views)
+                packed.append(ctypes.string_at(start, 128))
+            elif param[0] == "scalar":
+                packed.append(scalar_bytes(views[param[1]], param[2]))
+            else:
+                packed.append(struct.pack("<" + form, evaluate(param[:3] if param[0] != "ptr" else param, views)))
+        return packed
+
+    # -- what the written function calls when something is out of the ordinary ----------------------------------------
+
+    def encode(self, map_: dict, into: int, views) -> None:
+        """Encode a tensor map at the address `into`. LaunchError names the field that does not fit."""
+        fields = {key: map_[key] for key in ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")}
+        fields["address"] = evaluate(["add", ["ptr", map_["argument"]], map_["base_offset"]], views)
+        fields["dims"] = [evaluate(part, views) for part in map_["dims"]]
+        fields["strides"] = [evaluate(part, views) for part in map_["strides"]]
+        points = self.link.points
+        if "box" in map_:
+            tensormap.encode_tiled(points.encode_tiled, into, box=map_["box"], blackwell=self.link.blackwell, **fields)
+        else:
+            corners = {key: map_[key] for key in ("lower", "upper", "channels", "pixels")}
+            tensormap.encode_im2col(points.encode_im2col, into, blackwell=self.link.blackwell, **corners, **fields)
+
+    def again(self, code: int, config: int, params: int, grid) -> None:
+        """A launch failed: once more in the right context if that was it, else LaunchError."""
+        if code in _WRONG_CONTEXT:
+            with self.link.current():
+                code = LAUNCH(self.link.points.launch)(config, self.function, params, None)
+        if code:
+            self.refused(code, grid)
+
+    def refused(self, code: int, grid) -> None:
+        recipe = self.recipe
+        cluster = f", cluster {recipe.cluster}" if recipe.cluster else ""
+        raise LaunchError(f"{recipe.name}: the launch failed: {driver.error_text(code)}; grid {grid}, {recipe.threads} threads, "
+                          f"{recipe.shared} bytes of shared memory{cluster}, device {self.link.device}")
+
+    def pick_stream(self, views, with_torch: bool) -> int:
+        """The stream of a call with arrays of other libraries than torch, and of torch as well if `with_torch`."""
+        handles = [streams.torch_stream(self.link.device)] if with_torch else []
+        chosen, others = streams.choose([*handles, *map(streams.current_stream, views)])
+        for other in others:
+            driver.wait_stream(chosen, other, self.link.device)
+        return chosen

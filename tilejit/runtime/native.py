@@ -1,0 +1,403 @@
+"""A launcher in machine code: one function per recipe that Python calls directly, printed as LLVM IR.
+
+It reads the arguments through the C table that a library of arrays hands out (`__dlpack_c_exchange_api__`, torch 2.10 and
+later), checks types and guards, encodes the tensor maps, packs the parameters and calls the driver, all at addresses it
+finds in a table. So the bytes depend on the recipe only, and are kept on disk; LLVM is loaded once per new recipe.
+
+The function answers True (launched), False (not a call it can launch: the Python function decides) or the driver's error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import platform
+import struct
+import sys
+import sysconfig
+
+from tilejit.errors import TileError
+from tilejit.runtime import dlpack, tensormap
+from tilejit.runtime.dtypes import ELEMENT_TYPES
+from tilejit.runtime.facts import condition
+from tilejit.runtime.recipe import GRID_LIMIT, Recipe
+
+# The table, in 8-byte words: Python's objects and functions, the library's, the driver's, and this launcher's values.
+_WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",
+          "as_integer", "from_integer", "incref", "clear_error", "save_thread", "restore_thread",
+          "borrow", "stream_of", "launch", "encode_tiled", "get_context",
+          "context", "function", "attributes", "attribute_count", "device")
+
+_HEAD = object.__basicsize__             # reference count and type
+_TYPE = _HEAD - 8                        # where an object's type stands
+_ITEMS = tuple.__basicsize__             # where a tuple's items start; their number stands at _HEAD
+_BYTES = bytes.__basicsize__ - 1         # where a bytes object's data starts
+
+_METH_FASTCALL = 0x80
+_kept: list = []                         # method definitions, which Python refers to but does not own
+_loaded: dict[str, int] = {}             # IR text -> address
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+
+
+def build(launcher, store=None, patient: bool = False):
+    """The native function of a launcher, or None where there can be none: then the Python function serves.
+
+    If `patient`, also where the code is not in the store and LLVM is not loaded.
+    """
+    torch = sys.modules.get("torch")
+    table = dlpack.exchange_table(torch.Tensor) if torch is not None else None
+    arrays = any(kind[0] == "array" for kind in launcher.recipe.arguments)
+    if not _supported_python() or not _expressible(launcher.recipe) or arrays and not table:
+        return None
+    try:
+        address = _address(print_ir(launcher.recipe), store, patient)
+    except TileError:
+        return None
+    if address is None:
+        return None
+    borrow, stream_of = (ctypes.c_uint64 * 7).from_address(table)[5:7] if table else (0, 0)
+    if arrays and not (borrow and stream_of):
+        return None
+    data = _table(launcher, torch, borrow, stream_of)
+    method = _MethodDef(b"launch", address, _METH_FASTCALL, None)
+    _kept.append(method)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    return new(ctypes.addressof(method), data, None)
+
+
+def _supported_python() -> bool:
+    return (sys.implementation.name == "cpython" and sys.byteorder == "little" and struct.calcsize("P") == 8
+            and not sysconfig.get_config_var("Py_GIL_DISABLED") and platform.machine() in ("x86_64", "aarch64"))
+
+
+def _expressible(recipe: Recipe) -> bool:
+    scalars = [kind[1] for kind in recipe.arguments if kind[0] == "scalar"]
+    plain = all(dtype == "bool" or ELEMENT_TYPES[dtype].pack in "bhiqBHIQfd" and ELEMENT_TYPES[dtype].pack for dtype in scalars)
+    same = all(param[2] == recipe.arguments[param[1]][1] for param in recipe.params if param[0] == "scalar")
+    return plain and same and all("box" in map_ for map_ in recipe.maps)
+
+
+def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
+    api = ctypes.pythonapi
+
+    def python(name: str) -> int:
+        return ctypes.cast(getattr(api, name), ctypes.c_void_p).value
+
+    points, link = launcher.link.points, launcher.link
+    device = dlpack.CUDA | link.device << 32 if link.device >= 0 else dlpack.CPU  # a link to device -1 is the host's
+    words = dict(
+        true=id(True), false=id(False), none=id(None), int_type=id(int), float_type=id(float), tuple_type=id(tuple),
+        tensor_type=id(torch.Tensor) if torch else 0, parameter_type=id(torch.nn.Parameter) if torch else 0,
+        as_integer=python("PyLong_AsLongLongAndOverflow"), from_integer=python("PyLong_FromLong"),
+        incref=python("Py_IncRef"), clear_error=python("PyErr_Clear"),
+        save_thread=python("PyEval_SaveThread"), restore_thread=python("PyEval_RestoreThread"),
+        borrow=borrow, stream_of=stream_of, launch=points.launch, encode_tiled=points.encode_tiled,
+        get_context=points.get_context, context=link.context, function=launcher.function,
+        attributes=ctypes.addressof(launcher.attributes) if launcher.attribute_count else 0,
+        attribute_count=launcher.attribute_count, device=device)
+    return struct.pack(f"<{len(_WORDS)}Q", *(words[word] for word in _WORDS))
+
+
+def _address(text: str, store, patient: bool) -> int | None:
+    """The code's address: from memory, from the store, or newly compiled and then stored."""
+    from tilejit.toolchain import executable
+
+    known = _loaded.get(text)
+    if known is None:
+        key = hashlib.blake2b(f"{platform.machine()}\n{text}".encode(), digest_size=20).hexdigest()
+        code = store.get("launcher", key) if store is not None else None
+        if code is None:
+            if patient and "llvmlite.binding" not in sys.modules:
+                return None
+            from tilejit.toolchain import llvm
+
+            code = llvm.machine_code(text, "launch")
+            if store is not None:
+                store.put("launcher", key, code)
+        known = _loaded[text] = executable.load(code)
+    return known
+
+
+# -- the text --------------------------------------------------------------------------------------------------------
+
+def print_ir(recipe: Recipe) -> str:
+    """LLVM IR of ``launch(self, args, count)``, a METH_FASTCALL function of (grid, stream, arguments)."""
+    code = _Code()
+    count = len(recipe.params)
+    values, pointers = code.room(max(count, 1) * 8, 8), code.room(max(count, 1) * 8, 8)
+    config, answer, overflow = code.room(56, 8), code.room(8, 8), code.room(8, 8)
+    code.answer, code.overflow = answer, overflow
+
+    code.need("icmp eq i64 %count, 3")
+    grid, stream, arguments = (code.load("ptr", "%args", 8 * i) for i in range(3))
+    code.need_tuple(arguments, len(recipe.arguments))
+    for i, kind in enumerate(recipe.arguments):
+        item = code.load("ptr", arguments, _ITEMS + 8 * i)
+        if kind[0] == "array":
+            code.read_array(i, item, kind[1], kind[2])
+        else:
+            code.read_scalar(i, item, kind[1])
+    for fact, held in recipe.guards:
+        truth = code.truth(condition(fact, recipe.arguments))
+        code.need(f"icmp eq i1 {truth}, {'true' if held else 'false'}")
+
+    code.need_tuple(grid, 3)
+    empty = None
+    for axis, limit in enumerate(GRID_LIMIT):
+        extent = code.integer(code.load("ptr", grid, _ITEMS + 8 * axis))
+        code.need(f"icmp ule i64 {extent}, {limit}")
+        if recipe.cluster and recipe.cluster[axis] > 1:
+            code.need(f"icmp eq i64 {code('urem i64', extent, recipe.cluster[axis])}, 0")
+        code.store("i32", code(f"trunc i64 {extent} to i32"), config, 4 * axis)
+        zero = code("icmp eq i64", extent, 0)
+        empty = zero if empty is None else code("or i1", empty, zero)
+    code.line(f"br i1 {empty}, label %launched, label %filled")
+    code.label("filled")
+
+    code.need(f"icmp eq i64 {_context(code)}, {code.word('context', 'i64')}")
+    arrays = any(kind[0] == "array" for kind in recipe.arguments)
+    handle = code.stream(stream, arrays)
+    for index, param in enumerate(recipe.params):
+        place = code.at(values, 8 * index)
+        if param[0] == "map":
+            place = code.encode(recipe.maps[param[1]])
+        else:
+            code.put(param, place)
+        code.store("ptr", place, pointers, 8 * index)
+    for offset, value in ((12, recipe.threads), (16, 1), (20, 1), (24, recipe.shared)):
+        code.store("i32", value, config, offset)
+    code.store("i64", handle, config, 32)
+    code.store("ptr", code.word("attributes"), config, 40)
+    code.store("i64", code.word("attribute_count", "i64"), config, 48)
+
+    thread = code(f"call ptr {code.word('save_thread')}()")
+    result = code(f"call i32 {code.word('launch')}(ptr {config}, ptr {code.word('function')}, ptr {pointers}, ptr null)")
+    code.line(f"call void {code.word('restore_thread')}(ptr {thread})")
+    code.line(f"br i1 {code('icmp eq i32', result, 0)}, label %launched, label %failed")
+    code.label("failed")
+    error = code(f"call ptr {code.word('from_integer')}(i64 {code(f'zext i32 {result} to i64')})")
+    code.line(f"ret ptr {error}")
+    for label, word in (("launched", "true"), ("miss", "false")):
+        code.label(label)
+        found = code.word(word)
+        code.line(f"call void {code.word('incref')}(ptr {found})")
+        code.line(f"ret ptr {found}")
+    code.label("raised")
+    code.line(f"call void {code.word('clear_error')}()")
+    code.line("br label %miss")
+    rooms = "\n".join(code.rooms)
+    body = "\n".join(code.lines)
+    return (f"define ptr @launch(ptr %self, ptr %args, i64 %count) {{\nentry:\n{rooms}\n"
+            f"  %table = getelementptr i8, ptr %self, i64 {_BYTES}\n  br label %start\nstart:\n{body}\n}}\n")
+
+
+def _context(code: "_Code") -> str:
+    code.store("i64", 0, code.answer)
+    code(f"call i32 {code.word('get_context')}(ptr {code.answer})")
+    return code.load("i64", code.answer)
+
+
+class _Code:
+    """IR text as it grows: `code(text)` names a new value; a `need` that does not hold leaves for the label miss."""
+
+    def __init__(self):
+        self.lines: list[str] = []
+        self.rooms: list[str] = []
+        self.count = 0
+        self.arrays: dict[int, tuple[str, str, str]] = {}  # argument -> pointer, address of extents, of strides
+        self.scalars: dict[int, str] = {}                  # argument -> its value: i64, or double for floats
+
+    def __call__(self, text: str, *operands) -> str:
+        self.count += 1
+        self.lines.append(f"  %v{self.count} = {text} {', '.join(map(str, operands))}".rstrip())
+        return f"%v{self.count}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def room(self, nbytes: int, align: int) -> str:
+        self.count += 1
+        self.rooms.append(f"  %v{self.count} = alloca [{nbytes} x i8], align {align}")
+        return f"%v{self.count}"
+
+    def at(self, base: str, offset: int) -> str:
+        return base if offset == 0 else self(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def load(self, kind: str, base: str, offset: int = 0) -> str:
+        return self(f"load {kind}, ptr {self.at(base, offset)}, align {4 if kind == 'i32' else 8}")
+
+    def store(self, kind: str, value, base: str, offset: int = 0) -> None:
+        self.line(f"store {kind} {value}, ptr {self.at(base, offset)}, align {4 if kind == 'i32' else 8}")
+
+    def word(self, name: str, kind: str = "ptr") -> str:
+        return self.load(kind, "%table", 8 * _WORDS.index(name))
+
+    def need(self, test: str, otherwise: str = "miss") -> None:
+        self.count += 1
+        here = f"n{self.count}"
+        self.line(f"br i1 {self(test)}, label %{here}, label %{otherwise}")
+        self.label(here)
+
+    # -- reading arguments -------------------------------------------------------------------------------------------
+
+    def is_a(self, item: str, word: str) -> str:
+        return self("icmp eq ptr", self.load("ptr", item, _TYPE), self.word(word))
+
+    def need_tuple(self, item: str, length: int) -> None:
+        self.need(f"icmp eq i1 {self.is_a(item, 'tuple_type')}, true")
+        self.need(f"icmp eq i64 {self.load('i64', item, _HEAD)}, {length}")
+
+    def integer(self, item: str) -> str:
+        """The value of an int object that fits in 64 bits."""
+        self.need(f"icmp eq i1 {self.is_a(item, 'int_type')}, true")
+        value = self(f"call i64 {self.word('as_integer')}(ptr {item}, ptr {self.overflow})")
+        self.need(f"icmp eq i32 {self.load('i32', self.overflow)}, 0")
+        return value
+
+    def read_array(self, i: int, item: str, dtype: str, rank: int) -> None:
+        known = self("or i1", self.is_a(item, "tensor_type"), self.is_a(item, "parameter_type"))
+        self.need(f"icmp eq i1 {known}, true")
+        tensor = self.room(48, 8)
+        failed = self(f"call i32 {self.word('borrow')}(ptr {item}, ptr {tensor})")
+        self.need(f"icmp eq i32 {failed}, 0", "raised")
+        self.need(f"icmp eq i64 {self.load('i64', tensor, 8)}, {self.word('device', 'i64')}")
+        self.need(f"icmp eq i32 {self.load('i32', tensor, 16)}, {rank}")
+        code, bits = ELEMENT_TYPES[dtype].dlpack
+        self.need(f"icmp eq i32 {self.load('i32', tensor, 20)}, {code | bits << 8 | 1 << 16}")
+        pointer = self("add i64", self.load("i64", tensor), self.load("i64", tensor, 40))
+        extents, strides = self.load("ptr", tensor, 24), self.load("ptr", tensor, 32)
+        if rank:
+            self.need(f"icmp ne ptr {extents}, null")
+            self.need(f"icmp ne ptr {strides}, null")
+        self.arrays[i] = pointer, extents, strides
+
+    def read_scalar(self, i: int, item: str, dtype: str) -> None:
+        if dtype in ("float32", "float64"):
+            self.need(f"icmp eq i1 {self.is_a(item, 'float_type')}, true")
+            self.scalars[i] = self.load("double", item, _HEAD)
+            return
+        if dtype == "bool":
+            yes = self("icmp eq ptr", item, self.word("true"))
+            either = self("or i1", yes, self("icmp eq ptr", item, self.word("false")))
+            self.need(f"icmp eq i1 {either}, true")
+            self.scalars[i] = self(f"zext i1 {yes} to i64")
+            return
+        value = self.scalars[i] = self.integer(item)
+        bits = 8 * ELEMENT_TYPES[dtype].nbytes
+        if dtype.startswith("uint"):
+            self.need(f"icmp sge i64 {value}, 0")
+            if bits < 64:
+                self.need(f"icmp slt i64 {value}, {1 << bits}")
+        elif bits < 64:
+            self.need(f"icmp sge i64 {value}, {-(1 << bits - 1)}")
+            self.need(f"icmp slt i64 {value}, {1 << bits - 1}")
+
+    def stream(self, item: str, arrays: bool) -> str:
+        """The handle of the stream argument: an int, or for None the current stream of the arrays' library."""
+        given, current, known = (f"{name}{self.count}" for name in ("given", "current", "known"))
+        place = self.room(8, 8)
+        none = self("icmp eq ptr", item, self.word("none"))
+        self.store("i64", 0, place)
+        self.line(f"br i1 {none}, label %{current}, label %{given}")
+        self.label(given)
+        self.store("i64", self.integer(item), place)
+        self.line(f"br label %{known}")
+        self.label(current)
+        if arrays:
+            device = self.word("device", "i64")
+            kind, ordinal = self(f"trunc i64 {device} to i32"), self(f"trunc i64 {self('lshr i64', device, 32)} to i32")
+            failed = self(f"call i32 {self.word('stream_of')}(i32 {kind}, i32 {ordinal}, ptr {place})")
+            self.need(f"icmp eq i32 {failed}, 0", "raised")
+        self.line(f"br label %{known}")
+        self.label(known)
+        return self.load("i64", place)
+
+    # -- expressions -------------------------------------------------------------------------------------------------
+
+    def truth(self, expression) -> str:
+        """The i1 of a condition."""
+        name, *rest = expression
+        if name in ("and", "or"):
+            return self(f"{name} i1", self.truth(rest[0]), self.truth(rest[1]))
+        return self(f"icmp {'eq' if name == 'eq' else 'sle'} i64", self.number(rest[0]), self.number(rest[1]))
+
+    def number(self, expression) -> str:
+        """The i64 of an expression."""
+        if not isinstance(expression, (list, tuple)):
+            return str(int(expression))
+        name, *rest = expression
+        if name == "ptr":
+            return self.arrays[rest[0]][0]
+        if name in ("size", "stride"):
+            return self.load("i64", self.arrays[rest[0]][1 if name == "size" else 2], 8 * rest[1])
+        if name == "scalar":
+            return self.scalars[rest[0]]
+        parts = [self.number(part) for part in rest]
+        match name:
+            case "add" | "sub" | "mul":
+                return self(f"{name} i64", *parts)
+            case "min" | "max":
+                less = self("icmp slt i64", *parts)
+                first, second = parts if name == "min" else reversed(parts)
+                return self(f"select i1 {less}, i64 {first}, i64 {second}")
+            case "abs":
+                negative = self("icmp slt i64", parts[0], 0)
+                return self(f"select i1 {negative}, i64 {self('sub i64', 0, parts[0])}, i64 {parts[0]}")
+            case "floordiv" | "mod":
+                return self.divide(name, *parts)
+        raise ValueError(f"no operation {name}")
+
+    def divide(self, name: str, a: str, b: str) -> str:
+        """Python's division, which rounds towards minus infinity."""
+        if b.startswith("%"):
+            self.need(f"icmp ne i64 {b}, 0")
+        rest = self("srem i64", a, b)
+        differ = self("icmp slt i64", self("xor i64", rest, b), 0)
+        adjust = self("and i1", differ, self("icmp ne i64", rest, 0))
+        if name == "mod":
+            return self("add i64", rest, self(f"select i1 {adjust}, i64 {b}, i64 0"))
+        return self("sub i64", self("sdiv i64", a, b), self(f"zext i1 {adjust} to i64"))
+
+    # -- parameters --------------------------------------------------------------------------------------------------
+
+    def put(self, param, place: str) -> None:
+        """Write one parameter's value at `place`."""
+        if param[0] == "scalar" and param[2] in ("float32", "float64"):
+            value = self.scalars[param[1]]
+            if param[2] == "float32":
+                single = self(f"fptrunc double {value} to float")
+                self.line(f"store float {single}, ptr {place}, align 4")
+            else:
+                self.line(f"store double {value}, ptr {place}, align 8")
+            return
+        value = self.number(list(param[:3]) if param[0] in ("size", "stride") else list(param[:2]))
+        if param[0] in ("size", "stride") and param[3] == "i32":
+            low = self(f"trunc i64 {value} to i32")
+            self.need(f"icmp eq i64 {self(f'sext i32 {low} to i64')}, {value}")
+        self.store("i64", value, place)
+
+    def encode(self, map_: dict) -> str:
+        """Encode a tensor map on the stack; its address. The driver checks what a call changes."""
+        room, dims, strides = self.room(128, 64), self.room(40, 8), self.room(40, 8)
+        box, steps = self.room(20, 4), self.room(20, 4)
+        for axis, part in enumerate(map_["dims"]):
+            self.store("i64", self.number(part), dims, 8 * axis)
+        for axis, part in enumerate(map_["strides"]):
+            self.store("i64", self.number(part), strides, 8 * axis)
+        for axis in range(map_["rank"]):
+            self.store("i32", map_["box"][axis], box, 4 * axis)
+            self.store("i32", map_["element_strides"][axis], steps, 4 * axis)
+        address = self.number(["add", ["ptr", map_["argument"]], map_["base_offset"]])
+        code = tensormap.tensor_map_type(map_["dtype"])[0]
+        tail = ", ".join(f"i32 {map_[key]}" for key in ("interleave", "swizzle", "l2_promotion", "oob_fill"))
+        failed = self(f"call i32 {self.word('encode_tiled')}(ptr {room}, i32 {code}, i32 {map_['rank']}, i64 {address}, "
+                      f"ptr {dims}, ptr {strides}, ptr {box}, ptr {steps}, {tail})")
+        self.need(f"icmp eq i32 {failed}, 0")
+        return room

@@ -1,0 +1,132 @@
+"""A launch recipe: JSON-able data that says how a call's arguments become a kernel's parameters.
+
+    {"name": "matmul", "threads": 384, "cluster": [2, 1, 1] or None, "shared": 213504, "pdl": False,
+     "arguments": [["array", "bfloat16", 2], ["scalar", "int32"]],
+     "params": [["ptr", 0], ["size", 0, 1, "i32"], ["stride", 0, 0, "i64"], ["scalar", 1, "int32"], ["map", 0]],
+     "maps": [{"argument": 0, "base_offset": 0, "dtype": "bfloat16", "rank": 2, "dims": [["size", 0, 1], ["size", 0, 0]],
+               "strides": [["mul", ["stride", 0, 0], 2]], "box": [64, 128], "element_strides": [1, 1], "interleave": 0,
+               "swizzle": 3, "l2_promotion": 2, "oob_fill": 0, "origin": "host"}],
+     "guards": [[["aligned", 0, 16], true], [["size_multiple", 0, 1, 64], true]]}
+
+Indices count the call's runtime arguments. `shared` is in bytes, a map's strides and base offset too; its dims, strides and
+base offset are expressions of `facts`. A map with "lower", "upper", "channels" and "pixels" in place of "box" is im2col.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilejit.errors import LaunchError
+from tilejit.runtime import tensormap
+from tilejit.runtime.dtypes import element_type
+from tilejit.runtime.facts import condition
+
+# CUlaunchConfig: grid, block, dynamic shared bytes, stream, attributes, their number
+CONFIG = struct.Struct("<7I4xQQI4x")
+CLUSTER_ATTRIBUTE, PDL_ATTRIBUTE = 4, 6   # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION
+ATTRIBUTE_BYTES = 72                      # CUlaunchAttribute: an id padded to 8 bytes and a value of 64
+
+GRID_LIMIT = (2 ** 31 - 1, 65535, 65535)
+THREADS_LIMIT, CLUSTER_LIMIT, PORTABLE_CLUSTER = 1024, 16, 8
+
+_INTEGER = {"i32": "i", "i64": "q"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe."""
+
+    name: str
+    threads: int
+    cluster: tuple[int, int, int] | None
+    shared: int
+    pdl: bool
+    arguments: tuple
+    params: tuple
+    maps: tuple
+    guards: tuple
+
+    @staticmethod
+    def of(data: dict) -> "Recipe":
+        """The recipe in `data`. LaunchError when it asks for what no device does."""
+        cluster = tuple(data["cluster"]) if data.get("cluster") else None
+        recipe = Recipe(data["name"], data["threads"], None if cluster == (1, 1, 1) else cluster, data["shared"],
+                        bool(data.get("pdl")), tuple(data["arguments"]), tuple(data["params"]),
+                        tuple(data.get("maps") or ()), tuple(data.get("guards") or ()))
+        recipe._check()
+        return recipe
+
+    def _check(self) -> None:
+        if not 1 <= self.threads <= THREADS_LIMIT:
+            raise LaunchError(f"{self.name}: a CTA of {self.threads} threads; it may have 1 to {THREADS_LIMIT}")
+        if self.cluster:
+            count = self.cluster[0] * self.cluster[1] * self.cluster[2]
+            if len(self.cluster) != 3 or min(self.cluster) < 1 or count > CLUSTER_LIMIT:
+                raise LaunchError(f"{self.name}: a cluster of {self.cluster}; it may have 1 to {CLUSTER_LIMIT} CTAs")
+        for map_ in self.maps:
+            if map_.get("origin", "host") == "host":
+                self._check_map(map_)
+        for guard in self.guards:
+            condition(guard[0], self.arguments)
+        self.formats  # a parameter that cannot be packed is found here
+
+    def _check_map(self, map_: dict) -> None:
+        """The fields that no call changes, with stand-ins for the others."""
+        rank = map_["rank"]
+        fields = {key: map_[key] for key in ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")}
+        fields.update(address=0, dims=[1] * rank, strides=[32] * (rank - 1), blackwell=True)
+        if "box" in map_:
+            tensormap.check_tiled(box=map_["box"], **fields)
+        else:
+            tensormap.check_im2col(**{key: map_[key] for key in ("lower", "upper", "channels", "pixels")}, **fields)
+
+    @cached_property
+    def formats(self) -> tuple[str, ...]:
+        """For each parameter the format by which `struct` packs it; "" for a tensor map, which stands apart."""
+        return tuple(map(self._format, self.params))
+
+    def _format(self, param) -> str:
+        match param:
+            case ["ptr", _]:
+                return "Q"
+            case ["size" | "stride", _, _, width] if width in _INTEGER:
+                return _INTEGER[width]
+            case ["scalar", _, dtype]:
+                element = element_type(dtype)
+                return element.pack or f"{element.nbytes}s"
+            case ["map", _]:
+                return ""
+        raise LaunchError(f"{self.name}: {param!r} is not a parameter of a recipe")
+
+    def attributes(self, cluster_in_code: bool) -> bytes:
+        """The launch attributes as the driver reads them; a cluster that the code itself requires is not repeated."""
+        parts = []
+        if self.cluster and not cluster_in_code:
+            parts.append(struct.pack("<I4x3I", CLUSTER_ATTRIBUTE, *self.cluster))
+        if self.pdl:
+            parts.append(struct.pack("<I4xi", PDL_ATTRIBUTE, 1))
+        return b"".join(part.ljust(ATTRIBUTE_BYTES, b"\0") for part in parts)
+
+    def check_grid(self, x: int, y: int, z: int) -> bool:
+        """Whether there is anything to launch. LaunchError for a grid that no device takes."""
+        for axis, extent, limit in zip("xyz", (x, y, z), GRID_LIMIT):
+            if extent < 0 or extent > limit:
+                raise LaunchError(f"{self.name}: grid.{axis} is {extent}; it may be 0 to {limit}")
+        if self.cluster:
+            for axis, extent, size in zip("xyz", (x, y, z), self.cluster):
+                if extent % size:
+                    raise LaunchError(f"{self.name}: grid.{axis} is {extent}, not a multiple of the cluster's {size}")
+        return x != 0 and y != 0 and z != 0
+
+
+def normal_grid(grid) -> tuple[int, int, int]:
+    """Three ints of an int or a sequence of 1 to 3. LaunchError for anything else."""
+    try:
+        parts = (grid.__index__(),) if hasattr(grid, "__index__") else tuple(part.__index__() for part in grid)
+    except (TypeError, AttributeError):
+        parts = ()
+    if not 1 <= len(parts) <= 3:
+        raise LaunchError(f"a grid is 1 to 3 integers, not {grid!r}")
+    return (parts + (1, 1))[:3]

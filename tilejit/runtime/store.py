@@ -1,0 +1,156 @@
+"""The on-disk cache: kernels' machine code and manifests by key, shared by any number of processes.
+
+An entry is one sealed file, ``<folder>/<kind>/<first two letters of the key>/<key>``, written whole or not at all. A
+damaged entry is deleted and counts as absent. A folder that cannot be used costs one warning and the cache, never a
+launch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilejit.config import config
+from tilejit.errors import CacheError
+from tilejit.toolchain.files import read_sealed, write_sealed
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry: `nbytes` on disk, `used` when it was last written or read (seconds since 1970)."""
+
+    kind: str
+    key: str
+    nbytes: int
+    used: float
+
+
+class Store:
+    """A cache in a folder. `kind` is a short word such as "cubin", `key` a digest in letters and digits."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    def _file(self, kind: str, key: str) -> Path:
+        if not _NAME.fullmatch(kind) or not _NAME.fullmatch(key) or kind.startswith(".") or key.startswith("."):
+            raise CacheError(f"{kind!r}, {key!r} are not names of a kind and a key")
+        return self.path / kind / key[:2] / key
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """The entry's data, or None where there is none that is whole."""
+        file = self._file(kind, key)
+        try:
+            data = read_sealed(file)
+            if data is not None:
+                _touch(file)
+            return data
+        except OSError as error:
+            self._warn(error)
+            return None
+
+    def put(self, kind: str, key: str, data: bytes) -> bool:
+        """Keep `data`. False, after one warning per folder, where the folder cannot be written."""
+        file = self._file(kind, key)
+        try:
+            write_sealed(file, data)
+            return True
+        except OSError as error:
+            self._warn(error)
+            return False
+
+    def _warn(self, error: OSError) -> None:
+        folder = str(self.path)
+        if folder not in _warned:
+            _warned.add(folder)
+            warnings.warn(f"tilejit's cache {folder} cannot be used ({error.strerror or error}); kernels are compiled in "
+                          "every process. TILEJIT_CACHE_DIR names another folder", RuntimeWarning, stacklevel=4)
+
+    # -- for people and tools ----------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """All entries, the most recently used first."""
+        found = []
+        for kind, file in self._files():
+            try:
+                status = file.stat()
+            except OSError:
+                continue  # another process cleared it
+            found.append(Entry(kind, file.name, status.st_size, max(status.st_mtime, status.st_atime)))
+        return sorted(found, key=lambda entry: -entry.used)
+
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return sum(entry.nbytes for entry in self.entries())
+
+    def clear(self, kind: str | None = None) -> int:
+        """Delete all entries, or those of one kind; how many there were. CacheError where the folder forbids it."""
+        count = 0
+        for found, file in list(self._files(temporary=True)):
+            if kind in (None, found):
+                count += self._delete(file) and not file.name.startswith(".")
+        return count
+
+    def prune(self, limit: int) -> int:
+        """Delete the entries unused for longest until at most `limit` bytes are left; how many were deleted."""
+        entries, count = self.entries(), 0
+        total = sum(entry.nbytes for entry in entries)
+        for entry in reversed(entries):
+            if total <= limit:
+                break
+            total -= entry.nbytes
+            count += self._delete(self._file(entry.kind, entry.key))
+        for _kind, file in list(self._files(temporary=True)):
+            if file.name.startswith("."):  # what a killed process left
+                try:
+                    if time.time() - file.stat().st_mtime > 3600:
+                        self._delete(file)
+                except OSError:
+                    pass
+        return count
+
+    def _files(self, temporary: bool = False):
+        """(kind, path) of every entry's file, with unfinished ones if `temporary`."""
+        try:
+            kinds = sorted(child for child in self.path.iterdir() if child.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise CacheError(f"the cache {self.path} cannot be read: {error.strerror}") from None
+        for kind in kinds:
+            for file in sorted(kind.glob("??/*")) + (sorted(kind.glob("??/.*")) if temporary else []):
+                if temporary or not file.name.startswith("."):
+                    yield kind.name, file
+
+    def _delete(self, file: Path) -> bool:
+        try:
+            file.unlink()
+            return True
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise CacheError(f"{file} cannot be deleted: {error.strerror}") from None
+
+
+def _touch(file: Path) -> None:
+    """Note the use, for `prune`; at most once a day, since most file systems do not keep access times."""
+    try:
+        if time.time() - file.stat().st_mtime > 86400:
+            os.utime(file)
+    except OSError:
+        pass
+
+
+def open_store() -> Store | None:
+    """The cache that the settings name, or None when they turn it off."""
+    settings = config()
+    return None if settings.no_cache else Store(settings.cache_path)

@@ -1,0 +1,71 @@
+"""CUDA streams as other libraries have them: which one a launch on their arrays belongs on."""
+
+from __future__ import annotations
+
+import sys
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import LEGACY_STREAM, ArrayView
+
+
+def torch_stream(device: int) -> int:
+    """The handle of torch's current stream on a device; 0 where torch was built without CUDA."""
+    current = getattr(sys.modules["torch"]._C, "_cuda_getCurrentRawStream", None)
+    return current(device) if current is not None and device >= 0 else 0
+
+
+def current_stream(view: ArrayView) -> int:
+    """The handle of the stream that `view`'s library works on now; 0, the legacy default stream, if nothing says.
+
+    A launch on that stream is ordered after what made the array and before what the library does with it next.
+    """
+    if view.stream is not None:
+        return view.stream
+    owner = view.owner
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(owner, torch.Tensor):
+        return torch_stream(view.device)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(owner, cupy.ndarray):
+        return cupy.cuda.get_current_stream(view.device).ptr
+    return 0
+
+
+def choose(handles) -> tuple[int, tuple[int, ...]]:
+    """Of the streams on which a launch's arrays are ready, the one to launch on and those it must wait for.
+
+    The first that is not the legacy default stream is chosen (torch's, where its tensors come first).
+    """
+    streams = dict.fromkeys(0 if handle == LEGACY_STREAM else handle for handle in handles)
+    chosen = next(filter(None, streams), 0)
+    return chosen, tuple(stream for stream in streams if stream != chosen)
+
+
+def launch_stream(views) -> tuple[int, tuple[int, ...]]:
+    """`choose` for arrays: torch's tensors come first, those on the host do not count.
+
+    The launch must wait for the other streams (`driver.wait_stream`).
+    """
+    torch = sys.modules.get("torch")
+    on_device = [view for view in views if view.device != "host"]
+    if torch is not None:
+        on_device.sort(key=lambda view: not isinstance(view.owner, torch.Tensor))
+    return choose(map(current_stream, on_device))
+
+
+def stream_handle(stream, device: int = 0) -> int:
+    """The handle of a stream given as an int, by torch, CuPy or numba, or by ``__cuda_stream__`` (cuda.core)."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        described = protocol() if callable(protocol) else protocol
+        return int(described[1])
+    for attribute in ("cuda_stream", "ptr", "handle"):  # torch, CuPy, numba and cuda.core
+        handle = getattr(stream, attribute, None)
+        if handle is not None:
+            return int(getattr(handle, "value", handle) or 0)
+    raise LaunchError(f"{type(stream).__name__} is not a CUDA stream: pass its handle as an int, or an object of torch, "
+                      "CuPy, numba or cuda.core")

@@ -1,0 +1,161 @@
+"""Tensor maps: every field checked and named before the driver sees it, which only says INVALID_VALUE.
+
+The limits are those that hold on the chip; dimensions are innermost first, as `cuTensorMapEncodeTiled` takes them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int, c_uint32, c_uint64, c_void_p
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.dtypes import ELEMENT_TYPES, TENSOR_MAP_ONLY
+
+NBYTES = 128          # of a tensor map
+ALIGNMENT = 64        # of a tensor map where a copy reads it
+BOX_LIMIT = 233_472   # bytes of one box: 228 KiB
+SWIZZLE_SPAN = {1: 32, 2: 64, 3: 128, 4: 128, 5: 128, 6: 128}  # mode -> bytes of the inner box at most
+
+_FLOATS = frozenset((6, 7, 8, 9, 10, 11, 12))
+
+
+def tensor_map_type(dtype: str) -> tuple[int, int]:
+    """The value of CUtensorMapDataType that moves `dtype`'s bits, and its bytes."""
+    if dtype in TENSOR_MAP_ONLY:
+        return TENSOR_MAP_ONLY[dtype]
+    element = ELEMENT_TYPES.get(dtype)
+    if element is None or element.tensor_map is None:
+        raise LaunchError(f"tensor map: dtype {dtype} is none that a tensor map moves")
+    return element.tensor_map, element.nbytes
+
+
+def _refuse(field: str, found, needed: str) -> None:
+    raise LaunchError(f"tensor map: {field} is {found}; it must be {needed}")
+
+
+def _check_common(code, nbytes, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill,
+                  blackwell) -> None:
+    for field, values, count in (("dims", dims, rank), ("strides", strides, rank - 1), ("element_strides", element_strides, rank)):
+        if len(values) != count:
+            _refuse(field, f"a list of {len(values)}", f"a list of {count} for rank {rank}")
+    if interleave not in (0, 1, 2):
+        _refuse("interleave", interleave, "0 (none), 1 (16 bytes) or 2 (32 bytes)")
+    if interleave and rank < 3:
+        _refuse("rank", rank, "3 or more with an interleave")
+    step = 32 if interleave == 2 else 16
+    if address % step:
+        _refuse("the base address", hex(address), f"a multiple of {step} bytes")
+    for axis, extent in enumerate(dims):
+        if not 1 <= extent <= 2 ** 32:
+            _refuse(f"dims[{axis}]", extent, "1 to 2^32")
+    for axis, stride in enumerate(strides):
+        if stride % step or not 0 <= stride < 2 ** 40:
+            _refuse(f"strides[{axis}]", f"{stride} bytes", f"a multiple of {step} bytes from 0 to 2^40 - 16")
+    for axis, stride in enumerate(element_strides):
+        if not 1 <= stride <= 8:
+            _refuse(f"element_strides[{axis}]", stride, "1 to 8")
+    if element_strides and element_strides[0] != 1:
+        _refuse("element_strides[0]", element_strides[0], "1: the hardware does not stride the innermost dimension")
+    modes = range(7) if blackwell else range(4)
+    if swizzle not in modes:
+        _refuse("swizzle", swizzle, "0 (none), 1 (32 bytes), 2 (64 bytes) or 3 (128 bytes)" + ("" if blackwell else "; 4 to 6 need sm_100a"))
+    if l2_promotion not in (0, 1, 2, 3):
+        _refuse("l2_promotion", l2_promotion, "0 (none), 1 (64 bytes), 2 (128 bytes) or 3 (256 bytes)")
+    if oob_fill not in (0, 1):
+        _refuse("oob_fill", oob_fill, "0 (zeros) or 1 (NaN)")
+    if oob_fill and code not in _FLOATS:
+        _refuse("oob_fill", "NaN", "0 (zeros) for integers")
+    if interleave == 2 and swizzle not in (0, 1):
+        _refuse("swizzle", swizzle, "0 or 1 with the 32-byte interleave")
+
+
+def _check_inner(field: str, inner: int, interleave: int, swizzle: int) -> None:
+    if interleave == 0 and inner % 16:
+        _refuse(field, f"{inner} bytes", "a multiple of 16 bytes")
+    if interleave == 0 and swizzle and inner > SWIZZLE_SPAN[swizzle]:
+        _refuse(field, f"{inner} bytes", f"at most the {SWIZZLE_SPAN[swizzle]} bytes that swizzle {swizzle} spans")
+
+
+def check_tiled(*, dtype, rank, address, dims, strides, box, element_strides, interleave=0, swizzle=0, l2_promotion=0,
+                oob_fill=0, blackwell=False) -> None:
+    """Raise LaunchError, naming the field, for what `cuTensorMapEncodeTiled` refuses or the hardware mistakes.
+
+    `address` and `strides` (rank - 1 of them) are in bytes, the other lists in elements.
+    """
+    code, nbytes = tensor_map_type(dtype)
+    if not 1 <= rank <= 5:
+        _refuse("rank", rank, "1 to 5")
+    _check_common(code, nbytes, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
+    if len(box) != rank:
+        _refuse("box", f"a list of {len(box)}", f"a list of {rank} for rank {rank}")
+    total = nbytes
+    for axis, extent in enumerate(box):
+        if not 1 <= extent <= 256:
+            _refuse(f"box[{axis}]", extent, "1 to 256")
+        total *= extent
+    if total > BOX_LIMIT:
+        _refuse("box", f"{total} bytes", f"at most {BOX_LIMIT} bytes")
+    _check_inner("box[0]", box[0] * nbytes, interleave, swizzle)
+
+
+def check_im2col(*, dtype, rank, address, dims, strides, lower, upper, channels, pixels, element_strides, interleave=0,
+                 swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
+    """As `check_tiled`, for `cuTensorMapEncodeIm2col`: corners of the bounding box, channels and pixels per column."""
+    code, nbytes = tensor_map_type(dtype)
+    if not 3 <= rank <= 5:
+        _refuse("rank", rank, "3 to 5 for im2col")
+    _check_common(code, nbytes, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
+    limit = {3: 2 ** 15, 4: 2 ** 7, 5: 2 ** 4}[rank]
+    for field, corner in (("lower", lower), ("upper", upper)):
+        if len(corner) != rank - 2:
+            _refuse(field, f"a list of {len(corner)}", f"a list of {rank - 2} for rank {rank}")
+        for axis, value in enumerate(corner):
+            if not -limit <= value < limit:
+                _refuse(f"{field}[{axis}]", value, f"{-limit} to {limit - 1} for rank {rank}")
+    if not 1 <= channels <= 256:
+        _refuse("channels", channels, "1 to 256")
+    if not 1 <= pixels <= 1024:
+        _refuse("pixels", pixels, "1 to 1024")
+    _check_inner("channels", channels * nbytes, interleave, swizzle)
+
+
+# -- encoding --------------------------------------------------------------------------------------------------------
+
+TILED = ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,
+                          c_int, c_int, c_int, c_int)
+_IM2COL = ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,
+                           c_uint32, c_uint32, c_void_p, c_int, c_int, c_int, c_int)
+
+
+def _list(kind, values):
+    return (kind * max(len(values), 1))(*values)
+
+
+def encode_tiled(function: int, into: int, *, dtype, rank, address, dims, strides, box, element_strides, interleave=0,
+                 swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
+    """Write the 128 bytes of a tiled map at the address `into`, by the driver's function at the address `function`.
+
+    Raises LaunchError: naming the field where a check finds it, else with the driver's code.
+    """
+    check_tiled(dtype=dtype, rank=rank, address=address, dims=dims, strides=strides, box=box, element_strides=element_strides,
+                interleave=interleave, swizzle=swizzle, l2_promotion=l2_promotion, oob_fill=oob_fill, blackwell=blackwell)
+    code = TILED(function)(into, tensor_map_type(dtype)[0], rank, address, _list(c_uint64, dims), _list(c_uint64, strides),
+                            _list(c_uint32, box), _list(c_uint32, element_strides), interleave, swizzle, l2_promotion, oob_fill)
+    if code:
+        raise LaunchError(f"tensor map: the driver refused (CUDA error {code}) dtype={dtype}, address={address:#x}, dims={dims}, "
+                          f"strides={strides}, box={box}, element_strides={element_strides}, interleave={interleave}, "
+                          f"swizzle={swizzle}, l2_promotion={l2_promotion}, oob_fill={oob_fill}")
+
+
+def encode_im2col(function: int, into: int, *, dtype, rank, address, dims, strides, lower, upper, channels, pixels,
+                  element_strides, interleave=0, swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
+    """As `encode_tiled`, for an im2col map."""
+    check_im2col(dtype=dtype, rank=rank, address=address, dims=dims, strides=strides, lower=lower, upper=upper,
+                 channels=channels, pixels=pixels, element_strides=element_strides, interleave=interleave, swizzle=swizzle,
+                 l2_promotion=l2_promotion, oob_fill=oob_fill, blackwell=blackwell)
+    code = _IM2COL(function)(into, tensor_map_type(dtype)[0], rank, address, _list(c_uint64, dims), _list(c_uint64, strides),
+                             _list(c_int, lower), _list(c_int, upper), channels, pixels, _list(c_uint32, element_strides),
+                             interleave, swizzle, l2_promotion, oob_fill)
+    if code:
+        raise LaunchError(f"tensor map: the driver refused (CUDA error {code}) the im2col map dims={dims}, strides={strides}, "
+                          f"lower={lower}, upper={upper}, channels={channels}, pixels={pixels}")

@@ -1,0 +1,249 @@
+"""The Python function that launches by one recipe, written as text: checks, packing and the call without any loop.
+
+What is fixed by the recipe stands in the text as numbers, so a launch costs what Python takes to read the arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+
+from tilejit.errors import LaunchError
+from tilejit.runtime import streams, tensormap
+from tilejit.runtime.arrays import ArrayView, describe
+from tilejit.runtime.dtypes import ELEMENT_TYPES, scalar_bytes
+from tilejit.runtime.facts import LEAVES, condition, python
+from tilejit.runtime.recipe import CONFIG, Recipe, normal_grid
+
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+_SCALARS = (int, float, bool, type(None), str)
+
+
+def view_of(value) -> ArrayView | None:
+    """The view of an array; None for a number and the like."""
+    return None if isinstance(value, _SCALARS) or not hasattr(value, "shape") and not hasattr(value, "__dlpack__") else describe(value)
+
+
+def is_scalar(value, dtype: str) -> bool:
+    """Whether a scalar argument is one for `dtype`: a Python number of its kind that fits, or NumPy's of that very dtype."""
+    kind = type(value)
+    if kind is bool:
+        return dtype == "bool"
+    if kind is int:
+        bits = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}.get(dtype)
+        if bits is None:
+            return dtype.startswith("uint") and 0 <= value < 2 ** int(dtype[4:])
+        return -2 ** bits <= value < 2 ** bits
+    if kind is float:
+        return "float" in dtype
+    return getattr(getattr(value, "dtype", None), "name", None) == dtype and getattr(value, "shape", None) == ()
+
+
+# -- the function written for a recipe -------------------------------------------------------------------------------
+
+def write(launcher):
+    """The text of the launch function for a recipe, and the function."""
+    recipe, link = launcher.recipe, launcher.link
+    torch = sys.modules.get("torch")
+    used = _strides_used(recipe)
+    text = ["def launch(grid, stream, args):",
+            f"    if len(args) != {len(recipe.arguments)}: return False",
+            "    others = []"]
+    if recipe.arguments:
+        text.append(f"    {', '.join(f'x{i}' for i in range(len(recipe.arguments)))}, = args")
+    for i, (kind, *rest) in enumerate(recipe.arguments):
+        text += _read_array(i, *rest, i in used, torch is not None) if kind == "array" else _read_scalar(i, rest[0])
+    for fact, answer in recipe.guards:
+        held = python(condition(fact, recipe.arguments))
+        text.append(f"    if not {held}: return False" if answer else f"    if {held}: return False")
+    text += _read_grid(recipe)
+    arrays = sum(kind[0] == "array" for kind in recipe.arguments)
+    text += ["    if stream is None:",
+             f"        stream = pick_stream(others, len(others) < {arrays}) if others else raw_stream(DEVICE)" if arrays else
+             "        stream = 0",
+             "    elif stream.__class__ is not int: stream = stream_handle(stream, DEVICE)",
+             "    try: frame = pool.pop()",
+             "    except IndexError: frame = make_frame()",
+             "    raw, start, config, params, maps = frame",
+             "    try:"]
+    values = [_value(param) for param in recipe.params if param[0] != "map"]
+    text.append(f"        pack(raw, start, gx, gy, gz, {recipe.threads}, 1, 1, {recipe.shared}, stream, "
+                f"{ctypes.addressof(launcher.attributes) if launcher.attribute_count else 0}, {launcher.attribute_count}"
+                f"{''.join(', ' + value for value in values)})")
+    for slot, index in enumerate(_map_params(recipe)):
+        text += _encode(recipe, slot, index)
+    text += ["        code = call(config, FUNCTION, params, None)",
+             "        if code: again(code, config, params, (gx, gy, gz))",
+             "    except PackError as error: misfit(error)",
+             "    finally: pool.append(frame)",
+             "    return True", ""]
+    source = "\n".join(text)
+    frames = _Frames(recipe)
+    names = {"view_of": view_of, "is_scalar": is_scalar, "normal_grid": normal_grid, "check_grid": recipe.check_grid,
+             "pick_stream": launcher.pick_stream, "stream_handle": streams.stream_handle, "scalar_bytes": scalar_bytes,
+             "pool": [], "make_frame": frames.make, "pack": frames.layout.pack_into, "encode": launcher.encode, "MAPS": recipe.maps,
+             "again": launcher.again, "call": LAUNCH(link.points.launch), "FUNCTION": launcher.function,
+             "tiled": tensormap.TILED(link.points.encode_tiled), "pack_extents": frames.extents,
+             "BOX": [_words(map_.get("box", ())) for map_ in recipe.maps],
+             "STEPS": [_words(map_["element_strides"]) for map_ in recipe.maps],
+             "DEVICE": link.device, "PackError": struct.error, "misfit": _misfit(recipe), "View": ArrayView}
+    if torch is not None:
+        names.update({f"D{i}": getattr(torch, kind[1], None) for i, kind in enumerate(recipe.arguments)},
+                     Tensor=torch.Tensor, Parameter=torch.nn.Parameter,
+                     raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _default_stream))
+    exec(compile(source, f"<launch {recipe.name}>", "exec"), names)
+    return source, names["launch"]
+
+
+def _read_array(i: int, dtype: str, rank: int, strides: bool, torch: bool) -> list[str]:
+    by_view = [f"v = view_of(x{i})",
+               f"if v is None or v.dtype != {dtype!r} or v.device != DEVICE: return False",
+               f"p{i} = v.pointer; s{i} = v.shape; t{i} = v.strides; others.append(v)"]
+    if not torch:
+        lines = ["    " + line for line in by_view]
+    else:
+        lines = [f"    if x{i}.__class__ is Tensor or x{i}.__class__ is Parameter:",
+                 f"        if x{i}.dtype is not D{i} or x{i}.get_device() != DEVICE: return False",
+                 f"        p{i} = x{i}.data_ptr(); s{i} = x{i}.shape" + (f"; t{i} = x{i}.stride()" if strides else ""),
+                 "    else:", *("        " + line for line in by_view)]
+    lines.append(f"    if len(s{i}) != {rank}: return False")
+    if rank:
+        lines.append(f"    {', '.join(f'n{i}_{d}' for d in range(rank))}, = s{i}")
+        if strides:
+            lines.append(f"    {', '.join(f'm{i}_{d}' for d in range(rank))}, = t{i}")
+    return lines
+
+
+def _read_scalar(i: int, dtype: str) -> list[str]:
+    if dtype == "int32":
+        quick = f"x{i}.__class__ is int and -2147483648 <= x{i} <= 2147483647"
+    elif dtype == "int64":
+        quick = f"x{i}.__class__ is int and {-2**63} <= x{i} <= {2**63 - 1}"
+    elif dtype in ("float32", "float64"):
+        quick = f"x{i}.__class__ is float"
+    else:
+        quick = "False"
+    return [f"    if not ({quick}) and not is_scalar(x{i}, {dtype!r}): return False"]
+
+
+def _read_grid(recipe: Recipe) -> list[str]:
+    fits = "0 < gx < 2147483648 and 0 < gy < 65536 and 0 < gz < 65536"
+    if recipe.cluster:
+        fits += "".join(f" and {part} % {size} == 0" for part, size in zip(("gx", "gy", "gz"), recipe.cluster) if size > 1)
+    return ["    gx, gy, gz = grid if grid.__class__ is tuple and len(grid) == 3 else normal_grid(grid)",
+            f"    if not ({fits}) and not check_grid(gx, gy, gz): return True"]
+
+
+def _value(param) -> str:
+    match param:
+        case ["ptr", i]:
+            return f"p{i}"
+        case ["size", i, axis, _]:
+            return f"n{i}_{axis}"
+        case ["stride", i, axis, _]:
+            return f"m{i}_{axis}"
+        case ["scalar", i, dtype]:
+            return f"x{i}" if ELEMENT_TYPES[dtype].pack else f"scalar_bytes(x{i}, {dtype!r})"
+    raise LaunchError(f"{param!r} is not a parameter of a recipe")
+
+
+def _encode(recipe: Recipe, slot: int, index: int) -> list[str]:
+    """Encode a map straight away; where the driver refuses, the checked way says why."""
+    map_ = recipe.maps[index]
+    checked = f"encode(MAPS[{index}], maps[{slot}][0], [{_views(recipe)}])"
+    if "box" not in map_:
+        return ["        " + checked]
+    extents = ", ".join(python(part) for part in (*map_["dims"], *map_["strides"]))
+    address = python(["add", ["ptr", map_["argument"]], map_["base_offset"]])
+    code = tensormap.tensor_map_type(map_["dtype"])[0]
+    tail = ", ".join(str(map_[key]) for key in ("interleave", "swizzle", "l2_promotion", "oob_fill"))
+    return [f"        into, dims, strides = maps[{slot}]",
+            f"        pack_extents[{slot}](raw, dims - config + start, {extents})",
+            f"        if tiled(into, {code}, {map_['rank']}, {address}, dims, strides, BOX[{index}], STEPS[{index}], {tail}): {checked}"]
+
+
+def _map_params(recipe: Recipe) -> list[int]:
+    return [param[1] for param in recipe.params if param[0] == "map"]
+
+
+def _views(recipe: Recipe) -> str:
+    """Python text of the arguments as `facts.evaluate` reads them."""
+    return ", ".join(f"View(p{i}, s{i}, t{i}, {kind[1]!r}, DEVICE)" if kind[0] == "array" else f"x{i}"
+                     for i, kind in enumerate(recipe.arguments))
+
+
+def _strides_used(recipe: Recipe) -> set[int]:
+    """The arrays whose strides the function reads."""
+    if recipe.maps:
+        return set(range(len(recipe.arguments)))
+    found = {param[1] for param in recipe.params if param[0] == "stride"}
+
+    def walk(expression):
+        if isinstance(expression, (list, tuple)):
+            if expression[0] == "stride":
+                found.add(expression[1])
+            elif expression[0] not in LEAVES:
+                for part in expression[1:]:
+                    walk(part)
+
+    for fact, _answer in recipe.guards:
+        walk(condition(fact, recipe.arguments))
+    return found
+
+
+def _default_stream(_device: int) -> int:
+    return 0  # torch built without CUDA
+
+
+def _misfit(recipe: Recipe):
+    def misfit(error):
+        raise LaunchError(f"{recipe.name}: a size, stride or scalar does not fit in its parameter: {error}") from None
+    return misfit
+
+
+def _words(values):
+    """A C array of 32-bit words; what takes its address keeps it alive."""
+    return (ctypes.c_uint32 * max(len(values), 1))(*values)
+
+
+class _Frames:
+    """Memory for one launch each: configuration, parameter values, tensor maps, their extents, pointers to parameters."""
+
+    def __init__(self, recipe: Recipe):
+        form, offset, self.places = CONFIG.format, CONFIG.size, []
+        self.extents, maps = [], 0
+        for param, piece in zip(recipe.params, recipe.formats):
+            if param[0] == "map":
+                rank = recipe.maps[param[1]]["rank"]
+                self.extents.append(struct.Struct(f"<{2 * rank - 1}Q").pack_into)
+                self.places.append((maps, rank))
+                maps += 1
+                continue
+            size = struct.calcsize("<" + piece)
+            padding = -offset % min(size & -size, 8)
+            form += (f"{padding}x" if padding else "") + piece
+            self.places.append(offset + padding)
+            offset += padding + size
+        self.layout = struct.Struct(form)
+        self.maps_at = -(-offset // 64) * 64       # each map has 128 bytes, then 80 for its dims and strides
+        self.extents_at = self.maps_at + 128 * maps
+        self.pointers_at = self.extents_at + 80 * maps
+
+    def make(self) -> tuple:
+        """(buffer, where the configuration starts in it, its address, the address of the parameters' addresses, and
+        for each map its address and those of its dims and strides)."""
+        raw = ctypes.create_string_buffer(self.pointers_at + 8 * len(self.places) + 64)
+        start = -ctypes.addressof(raw) % 64
+        base = ctypes.addressof(raw) + start
+        addresses, maps = [], []
+        for place in self.places:
+            if isinstance(place, int):
+                addresses.append(base + place)
+                continue
+            slot, rank = place
+            extents = base + self.extents_at + 80 * slot
+            maps.append((base + self.maps_at + 128 * slot, extents, extents + 8 * rank))
+            addresses.append(maps[-1][0])
+        struct.pack_into(f"<{len(addresses)}Q", raw, start + self.pointers_at, *addresses)
+        return raw, start, base, base + self.pointers_at, maps
