@@ -19,6 +19,7 @@ from .waits import ChildWait
 from .world import AsyncOp, World
 
 BUDGET = 20000      # nodes that a fiber runs before the next one has its turn
+NEVER = float("inf")
 LATE = 1e12         # a landing time that comes only when everything waits
 
 
@@ -55,6 +56,7 @@ class Chunk:
         self._constants: dict[Const, np.ndarray] = {}
         self._scratch = np.empty(0, np.int64)
         self._map_faults: dict = {}
+        self.maps: dict = {}        # tensor maps that rules have made
         self.fibers: list[Fiber] = []
         self.turn = 0
         for rank in range(self.ranks):
@@ -164,14 +166,26 @@ class Chunk:
     def _rows_of(self, op: AsyncOp) -> np.ndarray:
         return op.rank * self.clusters + op.world.clusters
 
-    def finish_reading(self, op: AsyncOp) -> None:
-        """The operation reads its sources now; they are free afterwards as far as the issuing thread is concerned."""
+    def collect(self, op: AsyncOp) -> None:
+        """The operation reads its sources now."""
         if op.collect is not None:
             op.params.update(op.collect(self._rows_of(op), op.params))
             op.collect = None
-        if op.reads and not op.targets:
-            tag = self._thread_tag(op)
-            op.world.finish_reads(op, self.cells, lambda rank: tag)
+
+    def move(self, op: AsyncOp) -> None:
+        """The operation's bytes arrive; nobody has learnt it yet."""
+        if not op.moved:
+            op.moved = True
+            self.version += 1
+            self.collect(op)
+            op.land(self._rows_of(op), op.params)
+            op.params = {}
+
+    def free_sources(self, op: AsyncOp) -> None:
+        """The thread that issued the operation has waited until its sources are read."""
+        self.collect(op)
+        tag = self._thread_tag(op)
+        op.world.finish_reads(op, self.cells, lambda rank: tag)
 
     def _thread_tag(self, op: AsyncOp) -> tuple[int, int, int]:
         clocks = op.world.clocks
@@ -183,10 +197,8 @@ class Chunk:
             return
         op.over = True
         world = op.world
+        self.move(op)
         self.version += 1
-        self.finish_reading(op)
-        op.land(self._rows_of(op), op.params)
-        op.params = {}
         world.flight.remove(op)
         self.flying -= 1
         own = {rank: number for rank, number, _ in op.targets}
@@ -281,16 +293,24 @@ class Chunk:
             return
         for op in self._flight():
             if op.due <= self.tick:
-                self.land(op)
+                self._land_alone(op)
+
+    def _land_alone(self, op: AsyncOp) -> None:
+        """Land without being waited for."""
+        if op.queued:
+            self.move(op)
+            op.due = NEVER
+        else:
+            self.land(op)
 
     def _unstick(self) -> bool:
         """Nothing is ready: let time pass, let some CTAs go on without others, or let parts of a fiber part."""
-        flight = [op for op in self._flight() if op.due < float("inf")]
+        flight = [op for op in self._flight() if op.due < NEVER]
         if flight:
             first = min(flight, key=lambda op: (op.due, op.number))
             for op in flight:
                 if op.number == first.number:
-                    self.land(op)
+                    self._land_alone(op)
             return True
         for fiber in list(self.fibers):
             mask = fiber.partly_ready()
@@ -336,10 +356,10 @@ class Chunk:
     def _close(self) -> None:
         """The kernel has ended: what is in flight lands, and nothing of it may touch shared memory any more."""
         for op in self._flight():
-            if self.checks and op.due < float("inf") and (op.writes or op.reads):
+            if self.checks and not op.over and (op.reads or op.writes and not op.queued):
                 self._unawaited(op)
-            if op.due < float("inf"):
-                self.land(op)
+            if op.due < NEVER or not op.queued:
+                self.move(op)
         if self.checks:
             for world in self.worlds:
                 for ops in world.recent.values():

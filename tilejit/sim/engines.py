@@ -42,8 +42,9 @@ class Engines:
     def issue(self, what: str, *, reads: list[Span] = (), writes: list[Span] = (), land: Callable, params: dict,
               collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
               barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
-              positions: np.ndarray | None = None) -> None:
-        """Issue an operation that reads and writes spans of shared or tensor memory in its own time.
+              positions: np.ndarray | None = None, collective: bool = False) -> None:
+        """Issue an operation that reads and writes spans of shared or tensor memory in its own time. The scope's first
+        thread issues it, or with `collective` all of them together.
 
         It completes on `barrier` with `nbytes` (or on several `barriers`), or in the groups `queue` of the issuing
         thread. ``collect(rows, params) -> dict`` reads its sources, ``land(rows, params)`` writes, for the CTAs `rows`
@@ -64,14 +65,16 @@ class Engines:
                 if not all(self._usable(world, rank, number) for rank, number, _ in targets):
                     continue
                 chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
-                op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets)
+                op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
+                                     MANY if collective else self.low)
                 op.collect = collect
                 if self.checks:
                     self._check_issue(op, world, proxy)
                 world.launch(op, self.sim.cells)
                 self.sim.flying += 1
                 if queue is not None:
-                    world.queue(queue, self.rank, op.thread).open.append(op)
+                    op.queued = True
+                    world.queue(queue, self.rank, ("atom", op.atom) if collective else op.thread).open.append(op)
 
     def _cases_at(self, positions, keys):
         if positions is None:
@@ -131,8 +134,9 @@ class Engines:
                 for group in done:
                     for op in group:
                         op.awaited = True
-                        self.sim.finish_reading(op)
-                        if not read:
+                        if read:
+                            self.sim.free_sources(op)
+                        else:
                             self.sim.land(op)
                 if not read:
                     q.groups = q.groups[len(done):]
@@ -144,7 +148,7 @@ class Engines:
             keys = [(queue, self.rank, ("atom", int(a))) for a in self.active_atoms]
         elif self.threads > 1:
             keys = [k for k in world.queues if k[0] == queue and k[1] == self.rank and k[2] in wanted] or keys
-        return [world.queues.setdefault(k, _new_queue()) for k in keys]
+        return [world.queue(*k) for k in keys]
 
     def bulk_commit(self) -> None:
         """``cp.async.bulk.commit_group``."""
@@ -204,14 +208,14 @@ class Engines:
                 chosen = params if at is None else {k: take(v, at) if v is not None else None for k, v in params.items()}
                 op = self._operation("copy_async by cp.async", world, [], [("shared", self.rank, cells)], land, dict(chosen), [], MANY, atom)
                 op.threads = np.repeat(who, len(cells) // len(who)).astype(np.int16)
-                op.collect, op.due = collect, NEVER
+                op.collect, op.due, op.queued = collect, NEVER, True
                 if self.checks:
                     self._check_issue(op, world, proxy=False)
                 world.launch(op, self.sim.cells)
                 self.sim.flying += 1
                 if early:
-                    self.sim.finish_reading(op)
-                world.queues.setdefault(("cp.async", self.rank, ("atom", atom)), _new_queue()).open.append(op)
+                    self.sim.collect(op)
+                world.queue("cp.async", self.rank, ("atom", atom)).open.append(op)
 
     def _check_cp_async(self, dst, to, src, source, count, keep, nbytes) -> None:
         read = count > 0 if keep is None else (count > 0) & keep
@@ -266,11 +270,6 @@ class Engines:
             op.then = _arrival(self, pending, rank, number, 1, by_barrier=True)
             world.launch(op, self.sim.cells)
             self.sim.flying += 1
-
-
-def _new_queue():
-    from .world import Queue
-    return Queue()
 
 
 def _nothing(rows, params) -> None:

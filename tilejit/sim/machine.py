@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -81,12 +82,17 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         """Absolute ids of the threads, (1, T)."""
         return np.arange(self.low, self.high, dtype=np.int32)[None]
 
-    def resolve(self, n: int | Sym) -> int:
-        """A size or stride: of the launch's argument if it is a symbol."""
-        if not isinstance(n, Sym):
+    def resolve(self, n: int | Sym | tuple) -> int:
+        """A number known at launch: an int, a symbol, or an expression of them such as ("mul", ("size", 0, 1), 4)."""
+        if isinstance(n, Sym):
+            n = n.kind, n.arg, n.dim
+        if not isinstance(n, tuple):
             return n
-        memory = self.sim.arguments[n.arg]
-        return (memory.shape if n.kind == "size" else memory.strides)[n.dim]
+        name, *rest = n
+        if name in ("size", "stride"):
+            memory = self.sim.arguments[rest[0]]
+            return (memory.shape if name == "size" else memory.strides)[rest[1]]
+        return _OPERATIONS[name](*(self.resolve(part) for part in rest))
 
     @cached_property
     def row_index(self) -> slice | np.ndarray:
@@ -218,13 +224,20 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         return SimPoints(type_, buffer, tuple(indices))
 
     def tensor_map(self, buffer: SimBuffer, fields: Any, base: int = 0) -> SimTensorMap:
-        """The map with the fields of a plan's tensor map (symbols resolved) over a global buffer, `base` bytes into it."""
-        numbers = lambda xs: tuple(self.resolve(x) for x in xs)
+        """The map with the fields of a plan's tensor map over a global buffer, `base` bytes into it. Numbers known at
+        launch are resolved; strides are in bytes (a bare symbol counts elements)."""
+        key = (id(fields), id(buffer.memory), base, buffer.base) if np.ndim(buffer.base) == 0 else None
+        if key is not None and key in self.sim.maps:
+            return self.sim.maps[key][0]
         nbytes = buffer.type.dtype.nbytes
-        strides = tuple(s if isinstance(s, int) else self.resolve(s) * nbytes for s in fields.global_strides)
+        dims = tuple(self.resolve(n) for n in fields.global_dim)
+        strides = tuple(self.resolve(s) * (nbytes if isinstance(s, Sym) else 1) for s in fields.global_strides)
         optional = {k: getattr(fields, k) for k in ("interleave", "swizzle", "l2_promotion", "oob_fill") if hasattr(fields, k)}
-        return SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), numbers(fields.global_dim), strides,
-                            tuple(fields.box), tuple(fields.element_strides), **optional)
+        made = SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), dims, strides, tuple(fields.box),
+                            tuple(fields.element_strides), **optional)
+        if key is not None:
+            self.sim.maps[key] = made, fields
+        return made
 
     def barrier_at(self, barrier: SimBarrier, index: Any, rank: Any = None) -> SimBarrier:
         """One of several barriers, of this CTA or of CTA `rank` of the cluster."""
@@ -295,6 +308,9 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
             return np.where(keep, data[place], other)
         data[tuple(np.broadcast_to(p, shape)[keep] for p in place)] = np.broadcast_to(values, shape)[keep]
         return None
+
+
+_OPERATIONS = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add, "sub": operator.sub, "min": min, "max": max}
 
 
 def _region_coords(region: SimRegion | SimPoints) -> tuple[np.ndarray, ...]:

@@ -42,6 +42,8 @@ class AsyncOp:
     threads: np.ndarray | None = None  # the thread behind each cell, for copies that threads make side by side
     then: Callable[["AsyncOp"], None] | None = None  # what else happens when it lands
     world: "World" = None
+    queued: bool = False               # it completes in a group: landing early teaches nobody anything
+    moved: bool = False                # its bytes are where they go
     over: bool = False
     awaited: bool = False
     phases: dict[tuple[int, int], int] = field(default_factory=dict)  # barrier -> the phase in which it was issued
@@ -85,7 +87,7 @@ class World:
             self.shadows[key] = Shadow(rank, cells)
         return self.shadows[key]
 
-    def queue(self, kind: str, rank: int, thread: int) -> Queue:
+    def queue(self, kind: str, rank: int, thread: Any) -> Queue:
         return self.queues.setdefault((kind, rank, thread), Queue())
 
     def split(self, mine: np.ndarray) -> "World":
