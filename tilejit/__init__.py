@@ -7,6 +7,7 @@ from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, axis
 from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                            cp_async_wait, fence_mbarrier_init, fence_proxy_async, mbarrier, threadfence)
+from .ops.copy import copy
 from .ops.copy_async import copy_async
 from .ops.creation import arange, full, ones, zeros
 from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id, warp_id,
@@ -18,6 +19,7 @@ from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect
 from .ops.reductions import BUILTINS as _REDUCTIONS
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, sync
+from .plan import BufferSpec, plan_copy
 from .runtime.arguments import ArraySpec
 from .types import (DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32,
                     int64, uint8, uint16, uint32, uint64)

@@ -12,9 +12,11 @@ from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While
 from ..types import Barrier, Buffer, DType, Scalar, Sym, Tile, bool_, float32, int32, int64
 from .barriers import BarrierMixin
+from .control import ControlMixin
 from .debug import DebugInfo
 from .instructions import InstructionMixin
 from .tiles import TileMixin
+from .tma import TmaMixin
 from .value import V
 from .warps import WarpMixin
 
@@ -58,7 +60,7 @@ class Emitted:
     maps: list = field(default_factory=list)
 
 
-class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin):
+class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin):
     """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
 
     def __init__(self, graph: Graph):
@@ -570,7 +572,7 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin):
 
     def _module(self) -> str:
         launch = self.graph.launch
-        params = ", ".join(f"{'i8' if v.dtype == bool_ else v.dtype.llvm} {v.text}" for v in self.params.values())
+        params = ", ".join(f"{_declared(recipe, v)} {v.text}" for recipe, v in self.params.items())
         attributes = [f'"nvvm.maxntid"="{launch.threads},1,1"', f'"nvvm.minctasm"="{launch.min_ctas or 1}"']
         if launch.cluster:
             attributes.append(f'"nvvm.cluster_dim"="{",".join(map(str, launch.cluster))}"')
@@ -589,6 +591,14 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin):
             "attributes #2 = { nounwind convergent }",
             self.debug.metadata(libdevice=self.uses_libdevice),
         ]) + "\n"
+
+
+def _declared(recipe: tuple, v: V) -> str:
+    """The type of a kernel parameter. A tensor map is 128 bytes that stay where the launch puts them: without
+    grid_constant LLVM copies them to local memory, where the copy engine cannot read them."""
+    if recipe[0] == "map":
+        return 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
+    return "i8" if v.dtype == bool_ else v.dtype.llvm
 
 
 def emit(graph: Graph) -> Emitted:

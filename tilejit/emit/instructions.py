@@ -264,13 +264,22 @@ class InstructionMixin:
         else:
             self.asm(f"@${count + 1} {text}", [], [*units, address, predicate])
 
-    def cp_async(self, address: V, offset: int, pointer: V, nbytes: int, cache: str, inside: V | None, active: V | None) -> None:
-        """``cp.async``: the thread's copy of `nbytes`, zero-filled where not `inside`, left out where not `active`."""
-        address = address + offset
-        inputs, text = [address, pointer], f"cp.async.{cache}.shared.global [$0], [$1], {nbytes}"
+    def cp_async(self, address: V, offset: int, pointer: V, nbytes: int, cache: str, inside: V | None, active: V | None, *,
+                 prefetch: int | None = None, policy: int | None = None) -> None:
+        """``cp.async``: the thread's copy of `nbytes`, zero-filled where not `inside`, left out where not `active`.
+
+        `prefetch` bytes of L2 may be fetched around it; `policy` is a 64-bit cache policy.
+        """
+        inputs, levels = [address, pointer], ".L2::cache_hint" if policy is not None else ""
+        levels += f".L2::{prefetch}B" if prefetch else ""
+        place = f"[$0 + {offset}]" if offset else "[$0]"
+        text = f"cp.async.{cache}.shared.global{levels} {place}, [$1], {nbytes}"
         if inside is not None:
             inputs.append(self.select(inside, self.const(nbytes, int32), self.const(0, int32)))
             text += ", $2"
+        if policy is not None:
+            inputs.append(self.const(policy, int64))
+            text += f", ${len(inputs) - 1}"
         if active is not None:
             inputs.append(active)
             text = f"@${len(inputs) - 1} {text}"

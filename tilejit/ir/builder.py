@@ -38,7 +38,7 @@ class Facts:
     """Facts about the launch's arguments: asked by name, answered from the specs, recorded as guards.
 
     A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
-    ("stride_is", arg, dim, value), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n), ("fits32", arg),
+    ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n), ("fits32", arg),
     ("scalar_fits32", arg), ("no_overlap", arg, arg). `answer(fact)` says what holds for the call being compiled.
     """
 

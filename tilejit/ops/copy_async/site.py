@@ -11,7 +11,12 @@ from ...types import Buffer, Region, Sym
 
 @dataclass(frozen=True)
 class CopySite:
-    """One call of copy or copy_async. `g` answers facts, divisors and bounds of the starts."""
+    """One call of copy or copy_async. `g` answers facts, divisors and bounds of the starts.
+
+    `planning` is a question without a kernel (``tile.plan_copy``), where a barrier may be left out. `base_offset` is
+    where an array's element (0, ..., 0) is, in elements from its pointer. `dst_align` and `src_align` are the bytes to
+    which shared buffers are aligned.
+    """
 
     dst: Region
     src: Region
@@ -24,12 +29,18 @@ class CopySite:
     target: str
     options: dict = field(hash=False)
     g: Any = field(repr=False, hash=False, compare=False)
+    planning: bool = False
+    base_offset: int = 0
+    dst_align: int = 128
+    src_align: int = 128
 
     @staticmethod
     def of_call(g, call) -> "CopySite":
-        dst, src, mbar = call.args
-        return CopySite(dst.type, src.type, g.definition(dst).args[1:], g.definition(src).args[1:], g.scope.kind, g.scope.threads,
-                        g.scope.partial is not None, mbar, g.target, call.attrs["options"], g)
+        dst, src, *rest = call.args
+        made = g.definition(dst), g.definition(src)
+        return CopySite(dst.type, src.type, made[0].args[1:], made[1].args[1:], g.scope.kind, g.scope.threads,
+                        g.scope.partial is not None, rest[0] if rest else None, g.target, call.attrs.get("options") or {}, g,
+                        dst_align=alignment(g, made[0]), src_align=alignment(g, made[1]))
 
     def __str__(self) -> str:
         return f"{self.src} to {self.dst}, by one {self.scope} of {self.threads} thread{'s' if self.threads != 1 else ''}, for {self.target}"
@@ -58,6 +69,28 @@ class CopySite:
     def nbytes(self) -> int:
         return self.elements * self.itemsize
 
+    @property
+    def workers(self) -> int:
+        """The threads that share the copy: in a partial scope each thread makes its own."""
+        return 1 if self.partial else self.threads
+
+    @property
+    def array(self) -> Region:
+        """The side in global memory (the source, where both are)."""
+        return self.src if self.src.scope == "global" else self.dst
+
+    @property
+    def shared(self) -> Region:
+        """The side in shared memory (the destination, where both are)."""
+        return self.dst if self.dst.scope == "shared" else self.src
+
+    @property
+    def shared_align(self) -> int:
+        return self.dst_align if self.shared is self.dst else self.src_align
+
+    def starts(self, region: Region) -> tuple:
+        return self.dst_starts if region is self.dst else self.src_starts
+
     def dims(self, region: Region) -> tuple[int, ...]:
         """The buffer's dimensions that carry the extents of `shape`, in order."""
         return tuple(d for d, n in enumerate(region.extents) if n != 1)
@@ -65,6 +98,22 @@ class CopySite:
     def architecture(self) -> int:
         """The target's number: 80, 90, 100, 103, 120."""
         return int("".join(c for c in self.target if c.isdigit()))
+
+    def searched(self, key: str, search):
+        """The result of `search()`, which a variant's needs and its plan share."""
+        memo = self.__dict__.setdefault("_searched", {})
+        if key not in memo:
+            memo[key] = search()
+        return memo[key]
+
+
+def alignment(g, region) -> int:
+    """Bytes to which the buffer behind a region's call is aligned, as its allocation says."""
+    call = region
+    while call is not None and "align" not in call.attrs:
+        buffer = call.args[0] if call.args else None
+        call = g.made.get(buffer) if buffer is not None else None
+    return (call.attrs["align"] if call is not None else None) or 128
 
 
 def provably(g, fact: tuple, value: int | Sym, multiple: int) -> bool:

@@ -1,0 +1,194 @@
+"""Walks a copy's plan as the hardware does and says which byte goes where. Knows nothing of how plans are made.
+
+Bytes are named by address: of the array from its pointer, of the shared buffer from its base (a multiple of 1024).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+SPAN = (0, 32, 64, 128)
+SIZES = {"uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4, "uint64": 8, "int64": 8, "float64": 8}
+FILL = -1
+
+
+class Wrong(AssertionError):
+    """The plan is not legal, or moves other bytes than the layouts say."""
+
+
+def need(condition, words: str) -> None:
+    if not condition:
+        raise Wrong(words)
+
+
+# -- what the two layouts say ---------------------------------------------------------------------------------------------
+
+def side(spec):
+    """Byte addresses and (for an array) whether each element is in bounds, over the region's extents other than 1."""
+    region = spec.region if spec.region is not None else tuple(slice(0, n) for n in spec.shape)
+    ranges = [np.arange(r.start or 0, n if r.stop is None else r.stop) if isinstance(r, slice) else np.array([r]) for r, n in zip(region, spec.shape)]
+    grid = np.meshgrid(*ranges, indexing="ij")
+    nbytes = spec.dtype.nbytes
+    kept = [len(r) for r in ranges if len(r) != 1]
+    if spec.scope == "shared":
+        layout = spec.layout
+        if layout is None:
+            offsets = np.ravel_multi_index(grid, spec.shape)
+        else:
+            offsets = offsets_of(layout, grid, spec.shape)
+        return (offsets * nbytes).reshape(kept), None
+    if spec.strides is not None:
+        offsets = sum(g * s for g, s in zip(grid, spec.strides))
+    elif spec.layout is not None:
+        strides = [offsets_of(spec.layout, [np.array(int(k == d)) for k in range(len(spec.shape))], spec.shape)
+                   - offsets_of(spec.layout, [np.array(0)] * len(spec.shape), spec.shape) if n > 1 else 0 for d, n in enumerate(spec.shape)]
+        offsets = sum(g * s for g, s in zip(grid, strides)) + spec.layout.offset.get("m", 0)
+    else:
+        strides = [int(np.prod(spec.shape[d + 1:])) for d in range(len(spec.shape))]
+        offsets = sum(g * s for g, s in zip(grid, strides))
+    inside = np.ones(offsets.shape, bool)
+    for g, n in zip(grid, spec.shape):
+        inside &= (g >= 0) & (g < n)
+    return (offsets * nbytes).reshape(kept), inside.reshape(kept)
+
+
+def offsets_of(layout, grid, shape):
+    """Element offsets of coordinates under a layout: digits of the row-major index times strides, then the swizzle."""
+    flat = np.zeros(np.shape(grid[0]), np.int64)
+    for g, n in zip(grid, shape):
+        flat = flat * n + g
+    total, rest = np.full(flat.shape, layout.offset.get("m", 0), np.int64), flat
+    for extent, stride, _ in reversed(layout.shards):
+        total += rest % extent * stride
+        rest = rest // extent
+    s = layout.swizzle
+    if s is not None:
+        total = total ^ ((total >> s.atom_len) & (((1 << s.swizzle_len) - 1) << s.per_element))
+    return total
+
+
+def expected(dst, src):
+    """{destination byte: source byte or FILL}; bytes that are written nowhere (clipped) do not appear."""
+    (to, to_inside), (of, of_inside) = side(dst), side(src)
+    nbytes = dst.dtype.nbytes
+    to = to.reshape(-1)
+    of = of.reshape(-1)
+    if of_inside is not None:
+        of = np.where(of_inside.reshape(-1), of, np.iinfo(np.int64).min // 2)
+    moved = {}
+    keep = np.ones(len(to), bool) if to_inside is None else to_inside.reshape(-1)
+    for t, o in zip(to[keep], of[keep]):
+        for b in range(nbytes):
+            moved[int(t) + b] = int(o) + b if o >= -(1 << 60) else FILL
+    return moved
+
+
+# -- tensor copies ---------------------------------------------------------------------------------------------------------
+
+def tensor_moves(plan, span_limit: int = 233_472):
+    """[(shared byte, array byte or FILL)] of every element that the plan's instructions touch, in order."""
+    m = plan.tensor_map
+    nbytes = SIZES[m.dtype]
+    rank = m.rank
+    need(1 <= rank <= 5, f"rank {rank}")
+    need(len(m.global_dim) == len(m.box) == len(m.element_strides) == rank and len(m.global_strides) == rank - 1, "fields of different lengths")
+    need(all(1 <= n <= 1 << 32 for n in m.global_dim), f"dimensions {m.global_dim}")
+    need(all(s % 16 == 0 and 0 <= s < 1 << 40 for s in m.global_strides), f"strides {m.global_strides}")
+    need(all(1 <= b <= 256 for b in m.box), f"box {m.box}")
+    need(all(s == 1 for s in m.element_strides), "element strides")
+    need(m.base_offset % 16 == 0, f"base offset {m.base_offset}")
+    inner = m.box[0] * nbytes
+    need(inner % 16 == 0, f"inner box of {inner} bytes")
+    need(not m.swizzle or inner <= SPAN[m.swizzle], f"inner box of {inner} bytes in swizzle mode {m.swizzle}")
+    need(int(np.prod(m.box)) * nbytes <= span_limit, "box too large")
+    need(m.interleave == 0 and m.swizzle in (0, 1, 2, 3) and m.l2_promotion in (0, 1, 2, 3), "mode numbers")
+    need(m.oob_fill == 0 or m.dtype in ("float16", "bfloat16", "float32", "float64"), f"NaN fill of {m.dtype}")
+    pitch = max(inner, SPAN[m.swizzle])
+    local = np.indices(m.box[::-1]).reshape(rank, -1)[::-1]  # innermost first, innermost fastest
+    row = np.zeros(local.shape[1], np.int64)
+    for d in reversed(range(1, rank)):
+        row = row * m.box[d] + local[d]
+    packed = row * pitch + local[0] * nbytes
+    strides = (nbytes, *m.global_strides)
+    shared, array = [], []
+    for coordinates, offset in plan.issues:
+        need(offset % 128 == 0, f"shared address {offset}")
+        need(coordinates[0] * nbytes % 16 == 0, f"innermost coordinate {coordinates[0]}")
+        need(all(-(1 << 31) <= c < 1 << 31 for c in coordinates), "coordinates beyond 32 bits")
+        need(not plan.store or all(c >= 0 for c in coordinates), f"a store at {coordinates}")
+        at = [local[d] + coordinates[d] for d in range(rank)]
+        inside = np.ones(local.shape[1], bool)
+        for d in range(rank):
+            limit = m.global_dim[d]
+            if d == 0 and plan.store:  # stores clip to 16 bytes there
+                limit = -(-limit * nbytes // 16) * 16 // nbytes
+            inside &= (at[d] >= 0) & (at[d] < limit)
+        address = m.base_offset + sum(a * s for a, s in zip(at, strides))
+        place = packed + offset
+        bits = (1 << m.swizzle) - 1
+        place = place ^ (((place >> 7) & bits) << 4)
+        shared.append(place)
+        array.append(np.where(inside, address, np.iinfo(np.int64).min // 2))
+    return nbytes, np.concatenate(shared), np.concatenate(array)
+
+
+def check_tensor_plan(plan, dst, src) -> None:
+    """A tma plan is legal and moves exactly the bytes of the two layouts, each once."""
+    nbytes, shared, array = tensor_moves(plan)
+    moved = {}
+    for s, a in zip(shared, array):
+        for b in range(nbytes):
+            if plan.store:
+                if a < -(1 << 60):
+                    continue
+                need(int(a) + b not in moved, f"array byte {int(a) + b} is written twice")
+                moved[int(a) + b] = int(s) + b
+            else:
+                need(int(s) + b not in moved, f"shared byte {int(s) + b} is written twice")
+                moved[int(s) + b] = int(a) + b if a >= -(1 << 60) else FILL
+    compare(moved, expected(dst, src))
+    need(plan.bytes_per_issue == int(np.prod(plan.tensor_map.box)) * nbytes, "bytes of an instruction")
+
+
+def compare(moved: dict, wanted: dict) -> None:
+    if moved != wanted:
+        extra = sorted(set(moved) - set(wanted))[:4]
+        missing = sorted(set(wanted) - set(moved))[:4]
+        other = [(k, moved[k], wanted[k]) for k in sorted(set(moved) & set(wanted)) if moved[k] != wanted[k]][:4]
+        raise Wrong(f"bytes written and not wanted {extra}, wanted and not written {missing}, other (place, from, wanted) {other}")
+
+
+# -- vectors of threads ------------------------------------------------------------------------------------------------------
+
+def check_partition(plan, dst, src) -> None:
+    """A plan of vectors is aligned on both sides and moves exactly the bytes of the two layouts, each once."""
+    (to, to_inside), (of, of_inside) = side(dst), side(src)
+    extents = to.shape
+    moved = {}
+    nbytes = dst.dtype.nbytes
+    need(plan.vec * nbytes == plan.vec_bytes and plan.vec_bytes in (1, 2, 4, 8, 16), f"vectors of {plan.vec_bytes} bytes")
+    for step, thread in itertools.product(range(plan.outer), range(plan.threads)):
+        if step * plan.threads + thread >= plan.vectors:
+            need(plan.ragged, "threads left over in an even partition")
+            continue
+        at = plan.coordinates(thread, step * plan.threads)
+        run = [tuple(c + (i if k == (plan.order[-1] if plan.order else None) else 0) for k, c in enumerate(at)) for i in range(plan.vec)]
+        need(all(0 <= c < n for p in run for c, n in zip(p, extents)), f"vector at {at}")
+        t, o = [int(to[p]) for p in run], [int(of[p]) for p in run]
+        reads = True
+        for addresses, inside, dims in ((o, of_inside, plan.src_checked), (t, to_inside, plan.dst_checked)):
+            need(addresses == list(range(addresses[0], addresses[0] + plan.vec_bytes, nbytes)), f"the vector at {at} is not contiguous")
+            if inside is not None:
+                need(len({bool(inside[p]) for p in run}) == 1, f"the vector at {at} straddles the bounds")
+                need(bool(inside[run[0]]) or dims, f"bounds not checked at {at}")
+        reads = of_inside is None or bool(of_inside[run[0]])
+        if reads:
+            need(o[0] % plan.vec_bytes == 0, f"source address {o[0]} of {plan.vec_bytes} bytes")
+        if to_inside is None or to_inside[run[0]]:
+            need(t[0] % plan.vec_bytes == 0, f"destination address {t[0]} of {plan.vec_bytes} bytes")
+            for b in range(plan.vec_bytes):
+                need(t[0] + b not in moved, f"byte {t[0] + b} is written twice")
+                moved[t[0] + b] = o[0] + b if reads else FILL
+    compare(moved, expected(dst, src))

@@ -1,0 +1,55 @@
+"""Control flow that rules write, and small integer arithmetic: a loop, a branch of one thread, exact division."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..types import int32
+from .value import V
+
+
+class ControlMixin:
+    """The part of the emitter that branches inside a rule."""
+
+    def counted(self, n: int, body: Callable[[V], None]) -> None:
+        """``for i in range(n): body(i)`` at run time; `body` writes what one trip does."""
+        before, head, done = self.current, self.label("loop"), self.label("looped")
+        self.branch(head)
+        self.start(head)
+        line = len(self.lines)
+        self.lines.append("")
+        self.count += 1
+        index = V(self, f"%v{self.count}", int32)
+        with self.region_of_code():
+            body(index)
+            following = self.ins(f"add i32 {index.text}, 1", int32)
+            again, latch = self.ins(f"icmp ult i32 {following.text}, {n}", int32), self.current
+            self.branch_if(again, head, done)
+        self.lines[line] = f"  {index.text} = phi i32 [ 0, %{before} ], [ {following.text}, %{latch} ]{self.debug.mark(self.loc)}"
+        self.start(done)
+
+    def by_first_thread(self, then: Callable[[], None]) -> None:
+        """Run `then` in the first thread of the scope (in the only one, where it is alone). Nothing is ordered before it."""
+        first = self.first_thread()
+        if first is None:
+            then()
+            return
+        inside, done = self.label("one"), self.label("all")
+        self.branch_if(first, inside, done)
+        self.start(inside)
+        with self.region_of_code():
+            then()
+        self.branch(done)
+        self.start(done)
+
+    def exactly_divided(self, a, n: int):
+        """``a / n`` of a number that is a multiple of `n`; it may be negative, where a copy begins before the array."""
+        if isinstance(a, int):
+            return a // n
+        return self.ins(f"sdiv exact {a.typed}, {n}", a.dtype)
+
+    def word(self, x) -> V:
+        """An integer as a 32-bit value."""
+        if isinstance(x, int):
+            return self.const(x, int32)
+        return self.ins(f"trunc i64 {x.text} to i32", int32) if x.dtype.bits == 64 else x

@@ -1,0 +1,228 @@
+"""tma: one thread has the tensor memory accelerator move a box of an array, global to shared or shared to global.
+
+``cp.async.bulk.tensor`` reads a tensor map that the launch encodes (``cuTensorMapEncodeTiled``). A load completes by the
+bytes of its boxes, clipped or not, on the call's barrier; a store by the thread's bulk group. PTX ISA, "Data Movement and
+Conversion Instructions: Tensor copy" and "Tensors".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from ...dispatch import Need, Variant
+from .options import L2_PROMOTION, POLICIES
+from .site import CopySite
+from .tma_plan import PROMOTED, Boxes, TensorMap, runs_of, search
+from .tma_view import View, multiple, view_of
+
+LOAD, STORE = ("global", "shared"), ("shared", "global")
+MAX_BYTES = (1 << 20) - 1   # what a phase of an mbarrier may have pending (PTX ISA, tx-count)
+STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
+             "int16": "uint16", "uint16": "uint16"}
+NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One instruction for each of `issues`: (coordinates innermost first, shared byte offset from the buffer's base).
+
+    What a region's run-time starts add to coordinates is in `moving`: for each dimension of the map None, or (dimension
+    of the buffer, factor, divisor); offsets then count from the region's start where that is known at run time.
+    """
+
+    tensor_map: TensorMap
+    issues: list[tuple[tuple[int, ...], int]]
+    bytes_per_issue: int
+    store: bool
+    moving: tuple[tuple[int, int, int] | None, ...] = ()
+    policy: int | None = field(default=None)
+
+    @property
+    def instructions(self) -> int:
+        return len(self.issues)
+
+    def coordinates(self, issue: tuple[int, ...], starts, divide=lambda a, n: a // n) -> list:
+        """An instruction's coordinates: the constant part and what the starts of the array's region add."""
+        at = []
+        for c, part in zip(issue, self.moving):
+            if part is not None:
+                dim, factor, divisor = part
+                start = starts[dim] * factor
+                c = (start if divisor == 1 else divide(start, divisor)) + c
+            at.append(c)
+        return at
+
+
+# -- what the needs and the plan share ------------------------------------------------------------------------------------
+
+def view(site: CopySite) -> View | str:
+    return site.searched("view", lambda: view_of(site))
+
+
+def boxes(site: CopySite) -> Boxes | str:
+    return site.searched("boxes", lambda: search(view(site), site.g.facts.ask, promote=site.options.get("fill") is None))
+
+
+def inner(site: CopySite):
+    """The dimension of the array that is contiguous in both memories; None when there is none."""
+    v = view(site)
+    runs = runs_of(v, 1)
+    return v.dims[runs[0].dim] if runs else None
+
+
+# -- needs ----------------------------------------------------------------------------------------------------------------
+
+def _one_thread(s: CopySite) -> bool | str:
+    return s.threads == 1 or s.partial or (s.mbar is not None) or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
+
+
+def _completion(s: CopySite) -> bool | str:
+    if s.scopes == STORE:
+        return s.mbar is None or "mbar= on a store"
+    return s.mbar is not None or s.planning or "no mbar="
+
+
+def _shared_layout(s: CopySite) -> bool | str:
+    found = view(s)
+    if isinstance(found, str):
+        return found
+    return found.mode is not None or f"the swizzle {s.shared.buffer.layout.swizzle}, which the engine does not have"
+
+
+def _strides(s: CopySite) -> bool | str:
+    for d, (size, stride) in enumerate(zip(s.array.buffer.shape, s.array.buffer.strides)):
+        if isinstance(stride, int):
+            if stride < 0 and size != 1:
+                return f"the stride of dimension {d} is {stride}"
+        elif not s.g.facts.ask("stride_at_least", stride.arg, stride.dim, 0):
+            return f"the stride of dimension {d} is negative"
+        if not isinstance(size, int) and not s.g.facts.ask("size_at_least", size.arg, size.dim, 1):
+            return f"dimension {d} is empty"
+        if isinstance(size, int) and size < 1:
+            return f"dimension {d} is empty"
+    return True
+
+
+def _base(s: CopySite) -> bool | str:
+    return s.g.facts.ask("aligned", s.array.buffer.arg, 16) or "the array's address is not one"
+
+
+def _coordinate(s: CopySite) -> bool | str:
+    start = inner(s).start
+    return start.multiple_of(16 // s.itemsize) or (f"it is {start.value} elements of {s.itemsize} bytes" if start.value is not None
+                                                   else f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes")
+
+
+def _not_negative(s: CopySite) -> bool | str:
+    for d, start in enumerate(s.starts(s.array)):
+        low = s.g.bounds(start)[0]
+        if low is None or low < 0:
+            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least 0")
+    return True
+
+
+def _clipped(s: CopySite) -> bool | str:
+    dim = inner(s)
+    return dim.inside() or multiple(dim.size, 16 // s.itemsize, s.g.facts.ask) or "it is not, and the engine would write past the end of a row"
+
+
+def _shared_address(s: CopySite) -> bool | str:
+    v = view(s)
+    period = 1 if v.mode == 0 else 128 << v.mode
+    if s.shared_align % max(period, 128):
+        return f"the buffer is aligned to {s.shared_align} bytes, and {max(period, 128)} are needed"
+    if v.offset % 128 or v.offset_divisor % 128:
+        return f"the region begins at byte {v.offset}" if v.offset % 128 else f"the region is known to begin at a multiple of {v.offset_divisor} bytes"
+    found = boxes(s)
+    offset = next((o for _, o in found.issues if o % 128), None) if not isinstance(found, str) else None
+    return offset is None or f"a box would begin at byte {offset}"
+
+
+def _fill(s: CopySite) -> bool | str:
+    if s.options.get("fill") is None:
+        return True
+    if s.scopes == STORE:
+        return "fill= on a store"
+    return s.src.dtype.name in NAN_FILLED or f"fill='nan' on {s.src.dtype}"
+
+
+def _found(s: CopySite) -> bool | str:
+    found = boxes(s)
+    return found if isinstance(found, str) else True
+
+
+NEEDS = (
+    Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
+    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target),
+    Need("one thread, or mbar= by which a wider scope elects its first", _one_thread),
+    Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
+    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
+    Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True),
+    Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
+    Need("an array with at least one element and no negative strides", _strides),
+    Need("an array that starts at a multiple of 16 bytes", _base),
+    Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
+    Need("starts of a store that are provably at least 0", lambda s: s.scopes == LOAD or _not_negative(s)),
+    Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),
+    Need("zero as the fill of a ragged read, or NaN for a float type", _fill),
+    Need("an L2 policy as the cache option", lambda s: s.options.get("cache") in (None, *POLICIES) or f"cache={s.options['cache']!r}"),
+    Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", _found, gate=True),
+    Need("boxes that begin at multiples of 128 bytes in shared memory", _shared_address),
+)
+
+
+# -- the plan -------------------------------------------------------------------------------------------------------------
+
+def plan(site: CopySite) -> Plan:
+    found, dtype = boxes(site), site.src.dtype
+    name = PROMOTED[found.unit * site.itemsize] if found.unit > 1 else STORED_AS.get(dtype.name, dtype.name)
+    promotion = L2_PROMOTION[site.options.get("l2_promotion", 128)]
+    tensor_map = TensorMap(
+        argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize, dtype=name,
+        global_dim=found.dims, global_strides=found.strides, box=found.box, element_strides=(1,) * len(found.box), interleave=0,
+        swizzle=view(site).mode, l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"))
+    return Plan(tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, site.scopes == STORE, found.moving,
+                POLICIES.get(site.options.get("cache")))
+
+
+def emit(e, plan: Plan, call, dst, src, mbar):
+    array, shared = (dst, src) if plan.store else (src, dst)
+    starts = list(shared.starts)
+    moves = any(not isinstance(s, int) for s in starts)
+    layout, nbytes = shared.buffer.type.layout.without_swizzle(), shared.buffer.type.dtype.nbytes
+    origin = layout.offset_of(*starts, shape=shared.buffer.type.shape) * nbytes if moves else 0
+
+    def issue():
+        address, base = (e.shared_base() + e.word(origin), shared.buffer.offset) if moves else (e.shared_base(), shared.buffer.offset)
+        first = plan.issues[0][1]
+        for coordinates, offset in plan.issues:
+            at = plan.coordinates(coordinates, array.starts, e.exactly_divided)
+            place = base + (offset - first if moves else offset)
+            if plan.store:
+                e.tma_store(plan.tensor_map, at, address, place, policy=plan.policy)
+            else:
+                e.tma_load(plan.tensor_map, at, address, place, mbar, policy=plan.policy)
+
+    e.by_first_thread(issue)
+
+
+def simulate(m, plan: Plan, call, dst, src, mbar):
+    array, shared = (dst, src) if plan.store else (src, dst)
+    starts = [s[:, :1].astype(np.int64) for s in array.starts]
+    layout, nbytes = shared.type.buffer.layout.without_swizzle(), shared.type.dtype.nbytes
+    origin = layout.offset_of(*[s[:, :1].astype(np.int64) for s in shared.starts], shape=shared.type.buffer.shape) * nbytes
+    tensor_map = m.tensor_map(array.buffer, plan.tensor_map, plan.tensor_map.base_offset)
+    first = plan.issues[0][1]
+    for coordinates, offset in plan.issues:
+        at = [np.asarray(c).reshape(-1, 1) for c in plan.coordinates(coordinates, starts)]
+        place = origin + (offset - first)
+        if plan.store:
+            m.tma_store(tensor_map, at, shared.buffer, place)
+        else:
+            m.tma_load(tensor_map, at, shared.buffer, place, mbar)
+
+
+VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)

@@ -1,0 +1,224 @@
+"""What a copy between an array and a shared buffer looks like to the tensor-map planner, in bytes.
+
+The array's dimensions carry the digits of the region: extents with a step in the array (`weight` elements of the
+dimension) and a step in shared memory. Dimensions that the array holds without a gap, and the region in full, are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from ...layout import TileLayout
+from ...layout.shards import slice_dim
+from ...types import Sym
+
+# A number known at launch, as data: an int, ("size", argument, dimension), ("stride", argument, dimension) in elements,
+# ("mul", a, b) or ("floordiv", a, b).
+Number = int | tuple
+
+
+def number(n: int | Sym) -> Number:
+    return n if isinstance(n, int) else (n.kind, n.arg, n.dim)
+
+
+def times(a: Number, factor: int) -> Number:
+    if isinstance(a, int):
+        return a * factor
+    if factor == 1:
+        return a
+    if a[0] == "mul" and isinstance(a[2], int):
+        return ("mul", a[1], a[2] * factor)
+    return ("mul", a, factor)
+
+
+def over(a: Number, divisor: int) -> Number:
+    """``a // divisor``."""
+    if isinstance(a, int):
+        return a // divisor
+    if divisor == 1:
+        return a
+    if a[0] == "mul" and isinstance(a[2], int) and a[2] % divisor == 0:
+        return times(a[1], a[2] // divisor)
+    return ("floordiv", a, divisor)
+
+
+def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
+    """Whether `a` is a multiple of `n`: computed as far as it can be, asked of the launch for the rest."""
+    if isinstance(a, int):
+        return a % n == 0
+    if n == 1:
+        return True
+    if a[0] == "mul":
+        return multiple(a[1], n // gcd(n, a[2]), ask)
+    if a[0] == "floordiv":
+        return multiple(a[1], n * a[2], ask)
+    return ask(f"{a[0]}_multiple", a[1], a[2], n)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a region begins along a dimension: a `value`, or the run-time start of dimension `dim` of the buffer times
+    `factor`, of which only the `divisor` is known."""
+
+    value: int | None
+    dim: int = 0
+    factor: int = 1
+    divisor: int = 1
+
+    def multiple_of(self, n: int) -> bool:
+        return (self.divisor if self.value is None else self.value) % n == 0
+
+
+@dataclass(frozen=True)
+class Digit:
+    """`extent` elements of the region along one dimension: `weight` apart in the array, `step` bytes in shared memory."""
+
+    extent: int
+    weight: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dimension of the array: `stride` in bytes, digits from the outermost on (none where the extent is 1)."""
+
+    size: Number
+    stride: Number
+    start: Start
+    extent: int
+    digits: tuple[Digit, ...]
+
+    def inside(self, size: int | None = None) -> bool:
+        """Whether the region is known to lie in the dimension's `size` elements."""
+        size = self.size if size is None else size
+        return isinstance(size, int) and self.start.value is not None and 0 <= self.start.value <= size - self.extent
+
+
+@dataclass(frozen=True)
+class View:
+    """`offset` is where the region begins in the shared buffer, in bytes before the swizzle: the constant part, and a
+    number that divides the rest."""
+
+    itemsize: int
+    dims: tuple[Dim, ...]
+    mode: int
+    offset: int
+    offset_divisor: int
+
+
+class Multiple:
+    """An integer of which only a divisor is known."""
+
+    def __init__(self, of: int):
+        self.of = of
+
+    def __add__(self, other):
+        return Multiple(gcd(self.of, other.of if isinstance(other, Multiple) else other))
+
+    __radd__ = __add__
+
+    def __mul__(self, n: int):
+        return Multiple(self.of * n) if n else 0
+
+    def __mod__(self, n: int):
+        return 0 if self.of % n == 0 else Multiple(gcd(self.of, n))
+
+    def __floordiv__(self, n: int):
+        return Multiple(self.of // n if self.of % n == 0 else 1)
+
+
+def swizzle_mode(layout: TileLayout, itemsize: int) -> int | None:
+    """The swizzle mode (0 none, 1, 2, 3 for 32, 64, 128 bytes) of a shared layout; None if the engine has no such one.
+
+    The engine XORs address bits 4.. with bits 7.. (PTX ISA, "Swizzling modes").
+    """
+    s = layout.swizzle
+    if s is None or s.swizzle_len == 0:
+        return 0
+    standard = s.inner and s.atom_len == 3 and s.chunk * itemsize == 16 and s.swizzle_len <= 3
+    return s.swizzle_len if standard else None
+
+
+def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable) -> tuple[list, int | Multiple] | str:
+    """For each dimension of a shared region its (extent, stride) pairs, and the region's offset; or what is in the way.
+
+    `starts` are ints or operands, whose divisors `divisor` knows. All in elements, before the swizzle.
+    """
+    if layout.replicas or any(name != "m" for name in layout.axes):
+        return f"the layout {layout}"
+    try:
+        grouped, at = layout.group(shape)
+    except Exception as error:  # the algebra says why in words
+        return str(error)
+    offset = layout.offset.get("m", 0)
+    digits = []
+    for d, (start, extent) in enumerate(zip(starts, extents)):
+        shards = grouped.shards[at[d]:at[d + 1]]
+        if not isinstance(start, int):
+            start = Multiple(divisor(start))
+        sliced = slice_dim(shards, start, extent, lambda m, n: m.of % n == 0)
+        if sliced is None:
+            return f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across the layout's blocks"
+        digits.append([(n, stride) for n, stride, _ in sliced[0] if n != 1])
+        offset = offset + sliced[1].get("m", 0)
+    return digits, offset
+
+
+def view_of(site) -> View | str:
+    """The planner's view of a copy site; a string says what of the shared layout is in the way."""
+    array, shared = site.array, site.shared
+    starts = [s.value if hasattr(s, "value") else s for s in site.starts(shared)]
+    found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
+    if isinstance(found, str):
+        return found
+    per_dim, offset = found
+    itemsize = site.itemsize
+    moved = iter([per_dim[d] for d in site.dims(shared)])
+    dims = []
+    for d, (size, stride, start, extent) in enumerate(zip(array.buffer.shape, array.buffer.strides, site.starts(array), array.extents)):
+        value = int(start.value) if hasattr(start, "value") else None
+        begin = Start(value, d, 1, site.g.divisor(start))
+        pairs, digits, weight = next(moved) if extent != 1 else [], [], 1
+        for n, step in reversed(pairs):
+            digits.insert(0, Digit(n, weight, step * itemsize))
+            weight *= n
+        dims.append(Dim(number(size), times(number(stride), itemsize), begin, extent, tuple(digits)))
+    known = isinstance(offset, int)
+    return View(itemsize, merged(dims), swizzle_mode(shared.buffer.layout, itemsize),
+                offset * itemsize if known else 0, 1 << 62 if known else offset.of * itemsize)
+
+
+def merged(dims: list[Dim]) -> tuple[Dim, ...]:
+    """Dimensions joined where the inner one is taken in full and the outer one continues it: bounds stay exact."""
+    dims = list(dims)
+    again = True
+    while again:
+        again = False
+        for inner in dims:
+            if not (isinstance(inner.size, int) and inner.extent == inner.size and inner.start.value == 0):
+                continue
+            whole = times(inner.stride, inner.size)
+            outer = next((d for d in dims if d is not inner and d.stride == whole), None)
+            if inner.size == 1 and len(dims) > 1:
+                dims.remove(inner)
+            elif outer is not None:
+                dims[dims.index(outer)] = joined(outer, inner)
+                dims.remove(inner)
+            else:
+                continue
+            again = True
+            break
+    return tuple(dims)
+
+
+def joined(outer: Dim, inner: Dim) -> Dim:
+    n, s = inner.size, outer.start
+    start = Start(None if s.value is None else s.value * n, s.dim, s.factor * n, s.divisor * n)
+    digits = tuple(replace(d, weight=d.weight * n) for d in outer.digits) + inner.digits
+    return Dim(times(outer.size, n), inner.stride, start, outer.extent * n, digits)
+
+
+def elements(dims) -> int:
+    return prod(d.extent for d in dims)

@@ -1,0 +1,199 @@
+"""Cuts a copy into vectors, one for each thread and step: the partition that ldgsts and the synchronous copy share.
+
+The memory that drives the cut is the global one (where both are global, the source): vectors run along its contiguous
+dimension, and consecutive threads take consecutive vectors, so that a warp touches whole lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ..ir.graph import Const
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`threads` threads take `outer` steps of `vec` elements; step f of thread t is vector ``f * threads + t``.
+
+    `shape` are the extents in vectors, outermost first, the vectored dimension last; `order` names the region's
+    dimensions (those of an extent other than 1) in that order. `ragged` when the last step has fewer vectors than
+    threads. `src_checked` and `dst_checked` are the dimensions of global buffers whose bounds are tested.
+    """
+
+    vec_bytes: int
+    vec: int
+    outer: int
+    threads: int
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+    ragged: bool
+    src_checked: tuple[int, ...]
+    dst_checked: tuple[int, ...]
+
+    @property
+    def vectors(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def instructions(self) -> int:
+        """Vectors that each participating thread moves."""
+        return self.outer
+
+    def coordinates(self, thread, first) -> list:
+        """Element coordinates of vector ``first + thread`` in the region's own order of dimensions.
+
+        `thread` is below `threads` and `first` a multiple of it: as long as digits do not carry, what the step adds
+        stays apart from what the thread decides. Runs on ints, NumPy arrays and emitted values.
+        """
+        at = [0] * len(self.order)
+        span: int | None = self.threads
+        for position in reversed(range(1, len(self.shape))):
+            n, d = self.shape[position], self.order[position]
+            if span is not None and span % n == 0:
+                at[d], thread, first, span = thread % n, thread // n, first // n, span // n
+            elif span is not None and n % span == 0:
+                at[d], thread, first, span = thread + first % n, 0, first // n, 1
+            else:
+                vector = thread + first
+                at[d], thread, first, span = vector % n, vector // n, 0, None
+        if self.order:
+            at[self.order[0]] = thread + first
+            at[self.order[-1]] = at[self.order[-1]] * self.vec
+        return at
+
+    def owners(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The thread that moves each element of the region, in the region's own order of dimensions."""
+        vector = np.arange(self.vectors).reshape(self.shape) % self.threads
+        spread = np.repeat(vector, self.vec, axis=-1) if self.shape else vector
+        return np.transpose(spread, np.argsort(self.order)).reshape(shape) if self.order else spread.reshape(shape)
+
+
+def make_partition(site, widths: Sequence[int], even: bool = False) -> Partition | None:
+    """The partition of a copy site with vectors of one of `widths` bytes (widest first); None when none fits.
+
+    Of those that fit, the one with the fewest steps; with `even`, of equal ones that in which no thread idles.
+    """
+    order = driving_order(site)
+    made = []
+    for nbytes in widths:
+        vec = nbytes // site.itemsize
+        if vec * site.itemsize != nbytes or vec == 0:
+            continue
+        if vec == 1 or fits(site, order[-1] if order else None, vec):
+            made.append(_partition(site, order, vec))
+            if not (even and made[-1].ragged):
+                break
+    return min(made, key=lambda p: (p.outer, p.ragged)) if made else None
+
+
+def _partition(site, order: tuple[int, ...], vec: int) -> Partition:
+    shape = tuple(site.shape[i] for i in order)
+    if shape:
+        shape = shape[:-1] + (shape[-1] // vec,)
+    vectors, threads = site.elements // vec, site.workers
+    return Partition(vec * site.itemsize, vec, -(-vectors // threads), threads, order, shape, vectors % threads != 0,
+                     checked(site.src, site.src_starts), checked(site.dst, site.dst_starts))
+
+
+def driving_order(site) -> tuple[int, ...]:
+    """The region's dimensions from the slowest to the fastest in the driving memory: by stride where strides are known,
+    and the contiguous one last."""
+    region = site.array
+    dims = site.dims(region)
+    if region.scope == "global":
+        strides = [region.buffer.strides[d] for d in dims]
+    else:
+        strides = _innermost_strides(region, dims)
+    order = list(range(len(dims)))
+    if all(isinstance(s, int) for s in strides):
+        order.sort(key=lambda k: -abs(strides[k]))
+    unit = [k for k in order if isinstance(strides[k], int) and strides[k] == 1]
+    return tuple([k for k in order if k not in unit[-1:]] + unit[-1:])
+
+
+def _innermost_strides(region, dims) -> list[int]:
+    """The step of each dimension of a region with a layout, between neighbouring elements."""
+    layout, shape = region.buffer.layout.without_swizzle(), region.buffer.shape
+    return [layout.offset_of(*(int(k == d) for k in range(len(shape))), shape=shape)
+            - layout.offset_of(*(0 for _ in shape), shape=shape) for d in dims]
+
+
+def checked(region, starts) -> tuple[int, ...]:
+    """The dimensions of a global region that is not known to lie inside its buffer."""
+    if region.scope != "global":
+        return ()
+    return tuple(d for d, (size, start) in enumerate(zip(region.buffer.shape, starts))
+                 if not (isinstance(size, int) and isinstance(start, Const) and 0 <= start.value <= size - region.extents[d]))
+
+
+def fits(site, k: int | None, vec: int) -> bool:
+    """Whether vectors of `vec` elements along dimension `k` of the region are, on both sides, contiguous, aligned, and
+    wholly inside or wholly outside the bounds."""
+    if k is None or site.shape[k] % vec:
+        return False
+    return all(_fits(site, region, site.starts(region), site.dims(region)[k], vec) for region in (site.src, site.dst))
+
+
+def _fits(site, region, starts, d: int, vec: int) -> bool:
+    g = site.g
+    if g.divisor(starts[d]) % vec:
+        return False
+    if region.scope != "global":
+        return shared_runs(region.buffer, d, vec)
+    buffer = region.buffer
+    known = lambda kind, n: n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
+    return (isinstance(buffer.strides[d], int) and buffer.strides[d] == 1
+            and g.facts.ask("aligned", buffer.arg, vec * site.itemsize)
+            and all(known("stride_multiple", n) for i, n in enumerate(buffer.strides) if i != d)
+            and (d not in checked(region, starts) or known("size_multiple", buffer.shape[d])))
+
+
+def shared_runs(buffer, d: int, vec: int) -> bool:
+    """Whether a layout maps every aligned run of `vec` elements along dimension `d` to consecutive, aligned addresses."""
+    layout, shape = buffer.layout, buffer.shape
+    if layout.swizzle is not None and layout.swizzle.chunk % vec:
+        return False
+    try:
+        grouped, at = layout.group(shape)
+    except Exception:  # a layout whose blocks cut across the dimensions has no such runs that are worth a vector
+        return False
+    runs = [s for s in grouped.shards[at[d]:at[d + 1]] if s[0] != 1]
+    if not runs or runs[-1][1] != 1 or runs[-1][0] % vec:
+        return False
+    rest = [s[1] for i, s in enumerate(grouped.shards) if s[0] != 1 and s is not runs[-1]]
+    return all(stride % vec == 0 for stride in rest) and layout.offset.get("m", 0) % vec == 0
+
+
+# -- one side of a partitioned copy in emitted code ------------------------------------------------------------------------
+
+class Side:
+    """Addresses and bounds of the vectors of one side. The address of an array's region is computed once, in 64 bits;
+    what a vector adds to it is narrower where the array allows."""
+
+    def __init__(self, e, region, bounds: tuple[int, ...]):
+        self.e, self.region, self.bounds = e, region, bounds
+        self.space = region.buffer.type.scope
+        self.nbytes = region.buffer.type.dtype.nbytes
+        if self.space == "global":
+            offset = e.sum64(e.mul64(start, stride) for start, stride in zip(region.starts, region.buffer.strides))
+            self.base = e.offset_pointer(region.buffer.pointer, offset, self.nbytes)
+
+    def place(self, at: list):
+        """(address, constant byte offset, whether it is in bounds or None) of the vector at `at`, the region's own
+        coordinates in the dimensions of an extent other than 1."""
+        e, region = self.e, self.region
+        own = iter(at)
+        inner = [next(own) if n != 1 else 0 for n in region.type.extents]
+        coordinates = [start + c for start, c in zip(region.starts, inner)]
+        inside = e.all_of([e.in_bounds(coordinates[d], region.buffer.sizes[d]) for d in self.bounds])
+        if self.space != "global":
+            return *e.shared_address(region.buffer, coordinates), inside
+        offset = 0
+        for c, stride in zip(inner, region.buffer.strides):
+            if not (isinstance(c, int) and c == 0):
+                offset = offset + c * stride
+        return e.offset_pointer(self.base, offset, self.nbytes), 0, inside

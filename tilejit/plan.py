@@ -1,0 +1,206 @@
+"""``tile.plan_copy``: how a copy would be lowered, without a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .dispatch import Choice, choose
+from .errors import CompilationError
+from .ir.builder import Facts
+from .ir.graph import Const
+from .layout import TileLayout
+from .ops.copy import copy_
+from .ops.copy_async import copy_async_
+from .ops.copy_async.options import checked_options
+from .ops.copy_async.site import CopySite
+from .types import Buffer, Region, dtype_of, int32
+
+ADDRESS = 256  # the alignment that an array's address is taken to have
+
+
+@dataclass(frozen=True)
+class BufferSpec:
+    """A buffer, and the region of it that takes part (a tuple of slices and indices; all of it by default).
+
+    `layout` is a shared buffer's (row-major by default). An array has `strides` in elements (row-major by default), or a
+    layout of one stride per dimension, whose offset is where its first element lies.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    scope: str
+    layout: TileLayout | None = None
+    strides: tuple[int, ...] | None = None
+    region: tuple | None = None
+
+    def __post_init__(self):
+        shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
+        object.__setattr__(self, "shape", tuple(int(n) for n in shape))
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
+        if self.scope not in ("global", "shared"):
+            raise CompilationError(f"a BufferSpec's scope is 'global' or 'shared', not {self.scope!r}")
+        if self.strides is not None and (self.scope != "global" or self.layout is not None):
+            raise CompilationError("strides are for a global buffer without a layout")
+        if self.strides is not None and len(self.strides) != len(self.shape):
+            raise CompilationError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
+        if any(n < 1 for n in self.shape):
+            raise CompilationError(f"extents are at least 1, not {self.shape}")
+
+    def buffer(self, arg: int) -> tuple[Buffer, int]:
+        """The type of the buffer, and where its first element lies."""
+        if self.scope == "shared":
+            layout = self.layout or TileLayout.row_major(self.shape)
+            if layout.size() != _product(self.shape):
+                raise CompilationError(f"the layout {layout} has {layout.size()} elements, the shape {self.shape} has {_product(self.shape)}")
+            return Buffer(self.dtype, self.shape, "shared", layout), 0
+        layout = self.layout or TileLayout.strided(self.shape, self.strides or _row_major(self.shape))
+        return Buffer(self.dtype, self.shape, "global", strides=_strides(layout, self.shape), arg=arg), layout.offset.get("m", 0)
+
+    def box(self) -> tuple[tuple[Const, ...], tuple[int, ...], tuple[int, ...]]:
+        """Starts, extents, and the dimensions that remain."""
+        region = self.region if self.region is not None else (slice(None),) * len(self.shape)
+        region = region if isinstance(region, tuple) else (region,)
+        if len(region) != len(self.shape):
+            raise CompilationError(f"a region has one slice for each of the {len(self.shape)} dimensions, not {len(region)}")
+        starts, extents, kept = [], [], []
+        for d, (item, n) in enumerate(zip(region, self.shape)):
+            if not isinstance(item, slice):
+                item = slice(int(item), int(item) + 1)
+            else:
+                kept.append(d)
+            if item.step not in (None, 1):
+                raise CompilationError("a region has step 1")
+            start = 0 if item.start is None else int(item.start)
+            stop = n if item.stop is None else int(item.stop)
+            if stop <= start:
+                raise CompilationError(f"a slice's stop is above its start, not {start}:{stop}")
+            starts.append(Const(start, int32))
+            extents.append(stop - start)
+        return tuple(starts), tuple(extents), tuple(kept)
+
+
+def _product(numbers) -> int:
+    n = 1
+    for x in numbers:
+        n *= x
+    return n
+
+
+def _row_major(shape) -> tuple[int, ...]:
+    return tuple(_product(shape[d + 1:]) for d in range(len(shape)))
+
+
+def _strides(layout: TileLayout, shape) -> tuple[int, ...]:
+    """The stride of each dimension of an array's layout. CompilationError when it has none."""
+    grouped, at = layout.canonicalize().group(shape)
+    strides = []
+    for d in range(len(shape)):
+        shards = TileLayout(grouped.shards[at[d]:at[d + 1]]).canonicalize().shards
+        if len(shards) > 1 or layout.swizzle is not None or layout.replicas:
+            raise CompilationError(f"an array has one stride for each dimension, and {layout} does not")
+        strides.append(shards[0][1] if shards else 0)
+    return tuple(strides)
+
+
+def _moved(region: Region) -> tuple[int, ...]:
+    return tuple(n for n in region.extents if n != 1)
+
+
+def _matched(to: tuple, of: tuple) -> tuple:
+    """Both sides with equal extents: a shared region is reshaped to the array's, as ``buf.reshape`` does in a kernel.
+
+    CompilationError when the two do not have the same elements in the same order.
+    """
+    at = 0 if to[0].scope == "shared" else 1
+    region, starts = (to, of)[at]
+    refusal = CompilationError(f"a copy's sides have equal extents (other than 1), and {list(of[0].shape)} is not {list(to[0].shape)}")
+    wanted, dims = list(_moved((of, to)[at][0])), list(zip(region.buffer.shape, (s.value for s in starts), region.extents))
+    made: list[tuple[int, int, int]] = []  # (size, start, extent) of the reshaped dimensions
+    while dims:
+        n, start, extent = dims.pop(0)
+        if extent == 1:
+            made.append((n, start, 1))
+            continue
+        parts = [wanted.pop(0)] if wanted else []
+        while wanted and _product(parts) < extent:
+            parts.append(wanted.pop(0))
+        while dims and extent < _product(parts):  # inner dimensions that are taken in full join the outer one
+            m, begin, inner = dims.pop(0)
+            if begin != 0 or inner != m:
+                raise refusal
+            n, start, extent = n * m, start * m, extent * m
+        block = _product(parts[1:])
+        if _product(parts) != extent or n % block or start % block:
+            raise refusal
+        made += [(n // block, start // block, parts[0]), *((m, 0, m) for m in parts[1:])]
+    if wanted:
+        raise refusal
+    shape, begin, extents = zip(*made)
+    buffer = Buffer(region.dtype, shape, region.scope, region.buffer.layout)
+    matched = Region(buffer, extents, tuple(range(len(shape)))), tuple(Const(b, int32) for b in begin)
+    return (matched, of) if at == 0 else (to, matched)
+
+
+class _Numbers:
+    """What a pass's context answers, from constants alone."""
+
+    def __init__(self, offsets: dict[int, int]):
+        self.facts = Facts(lambda fact: self._answer(fact, offsets))
+
+    @staticmethod
+    def _answer(fact: tuple, offsets: dict[int, int]) -> bool:
+        kind, arg, *rest = fact
+        if kind == "aligned":
+            return ADDRESS % rest[0] == 0 and offsets.get(arg, 0) % rest[0] == 0
+        if kind == "no_overlap":
+            return True
+        raise ValueError(f"no number answers {fact}")
+
+    @staticmethod
+    def divisor(operand: Const) -> int:
+        return abs(operand.value) or 1 << 62
+
+    @staticmethod
+    def bounds(operand: Const) -> tuple[int, int]:
+        return operand.value, operand.value
+
+
+OPS = {"copy": copy_, "copy_async": copy_async_}
+THREADS = {"thread": 1, "warp": 32, "warpgroup": 128}
+
+
+def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope: str = "thread", threads: int = 1,
+              target: str = "sm_90a", **options) -> Choice:
+    """The variant that a copy from `src` to `dst` gets, its plan, and why the others declined.
+
+    `scope` is the execution scope and `threads` how many threads it has (for one thread and one warp that is known).
+    `options` are those of the call. DispatchError with every reason when no variant accepts it.
+    """
+    if op not in OPS:
+        raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
+    if scope not in (*THREADS, "cta"):
+        raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
+    sides, offsets = [], {}
+    for arg, spec in enumerate((dst, src)):
+        buffer, offset = spec.buffer(arg)
+        starts, extents, kept = spec.box()
+        sides.append((Region(buffer, extents, kept), starts))
+        offsets[arg] = offset * spec.dtype.nbytes
+    (to, to_starts), (of, of_starts) = sides
+    if to.dtype != of.dtype:
+        raise CompilationError(f"a copy keeps the dtype, and {of.dtype} is not {to.dtype}")
+    if _moved(to) != _moved(of):
+        (to, to_starts), (of, of_starts) = _matched((to, to_starts), (of, of_starts))
+    mbar = options.pop("mbar", None)
+    wide = threads if scope == "cta" or (scope == "warpgroup" and threads > 128) else THREADS[scope]
+    primitive = OPS[op]
+    names = tuple(v.name for v in primitive.variants)
+    align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
+    array = 1 if of.scope == "global" else 0
+    site = CopySite(to, of, to_starts, of_starts, scope, wide, False, mbar, target, checked_options(options, names),
+                    _Numbers(offsets), planning=True, base_offset=offsets[array] // of.dtype.nbytes, dst_align=align[0], src_align=align[1])
+    return choose(op, primitive.variants, site, only=site.options.get("variant"))
+
+
+__all__ = ["BufferSpec", "plan_copy"]
