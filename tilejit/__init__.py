@@ -5,6 +5,7 @@ from .errors import (CacheError, CompilationError, DispatchError, LaunchError, S
 from .frontend import constexpr, elect, range_ as range, static_assert, static_print, static_range, thread, warp, warpgroup
 from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, axis
+from .ops.atomics import BUILTINS as _ATOMICS
 from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                            cp_async_wait, fence_mbarrier_init, fence_proxy_async, mbarrier, threadfence)
 from .ops.copy import copy
@@ -17,14 +18,16 @@ from .ops.memory import load, store
 from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect_variant, fma, isnan, maximum, minimum,
                             where)
 from .ops.reductions import BUILTINS as _REDUCTIONS
+from .ops.scan import BUILTINS as _SCANS
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, sync
 from .plan import BufferSpec, plan_copy
 from .runtime.arguments import ArraySpec
+from .runtime.device_array import DeviceArray, empty, to_device
 from .types import (DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32,
                     int64, uint8, uint16, uint32, uint64)
 
 globals().update(_MATH)
-globals().update(_REDUCTIONS)
+globals().update(_REDUCTIONS | _SCANS | _ATOMICS)
 
 __version__ = "0.1.0"

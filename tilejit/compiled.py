@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .compile import Code, CopyRecord, Lowered, assemble_graph, graph_key
+from .types import Buffer
 
 
 @dataclass
@@ -33,7 +34,16 @@ class CompiledKernel:
     warnings: tuple
     compile_time: dict[str, float]
     recipe: dict[str, Any] = field(repr=False, default_factory=dict)
-    function: Any = field(repr=False, default=None)  # the loaded function, per device
+    written: tuple[int, ...] = ()  # the numbers of the runtime arguments that the kernel writes
+    launchers: dict[int, Any] = field(repr=False, default_factory=dict)  # by device
+
+    def launcher(self, device: int):
+        """The kernel loaded on a device, ready to launch. LaunchError when the device cannot hold it."""
+        if device not in self.launchers:
+            from .runtime.launcher import load
+            from .runtime.store import open_store
+            self.launchers[device] = load(self.recipe, self.cubin if self.cubin is not None else self.ptx, device, store=open_store())
+        return self.launchers[device]
 
     def sass(self) -> str:
         """The machine code as text. ToolchainError without the disassembler (``pip install nvidia-cuda-nvdisasm``)."""
@@ -66,7 +76,10 @@ def _article(scope: str) -> str:
 def recipe_of(lowered: Lowered, code: Code) -> dict[str, Any]:
     """What a launch needs, as plain data."""
     launch = lowered.graph.launch
-    return {"name": lowered.graph.name, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
+    arguments = []
+    for p in lowered.graph.params:
+        arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer) else ["scalar", str(p.type.dtype)])
+    return {"name": lowered.graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
             "shared": lowered.graph.shared_bytes, "pdl": launch.pdl, "params": code.params, "maps": code.maps,
             "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
 
@@ -79,7 +92,8 @@ def compile_lowered(lowered: Lowered, bound, source) -> CompiledKernel:
         name=lowered.graph.name, target=lowered.graph.target, signature=signature_text(bound), key=graph_key(lowered.graph),
         graph=code.graph, llvm_ir=code.llvm_ir, ptx=code.ptx, cubin=a.cubin, registers=a.registers, spills=a.spill_bytes,
         shared_bytes=lowered.graph.shared_bytes, assembler=a.assembler, copies=lowered.copies, tensor_maps=tuple(code.maps),
-        warnings=tuple(map(str, lowered.warnings)) + tuple(a.notes), compile_time=code.seconds, recipe=recipe_of(lowered, code))
+        warnings=tuple(map(str, lowered.warnings)) + tuple(a.notes), compile_time=code.seconds,
+        recipe=recipe_of(lowered, code), written=tuple(sorted(lowered.written)))
 
 
 def signature_text(bound) -> str:

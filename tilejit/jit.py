@@ -64,6 +64,10 @@ class Version:
     lowered: Lowered
     compiled: CompiledKernel | None = None
 
+    def current(self) -> bool:
+        """Whether the values captured from the code around the kernel are still what they were."""
+        return all(c.current() == c.token for c in self.lowered.captured)
+
 
 class Kernel:
     """A function under ``@tile.jit``.
@@ -83,6 +87,8 @@ class Kernel:
         make_launch(self.options)
         self.versions: dict[tuple, list[Version]] = {}
         self.expectations: list[tuple[str, str]] = []
+        self.warm: dict[tuple, list] = {}        # launchers by keywords, for calls that need no second look
+        self.watched: list = []                  # captured values that could change
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(p.name for p in self.parameters)})>"
@@ -91,7 +97,29 @@ class Kernel:
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")
 
     def __getitem__(self, grid):
-        return lambda *args, **kwargs: self.launch(grid, args, kwargs)
+        """The kernel with its grid: one to three numbers of CTAs, or a function of the arguments by name."""
+        if isinstance(grid, tuple) and len(grid) < 3:
+            grid += (1,) * (3 - len(grid))
+        elif isinstance(grid, int):
+            grid = (grid, 1, 1)
+
+        def launch(*args, **kwargs):
+            for launcher in self._warm(kwargs):
+                if launcher(grid, None, args):
+                    return
+            self.launch(grid, args, kwargs)
+        return launch
+
+    def _warm(self, kwargs: dict):
+        """The launchers that calls with these keywords used, while what they captured has not changed."""
+        try:
+            launchers = self.warm.get(tuple(kwargs.items()), ())
+        except TypeError:  # a keyword that is not hashable
+            return ()
+        if launchers and any(c.current() != c.token for c in self.watched):
+            self.warm.clear()
+            return ()
+        return launchers
 
     # -- versions ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +139,7 @@ class Kernel:
         key = (bound.key, tuple(sorted(options.items())), target)
         versions = self.versions.setdefault(key, [])
         for version in versions:
-            if all(answer(fact, bound) == held for fact, held in version.lowered.facts.items()):
+            if version.current() and all(answer(fact, bound) == held for fact, held in version.lowered.facts.items()):
                 return version
         launch = make_launch({**self.options, **options})
         facts = Facts(lambda fact: answer(fact, bound))
@@ -120,7 +148,15 @@ class Kernel:
         self._log(versions, lowered)
         version = Version(lowered)
         versions.append(version)
+        self.watched += [c for c in lowered.captured if c.token[0] not in ("Op", "Builtin", "module", "DType")]
         return version
+
+    def compiled(self, bound: Bound, options: dict[str, Any], target: str) -> CompiledKernel:
+        """The machine code for these arguments."""
+        version = self.version(bound, options, target)
+        if version.compiled is None:
+            version.compiled = compile_lowered(version.lowered, bound, self.source)
+        return version.compiled
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
         """What each parameter is to the frontend."""
@@ -166,10 +202,7 @@ class Kernel:
         """
         target = checked_target(target or config().target or "sm_90a")
         bound, options, _ = self._bind(specs, kwargs)
-        version = self.version(bound, options, target)
-        if version.compiled is None:
-            version.compiled = compile_lowered(version.lowered, bound, self.source)
-        return version.compiled
+        return self.compiled(bound, options, target)
 
     def simulate(self, grid, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place."""
@@ -199,8 +232,33 @@ class Kernel:
             report = self.simulate(grid, *args, **{k: v for k, v in kwargs.items() if k not in CALL_OPTIONS})
             report.raise_first()
             return
-        from .runtime.launch import launch_on_device
-        launch_on_device(self, bound, options, grid, call)
+        self._launch_on_device(bound, options, grid, call, (args, kwargs))
+
+    def _launch_on_device(self, bound: Bound, options: dict, grid: tuple, call: dict, given: tuple) -> None:
+        from .runtime import driver
+        from .runtime.launch import device_of, launch_arguments, on_device
+        device = device_of(bound, call)
+        bound, copies = on_device(bound, device)
+        compiled = self.compiled(bound, options, driver.target(device))
+        bound.check_writable(compiled.written)
+        launcher = compiled.launcher(device)
+        arguments = launch_arguments(bound)
+        if not launcher(grid, call.get("stream"), arguments):
+            raise LaunchError(f"{self.name}: the call does not fit what was compiled for it: {'; '.join(launcher.mismatch(arguments, bound.names))}")
+        for name, (host, there) in copies.items():
+            if bound.names.index(name) in compiled.written:
+                host[...] = there.numpy()
+        if not copies and not call:
+            self._remember(launcher, bound, given)
+
+    def _remember(self, launcher, bound: Bound, given: tuple) -> None:
+        """Let later calls of this form go straight to the launcher, which itself checks that they fit."""
+        args, kwargs = given
+        if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
+            return
+        launchers = self.warm.setdefault(tuple(kwargs.items()), [])
+        if launcher not in launchers:
+            launchers.insert(0, launcher)
 
 
 _said = False

@@ -12,10 +12,10 @@ from typing import Any
 from ..errors import CompilationError
 from ..ir.builder import describe
 from ..ir.builtin import BoundMethod, Builtin, apply
-from ..ir.graph import Call, Const, Value
+from ..ir.graph import Const, Value
 from ..ir.op import Op
-from ..ops import elementwise, language
-from ..types import DType, Scalar
+from ..ops import language
+from ..types import DType
 from . import joins
 from .captures import of_tilejit, source_of
 from .expressions import folded, items
@@ -77,12 +77,7 @@ def cast(w: Walker, dtype: DType, x: Any) -> Any:
     x = x.value if isinstance(x, Const) else x
     if isinstance(x, float) and dtype.is_int:
         x = folded(w, int, x)
-    t = language.number(w.g, x)
-    if isinstance(t, Scalar) and t.weak and isinstance(x, Value):
-        strong = Value("cast", Scalar(dtype, t.uniform), w.g.loc)  # a weak number would go on adapting to others
-        w.g.append(Call(elementwise.cast, (x,), {"dtype": dtype}, (strong,), w.g.loc))
-        return strong
-    return language.converted(w.g, x, dtype)
+    return language.strong_cast(w.g, x, dtype)
 
 
 # -- Python's own functions ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..ir.builder import Builder, type_of
-from ..ir.graph import Operand
+from ..ir.graph import Const, Operand
 from ..ir.op import Op
 from ..types import DType, Scalar, Tile, Uniformity, bool_
 
@@ -23,8 +23,8 @@ def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
         if len(shapes) > 1 or any(isinstance(t, Scalar) for t in types):
             raise g.error(f"operands of one shape are needed, not {', '.join(map(str, types))}")
         return Tile(dtype, shapes.pop())
-    weak = all(t.weak for t in types)
-    return Scalar(dtype, min((t.uniform for t in types), default=Uniformity.GRID), weak)
+    weak = [t.weak for t, x in zip(types, operands) if not isinstance(x, Const)]  # a number adapts: it decides nothing
+    return Scalar(dtype, min((t.uniform for t in types), default=Uniformity.GRID), bool(weak) and all(weak))
 
 
 def same_dtype(g: Builder, *operands: Operand) -> DType:

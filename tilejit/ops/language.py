@@ -6,7 +6,7 @@ from functools import reduce
 
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of, weak_dtype
-from ..ir.graph import Const, Operand, Value
+from ..ir.graph import Call, Const, Operand, Value
 from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Tile, Type, Uniformity, bool_, float32, int32,
                      promote)
 from . import creation, elementwise as ew, shape as shapes
@@ -55,6 +55,16 @@ def converted(g: Builder, x, dtype: DType) -> Operand:
     if isinstance(x, Const):
         return Const(fitted(g, x.value, dtype), dtype)
     return x if t.dtype == dtype else g.call(ew.cast, x, dtype=dtype)
+
+
+def strong_cast(g: Builder, x, dtype: DType) -> Operand:
+    """`x` as `dtype` for good: a weak number would go on adapting to what it meets."""
+    t = number(g, x)
+    if not isinstance(x, Value) or isinstance(t, Tile) or not t.weak:
+        return converted(g, x, dtype)
+    strong = Value("cast", Scalar(dtype, t.uniform), g.loc)
+    g.append(Call(ew.cast, (x,), {"dtype": dtype}, (strong,), g.loc))
+    return strong
 
 
 def fitted(g: Builder, x, dtype: DType):

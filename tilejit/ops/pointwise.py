@@ -10,7 +10,7 @@ from ..ir.op import op
 from ..types import Scalar, Tile, bool_, dtype_of, float32
 from . import elementwise as ew
 from . import math as elementary
-from .language import as_condition, binary, broadcast_shape, common_dtype, converted, float_operand, matched, number, spread
+from .language import as_condition, binary, broadcast_shape, common_dtype, converted, float_operand, matched, number, spread, strong_cast
 
 
 @builtin
@@ -71,7 +71,7 @@ def isnan(g: Builder, x):
 @builtin
 def cast(g: Builder, x, dtype):
     """`x` as `dtype`. Floats round to nearest even; to float8 they saturate; to integers they truncate and saturate."""
-    return converted(g, x, dtype_of(dtype)) if not isinstance(x, (int, float)) else g.call(ew.cast, g.operand(x), dtype=dtype_of(dtype))
+    return strong_cast(g, x, dtype_of(dtype))
 
 
 @builtin

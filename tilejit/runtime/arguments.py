@@ -10,6 +10,7 @@ from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..types import Buffer, DType, Sym, dtype_of
 from .arrays import ArrayView, describe
+from .facts import evaluate_fact
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,6 @@ class ArraySpec:
             object.__setattr__(self, "strides", tuple(reversed(strides)))
         if len(self.strides) != len(self.shape):
             raise LaunchError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
-
-    @property
-    def span(self) -> int:
-        """Bytes from the lowest element to the end of the highest one."""
-        if 0 in self.shape:
-            return 0
-        return (sum(abs(s) * (n - 1) for n, s in zip(self.shape, self.strides)) + 1) * self.dtype.nbytes
-
-    @property
-    def interval(self) -> tuple[int, int]:
-        """The addresses that the array may touch."""
-        low = self.pointer + sum(min(s, 0) * (n - 1) for n, s in zip(self.shape, self.strides)) * self.dtype.nbytes
-        return low, low + self.span
 
 
 @dataclass
@@ -175,26 +163,4 @@ def buffer_type(spec: ArraySpec, arg: int, name: str, facts: Facts) -> Buffer:
 
 def answer(fact: tuple, bound: Bound) -> bool:
     """Whether a fact holds for these arguments."""
-    kind, n, *rest = fact
-    value = bound.runtime[n]
-    match kind:
-        case "aligned":
-            return value.pointer % rest[0] == 0
-        case "size_multiple":
-            return value.shape[rest[0]] % rest[1] == 0
-        case "stride_multiple":
-            return value.shape[rest[0]] <= 1 or value.strides[rest[0]] % rest[1] == 0
-        case "stride_is":
-            return value.shape[rest[0]] <= 1 or value.strides[rest[0]] == rest[1]
-        case "size_is":
-            return value.shape[rest[0]] == rest[1]
-        case "size_at_least":
-            return value.shape[rest[0]] >= rest[1]
-        case "fits32":
-            return value.span < 2**31 and all(abs(x) < 2**31 for x in (*value.shape, *value.strides))
-        case "scalar_fits32":
-            return -2**31 <= value < 2**31
-        case "no_overlap":
-            (a, b), (c, d) = value.interval, bound.runtime[rest[0]].interval
-            return b <= c or d <= a
-    raise ValueError(f"no fact {fact}")
+    return evaluate_fact(fact, bound.runtime)

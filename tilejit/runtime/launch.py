@@ -1,0 +1,48 @@
+"""From a bound call to a launch on a device: where the arrays are, the version for it, copies for host arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import LaunchError
+from . import driver
+from .arguments import ArraySpec, Bound
+from .arrays import describe
+from .device_array import to_device
+
+
+def device_of(bound: Bound, call: dict) -> int:
+    """The device to launch on: that of the arrays, else the `device` option, else 0. LaunchError if they disagree."""
+    if not driver.available():
+        raise LaunchError("no CUDA driver or no GPU was found: pass host arrays (NumPy) to run on the simulator, "
+                          "or install the NVIDIA driver")
+    homes = {v.view.device for v in bound.runtime if isinstance(v, ArraySpec) and v.view is not None} - {"host"}
+    asked = call.get("device")
+    if len(homes) > 1:
+        raise LaunchError(f"the arrays of a launch are on one device, and these are on {', '.join(map(str, sorted(homes)))}")
+    if homes and asked is not None and asked not in homes:
+        raise LaunchError(f"device={asked} is asked for, and the arrays are on device {homes.pop()}")
+    return homes.pop() if homes else asked or 0
+
+
+def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
+    """The call with its host arrays copied to the device, and {name: (host array, device array)} of the copies."""
+    copies, values = {}, dict(bound.values)
+    for name in bound.names:
+        value = values[name]
+        if not isinstance(value, ArraySpec):
+            continue
+        if value.view is None:
+            raise LaunchError(f"{name} is a spec without data: a launch needs arrays")
+        if value.view.device == "host":
+            host = value.view.numpy()
+            there = to_device(host, device)
+            view = describe(there)
+            values[name] = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view)
+            copies[name] = (host, there)
+    return replace(bound, values=values), copies
+
+
+def launch_arguments(bound: Bound) -> list:
+    """The runtime arguments as the launcher takes them: the caller's own arrays, and numbers."""
+    return [v.view.owner if isinstance(v, ArraySpec) else v for v in bound.runtime]
