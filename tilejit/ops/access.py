@@ -182,7 +182,7 @@ class Access:
                 yield self._once(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
 
 
-def _groups(e, tile: Tile, plan: AccessPlan):
+def groups(e, tile: Tile, plan: AccessPlan):
     """The registers in vectors: those that follow each other along the plan's axis."""
     n = e.registers(tile)
     by_coordinates = {e.register_coordinates(tile, r): r for r in range(n)}
@@ -206,7 +206,7 @@ def _(e, call, source, other, mask):
         address, offset = access.address(0)
         return e.vector_load(space, address, offset, dtype, [other], access.predicate(0, mask), cache)[0]
     access, result = Access(e, source, t, plan), [None] * e.registers(t)
-    for run in _groups(e, t, plan):
+    for run in groups(e, t, plan):
         address, offset = access.address(run[0])
         fill = [other[r] if isinstance(other, list) else other for r in run]
         values = e.vector_load(space, address, offset, dtype, fill, access.predicate(run[0], mask and mask[run[0]]), cache)
@@ -228,6 +228,6 @@ def _(e, call, target, value, mask):
             predicate = e.all_of([p for p in (predicate, e.first_thread()) if p is not None])
         return e.vector_store(space, address, offset, dtype, [value], predicate, cache)
     access = Access(e, target, t, plan)
-    for run in _groups(e, t, plan):
+    for run in groups(e, t, plan):
         address, offset = access.address(run[0])
         e.vector_store(space, address, offset, dtype, [value[r] for r in run], access.predicate(run[0], mask and mask[run[0]], owned=True), cache)

@@ -243,7 +243,10 @@ def _(g, target, value, mask, cache, each_thread):
 
 
 def differs_by_thread(g: Builder, place: Value, *operands: Operand) -> bool:
-    """Whether scalars, or the place they go to, differ between the threads of the scope."""
+    """Whether each thread acts for itself: scalars, or the place they go to, differ between the threads of the scope, or
+    only some of the threads are here."""
+    if g.scope.partial is not None:
+        return True
     indices = g.definitions[place].args[1:]
     types = [type_of(a) for a in (*indices, *operands) if a is not None]
     return any(isinstance(t, Scalar) and t.uniform < g.scope.uniformity for t in types)

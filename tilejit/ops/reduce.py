@@ -256,12 +256,12 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
         columns = []
         for k, dtype in enumerate(dtypes):
             address, offset = e.scratch_address(place * count * dtype.nbytes)
-            columns.append(_load_run(e, address, base + offsets[k] + offset, dtype, count))
+            columns.append(load_run(e, address, base + offsets[k] + offset, dtype, count))
         result.append(emit_tree(e, combine, list(zip(*columns))))
     return result
 
 
-def _load_run(e, address, offset: int, dtype: DType, count: int) -> list:
+def load_run(e, address, offset: int, dtype: DType, count: int) -> list:
     """`count` consecutive elements, in vectors of up to 16 bytes."""
     vector = 1
     while count % (2 * vector) == 0 and 2 * vector * dtype.nbytes <= 16:

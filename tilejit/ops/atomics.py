@@ -1,0 +1,231 @@
+"""Atomic read-modify-write of elements of global and shared memory. PTX ISA, "atom", "red" and "Memory Consistency Model".
+
+A tile's element acts once, whoever holds copies of it; a scalar acts once for its scope, and every thread gets the old
+value. Where the operands differ by thread, and under a condition that does, each thread acts for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin
+from ..ir.graph import Call, Value, blocks, operands, walk
+from ..ir.op import op
+from ..types import Buffer, DType, Points, Region, Scalar, Tile, Uniformity, int32
+from .access import AccessPlan, plan_access
+from .memory import coordinates, differs_by_thread, whole
+from .reduce import collective
+
+SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
+SCOPES = ("cta", "cluster", "gpu", "sys")
+
+_INTS = ("int32", "uint32", "int64", "uint64")
+
+# kind -> the dtypes that it takes
+DTYPES = {
+    "add":  (*_INTS, "float32", "float64", "float16", "bfloat16"),
+    "max":  (*_INTS, "float32", "float64"),
+    "min":  (*_INTS, "float32", "float64"),
+    "and":  _INTS,
+    "or":   _INTS,
+    "xor":  _INTS,
+    "exch": (*_INTS, "float32", "float64"),
+    "cas":  _INTS,
+}
+
+
+@op("writes", attrs=("kind", "sem", "scope", "each_thread"))
+def atomic_(place, value, compare, mask, kind, sem, scope, each_thread):
+    """The old elements of a region or of points, after ``element = kind(element, value)`` in one step.
+
+    Elements out of bounds, or where `mask` is false, do not act, and 0 is returned for them.
+    """
+
+
+@atomic_.infer
+def _(g: Builder, place, value, compare, mask, kind, sem, scope, each_thread):
+    t = place.type
+    if t.shape != ():
+        collective(g, f"atomic_{kind} of a tile")
+        return Tile(t.dtype, t.shape)
+    return Scalar(t.dtype, Uniformity.THREAD if each_thread else min(g.scope.uniformity, Uniformity.CTA))
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class AtomicPlan:
+    """How the elements are reached, in vectors where the hardware adds vectors, and whether the old values are used."""
+
+    access: AccessPlan
+    returns: bool
+
+
+def _plan(context, call: Call) -> AtomicPlan:
+    place, value, _, mask = call.args
+    returns = call.result in used_values(context)
+    limit = 1 if returns or mask is not None else widest(place.type, call.attrs, int("".join(c for c in context.target if c.isdigit())))
+    access = plan_access(context, call, place, call.result.type, masked=limit == 1)
+    return AtomicPlan(replace(access, vector=min(access.vector, limit)), returns)
+
+
+def widest(t: Region | Points, attrs, architecture: int) -> int:
+    """The elements that one ``red`` adds at most: .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90 on, .f16x2 before."""
+    if attrs["kind"] != "add" or attrs["sem"] != "relaxed" or t.scope != "global" or not t.dtype.is_float or t.dtype.bits == 64:
+        return 1
+    if architecture >= 90:
+        return 16 // t.dtype.nbytes
+    return 2 if t.dtype.name == "float16" else 1
+
+
+def used_values(context) -> set:
+    """Every value that something reads."""
+    found = context.__dict__.get("used")
+    if found is None:
+        found = context.used = set()
+        found.update(context.graph.body.yields)
+        for node in walk(context.graph.body):
+            found.update(o for o in operands(node) if isinstance(o, Value))
+            for block in blocks(node):
+                found.update(y for y in block.yields if isinstance(y, Value))
+    return found
+
+
+def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
+    """The layout of the index tiles, which name the places; else of the value; else one that suits the memory."""
+    place, t = call.args[0], call.args[0].type
+    if t.shape == ():
+        return (None,) * 4, (None,)
+    if isinstance(t, Points):
+        indices = [a for a in assigner.context.definition(place).args[1:] if isinstance(type_of(a), Tile)]
+        base = next(filter(None, map(assigner.settled, indices)), None) or assigner.default(t.shape, int32)
+    else:
+        base = next(filter(None, types), None) or assigner.default(t.shape, t.dtype)
+    needs = tuple(assigner.like(base, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
+    return needs, (assigner.like(base, call.result.type.dtype),)
+
+
+def _copies(t: Tile) -> set[str]:
+    """The axes over which threads hold copies of a tile's elements."""
+    return {str(axis) for n, _, axis in t.layout.replicas if n > 1 and axis != "reg"}
+
+
+def _scratch(call: Call) -> int:
+    """Old values reach threads of other warps through scratch."""
+    t = call.result.type
+    if not call.choice.plan.returns or call.attrs["each_thread"]:
+        return 0
+    if isinstance(t, Scalar):
+        return 16
+    return t.size * t.dtype.nbytes if "warpid" in _copies(t) else 0
+
+
+atomic_.rules["layout"] = _layout
+atomic_.rules["plan"] = _plan
+atomic_.rules["scratch"] = _scratch
+
+
+# -- simulation ------------------------------------------------------------------------------------------------------------
+
+@atomic_.simulate
+def _(m, call, place, value, compare, mask):
+    t, attrs = call.result.type, call.attrs
+    coords, owner = coordinates(m, place), None
+    if isinstance(t, Tile):
+        owner = m.owners(t)
+    elif attrs["each_thread"]:
+        coords = tuple(np.broadcast_to(c, (c.shape[0], m.threads)) for c in coords)
+    else:
+        coords = tuple(c[:, :1] for c in coords)
+        value, compare, mask = (None if x is None else np.asarray(x).reshape(-1, np.shape(x)[-1] if np.ndim(x) else 1)[:, :1]
+                                for x in (value, compare, mask))
+    kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
+    order = None if attrs["sem"] == "relaxed" else attrs["sem"]
+    return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, need_old=call.choice.plan.returns)
+
+
+# -- names -----------------------------------------------------------------------------------------------------------------
+
+def _place(g: Builder, x, what: str) -> Value:
+    t = type_of(x)
+    if isinstance(t, Buffer):
+        return whole(g, x)
+    if not isinstance(t, (Region, Points)):
+        raise g.error(f"{what} takes a place in memory, as in x[i] or x[i, 0:BLOCK], not {describe(x)}")
+    if t.scope not in ("global", "shared"):
+        raise g.error(f"{what} reaches global and shared memory, not {t.scope}")
+    return x
+
+
+def _checked(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
+    what = f"atomic_{kind}"
+    if dtype.name not in DTYPES[kind]:
+        other = "cast to a wider type, or keep the counts in an int32 array" if dtype.bits < 32 else "use a view of the same memory as integers"
+        raise g.error(f"{what} takes {', '.join(DTYPES[kind])}, not {dtype}: the hardware has no such operation; {other}")
+    if sem not in SEMANTICS:
+        raise g.error(f"sem is one of {', '.join(SEMANTICS)}, not {sem!r}")
+    if scope not in SCOPES:
+        raise g.error(f"scope is one of {', '.join(SCOPES)}, not {scope!r}")
+    if scope == "cluster" and int("".join(c for c in g.target if c.isdigit())) < 90:
+        raise g.error(f"scope=\"cluster\" needs sm_90 or later, and the target is {g.target}")
+
+
+def _atomic(g: Builder, kind: str, place, value, compare, mask, sem, scope) -> Value:
+    from .language import as_condition, coerce, spread
+    place = _place(g, place, f"atomic_{kind}")
+    t = place.type
+    _checked(g, kind, t.dtype, sem, scope)
+    if t.scope == "global" and t.buffer.arg is not None:
+        g.state.setdefault("written", set()).add(t.buffer.arg)
+    shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
+    value = coerce(g, value, shaped)
+    compare = None if compare is None else coerce(g, compare, shaped)
+    if mask is not None:
+        if t.shape == () and isinstance(type_of(mask), Tile):
+            raise g.error("a single element takes a scalar mask, not a tile")
+        mask = spread(g, as_condition(g, mask), t.shape or None)
+    each = t.shape == () and differs_by_thread(g, place, value, compare, mask)
+    return g.call(atomic_, place, value, compare, mask, kind=kind, sem=sem, scope=scope, each_thread=each, name=f"atomic_{kind}")
+
+
+_DOC = """{does}, in one step; returns the old value{s}.
+
+    `place` is an element, a region or points of global or shared memory; `value` is cast to its dtype and broadcast to
+    its shape. Elements out of bounds, or where `mask` is false, do not act (0 is returned for them). Each element of a
+    tile acts once; a scalar acts once for its scope, or once for each thread where the operands or a condition around
+    it differ by thread. `sem` is "relaxed", "acquire", "release" or "acq_rel", `scope` "cta", "cluster", "gpu" or "sys"
+    (PTX ISA, "Memory Consistency Model"); a scalar's release comes after the accesses of its whole scope, its acquire
+    before them. Takes {dtypes}.{more}
+    """
+
+
+def _declared(kind: str, does: str, more: str = ""):
+    def call(g: Builder, place, value, mask=None, sem="relaxed", scope="gpu"):
+        return _atomic(g, kind, place, value, None, mask, sem, scope)
+    call.__name__ = f"atomic_{kind}"
+    call.__doc__ = _DOC.format(does=does, s="s", dtypes=", ".join(DTYPES[kind]), more=more)
+    return builtin(call)
+
+
+def atomic_cas(g: Builder, place, compare, value, mask=None, sem="relaxed", scope="gpu"):
+    return _atomic(g, "cas", place, value, compare, mask, sem, scope)
+
+
+atomic_cas.__doc__ = _DOC.format(does="Write `value` where the element is `compare`", s="s", dtypes=", ".join(DTYPES["cas"]), more="")
+
+_NAN = " NaN wins, and stays."
+BUILTINS = {f.__name__: f for f in (
+    _declared("add", "Add `value`", " The order of float additions, and so their rounding, is not determined."),
+    _declared("max", "Keep the larger of the element and `value`", _NAN),
+    _declared("min", "Keep the smaller of the element and `value`", _NAN),
+    _declared("and", "``element & value``"),
+    _declared("or", "``element | value``"),
+    _declared("xor", "``element ^ value``"),
+    _declared("exch", "Write `value`"),
+    builtin(atomic_cas),
+)}
+
+from . import atomics_emit  # noqa: E402, F401 - the emit rule, which needs the op
