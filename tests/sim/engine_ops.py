@@ -28,6 +28,15 @@ def map_of(m, call, buffer, **how):
     return _MAPS[key][0]
 
 
+def place(x, offset=0):
+    """The buffer of a region or buffer, and the byte offset where it begins."""
+    if not hasattr(x, "starts"):
+        return x, offset
+    layout = x.type.buffer.layout.without_swizzle()
+    at = layout.offset_of(*(s[:, :1].astype(np.int64) for s in x.starts), shape=x.type.buffer.shape)
+    return x.buffer, np.asarray(at) * x.type.dtype.nbytes + offset
+
+
 ATTRS = ("box", "swizzle", "dims", "strides", "element_strides", "oob_fill", "offset", "dtype")
 
 
@@ -43,7 +52,7 @@ def test_tma_load(dst, src, mbar, x, y, box, swizzle=0, dims=None, strides=None,
 
 @test_tma_load.simulate
 def _(m, call, dst, src, mbar, x, y):
-    m.tma_load(map_of(m, call, src, **chosen(call)), (x, y), dst, call.attrs["offset"], mbar, multicast=call.attrs["multicast"])
+    m.tma_load(map_of(m, call, src, **chosen(call)), (x, y), *place(dst, call.attrs["offset"]), mbar, multicast=call.attrs["multicast"])
 
 
 @op("writes", attrs=(*ATTRS, "reduce"))
@@ -55,9 +64,9 @@ def test_tma_store(dst, src, x, y, box, swizzle=0, dims=None, strides=None, elem
 def _(m, call, dst, src, x, y):
     map_ = map_of(m, call, dst, **chosen(call))
     if call.attrs["reduce"] is None:
-        m.tma_store(map_, (x, y), src, call.attrs["offset"])
+        m.tma_store(map_, (x, y), *place(src, call.attrs["offset"]))
     else:
-        m.tma_reduce(map_, (x, y), src, call.attrs["offset"], call.attrs["reduce"])
+        m.tma_reduce(map_, (x, y), *place(src, call.attrs["offset"]), call.attrs["reduce"])
 
 
 @op("writes", attrs=("nbytes", "rank"))

@@ -18,6 +18,7 @@ class Reporter:
         self.m, self.world, self.rank, self.space, self.positions = m, world, rank, space, positions
         self.clocks = world.clocks
         self.shadow = world.shadow(space, rank, m.sim.cells(space))
+        self.async_ = False  # whether the access is an asynchronous operation's
 
     # -- ordinary accesses -------------------------------------------------------------------------------------------------
 
@@ -96,6 +97,7 @@ class Reporter:
 
     def asynchronous(self, op: AsyncOp, a: Access, c: Conflict, writing: bool) -> None:
         """An asynchronous operation, as it is issued, met `c`."""
+        self.async_ = True
         verb = "writes" if writing else "reads"
         name = f"{op.what}"
         if c.what == "uninitialized":
@@ -196,7 +198,8 @@ class Reporter:
         granule = self.m.sim.program.granule if self.space == "shared" else 4
         threads = tuple(t for t in (self._thread_number(a, c.at), c.thread if c.what in ("writer", "reader", "unfenced") else -1) if t >= 0)
         ctas = self.m.ctas if self.positions is None else self.m.ctas[self.positions]
-        self.m.finding(kind, message, loc=self._loc(line), threads=threads, ctas=ctas, bytes=(c.cell * granule, (c.cell + 1) * granule),
+        protocol = kind != "uninitialized-read" and (c.what not in ("writer", "reader") or self.async_)
+        self.m.fault(self.world, kind, message, loc=self._loc(line), protocol=protocol, threads=threads, ctas=ctas, bytes=(c.cell * granule, (c.cell + 1) * granule),
                        other=self._loc(other) if other is not None else None)
 
     def _retract(self, a: Access) -> None:

@@ -49,6 +49,8 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         chunk.global_clocks = clocks
         chunk.run()
         clocks = chunk.global_clocks
+        if chunk.stuck:
+            break
     return report
 
 

@@ -196,6 +196,14 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         self.report.add(Finding(kind, loc.line if loc else 0, message, loc, tuple(int(t) for t in threads),
                                 tuple(int(c) for c in ids[:8]), bytes, other))
 
+    def fault(self, world: World, kind: str, message: str, *, loc: Loc | None = None, protocol: bool = True, **where: Any) -> None:
+        """Report a fault of synchronisation in `world`, unless an earlier one there is its cause. `protocol` says that
+        barriers and asynchronous copies are involved."""
+        verdict = self.sim.verdict(world, kind, loc or self.loc, protocol)
+        if verdict is not None:
+            kind, loc, note = verdict
+            self.finding(kind, note + message, loc=loc, **where)
+
     def assertion(self, message: str, failed: np.ndarray) -> None:
         """Report that what the kernel asserts or promises does not hold, where `failed` (B or 1,)."""
         failed = np.asarray(failed).reshape(-1)

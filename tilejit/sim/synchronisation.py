@@ -9,7 +9,7 @@ import numpy as np
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import empty_clock
 from .values import SimBarrier
-from .waits import RowWait
+from .waits import BarrierWait, RowWait
 from .world import World
 
 
@@ -169,7 +169,7 @@ class Synchronisation:
         b = world.barriers[rank, number]
         if count > b.pending:
             where = f"{b.pending} of {b.count} are missing in this phase" if b.pending else f"all {b.count} have arrived, and the phase still waits for {b.missing()}"
-            self.finding("barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier where {where}")
+            self.fault(world, "barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier where {where}")
             count = b.pending
         b.pending -= count
         if clock is not None:
@@ -183,7 +183,7 @@ class Synchronisation:
             b.tx += count
             b.expected += count
             b.expect_line = self.line
-            self._within_limit(b)
+            self._within_limit(world, b)
             self.sim.settle_phase(self, world, rank, number)
 
     def complete_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
@@ -192,12 +192,12 @@ class Synchronisation:
             b = world.barriers[rank, number]
             b.tx -= count
             b.issued += count
-            self._within_limit(b)
+            self._within_limit(world, b)
             self.sim.settle_phase(self, world, rank, number)
 
-    def _within_limit(self, b: MBarrier) -> None:
+    def _within_limit(self, world: World, b: MBarrier) -> None:
         if abs(b.tx) > TX_LIMIT:
-            self.finding("transaction-count", f"{b.tx} bytes are pending on an mbarrier, and a phase holds at most {TX_LIMIT}")
+            self.fault(world, "transaction-count", f"{b.tx} bytes are pending on an mbarrier, and a phase holds at most {TX_LIMIT}")
 
     def arrive_expect_tx(self, barrier: SimBarrier, nbytes: Any, n: Any = 1) -> None:
         """Announce bytes, then arrive."""
@@ -221,7 +221,7 @@ class Synchronisation:
         begun = np.zeros((self.batch, 1), np.int64)  # phases over when the wait began
         for where, b in _barriers(self, barrier):
             begun[slice(None) if where is None else where] = b.phase if b is not None else 0
-        return RowWait(self, _passed, _missing, _pass, (barrier, parity, begun), self.loc)
+        return BarrierWait(self, _passed, _missing, _pass, (barrier, parity, begun), self.loc)
 
     def _learn(self, world: World, rank: int, number: int) -> None:
         b = world.barriers[rank, number]
@@ -234,6 +234,8 @@ class Synchronisation:
             stale = b.phase <= (known.phase if known is not None else 0)
             b.waits[self.rank, atom] = LastWait(self.line, stale, b.phase)
             world.last_wait[self.rank, atom] = self.line, stale and b.phase > 0
+            if stale and b.phase > 0 and world.stale is None:
+                world.stale = self.line
             world.facts["passed", self.rank, atom, rank, number] = int(world.clocks.now[self.rank, atom])
         world.clocks.acquire(self.rank, atoms, b.done)
         for op in world.recent.get(column, ()):
@@ -276,7 +278,7 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
                 continue
             b = world.barriers[rank, number]
             if b.phase > old + 1 and (old & 1) == (int(parity.flat[0]) & 1):
-                m.finding("barrier-phase", f"phase {old} of the mbarrier was over, and the next one too, before this wait saw it: "
+                m.fault(world, "barrier-phase", f"phase {old} of the mbarrier was over, and the next one too, before this wait saw it: "
                           "its threads may wait for ever")
             m._learn(world, rank, number)
 

@@ -48,6 +48,20 @@ class RowWait(Wait):
         return new
 
 
+class BarrierWait(RowWait):
+    """A wait on an mbarrier."""
+
+    def barriers(self):
+        """(world, rank, MBarrier) of each barrier that is waited for and not over."""
+        barrier, parity, begun = self.params
+        for positions, (index, peer, old) in self.m.cases(barrier.index, barrier.peer, begun):
+            rank, number = self.m.rank if peer is None else peer, barrier.first + (index or 0)
+            for world, _ in self.m.peek(positions):
+                b = world.barriers.get((rank, number))
+                if b is not None and b.phase == old:
+                    yield world, rank, b
+
+
 class ChildWait(RowWait):
     """Waits until other scope instances are done."""
 

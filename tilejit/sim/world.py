@@ -79,6 +79,8 @@ class World:
         self.recent: dict[int, list[AsyncOp]] = {}  # column of a barrier -> the last operations that landed on it
         self.last_wait: dict[tuple[int, int], tuple[int, bool]] = {}  # (rank, atom) -> line, whether it passed stale
         self.facts: dict[Any, Any] = {}            # what rules remember (allocated tensor memory, …)
+        self.stale: int | None = None              # the line of the first wait that passed on a phase it had seen before
+        self.derailed = False                      # whether a fault has upset the barriers: what follows is its consequence
 
     def shadow(self, space: str, rank: int, cells: int) -> Shadow:
         """The shadow of a memory of the CTA of that rank."""
@@ -97,6 +99,7 @@ class World:
         new.barriers = {k: b.copy() for k, b in self.barriers.items()}
         new.named = {k: b.copy() for k, b in self.named.items()}
         new.last_wait, new.facts = dict(self.last_wait), dict(self.facts)
+        new.stale, new.derailed = self.stale, self.derailed
         twins: dict[int, AsyncOp] = {}
 
         def twin(op: AsyncOp) -> AsyncOp:

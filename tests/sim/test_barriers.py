@@ -1,0 +1,269 @@
+"""mbarriers, named barriers and pipelines: phases, counts, life cycle, roles that disagree, deadlock."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from engine_ops import test_arrive_on_copies as arrive_on_copies
+from engine_ops import test_named as named
+from engine_ops import test_tma_load as tma_load
+from faulty import check
+
+A = np.arange(8 * 256, dtype=np.float32).reshape(8, 256)
+B = np.zeros_like(A)
+ROW = 256 * 4
+
+
+# -- a ring of slots between a producer and a consumer -----------------------------------------------------------------
+
+@tile.jit
+def ring(A, B, n, STAGES: tile.constexpr):
+    s = tile.alloc((STAGES, 256), A.dtype)
+    full = tile.mbarrier(n=STAGES)
+    empty = tile.mbarrier(n=STAGES)
+    with tile.warp(0):
+        with tile.elect():
+            for k in range(n):
+                i = k % STAGES
+                empty[i].wait(phase=k // STAGES + 1)
+                full[i].arrive_expect_tx(256 * 4)
+                tma_load(s[i], A, full[i], 0, k, box=(256, 1))
+    with tile.warp(1):
+        for k in range(n):
+            i = k % STAGES
+            full[i].wait(phase=k // STAGES)
+            tile.store(B[k, 0:256], tile.load(s[i]) + 1)
+            empty[i].arrive()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 8])
+def test_a_ring_of_three_slots_whatever_the_trip_count(n):
+    """0, 1, stages - 1, stages, stages + 1 and more trips."""
+    check(ring, (1,), A, B, n, STAGES=3, result=1, expected=np.where(np.arange(8)[:, None] < n, A + 1, 0))
+
+
+@tile.jit
+def ring_that_never_flips(A, B, n):
+    s = tile.alloc((2, 256), A.dtype)
+    full = tile.mbarrier(n=2)
+    empty = tile.mbarrier(n=2)
+    with tile.warp(0):
+        with tile.elect():
+            for k in range(n):
+                empty[k % 2].wait(phase=k // 2 + 1)
+                full[k % 2].arrive_expect_tx(256 * 4)
+                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))
+    with tile.warp(1):
+        for k in range(n):
+            full[k % 2].wait(phase=0)  # finds: barrier-phase
+            tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+            empty[k % 2].arrive()
+
+
+@tile.jit
+def ring_without_empty_wait(A, B, n):
+    s = tile.alloc((2, 256), A.dtype)
+    full = tile.mbarrier(n=2)
+    with tile.warp(0):
+        with tile.elect():
+            for k in range(n):
+                full[k % 2].arrive_expect_tx(256 * 4)  # may find: barrier-phase
+                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))  # may find: race, missing-wait
+    with tile.warp(1):
+        for k in range(n):
+            full[k % 2].wait(phase=k // 2)
+            tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+
+
+@tile.jit
+def ring_released_before_the_read(A, B, n):
+    s = tile.alloc((2, 256), A.dtype)
+    full = tile.mbarrier(n=2)
+    empty = tile.mbarrier(n=2)
+    with tile.warp(0):
+        with tile.elect():
+            for k in range(n):
+                empty[k % 2].wait(phase=k // 2 + 1)
+                full[k % 2].arrive_expect_tx(256 * 4)
+                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))  # finds: race
+    with tile.warp(1):
+        for k in range(n):
+            full[k % 2].wait(phase=k // 2)
+            empty[k % 2].arrive()
+            tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+
+
+def test_a_ring_that_is_driven_wrongly():
+    """A parity that never flips, a slot refilled unasked, a slot released too early."""
+    check(ring_that_never_flips, (1,), A, B, 8)
+    check(ring_without_empty_wait, (1,), A, B, 4)
+    check(ring_released_before_the_read, (1,), A, B, 8)
+
+
+@tile.jit
+def inverted_parity(A, B):
+    s = tile.alloc((256,), A.dtype)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(256 * 4)
+        tma_load(s, A, bar, 0, 0, box=(256, 1))
+    bar.wait(phase=1)  # finds: barrier-phase
+    tile.store(B[0, 0:256], tile.load(s))
+    bar.wait(phase=0)
+
+
+def test_the_wrong_parity_on_a_fresh_barrier_returns_at_once():
+    """What is read then has not come."""
+    check(inverted_parity, (1,), A, B)
+
+
+@tile.jit
+def disagreeing_roles(A, B, n, m):
+    s = tile.alloc((2, 256), A.dtype)
+    full = tile.mbarrier(n=2)
+    empty = tile.mbarrier(n=2)
+    with tile.warp(0):
+        with tile.elect():
+            for k in range(n):
+                empty[k % 2].wait(phase=k // 2 + 1)
+                full[k % 2].arrive_expect_tx(256 * 4)
+                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))
+    with tile.warp(1):
+        for k in range(m):
+            full[k % 2].wait(phase=k // 2)  # finds: deadlock
+            tile.store(B[k, 0:256], tile.load(s[k % 2]) + 1)
+            empty[k % 2].arrive()
+
+
+def test_roles_that_disagree_about_the_trip_count_deadlock():
+    """The report says which barrier and phase, and what it misses."""
+    report = check(disagreeing_roles, (1,), A, B, 4, 5)
+    message = report.findings[0].message
+    assert "phase 2 (parity 0) of mbarrier 0, which misses 1 of 1 arrival" in message and "threads 32 to 63" in message
+
+
+@tile.jit
+def arrival_forgotten(B):
+    bar = tile.mbarrier(count=2)
+    with tile.warp(0):
+        bar.arrive()
+    bar.wait(phase=0)  # finds: deadlock
+
+
+@tile.jit
+def one_arrival_too_many(B):
+    bar = tile.mbarrier(count=2)
+    with tile.warp(0):
+        bar.arrive(3)  # finds: barrier-phase
+    bar.wait(phase=0)
+
+
+def test_arrivals_that_are_too_few_or_too_many():
+    """One missing is a deadlock, one beyond the count a fault of the hardware."""
+    report = check(arrival_forgotten, (2,), B)
+    assert "1 of 2 arrivals" in report.findings[0].message
+    check(one_arrival_too_many, (2,), B)
+
+
+# -- cp.async on an mbarrier -----------------------------------------------------------------------------------------------
+
+@tile.jit
+def copies_on_a_barrier(A, B):
+    s = tile.alloc((8, 256), A.dtype)
+    bar = tile.mbarrier(count=32)
+    with tile.warp(0):
+        tile.copy_async(s, A[0:8, 0:256])
+        arrive_on_copies(bar, noinc=True)
+    with tile.warp(1):
+        bar.wait(phase=0)
+        tile.store(B[0:8, 0:256], tile.load(s))
+
+
+@tile.jit
+def copies_on_a_barrier_counted(A, B):
+    s = tile.alloc((8, 256), A.dtype)
+    bar = tile.mbarrier(count=1)
+    with tile.warp(0):
+        tile.copy_async(s, A[0:8, 0:256])
+        arrive_on_copies(bar)
+        bar.arrive()
+    with tile.warp(1):
+        bar.wait(phase=0)
+        tile.store(B[0:8, 0:256], tile.load(s))
+
+
+@tile.jit
+def copies_after_the_arrival(A, B):
+    s = tile.alloc((8, 256), A.dtype)
+    bar = tile.mbarrier(count=1)
+    with tile.warp(0):
+        tile.copy_async(s, A[0:8, 0:256])
+        bar.arrive()
+    with tile.warp(1):
+        bar.wait(phase=0)
+        tile.store(B[0:8, 0:256], tile.load(s))  # finds: missing-wait
+
+
+def test_cp_async_arrives_on_an_mbarrier_when_its_bytes_are_there():
+    """``.noinc`` counts as the threads' arrivals; without it the arrival is one more. A plain arrival does not wait."""
+    check(copies_on_a_barrier, (1,), A, B, result=1, expected=A)
+    check(copies_on_a_barrier_counted, (1,), A, B, result=1, expected=A)
+    check(copies_after_the_arrival, (1,), A, B)
+
+
+# -- named barriers ----------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def handover(A, B):
+    s = tile.alloc((256,), A.dtype)
+    with tile.warp(0):
+        tile.store(s, tile.load(A[0, 0:256]))
+        named(1, 64, wait=False)
+    with tile.warp(1):
+        named(1, 64)
+        tile.store(B[0, 0:256], tile.load(s))
+
+
+@tile.jit
+def handover_short_of_threads(A, B):
+    s = tile.alloc((256,), A.dtype)
+    with tile.warp(0):
+        tile.store(s, tile.load(A[0, 0:256]))
+        named(1, 96, wait=False)
+    with tile.warp(1):
+        named(1, 96)  # finds: deadlock
+        tile.store(B[0, 0:256], tile.load(s))
+
+
+def test_named_barriers_hand_a_buffer_over():
+    """Some arrive, others wait; all of the count must come."""
+    check(handover, (1,), A, B)
+    check(handover_short_of_threads, (1,), A, B)
+
+
+# -- many CTAs ---------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def rings_of_different_length(A, B):
+    s = tile.alloc((2, 256), A.dtype)
+    full = tile.mbarrier(n=2)
+    empty = tile.mbarrier(n=2)
+    p = tile.program_id(0)
+    with tile.warp(0):
+        with tile.elect():
+            for k in range(p % 5):
+                empty[k % 2].wait(phase=k // 2 + 1)
+                full[k % 2].arrive_expect_tx(256 * 4)
+                tma_load(s[k % 2], A, full[k % 2], 0, k, box=(256, 1))
+    with tile.warp(1):
+        for k in range(p % 5):
+            full[k % 2].wait(phase=k // 2)
+            tile.store(B[p, k, 0:256], tile.load(s[k % 2]) + 1)
+            empty[k % 2].arrive()
+
+
+def test_ctas_with_different_trip_counts_part_and_finish():
+    """Worlds are cut where CTAs cease to behave alike, and each finishes."""
+    want = np.zeros((20, 8, 256), np.float32)
+    for p in range(20):
+        want[p, :p % 5] = A[:p % 5] + 1
+    check(rings_of_different_length, (20,), A, np.zeros_like(want), result=1, expected=want, seeds=range(4))
