@@ -20,7 +20,7 @@ from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect
 from .ops.reductions import BUILTINS as _REDUCTIONS
 from .ops.scan import BUILTINS as _SCANS
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
-from .ops.shared import alloc, sync
+from .ops.shared import alloc, swizzled, sync
 from .plan import BufferSpec, plan_copy
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass, fields, replace
+from functools import wraps
 from typing import Any
 
 from .compile import TARGETS, Lowered, lower
 from .compiled import CompiledKernel, compile_lowered
 from .config import config
-from .errors import CompilationError, LaunchError
+from .errors import CompilationError, LaunchError, TileError
 from .frontend import Source, constexpr
 from .ir.builder import Facts
 from .ir.graph import Launch
@@ -272,6 +273,23 @@ def _say_once_that_a_gpu_is_there() -> None:
     from .runtime.driver import available
     if available():
         print("tilejit: host arrays run on the simulator; pass device arrays, or backend=\"cuda\", to use the GPU", file=sys.stderr)
+
+
+def _plain(method):
+    """Let a user's mistake surface from the call that the user made, without the compiler's own frames."""
+    @wraps(method)
+    def call(*args, **kwargs):
+        try:
+            return method(*args, **kwargs)
+        except TileError as error:
+            if config().log:
+                raise
+            raise error.with_traceback(None) from None
+    return call
+
+
+for _name in ("compile", "simulate", "launch"):
+    setattr(Kernel, _name, _plain(getattr(Kernel, _name)))
 
 
 def checked_target(target: str) -> str:

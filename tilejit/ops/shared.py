@@ -6,10 +6,20 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
 from ..ir.op import op
-from ..layout import TileLayout
+from ..layout import TileLayout, standard
 from ..types import Buffer, Points, Region, dtype_of
 from .creation import checked_shape
 from .memory import extent_value
+
+
+def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
+    """The standard shared-memory layout of a tile whose rows are swizzled in spans of 32, 64 or 128 bytes.
+
+    Atoms of 8 rows of `mode_bytes` lie one after the other down the rows, then across the columns; inside an atom the
+    16-byte chunks of row i are XORed with i. 0 is the unswizzled form of 16-byte columns. CompilationError when the rows
+    are not a multiple of 8 or a row is not a multiple of the span. (PTX ISA, "Shared Memory Matrix Layout".)
+    """
+    return standard(dtype_of(dtype).bits, tuple(shape), mode_bytes)
 
 
 @op("writes", attrs=("dtype", "shape", "layout", "align"))
