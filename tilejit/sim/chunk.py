@@ -327,6 +327,12 @@ class Chunk:
         if protocol and world.stale is not None:
             world.derailed = True
             return "barrier-phase", self.locs[world.stale], "the wait returned at once, because that phase was over before; then "
+        if world.shaken and kind in ("barrier-phase", "transaction-count", "deadlock"):
+            return None
+        line = loc.line if loc is not None else 0
+        if protocol and world.blamed.setdefault(line, kind) != kind:
+            return None
+        world.shaken = world.shaken or protocol
         world.derailed = kind in ("barrier-phase", "transaction-count")
         return kind, loc, ""
 

@@ -94,8 +94,10 @@ class Fiber:
             return True
         if self.polled == self.sim.version:
             return False
+        if np.all(self.wait.ready()):
+            return True
         self.polled = self.sim.version
-        return bool(np.all(self.wait.ready()))
+        return False
 
     def partly_ready(self) -> np.ndarray | None:
         """The CTAs that could go on without the others, if there are any."""

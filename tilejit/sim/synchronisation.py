@@ -114,7 +114,10 @@ class Synchronisation:
         self.sim.barrier_counts[first] = n
         for world, _ in self.worlds():
             for i, count in enumerate(counts):
-                self._init(world, self.rank, first + i, int(count))
+                # The kernel's entry ends with a barrier of the cluster: whoever comes first finds all of them made.
+                for rank in range(self.sim.ranks):
+                    if (rank, first + i) not in world.barriers:
+                        self._init(world, rank, first + i, int(count))
         return SimBarrier(value.type, first)
 
     def _init(self, world: World, rank: int, number: int, count: int) -> None:

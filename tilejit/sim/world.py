@@ -80,6 +80,8 @@ class World:
         self.last_wait: dict[tuple[int, int], tuple[int, bool]] = {}  # (rank, atom) -> line, whether it passed stale
         self.facts: dict[Any, Any] = {}            # what rules remember (allocated tensor memory, …)
         self.stale: int | None = None              # the line of the first wait that passed on a phase it had seen before
+        self.shaken = False                        # whether a copy was not waited for: barriers may go wrong in consequence
+        self.blamed: dict[int, str] = {}           # line -> the kind of fault with copies or barriers that it was blamed for
         self.derailed = False                      # whether a fault has upset the barriers: what follows is its consequence
 
     def shadow(self, space: str, rank: int, cells: int) -> Shadow:
@@ -99,7 +101,8 @@ class World:
         new.barriers = {k: b.copy() for k, b in self.barriers.items()}
         new.named = {k: b.copy() for k, b in self.named.items()}
         new.last_wait, new.facts = dict(self.last_wait), dict(self.facts)
-        new.stale, new.derailed = self.stale, self.derailed
+        new.stale, new.shaken, new.derailed = self.stale, self.shaken, self.derailed
+        new.blamed = dict(self.blamed)
         twins: dict[int, AsyncOp] = {}
 
         def twin(op: AsyncOp) -> AsyncOp:
