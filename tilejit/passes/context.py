@@ -86,29 +86,15 @@ class Context:
             return 0, {"thread_id": threads, "warp_id": threads // 32, "warpgroup_id": max(threads // 128, 1), "lane_id": 32}[name] - 1
         if name in ("program_id", "cta_rank", "cluster_id", "thread_id_in_scope"):
             return 0, None
-        if name in ("cast", "constant"):
+        if name == "num_programs" or (name == "size_of" and call.attrs["sym"].kind == "size"):
+            return 0, None
+        if name in ("cast", "constant", "assumed_multiple"):
             return self.bounds(call.args[0])
-        if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum"):
+        if name == "select":
+            return joint(self.bounds(call.args[1]), self.bounds(call.args[2]))
+        if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum", "shl", "shr", "bit_and"):
             return None, None
-        (a, b), (c, d) = self.bounds(call.args[0]), self.bounds(call.args[1])
-        if name == "add":
-            return (None if None in (a, c) else a + c), (None if None in (b, d) else b + d)
-        if name == "sub":
-            return (None if None in (a, d) else a - d), (None if None in (b, c) else b - c)
-        if name == "mod" and c is not None and c == d and c > 0:
-            return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
-        if None in (a, b, c, d):
-            return None, None
-        if name == "mul":
-            corners = (a * c, a * d, b * c, b * d)
-            return min(corners), max(corners)
-        if name == "floordiv" and c == d and c > 0:
-            return a // c, b // c
-        if name == "minimum":
-            return min(a, c), min(b, d)
-        if name == "maximum":
-            return max(a, c), max(b, d)
-        return None, None
+        return interval(name, self.bounds(call.args[0]), self.bounds(call.args[1]))
 
     def register_run(self, tile: Tile, axis: int) -> int:
         """How many consecutive elements along `axis` a thread holds in consecutive registers."""
@@ -124,6 +110,48 @@ class Context:
         kind = "thread" if node.kind == "elect" else node.kind
         first = node.first.value if isinstance(node.first, Const) else node.first
         return ExecScope(kind, size, first, elected=node.kind == "elect", parent=self.scope)
+
+
+
+def joint(one: tuple, other: tuple) -> tuple[int | None, int | None]:
+    """Bounds of a number that lies in one interval or in the other."""
+    (a, b), (c, d) = one, other
+    return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))
+
+
+def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | None]:
+    """Bounds of an operation on integers that lie in two intervals; None where an end is not known.
+
+    Index arithmetic that wraps is an error of the kernel, so it is taken not to.
+    """
+    (a, b), (c, d) = one, other
+    both = lambda f, x, y: None if None in (x, y) else f(x, y)
+    if name == "add":
+        return both(lambda x, y: x + y, a, c), both(lambda x, y: x + y, b, d)
+    if name == "sub":
+        return both(lambda x, y: x - y, a, d), both(lambda x, y: x - y, b, c)
+    if name == "minimum":
+        return both(min, a, c), min((x for x in (b, d) if x is not None), default=None)
+    if name == "maximum":
+        return max((x for x in (a, c) if x is not None), default=None), both(max, b, d)
+    if name == "mul":
+        if None not in (a, b, c, d):
+            corners = (a * c, a * d, b * c, b * d)
+            return min(corners), max(corners)
+        return (a * c, None) if None not in (a, c) and a >= 0 and c >= 0 else (None, None)
+    if name == "bit_and":
+        tops = [high for low, high in (one, other) if low is not None and low >= 0]
+        return (0, min((x for x in tops if x is not None), default=None)) if tops else (None, None)
+    if c is None or c != d:
+        return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and a >= 0 and c >= (name == "floordiv") else (None, None)
+    if name == "mod" and c > 0:
+        return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
+    step = {"floordiv": c, "shr": 1 << max(c, 0) if c < 63 else 0, "shl": 1 << max(c, 0) if c < 63 else 0}.get(name, 0)
+    if step <= 0:
+        return None, None
+    if name == "shl":
+        return both(lambda x, y: x * y, a, step), both(lambda x, y: x * y, b, step)
+    return both(lambda x, y: x // y, a, step), both(lambda x, y: x // y, b, step)
 
 
 __all__ = ["Context", "TileLayout", "blocks", "results"]
