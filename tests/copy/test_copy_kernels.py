@@ -1,0 +1,330 @@
+"""Copies in kernels: the PTX that each option becomes, the maps that a launch makes, and what the simulator computes."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tilejit as tile
+from tilejit.errors import CompilationError, DispatchError
+from tilejit.layout import standard
+
+ATOM = standard(16, (8, 256), 128)
+WIDE = standard(16, (64, 128), 128)
+STAGES = standard(16, (3, 64, 64), 128)
+
+
+@tile.jit
+def stage_tma(A, B, CACHE: tile.constexpr = None, L2: tile.constexpr = None):
+    sA = tile.alloc((8, 256), A.dtype, layout=ATOM)
+    bar = tile.mbarrier(count=1)
+    with tile.elect():
+        bar.arrive_expect_tx(sA.nbytes)
+        tile.copy_async(sA, A[0:8, 0:256], mbar=bar, cache=CACHE, l2_promotion=L2)
+    bar.wait(phase=0)
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(B[0:8, 0:256], sA, cache=CACHE)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@tile.jit
+def tiles_tma(A, B):
+    i, j = tile.program_id(0) * 64, tile.program_id(1) * 128
+    sA = tile.alloc((64, 128), A.dtype, layout=WIDE)
+    bar = tile.mbarrier(count=1)
+    with tile.elect():
+        bar.arrive_expect_tx(sA.nbytes)
+        tile.copy_async(sA, A[i:i + 64, j:j + 128], mbar=bar)
+    bar.wait(phase=0)
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(B[i:i + 64, j:j + 128], sA)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+def half(*shape):
+    return tile.ArraySpec(shape, "float16")
+
+
+def bulk_lines(ptx: str) -> list[str]:
+    return [re.sub(r"%\w+", "%", line.strip()) for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
+
+
+LOAD = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+STORE = "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+def test_a_swizzled_tile_is_one_load_and_one_store_on_every_target_from_hopper_on(target):
+    """The 8 x 256 float16 tile in 128-byte swizzle: one instruction each way, spelled as the ISA does, and it assembles."""
+    k = stage_tma.compile(half(64, 512), half(64, 512), target=target)
+    assert bulk_lines(k.ptx) == [f"{LOAD} [%], [%, {{%, %, %}}], [% + 4096];", f"{STORE} [%, {{%, %, %}}], [%];"]
+    assert k.cubin
+    assert [c.variant for c in k.copies] == ["tma", "tma"] and [c.instructions for c in k.copies] == [1, 1]
+    assert [c.bytes for c in k.copies] == [4096, 4096]
+
+
+def test_the_demo_tile_has_the_map_of_the_reference():
+    """Dimensions 64, 8, 4 with strides 512 and 128, one box of them, swizzle 3, L2 promotion 2."""
+    spec = tile.BufferSpec((8, 256), "float16", "shared", layout=ATOM)
+    choice = tile.plan_copy(spec, tile.BufferSpec((8, 256), "float16", "global"), variant="tma")
+    m = choice.plan.tensor_map
+    assert (m.rank, m.global_dim, m.global_strides, m.box) == (3, (64, 8, 4), (512, 128), (64, 8, 4))
+    assert (m.element_strides, m.interleave, m.swizzle, m.l2_promotion, m.oob_fill) == ((1, 1, 1), 0, 3, 2, 0)
+    assert (m.dtype, m.base_offset) == ("float16", 0)
+    assert choice.plan.issues == [((0, 0, 0), 0)]
+
+
+def test_a_box_of_512_rows_takes_two_instructions():
+    """512 x 64 float16 in row-major order: two boxes of 256 rows, inside a larger array or filling one."""
+    spec = tile.BufferSpec((512, 64), "float16", "shared")
+    for array in (tile.BufferSpec((512, 64), "float16", "global"),
+                  tile.BufferSpec((4096, 640), "float16", "global", region=(slice(512, 1024), slice(64, 128)))):
+        plan = tile.plan_copy(spec, array, variant="tma").plan
+        assert plan.tensor_map.box == (64, 256)
+        assert [offset for _, offset in plan.issues] == [0, 32768]
+
+
+@pytest.mark.parametrize("policy, bits", [("evict_first", 0x12F0000000000000), ("evict_last", 0x14F0000000000000), ("evict_normal", 0x1000000000000000)])
+def test_a_cache_policy_is_an_operand_of_loads_and_stores(policy, bits):
+    """cache= becomes .L2::cache_hint with the 64-bit policy as the last operand."""
+    k = stage_tma.compile(half(64, 512), half(64, 512), CACHE=policy)
+    assert bulk_lines(k.ptx) == [f"{LOAD}.L2::cache_hint [%], [%, {{%, %, %}}], [% + 4096], %;",
+                                 f"{STORE}.L2::cache_hint [%, {{%, %, %}}], [%], %;"]
+    signed = bits - (1 << 64) if bits >= 1 << 63 else bits
+    assert str(signed) in k.ptx
+
+
+def test_a_map_is_a_parameter_that_stays_where_the_launch_put_it():
+    """128 bytes by value, aligned to 64, in parameter space: no local memory; equal maps are one."""
+    k = stage_tma.compile(half(64, 512), half(64, 512))
+    assert 'byval([128 x i8]) align 64 "nvvm.grid_constant"' in k.llvm_ir
+    assert k.ptx.count(".param .align 64 .b8") == 2 and ".local" not in k.ptx
+
+    @tile.jit
+    def twice(A):
+        sA = tile.alloc((2, 8, 256), A.dtype, layout=standard(16, (2, 8, 256), 128))
+        bar = tile.mbarrier(count=1)
+        with tile.elect():
+            bar.arrive_expect_tx(sA.nbytes)
+            tile.copy_async(sA[0], A[0:8, 0:256], mbar=bar)
+            tile.copy_async(sA[1], A[8:16, 0:256], mbar=bar)
+        bar.wait(phase=0)
+
+    k = twice.compile(half(64, 512))
+    assert len(k.tensor_maps) == 1 and len(bulk_lines(k.ptx)) == 2
+
+
+def test_a_ragged_row_is_not_cut_into_atoms():
+    """K = 328 is no multiple of the 64-element atom: the dimension stays whole, and the load takes two instructions."""
+    even, ragged = (tiles_tma.compile(half(200, k), half(200, k)) for k in (320, 328))
+    assert [c.instructions for c in even.copies] == [1, 1] and [c.instructions for c in ragged.copies] == [2, 2]
+
+
+@pytest.mark.parametrize("shape", [(128, 256), (200, 320), (200, 328), (1, 8), (70, 136)])
+def test_a_tile_through_the_tensor_engine_keeps_every_element(shape):
+    """Loads fill and stores clip exactly at ragged edges, in both dimensions."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    y = np.zeros((shape[0] + 2, shape[1] + 8), np.float16)
+    inner = y[1:-1, :shape[1]]
+    report = tiles_tma.simulate((-(-shape[0] // 64), -(-shape[1] // 128)), x, inner)
+    assert not report.findings
+    assert (inner == x).all() and not y[0].any() and not y[-1].any() and not y[:, shape[1]:].any()
+
+
+def test_a_store_that_would_be_clipped_off_a_multiple_of_16_bytes_declines():
+    """Rows of 325 elements: the engine writes whole 16-byte units, so another path or an error it is."""
+    x = np.zeros((200, 328), np.float16)[:, :325]
+    with pytest.raises(DispatchError, match="an innermost dimension of a multiple of 16 bytes"):
+        tiles_tma.compile(half(200, 328), x)
+
+
+def test_a_store_needs_starts_that_are_provably_not_negative():
+    """A store at a negative coordinate faults; the reason names the dimension."""
+    @tile.jit
+    def back(B, n):
+        sA = tile.alloc((8, 64), B.dtype)
+        with tile.elect():
+            tile.copy_async(B[n:n + 8, 0:64], sA)
+
+    with pytest.raises(DispatchError, match="the start along dimension 0 is not known to be at least 0"):
+        back.compile(half(64, 64), 3)
+
+
+def test_an_innermost_start_needs_a_proof_of_16_bytes():
+    """A run-time column is a multiple of 8 float16 by its arithmetic, or the call declines."""
+    def kernel(step):
+        @tile.jit
+        def column(A, n, STEP: tile.constexpr):
+            sA = tile.alloc((8, 64), A.dtype)
+            bar = tile.mbarrier(count=1)
+            with tile.elect():
+                bar.arrive_expect_tx(sA.nbytes)
+                tile.copy_async(sA, A[0:8, n * STEP:n * STEP + 64], mbar=bar)
+            bar.wait(phase=0)
+        return column.compile(half(64, 512), 3, STEP=step)
+
+    assert kernel(8).copies[0].variant == "tma"
+    with pytest.raises(DispatchError, match="known to be a multiple of 4 elements of 2 bytes"):
+        kernel(4)
+
+
+@tile.jit
+def stages_tma(A, B):
+    sA = tile.alloc((3, 64, 64), A.dtype, layout=STAGES)
+    bars = tile.mbarrier(count=1, n=3)
+    for i in range(6):
+        s = i % 3
+        with tile.elect():
+            bars[s].arrive_expect_tx(sA[0].nbytes)
+            tile.copy_async(sA[s], A[i * 64:i * 64 + 64, 0:64], mbar=bars[s])
+        bars[s].wait(phase=i // 3)
+        tile.copy(B[i * 64:i * 64 + 64, 0:64], sA[s])
+        tile.sync()
+
+
+def test_a_stage_chosen_at_run_time_is_an_address_of_the_copy():
+    """The shared buffer's stage and the array's row both move with the loop."""
+    x = np.random.default_rng(1).standard_normal((370, 64)).astype(np.float16)
+    y = np.zeros_like(x)
+    report = stages_tma.simulate((1,), x, y)
+    assert not report.findings and (x == y).all()
+    k = stages_tma.compile(x, y)
+    assert [c.variant for c in k.copies] == ["tma", "vectorised"] and k.cubin
+
+
+def test_a_wider_scope_with_a_barrier_elects_its_first_thread():
+    """At CTA scope a call with mbar= issues once; without one a store declines."""
+    @tile.jit
+    def whole(A):
+        sA = tile.alloc((8, 64), A.dtype)
+        bar = tile.mbarrier(count=1)
+        bar.arrive_expect_tx(sA.nbytes)
+        tile.copy_async(sA, A[0:8, 0:64], mbar=bar)
+        bar.wait(phase=0)
+
+    k = whole.compile(half(64, 64))
+    assert k.copies[0].variant == "tma" and k.copies[0].exec_scope == "cta" and len(bulk_lines(k.ptx)) == 1
+    report = whole.simulate((1,), np.zeros((64, 64), np.float16))
+    assert not report.findings
+
+    @tile.jit
+    def store(A):
+        sA = tile.alloc((8, 64), A.dtype)
+        tile.copy_async(A[0:8, 0:64], sA)
+
+    with pytest.raises(DispatchError, match=r"use tile.elect\(\), or give mbar="):
+        store.compile(half(64, 64))
+
+
+def test_options_are_checked_where_they_are_written():
+    """A wrong option is an error of the call, with what it may be."""
+    with pytest.raises(CompilationError, match='cache is "ca", "cg", "evict_first"'):
+        stage_tma.compile(half(64, 512), half(64, 512), CACHE="evict")
+    with pytest.raises(CompilationError, match="l2_promotion is 0, 64, 128 or 256 bytes, not 100"):
+        stage_tma.compile(half(64, 512), half(64, 512), L2=100)
+    k = stage_tma.compile(half(64, 512), half(64, 512), L2=256)
+    assert k.copies[0].plan.tensor_map.l2_promotion == 3
+
+
+@tile.jit
+def ldgsts_staged(A, B, CACHE: tile.constexpr = None, PREFETCH: tile.constexpr = None):
+    i = tile.program_id(0) * 128
+    sA = tile.alloc((128, 32), A.dtype)
+    tile.copy_async(sA, A[i:i + 128, 0:32], cache=CACHE, prefetch=PREFETCH)
+    tile.cp_async_commit()
+    tile.cp_async_wait(0)
+    tile.sync()
+    tile.copy(B[i:i + 128, 0:32], sA)
+
+
+@pytest.mark.parametrize("options, text", [
+    ({}, "cp.async.cg.shared.global ["), ({"CACHE": "ca"}, "cp.async.ca.shared.global ["),
+    ({"PREFETCH": 128}, "cp.async.cg.shared.global.L2::128B ["),
+    ({"CACHE": "evict_first"}, "cp.async.cg.shared.global.L2::cache_hint ["),
+    ({"CACHE": "evict_last", "PREFETCH": 256}, "cp.async.cg.shared.global.L2::cache_hint.L2::256B [")])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_ldgsts_options_become_its_modifiers(options, text, target):
+    """Cache operator, policy and L2 prefetch, on every target."""
+    k = ldgsts_staged.compile(half(512, 32), half(512, 32), target=target, **options)
+    assert k.ptx.count(text) == 4 and k.cubin
+    assert [c.variant for c in k.copies] == ["ldgsts", "vectorised"]
+
+
+@pytest.mark.parametrize("rows", [512, 300, 1])
+def test_ldgsts_fills_what_is_out_of_bounds_and_the_copy_back_drops_it(rows):
+    """Ragged rows, against NumPy."""
+    x = np.random.default_rng(2).standard_normal((rows, 32)).astype(np.float16)
+    y = np.zeros_like(x)
+    report = ldgsts_staged.simulate((4,), x, y)
+    assert not report.findings and (x == y).all()
+
+
+@tile.jit
+def there_and_back(A, B, M: tile.constexpr, N: tile.constexpr):
+    i, j = tile.program_id(0) * M - 3, tile.program_id(1) * N
+    sA = tile.alloc((M, N), A.dtype)
+    tile.copy(sA, A[i:i + M, j:j + N])
+    tile.sync()
+    tile.copy(B[i:i + M, j:j + N], sA)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint8", "bool", "float64", "int64"])
+@pytest.mark.parametrize("shape", [(77, 64), (64, 33), (16, 160)])
+def test_a_synchronous_copy_keeps_every_element_whatever_its_alignment(dtype, shape):
+    """Vectors where they are provable, single elements where not; starts before the array and past its end."""
+    x = (np.random.default_rng(3).random(shape) * 200).astype(dtype)
+    y = np.zeros_like(x)
+    report = there_and_back.simulate((7, 3), x, y, M=16, N=64)
+    assert not report.findings and (x == y).all()
+
+
+def test_a_synchronous_copy_issues_vectors_of_16_bytes():
+    """A 128 x 64 float16 tile by 128 threads: eight vectors each, eight loads before their stores."""
+    k = there_and_back.compile(half(512, 64), half(512, 64), M=128, N=64)
+    assert [(c.variant, c.plan.vec_bytes, c.instructions) for c in k.copies] == [("vectorised", 16, 8)] * 2
+    lines = [line.split()[0] for line in k.ptx.splitlines() if "ld.global.v4" in line or "st.shared.v4" in line or "@%p" in line and "ld.global" in line]
+    assert len(lines) == 16
+
+
+def test_many_steps_of_a_copy_become_a_loop():
+    """One thread that moves 64 x 64 elements does not write thousands of instructions."""
+    @tile.jit
+    def alone(A, B):
+        with tile.thread(0):
+            sA = tile.alloc((64, 64), A.dtype)
+            tile.copy(sA, A[0:64, 0:64])
+            tile.copy(B[0:64, 0:64], sA)
+
+    x = np.random.default_rng(4).standard_normal((64, 65)).astype(np.float32)[:, 1:]
+    y = np.zeros((64, 65), np.float32)[:, 1:]
+    report = alone.simulate((1,), x, y)
+    assert not report.findings and (x == y).all()
+    k = alone.compile(x, y)
+    assert [c.variant for c in k.copies] == ["scalar", "scalar"] and [c.instructions for c in k.copies] == [4096, 4096]
+    assert k.ptx.count("ld.global") == 8 and k.cubin
+
+
+def test_a_copy_moves_arrays_to_arrays_and_buffers_to_buffers():
+    """Global to global, shared to shared, and a register-free transposition of extents of one."""
+    @tile.jit
+    def around(A, B):
+        sA = tile.alloc((32, 64), A.dtype)
+        sB = tile.alloc((1, 32, 64), A.dtype, layout=standard(16, (1, 32, 64), 128))
+        tile.copy(sA, A[0:32, 0:64])
+        tile.sync()
+        tile.copy(sB, sA)
+        tile.sync()
+        tile.copy(B[0, 0:32, 0:64], sB[0])
+        tile.copy(B[1, 0:32, 0:64], A[0:32, 0:64])
+
+    x = np.random.default_rng(5).standard_normal((30, 61)).astype(np.float16)
+    y = np.ones((2, 30, 61), np.float16)
+    report = around.simulate((1,), x, y)
+    assert not report.findings and (y == x).all()
+    assert all(c.variant in ("vectorised", "scalar") for c in around.compile(x, y).copies)
