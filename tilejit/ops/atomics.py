@@ -14,7 +14,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Call, Value, blocks, operands, walk
 from ..ir.op import op
-from ..types import Buffer, DType, Points, Region, Scalar, Tile, Uniformity, int32
+from ..types import Buffer, DType, Points, Region, Scalar, Tile, Uniformity
 from .access import AccessPlan, plan_access
 from .memory import coordinates, differs_by_thread, whole
 from .reduce import collective
@@ -94,20 +94,6 @@ def used_values(context) -> set:
     return found
 
 
-def _layout(assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    """The layout of the index tiles, which name the places; else of the value; else one that suits the memory."""
-    place, t = call.args[0], call.args[0].type
-    if t.shape == ():
-        return (None,) * 4, (None,)
-    if isinstance(t, Points):
-        indices = [a for a in assigner.context.definition(place).args[1:] if isinstance(type_of(a), Tile)]
-        base = next(filter(None, map(assigner.settled, indices)), None) or assigner.default(t.shape, int32)
-    else:
-        base = next(filter(None, types), None) or assigner.default(t.shape, t.dtype)
-    needs = tuple(assigner.like(base, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
-    return needs, (assigner.like(base, call.result.type.dtype),)
-
-
 def _copies(t: Tile) -> set[str]:
     """The axes over which threads hold copies of a tile's elements."""
     return {str(axis) for n, _, axis in t.layout.replicas if n > 1 and axis != "reg"}
@@ -123,7 +109,6 @@ def _scratch(call: Call) -> int:
     return t.size * t.dtype.nbytes if "warpid" in _copies(t) else 0
 
 
-atomic_.rules["layout"] = _layout
 atomic_.rules["plan"] = _plan
 atomic_.rules["scratch"] = _scratch
 

@@ -73,6 +73,9 @@ def _(e, call):
     return [e.as_value(e.coordinates(t, r)[0] + start, int32) for r in range(e.registers(t))]
 
 
+splat.rules["free"] = iota.rules["free"] = True  # made anew in whatever layout a use asks for
+
+
 @builtin
 def arange(g: Builder, start, stop=None):
     """The int32 tile ``[start, ..., stop - 1]``, or ``[0, ..., start - 1]`` with one argument. Both are constants."""

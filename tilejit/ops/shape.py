@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Value
 from ..ir.op import op
+from ..layout import TileLayout
 from ..types import Scalar, Tile
 
 
@@ -41,6 +43,11 @@ def _(e, call, x):
             for r in range(e.registers(target))]
 
 
+broadcast.rules["lazy"] = True  # made where it is used, in the layout of what it meets
+broadcast.rules["layout_backward"] = lambda assigner, call, want: (
+    assigner.collapsed(want, call.args[0].type.dtype, call.args[0].type.shape),)
+
+
 @op("pure", attrs=("shape",))
 def reshape_(x, shape):
     """The elements of `x` in row-major order with another shape."""
@@ -58,7 +65,56 @@ def _(m, call, x):
 
 @reshape_.emit
 def _(e, call, x):
-    return x
+    """Registers stay as they are if the layouts say the same of the elements' row-major order; else through scratch."""
+    source, target = type_of(call.args[0]), call.result.type
+    if _keeps_registers(source, target):
+        return x
+    e.scratch_store(call, x, source)
+    return e.scratch_load(call, target, target.shape)
+
+
+def reshaped(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple | None:
+    """The domain that gives a tile of shape `target` the registers of one of shape `source`; None if there is none.
+
+    Dimensions of extent 1 come and go freely; others only in a domain without padding, where shards can be cut so.
+    """
+    kept = [n for n, extent in zip(domain, source) if extent != 1]
+    if [n for n in source if n != 1] == [n for n in target if n != 1]:
+        if all(n == 1 for n, extent in zip(domain, source) if extent == 1):
+            return tuple(1 if extent == 1 else kept.pop(0) for extent in target)
+    if domain != source:
+        return None
+    try:
+        layout.dims(target)
+    except CompilationError:
+        return None
+    return target
+
+
+def _keeps_registers(source: Tile, target: Tile) -> bool:
+    return source.layout == target.layout and reshaped(source.layout, source.domain, source.shape, target.shape) == target.domain
+
+
+def _reshape_layout(assigner, call, types):
+    t, shape = call.args[0].type, call.result.type.shape
+    base = types[0] or assigner.default(t.shape, t.dtype)
+    domain = reshaped(base.layout, base.domain, t.shape, shape)
+    made = assigner.default(shape, t.dtype) if domain is None else Tile(t.dtype, shape, base.layout, domain)
+    return (base,), (made,)
+
+
+def _reshape_backward(assigner, call, want):
+    t = call.args[0].type
+    domain = reshaped(want.layout, want.domain, want.shape, t.shape)
+    return None if domain is None else (Tile(t.dtype, t.shape, want.layout, domain),)
+
+
+def _reshape_scratch(call) -> int:
+    source, target = type_of(call.args[0]), call.result.type
+    return 0 if _keeps_registers(source, target) else source.size * source.dtype.nbytes
+
+
+reshape_.rules.update(free=True, layout=_reshape_layout, layout_backward=_reshape_backward, scratch=_reshape_scratch)
 
 
 @op("pure", attrs=("axes",))
@@ -89,6 +145,24 @@ def _(e, call, x):
     return result
 
 
+def _permuted(t: Tile, axes: tuple[int, ...], shape: tuple[int, ...], dtype) -> Tile:
+    return Tile(dtype, shape, t.layout.permute(axes, t.domain).canonicalize(), tuple(t.domain[a] for a in axes))
+
+
+def _transpose_layout(assigner, call, types):
+    t, axes = call.args[0].type, call.attrs["axes"]
+    base = types[0] or assigner.default(t.shape, t.dtype)
+    return (base,), (_permuted(base, axes, call.result.type.shape, t.dtype),)
+
+
+def _transpose_backward(assigner, call, want):
+    t, axes = call.args[0].type, call.attrs["axes"]
+    return (_permuted(want, tuple(axes.index(d) for d in range(len(axes))), t.shape, t.dtype),)
+
+
+transpose_.rules.update(free=True, layout=_transpose_layout, layout_backward=_transpose_backward)
+
+
 @op("pure", attrs=("starts", "shape", "steps"))
 def slice_(x, starts, shape, steps):
     """The elements of `x` at ``starts + i * steps``; each dimension of the result has the extent of `shape`."""
@@ -112,6 +186,15 @@ def _(e, call, x):
     starts, steps = call.attrs["starts"], call.attrs["steps"]
     e.scratch_store(call, x, source)
     return e.scratch_load(call, target, source.shape, lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
+
+
+def _slice_layout(assigner, call, types):
+    t, r = call.args[0].type, call.result.type
+    return (types[0] or assigner.default(t.shape, t.dtype),), (assigner.default(r.shape, r.dtype),)
+
+
+slice_.rules["layout"] = _slice_layout
+slice_.rules["scratch"] = lambda call: type_of(call.args[0]).size * type_of(call.args[0]).dtype.nbytes
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
@@ -241,6 +324,9 @@ def _(m, call, x):
 def _(e, call, x):
     """The layout of a tile of one element holds it in every thread."""
     return x[0]
+
+
+item_of.rules["layout"] = lambda assigner, call, types: ((assigner.default(call.args[0].type.shape, call.args[0].type.dtype),), (None,))
 
 
 @attribute(Tile, name="shape")

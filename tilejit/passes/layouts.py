@@ -1,7 +1,8 @@
 """Give every register tile a layout: anchored at memory, carried through elementwise work, changed where it must.
 
 A value that costs nothing to make anywhere (a splat, arange, and elementwise work on such) is made anew in each layout
-that a use asks for. Every other tile has one layout; a use that needs another gets a `convert_layout`.
+that a use asks for, and so is a broadcast. Every other tile has one layout; a use that needs another gets a
+`convert_layout`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class _Assigner:
         self.scope = ExecScope("cta", graph.launch.threads)
         self.new = Rewriter()
         self.deferred: dict[Value, Call] = {}
+        self.points: dict[Value, Tile] = {}  # the layout of the index tiles behind points
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
         self.vectors = _vectors(graph, self.context)
@@ -91,10 +93,14 @@ class _Assigner:
     def remade(self, call: Call, want: Tile) -> Value:
         """A free value made in the layout that a use asks for."""
         needs = call.op.rules.get("layout_backward", _same_backward)(self, call, want)
+        made = self.like(want, call.result.type.dtype)
+        if needs is None:  # not to be had in that layout
+            types = tuple(self.settled(a) if isinstance(type_of(a), Tile) else None for a in call.args)
+            needs, (made,) = call.op.rules["layout"](self, call, types)
         args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
-        result = replace(call.result, type=self.like(want, call.result.type.dtype))
+        result = replace(call.result, type=made)
         self.nodes[-1].append(replace(call, args=args, results=(result,)))
-        return result
+        return result if (made.layout, made.domain) == (want.layout, want.domain) else self.converted(result, want, call.loc)
 
     # -- nodes -------------------------------------------------------------------------------------------------------------
 
@@ -127,8 +133,9 @@ class _Assigner:
 
     def call(self, call: Call) -> None:
         tiles = [a for a in call.args if isinstance(type_of(a), Tile)]
+        lazy = "lazy" in call.op.rules
         free = call.op.effect == "pure" and all(a in self.deferred for a in tiles) and call.op.rules.get("free", _is_elementwise(call))
-        if free and len(call.results) == 1 and isinstance(call.result.type, Tile):
+        if (free or lazy) and len(call.results) == 1 and isinstance(call.result.type, Tile):
             self.deferred[call.result] = call
             return
         types = tuple(self.settled(a) if isinstance(type_of(a), Tile) else None for a in call.args)
@@ -198,11 +205,13 @@ def _is_elementwise(call: Call) -> bool:
 
 
 def _same(assigner: _Assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    """Elementwise: all tiles share one layout, that of the first operand that has one."""
+    """Elementwise: all tiles share one layout, that of the first operand that has one. Points are where their indices are."""
     shapes = [a.type for a in (*call.args, *call.results) if isinstance(type_of(a), Tile)]
     if not shapes:
         return (None,) * len(call.args), (None,) * len(call.results)
-    base = next((t for t in types if t is not None), None) or assigner.default(shapes[0].shape, shapes[0].dtype)
+    named = next((assigner.points[a] for a in call.args if a in assigner.points), None)
+    base = named or next((t for t in types if t is not None), None) or assigner.default(shapes[0].shape, shapes[0].dtype)
+    assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
     needs = tuple(assigner.like(base, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
     made = tuple(assigner.like(base, r.type.dtype) if isinstance(r.type, Tile) else None for r in call.results)
     return needs, made
