@@ -324,7 +324,7 @@ class Chunk:
         consequence. A wait that passed on a phase seen before is to blame for what goes wrong after it."""
         if world.derailed:
             return None
-        if protocol and world.stale is not None:
+        if protocol and world.stale is not None and not world.shaken:
             world.derailed = True
             return "barrier-phase", self.locs[world.stale], "the wait returned at once, because that phase was over before; then "
         if world.shaken and kind in ("barrier-phase", "transaction-count", "deadlock"):

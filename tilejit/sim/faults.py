@@ -76,7 +76,7 @@ class Reporter:
                 return
             column = self.clocks.column(self.m.rank, atom)
             passed = self.world.facts.get(("passed", self.m.rank, atom, rank, number), 0)
-            if op.clock[0, column] < passed:
+            if self.world.last_read(op, self.space, self.rank, c.cell, column) < passed:
                 self._say("race", op.line, f"{self._named(op, c)} overwrites {self._bytes(c)} that {self._thread(a, c.at)} still reads "
                           f"at line {self._number(a.line)}: nothing orders the copy after the read", a, c, a.line)
                 return

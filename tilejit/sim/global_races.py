@@ -100,8 +100,9 @@ class GlobalShadow:
         bad = (writer > 0) & (writer != ids)
         if not bad.any():
             return None
-        if clocks is not None and self.epoch is not None:
-            bad = self._unordered(bad, writer, ids, clocks, view(self.epoch))
+        if clocks is not None:
+            epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
+            bad = self._unordered(bad, writer, ids, clocks, epoch)
             if not bad.any():
                 return None
         at = int(np.argmax(bad))

@@ -35,7 +35,7 @@ class AsyncOp:
     params: dict[str, Any]
     targets: list[tuple[int, int, int]]
     due: float
-    before: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # writer, epoch of the cells to be written
+    read_before: list[dict[int, np.ndarray]] = field(default_factory=list)  # for each of `writes`: column -> last epoch that read
     collect: Callable[[np.ndarray, dict], dict] | None = None  # first stage: read the source, give new params
     clock: np.ndarray | None = None    # what the issuing atom knew
     epoch: int = 0                     # its epoch
@@ -137,7 +137,7 @@ class World:
                 op.phases[rank, number] = barrier.phase
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
-            op.before.append((shadow.writer[where], shadow.epoch[where]))
+            op.read_before.append({column: epoch[where] for column, (epoch, _, _) in shadow.readers.items()})
             shadow.writer[where] = PENDING + op.number
             shadow.line[where] = op.line
             for epoch, _, _ in shadow.readers.values():
@@ -168,3 +168,13 @@ class World:
             epochs, threads, lines = shadow.readers[column]
             epochs[where], threads[where], lines[where] = epoch, thread, op.line
         op.reads = []
+
+    @staticmethod
+    def last_read(op: AsyncOp, space: str, rank: int, cell: int, column: int) -> int:
+        """The epoch in which a column had last read a cell when the operation that writes it was issued."""
+        for (s, r, where), epochs in zip(op.writes, op.read_before):
+            if (s, r) == (space, rank) and column in epochs:
+                at = np.flatnonzero(where == cell)
+                if len(at):
+                    return int(epochs[column][at[0]])
+        return 0

@@ -1,0 +1,161 @@
+"""Global memory between CTAs: writes to one element, reads of what another wrote, atomics that order them."""
+
+import numpy as np
+import tilejit as tile
+from engine_ops import test_acquire as acquire
+from engine_ops import test_atomic as atomic
+from engine_ops import test_tma_load as tma_load
+from engine_ops import test_tma_store as tma_store
+from faulty import check
+
+X = np.arange(1024, dtype=np.float32)
+Y = np.zeros_like(X)
+
+
+@tile.jit
+def overlapping_writes(x, y):
+    i = tile.program_id(0)
+    tile.store(y[i * 128:i * 128 + 129], tile.load(x[i * 128:i * 128 + 129]))  # finds: race
+
+
+@tile.jit
+def all_write_one(y):
+    tile.store(y[0], 1.0)  # finds: race
+
+
+@tile.jit
+def read_of_anothers_write(x, y):
+    i = tile.program_id(0)
+    tile.store(y[i * 128:(i + 1) * 128], tile.load(x[i * 128:(i + 1) * 128]))
+    v = tile.load(y[i * 128 + 128:i * 128 + 256])  # finds: race
+    tile.store(x[i * 128:(i + 1) * 128], v)
+
+
+@tile.jit
+def in_place(x):
+    i = tile.program_id(0)
+    v = tile.load(x[i * 128:(i + 1) * 128])
+    tile.store(x[i * 128:(i + 1) * 128], v + 1)
+
+
+@tile.jit
+def in_place_with_halo(x):
+    i = tile.program_id(0)
+    v = tile.load(x[i * 128:(i + 1) * 128]) + tile.load(x[i * 128 + 1:i * 128 + 129])
+    tile.store(x[i * 128:(i + 1) * 128], v)  # finds: race
+
+
+def test_ctas_share_no_element_without_atomics():
+    """Write and write, write and read, read and write."""
+    check(overlapping_writes, (4,), X, Y)
+    check(all_write_one, (4,), Y)
+    check(all_write_one, (4,), Y, checks=False) if False else None
+    check(read_of_anothers_write, (4,), X, Y)
+    check(in_place_with_halo, (4,), X)
+    check(in_place, (8,), X, result=0, expected=X + 1)
+
+
+def test_arguments_that_alias_are_one_memory():
+    """x and y are the same array, shifted by an element."""
+    @tile.jit
+    def copy(x, y):
+        i = tile.program_id(0)
+        tile.store(y[i * 128:(i + 1) * 128], tile.load(x[i * 128:(i + 1) * 128]))
+
+    whole = np.arange(1025, dtype=np.float32)
+    assert [f.kind for f in copy.simulate((8,), whole[:1024], whole[1:]).findings] == ["race"]
+    assert not copy.simulate((8,), whole[:1024], whole[:1024]).findings
+
+
+@tile.jit
+def last_block(x, part, counter, y):
+    i = tile.program_id(0)
+    tile.store(part[i], tile.load(x[i]) * 2)
+    tile.sync()
+    tile.threadfence()
+    n = atomic(counter, 0, 1)
+    if n == 7:
+        total = 0.0
+        for k in range(8):
+            total += tile.load(part[k])
+        tile.store(y[0], total)
+
+
+@tile.jit
+def last_block_without_counter(x, part, counter, y):
+    i = tile.program_id(0)
+    tile.store(part[i], tile.load(x[i]) * 2)
+    if i == 7:
+        total = 0.0
+        for k in range(8):
+            total += tile.load(part[k])  # finds: race
+        tile.store(y[0], total)
+
+
+def test_the_last_block_adds_up_what_the_others_wrote():
+    """An atomic counter orders the CTAs that meet at it."""
+    x, part, counter, y = X[:8], np.zeros(8, np.float32), np.zeros(1, np.int32), np.zeros(1, np.float32)
+    check(last_block, (8,), x, part, counter, y, result=3, expected=[56.0])
+    check(last_block_without_counter, (8,), x, part, counter, y)
+
+
+@tile.jit
+def handed_on(flag, y):
+    i = tile.program_id(0)
+    while acquire(flag, 0) != i:
+        pass
+    tile.store(y[0], tile.load(y[0]) * 2 + i)
+    tile.threadfence()
+    atomic(flag, 0, 1)
+
+
+def test_ctas_that_spin_for_each_other_take_turns():
+    """A chain through the whole grid: every CTA waits for the one before it."""
+    want = 0.0
+    for i in range(20):
+        want = want * 2 + i
+    check(handed_on, (20,), np.zeros(1, np.int32), np.zeros(1, np.float32), result=1, expected=[want], seeds=range(3))
+
+
+@tile.jit
+def spins_for_ever(flag, y):
+    while acquire(flag, 0) == 0:  # finds: deadlock
+        pass
+    tile.store(y[0], 1.0)
+
+
+def test_a_loop_that_nothing_will_end():
+    """Spinning without effect is waiting."""
+    check(spins_for_ever, (2,), np.zeros(1, np.int32), np.zeros(1, np.float32), seeds=range(2))
+
+
+@tile.jit
+def histogram(x, bins):
+    i = tile.program_id(0)
+    t = tile.thread_id()
+    atomic(bins, tile.load(x[i * 128 + t]), 1)
+
+
+def test_atomics_of_many_threads_count_exactly():
+    """Duplicates within and between CTAs."""
+    x = np.random.default_rng(0).integers(0, 10, 4096).astype(np.int32)
+    check(histogram, (32,), x, np.zeros(10, np.int32), result=1, expected=np.bincount(x, minlength=10), seeds=[0, 1])
+
+
+@tile.jit
+def tensor_stores_that_overlap(A, B):
+    s = tile.alloc((8, 16), A.dtype)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(8 * 16 * 4)
+        tma_load(s, A, bar, 0, 0, box=(16, 8))
+        bar.wait(phase=0)
+        tma_store(B, s, 0, tile.program_id(0) * 7, box=(16, 8))  # finds: race
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+def test_tensor_stores_race_like_others():
+    """The boxes of two CTAs share a row."""
+    A = np.ones((8, 16), np.float32)
+    check(tensor_stores_that_overlap, (2,), A, np.zeros((32, 16), np.float32))
