@@ -15,7 +15,7 @@ from .dispatch import Choice
 from .emit.emitter import Emitted, emit
 from .errors import CompilationError, Loc
 from .frontend import build
-from .ir.builder import Facts
+from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Graph, Launch, Scope, walk
 from .passes.layouts import assign_layouts
@@ -72,7 +72,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         if checked:
             check(graph)
         clock(name)
-    return Lowered(graph, tuple(built.warnings), dict(facts.asked), built.captured, copy_records(graph), written_arguments(graph), seconds)
+    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph), written_arguments(graph), seconds)
 
 
 def _under_pytest() -> bool:
@@ -97,6 +97,12 @@ def written_arguments(graph: Graph) -> frozenset[int]:
     places = (c.args[0] for c in walk(graph.body) if isinstance(c, Call) and c.op.effect == "writes" and c.args)
     types = (p.type for p in places if isinstance(getattr(p, "type", None), (Region, Points)))
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
+
+
+def lowering_warnings(graph: Graph) -> list[Warning_]:
+    """What the chosen lowerings have to say to the kernel's author."""
+    calls = (c for c in walk(graph.body) if isinstance(c, Call) and c.choice is not None)
+    return [Warning_(c.choice.plan.warning, c.loc) for c in calls if getattr(c.choice.plan, "warning", None)]
 
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:

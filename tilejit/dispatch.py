@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +77,10 @@ def choose(op_name: str, variants: tuple[Variant, ...], site, *, only: str | Non
         raise DispatchError(f"{op_name} has no variant {only!r}; its variants are {', '.join(names)}", loc)
     declined, chosen = [], None
     for variant in variants:
-        failed = reasons(variant, site)
+        # Facts of the launch that only explain what was not chosen are no part of the choice.
+        asked = only in (None, variant.name) and chosen is None
+        with nullcontext() if asked else getattr(site, "unrecorded", nullcontext)():
+            failed = reasons(variant, site)
         if failed:
             declined.append((variant.name, "; ".join(failed)))
         elif only is not None and variant.name != only:

@@ -138,10 +138,11 @@ def test_a_tile_through_the_tensor_engine_keeps_every_element(shape):
 
 
 def test_a_store_that_would_be_clipped_off_a_multiple_of_16_bytes_declines():
-    """Rows of 325 elements: the engine writes whole 16-byte units, so another path or an error it is."""
+    """Rows of 325 elements: the engine writes whole 16-byte units, so ordinary stores it is."""
     x = np.zeros((200, 328), np.float16)[:, :325]
-    with pytest.raises(DispatchError, match="an innermost dimension of a multiple of 16 bytes"):
-        tiles_tma.compile(half(200, 328), x)
+    k = tiles_tma.compile(half(200, 328), x)
+    assert [c.variant for c in k.copies] == ["tma", "vector"]
+    assert "an innermost dimension of a multiple of 16 bytes" in dict(k.copies[1].declined)["tma"]
 
 
 def test_a_store_needs_starts_that_are_provably_not_negative():
@@ -150,7 +151,7 @@ def test_a_store_needs_starts_that_are_provably_not_negative():
     def back(B, n):
         sA = tile.alloc((8, 64), B.dtype)
         with tile.elect():
-            tile.copy_async(B[n:n + 8, 0:64], sA)
+            tile.copy_async(B[n:n + 8, 0:64], sA, variant="tma")
 
     with pytest.raises(DispatchError, match="the start along dimension 0 is not known to be at least 0"):
         back.compile(half(64, 64), 3)
@@ -216,7 +217,7 @@ def test_a_wider_scope_with_a_barrier_elects_its_first_thread():
     @tile.jit
     def store(A):
         sA = tile.alloc((8, 64), A.dtype)
-        tile.copy_async(A[0:8, 0:64], sA)
+        tile.copy_async(A[0:8, 0:64], sA, variant="tma")
 
     with pytest.raises(DispatchError, match=r"use tile.elect\(\), or give mbar="):
         store.compile(half(64, 64))
@@ -328,3 +329,57 @@ def test_a_copy_moves_arrays_to_arrays_and_buffers_to_buffers():
     report = around.simulate((1,), x, y)
     assert not report.findings and (y == x).all()
     assert all(c.variant in ("vectorised", "scalar") for c in around.compile(x, y).copies)
+
+
+def test_what_no_asynchronous_path_takes_is_made_of_ordinary_loads_and_stores_with_a_warning():
+    """Single bytes at odd places: right, complete at once, and said so."""
+    @tile.jit
+    def odd(A, B):
+        sA = tile.alloc((16, 33), A.dtype)
+        tile.copy_async(sA, A[1:17, 1:34], fill=0)
+        tile.sync()
+        tile.copy(B[0:16, 0:33], sA)
+
+    x = np.random.default_rng(6).integers(0, 255, (16, 40), np.uint8)
+    y = np.zeros((16, 33), np.uint8)
+    report = odd.simulate((1,), x, y)
+    assert not report.findings and (y[:15] == x[1:16, 1:34]).all() and not y[15].any()
+    k = odd.compile(x, y)
+    assert k.copies[0].variant == "vector" and [v for v, _ in k.copies[0].declined] == ["ldgsts", "tma"]
+    assert any("ordinary loads and stores" in w and "copy_async" in w for w in k.warnings)
+
+
+def test_a_ragged_read_may_be_filled_with_nan():
+    """fill="nan" by the map of a tensor load, and by ordinary loads; ldgsts, which fills zeros, declines."""
+    @tile.jit
+    def filled(A, B, VARIANT: tile.constexpr):
+        sA = tile.alloc((8, 64), A.dtype)
+        bar = tile.mbarrier(count=1)
+        with tile.elect():
+            bar.arrive_expect_tx(sA.nbytes)
+            tile.copy_async(sA, A[4:12, 0:64], mbar=bar, fill="nan")
+        bar.wait(phase=0)
+        tile.copy(B[0:8, 0:64], sA)
+
+    @tile.jit
+    def plainly(A, B):
+        sA = tile.alloc((8, 64), A.dtype)
+        tile.copy_async(sA, A[4:12, 0:64], fill=float("nan"))
+        tile.sync()
+        tile.copy(B[0:8, 0:64], sA)
+
+    for kernel, variant, extra in ((filled, "tma", {"VARIANT": 0}), (plainly, "vector", {})):
+        x, y = np.ones((6, 64), np.float32), np.zeros((8, 64), np.float32)
+        report = kernel.simulate((1,), x, y, **extra)
+        assert not report.findings
+        assert (y[:2] == 1).all() and np.isnan(y[2:]).all()
+        k = kernel.compile(x, y, **extra)
+        assert k.copies[0].variant == variant and k.cubin
+    assert "zero as the fill" in dict(k.copies[0].declined)["ldgsts"]
+
+
+def test_facts_that_only_explain_what_was_not_chosen_are_no_guards():
+    """An ldgsts kernel is not specialised by what a tensor map would have needed."""
+    k = ldgsts_staged.compile(half(512, 32), half(512, 32))
+    kinds = {fact[0] for fact, _ in k.recipe["guards"]}
+    assert "stride_at_least" not in kinds and "size_at_least" not in kinds

@@ -8,11 +8,11 @@ from ...ir.builtin import builtin
 from ...ir.op import op
 from ...types import BarrierRef
 from ..sides import checked_sides
-from . import ldgsts, tma
+from . import ldgsts, tma, vector
 from .options import checked_options
 from .site import CopySite
 
-VARIANTS = (ldgsts.VARIANT, tma.VARIANT)
+VARIANTS = (ldgsts.VARIANT, tma.VARIANT, vector.VARIANT)
 
 
 @op("writes", attrs=("options",))

@@ -24,6 +24,8 @@ class Plan(Partition):
 
     cache: str = "ca"
 
+    completion = "group"
+
 
 def partition(site: CopySite) -> Partition | None:
     return site.searched("ldgsts", lambda: make_partition(site, WIDTHS, even=True))

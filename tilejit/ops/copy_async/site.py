@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -105,6 +106,16 @@ class CopySite:
         if key not in memo:
             memo[key] = search()
         return memo[key]
+
+    @contextmanager
+    def unrecorded(self):
+        """Facts asked inside do not become guards of the kernel."""
+        facts = self.g.facts
+        before = dict(facts.asked)
+        try:
+            yield
+        finally:
+            facts.asked = before
 
 
 def alignment(g, region) -> int:

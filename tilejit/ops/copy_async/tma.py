@@ -44,6 +44,11 @@ class Plan:
     def instructions(self) -> int:
         return len(self.issues)
 
+    @property
+    def completion(self) -> str:
+        """What tells that the copy is done: 'bulk' groups of the thread for a store, 'bytes' on a barrier for a load."""
+        return "bulk" if self.store else "bytes"
+
     def coordinates(self, issue: tuple[int, ...], starts, divide=lambda a, n: a // n) -> list:
         """An instruction's coordinates: the constant part and what the starts of the array's region add."""
         at = []
