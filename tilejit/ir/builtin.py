@@ -12,7 +12,12 @@ from .op import Op
 
 
 class Builtin:
-    """A function of the language that expands to calls of ops: ``expand(g, *args, **kwargs)`` with the builder first."""
+    """A function of the language that expands to calls of ops: ``expand(g, *args, **kwargs)`` with the builder first.
+
+    `plain`, where it has one, is what it does when called outside kernels.
+    """
+
+    plain: Callable | None = None
 
     def __init__(self, function: Callable):
         self.name = function.__name__.rstrip("_")
@@ -26,6 +31,8 @@ class Builtin:
         return f"<builtin {self.name}>"
 
     def __call__(self, *args, **kwargs):
+        if self.plain is not None:
+            return self.plain(*args, **kwargs)
         raise CompilationError(f"tile.{self.name} runs inside @tile.jit kernels, not in plain Python")
 
 

@@ -76,12 +76,15 @@ def cast(g: Builder, x, dtype):
 
 @builtin
 def cdiv(g: Builder, a, b):
-    """``a / b`` rounded up, of integers; a constant if both are."""
+    """``a / b`` rounded up, of integers; a constant if both are. Also outside kernels, for grids."""
     if isinstance(a, int) and isinstance(b, int):
         if b == 0:
             raise g.error("cdiv divides by zero")
         return -(-a // b)
     return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
+
+
+cdiv.plain = lambda a, b: -(-a // b)
 
 
 # -- facts and checks ------------------------------------------------------------------------------------------------------
