@@ -7,7 +7,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .compile import Code, CopyRecord, Lowered, assemble_graph, graph_key
+from .ops.copy_async.tma_view import evaluated
 from .types import Buffer
+
+
+@dataclass(frozen=True)
+class TensorMapRecord:
+    """A descriptor with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first, for the arrays that
+    the kernel was compiled for.
+
+    `argument` is the array's name, `base_offset` counts bytes from its data pointer, `global_strides` (one fewer than
+    the rank) are in bytes. `origin` says whether the host or the kernel makes it.
+    """
+
+    argument: str
+    base_offset: int
+    dtype: str
+    rank: int
+    global_dim: tuple[int, ...]
+    global_strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    interleave: int
+    swizzle: int
+    l2_promotion: int
+    oob_fill: int
+    origin: str = "host"
 
 
 @dataclass
@@ -30,7 +55,7 @@ class CompiledKernel:
     shared_bytes: int
     assembler: str
     copies: tuple[CopyRecord, ...]
-    tensor_maps: tuple
+    tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple
     compile_time: dict[str, float]
     recipe: dict[str, Any] = field(repr=False, default_factory=dict)
@@ -60,7 +85,8 @@ class CompiledKernel:
                          f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes")
             lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
         for m in self.tensor_maps:
-            lines.append(f"  tensor map of {m['argument']}: box {m['box']}, swizzle {m['swizzle']}, made on the {m['origin']}")
+            lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, box {list(m.box)}, "
+                         f"swizzle {m.swizzle}, made on the {m.origin}")
         lines += [f"  warning: {w}" for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
         return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
@@ -84,6 +110,20 @@ def recipe_of(lowered: Lowered, code: Code) -> dict[str, Any]:
             "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
 
 
+def map_records(lowered: Lowered, maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
+    """The kernel's tensor maps, with the sizes and strides of the arrays at hand."""
+    arrays = bound.runtime
+    read = lambda kind, i, d: (arrays[i].shape if kind == "size" else arrays[i].strides)[d]
+    records = []
+    for m in maps:
+        records.append(TensorMapRecord(
+            argument=lowered.graph.params[m["argument"]].name, base_offset=evaluated(m["base_offset"], read), dtype=m["dtype"], rank=m["rank"],
+            global_dim=tuple(evaluated(n, read) for n in m["dims"]), global_strides=tuple(evaluated(n, read) for n in m["strides"]),
+            box=tuple(m["box"]), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
+            l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"]))
+    return tuple(records)
+
+
 def compile_lowered(lowered: Lowered, bound, source) -> CompiledKernel:
     """Code for a lowered kernel."""
     code = assemble_graph(lowered)
@@ -91,7 +131,7 @@ def compile_lowered(lowered: Lowered, bound, source) -> CompiledKernel:
     return CompiledKernel(
         name=lowered.graph.name, target=lowered.graph.target, signature=signature_text(bound), key=graph_key(lowered.graph),
         graph=code.graph, llvm_ir=code.llvm_ir, ptx=code.ptx, cubin=a.cubin, registers=a.registers, spills=a.spill_bytes,
-        shared_bytes=lowered.graph.shared_bytes, assembler=a.assembler, copies=lowered.copies, tensor_maps=tuple(code.maps),
+        shared_bytes=lowered.graph.shared_bytes, assembler=a.assembler, copies=lowered.copies, tensor_maps=map_records(lowered, code.maps, bound),
         warnings=tuple(map(str, lowered.warnings)) + tuple(a.notes), compile_time=code.seconds,
         recipe=recipe_of(lowered, code), written=tuple(sorted(lowered.written)))
 

@@ -120,6 +120,17 @@ def test_a_map_is_a_parameter_that_stays_where_the_launch_put_it():
     assert len(k.tensor_maps) == 1 and len(bulk_lines(k.ptx)) == 2
 
 
+def test_a_compiled_kernel_tells_its_maps_in_numbers():
+    """Every field as the encoder takes it, for the arrays that the kernel was compiled for."""
+    k = stage_tma.compile(half(64, 512), half(64, 256))
+    a, b = k.tensor_maps
+    assert (a.argument, a.base_offset, a.dtype, a.rank, a.origin) == ("A", 0, "float16", 3, "host")
+    assert (a.global_dim, a.global_strides, a.box) == ((64, 64, 8), (1024, 128), (64, 8, 4))
+    assert (a.element_strides, a.interleave, a.swizzle, a.l2_promotion, a.oob_fill) == ((1, 1, 1), 0, 3, 2, 0)
+    assert (b.argument, b.global_dim, b.global_strides) == ("B", (64, 64, 4), (512, 128))
+    assert "tensor map of A: dimensions [64, 64, 8] of float16, box [64, 8, 4]" in k.explain()
+
+
 def test_a_ragged_row_is_not_cut_into_atoms():
     """K = 328 is no multiple of the 64-element atom: the dimension stays whole, and the load takes two instructions."""
     even, ragged = (tiles_tma.compile(half(200, k), half(200, k)) for k in (320, 328))

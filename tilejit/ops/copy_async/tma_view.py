@@ -44,6 +44,16 @@ def over(a: Number, divisor: int) -> Number:
     return ("floordiv", a, divisor)
 
 
+def evaluated(a, argument: Callable[[str, int, int], int]) -> int:
+    """A number's value; `argument` gives a size or stride of one of the launch's arrays. Lists stand for tuples, too."""
+    if isinstance(a, int):
+        return a
+    if a[0] in ("size", "stride"):
+        return argument(*a)
+    x, y = evaluated(a[1], argument), evaluated(a[2], argument)
+    return x * y if a[0] == "mul" else x // y
+
+
 def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
     """Whether `a` is a multiple of `n`: computed as far as it can be, asked of the launch for the rest."""
     if isinstance(a, int):
