@@ -4,7 +4,6 @@ import ctypes
 import subprocess
 import sys
 import textwrap
-import types
 
 import ml_dtypes
 import numpy as np
@@ -291,9 +290,11 @@ def test_scalars_become_the_bytes_of_their_type():
         scalar_bytes(2**31, "int32")
 
 
-def test_the_module_of_an_array_type_is_asked_only_once():
-    class Counting(Exporter):
+def test_only_types_that_were_described_are_remembered():
+    class Remembered(Exporter):
         pass
 
-    describe(Counting(np.zeros(2)))
-    assert isinstance(arrays._DESCRIBERS[Counting], types.FunctionType)
+    describe(Remembered(np.zeros(2)))
+    with pytest.raises(LaunchError):
+        describe(3)
+    assert Remembered in arrays.DESCRIBERS and int not in arrays.DESCRIBERS

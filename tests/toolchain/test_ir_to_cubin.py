@@ -155,7 +155,7 @@ def test_libdevice_functions_are_inlined(function, tmp_path, monkeypatch):
         ptx = llvm.to_ptx(kernel(body, declaration), "sm_90a", passes=passes, libdevice=True)
         assert "call" not in ptx and ".func" not in ptx and "reflect" not in ptx
     assembler.assemble(ptx, "sm_90a")
-    assert list(tmp_path.rglob(f"__nv_{function}.bc"))
+    assert list(tmp_path.rglob(f"*__nv_{function}"))
 
 
 def test_libdevice_bitcode_that_was_damaged_on_disk_is_made_again(tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_libdevice_bitcode_that_was_damaged_on_disk_is_made_again(tmp_path, monk
     text = kernel("%x = load float, ptr addrspace(1) %p\n%y = call float @__nv_cbrtf(float %x)\n"
                   "store float %y, ptr addrspace(1) %p", "declare float @__nv_cbrtf(float)")
     first = llvm.to_ptx(text, "sm_90a", libdevice=True)
-    stored, = tmp_path.rglob("__nv_cbrtf.bc")
+    stored, = tmp_path.rglob("*__nv_cbrtf")
     stored.write_bytes(stored.read_bytes()[:-20])
     libdevice._memory.clear()
     assert llvm.to_ptx(text, "sm_90a", libdevice=True) == first
@@ -205,7 +205,7 @@ def test_importing_the_toolchain_loads_neither_llvm_nor_a_driver():
         import tilejit
         from tilejit.toolchain import assembler, disassembler, executable, files, libdevice, llvm, screen
         assembler.fingerprint(); llvm.version()
-        print([name for name in ("llvmlite", "cuda", "numpy") if name in sys.modules])
+        print([name for name in ("llvmlite", "cuda") if name in sys.modules])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

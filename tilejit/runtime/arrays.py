@@ -86,14 +86,18 @@ def row_major(shape) -> tuple[int, ...]:
 
 def describe(obj) -> ArrayView:
     """The view of any array. LaunchError says what is wrong with an object that is none, or that kernels cannot take."""
-    describer = _DESCRIBERS.get(type(obj))
-    if describer is None:
-        describer = _describer(obj)
-    return describer(obj)
+    describer = DESCRIBERS.get(type(obj))
+    if describer is not None:
+        return describer(obj)
+    describer = _describer(obj)
+    view = describer(obj)
+    if len(DESCRIBERS) < 256:
+        DESCRIBERS[type(obj)] = describer
+    return view
 
 
-# type -> how it is described. Types of arrays are few and live long.
-_DESCRIBERS: dict[type, object] = {}
+# type -> how it is described, for types that were. Types of arrays are few and live long.
+DESCRIBERS: dict[type, object] = {}
 
 
 def _describer(obj):
@@ -106,8 +110,6 @@ def _describer(obj):
         found = _describe_numpy
     else:
         found = _describe_by_protocol
-    if len(_DESCRIBERS) < 256:
-        _DESCRIBERS[kind] = found
     return found
 
 
@@ -211,12 +213,14 @@ def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
     if name is None:
         if hasattr(obj, "__dlpack__"):
             return None
-        raise LaunchError(f"typestr {interface['typestr']!r} of {type(obj).__name__} is not an element type that a kernel can take")
+        raise LaunchError(f"typestr {interface['typestr']!r} of {type(obj).__name__} is not an element type that a kernel "
+                          "can take")
     pointer, readonly = interface["data"]
     shape = tuple(interface["shape"])
     stream = interface.get("stream")
     if stream == 0:
-        raise LaunchError("stream 0 is ambiguous in __cuda_array_interface__: 1 is the legacy default stream, 2 the per-thread one")
+        raise LaunchError("stream 0 is ambiguous in __cuda_array_interface__: 1 is the legacy default stream, 2 the "
+                          "per-thread one")
     strides = _element_strides(shape, interface.get("strides"), ELEMENT_TYPES[name].nbytes)
     pointer = int(pointer or 0)
     return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly), obj, stream)

@@ -73,7 +73,7 @@ def _fits32(i: int, argument) -> list:
     reaches = _reaches(i, rank)
     if rank > 2:  # the sum of two products of what passed the limits fits in 64 bits, that of three may not
         reaches = [["min", reach, 2 ** 40] for reach in reaches]
-    span = ["le", ["mul", _all("add", [1, *reaches]), element_type(argument[1]).nbytes], INT32_LIMIT - 1]
+    span = ["le", _all("add", [1, *reaches]), (INT32_LIMIT - 1) // element_type(argument[1]).nbytes]
     for d in range(rank):
         span = ["or", ["eq", ["size", i, d], 0], span]
     return _all("and", [*parts, span])

@@ -16,7 +16,7 @@ from tilejit.runtime import driver, streams, tensormap
 from tilejit.runtime.driver import EntryPoints
 from tilejit.runtime.dtypes import scalar_bytes
 from tilejit.runtime.facts import describe_fact, evaluate, evaluate_fact
-from tilejit.runtime.recipe import ATTRIBUTE_BYTES, PORTABLE_CLUSTER, Recipe
+from tilejit.runtime.recipe import ATTRIBUTE_BYTES, MAP_FIELDS, PORTABLE_CLUSTER, Recipe
 from tilejit.runtime.writer import LAUNCH, is_scalar, view_of, write
 
 PATIENCE = 100  # launches after which LLVM is loaded to make a native launcher
@@ -164,7 +164,7 @@ class Launcher:
 
     def encode(self, map_: dict, into: int, views) -> None:
         """Encode a tensor map at the address `into`. LaunchError names the field that does not fit."""
-        fields = {key: map_[key] for key in ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")}
+        fields = {key: map_[key] for key in MAP_FIELDS}
         fields["address"] = evaluate(["add", ["ptr", map_["argument"]], map_["base_offset"]], views)
         fields["dims"] = [evaluate(part, views) for part in map_["dims"]]
         fields["strides"] = [evaluate(part, views) for part in map_["strides"]]

@@ -189,10 +189,9 @@ def print_ir(recipe: Recipe) -> str:
     code.label("raised")
     code.line(f"call void {code.word('clear_error')}()")
     code.line("br label %miss")
-    rooms = "\n".join(code.rooms)
-    body = "\n".join(code.lines)
-    return (f"define ptr @launch(ptr %self, ptr %args, i64 %count) {{\nentry:\n{rooms}\n"
-            f"  %table = getelementptr i8, ptr %self, i64 {_BYTES}\n  br label %start\nstart:\n{body}\n}}\n")
+    lines = ["define ptr @launch(ptr %self, ptr %args, i64 %count) {", "entry:", *code.rooms,
+             *code.words.values(), "  br label %start", "start:", *code.lines, "}", ""]
+    return "\n".join(lines)
 
 
 def _context(code: "_Code") -> str:
@@ -206,7 +205,8 @@ class _Code:
 
     def __init__(self):
         self.lines: list[str] = []
-        self.rooms: list[str] = []
+        self.rooms: list[str] = []                         # of the stack, at the entry
+        self.words: dict[str, str] = {}                    # of the table, read once at the entry
         self.count = 0
         self.arrays: dict[int, tuple[str, str, str]] = {}  # argument -> pointer, address of extents, of strides
         self.scalars: dict[int, str] = {}                  # argument -> its value: i64, or double for floats
@@ -237,7 +237,10 @@ class _Code:
         self.line(f"store {kind} {value}, ptr {self.at(base, offset)}, align {4 if kind == 'i32' else 8}")
 
     def word(self, name: str, kind: str = "ptr") -> str:
-        return self.load(kind, "%table", 8 * _WORDS.index(name))
+        value = f"%{name}_{kind}"
+        self.words[value] = (f"  {value}_at = getelementptr i8, ptr %self, i64 {_BYTES + 8 * _WORDS.index(name)}\n"
+                             f"  {value} = load {kind}, ptr {value}_at, align 8")
+        return value
 
     def need(self, test: str, otherwise: str = "miss") -> None:
         self.count += 1

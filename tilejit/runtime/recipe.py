@@ -28,6 +28,8 @@ CONFIG = struct.Struct("<7I4xQQI4x")
 CLUSTER_ATTRIBUTE, PDL_ATTRIBUTE = 4, 6   # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION
 ATTRIBUTE_BYTES = 72                      # CUlaunchAttribute: an id padded to 8 bytes and a value of 64
 
+MAP_FIELDS = ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")  # fixed by the recipe
+
 GRID_LIMIT = (2 ** 31 - 1, 65535, 65535)
 THREADS_LIMIT, CLUSTER_LIMIT, PORTABLE_CLUSTER = 1024, 16, 8
 
@@ -75,7 +77,7 @@ class Recipe:
     def _check_map(self, map_: dict) -> None:
         """The fields that no call changes, with stand-ins for the others."""
         rank = map_["rank"]
-        fields = {key: map_[key] for key in ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")}
+        fields = {key: map_[key] for key in MAP_FIELDS}
         fields.update(address=0, dims=[1] * rank, strides=[32] * (rank - 1), blackwell=True)
         if "box" in map_:
             tensormap.check_tiled(box=map_["box"], **fields)

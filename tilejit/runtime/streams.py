@@ -37,6 +37,8 @@ def choose(handles) -> tuple[int, tuple[int, ...]]:
     The first that is not the legacy default stream is chosen (torch's, where its tensors come first).
     """
     streams = dict.fromkeys(0 if handle == LEGACY_STREAM else handle for handle in handles)
+    if len(streams) == 1:
+        return next(iter(streams)), ()
     chosen = next(filter(None, streams), 0)
     return chosen, tuple(stream for stream in streams if stream != chosen)
 

@@ -33,7 +33,7 @@ def _refuse(field: str, found, needed: str) -> None:
     raise LaunchError(f"tensor map: {field} is {found}; it must be {needed}")
 
 
-def _check_common(code, nbytes, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill,
+def _check_common(code, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill,
                   blackwell) -> None:
     for field, values, count in (("dims", dims, rank), ("strides", strides, rank - 1), ("element_strides", element_strides, rank)):
         if len(values) != count:
@@ -58,7 +58,8 @@ def _check_common(code, nbytes, rank, address, dims, strides, element_strides, i
         _refuse("element_strides[0]", element_strides[0], "1: the hardware does not stride the innermost dimension")
     modes = range(7) if blackwell else range(4)
     if swizzle not in modes:
-        _refuse("swizzle", swizzle, "0 (none), 1 (32 bytes), 2 (64 bytes) or 3 (128 bytes)" + ("" if blackwell else "; 4 to 6 need sm_100a"))
+        _refuse("swizzle", swizzle, "0 (none), 1 (32 bytes), 2 (64 bytes) or 3 (128 bytes)"
+                + ("" if blackwell else "; 4 to 6 need sm_100a"))
     if l2_promotion not in (0, 1, 2, 3):
         _refuse("l2_promotion", l2_promotion, "0 (none), 1 (64 bytes), 2 (128 bytes) or 3 (256 bytes)")
     if oob_fill not in (0, 1):
@@ -85,7 +86,7 @@ def check_tiled(*, dtype, rank, address, dims, strides, box, element_strides, in
     code, nbytes = tensor_map_type(dtype)
     if not 1 <= rank <= 5:
         _refuse("rank", rank, "1 to 5")
-    _check_common(code, nbytes, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
+    _check_common(code, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
     if len(box) != rank:
         _refuse("box", f"a list of {len(box)}", f"a list of {rank} for rank {rank}")
     total = nbytes
@@ -104,7 +105,7 @@ def check_im2col(*, dtype, rank, address, dims, strides, lower, upper, channels,
     code, nbytes = tensor_map_type(dtype)
     if not 3 <= rank <= 5:
         _refuse("rank", rank, "3 to 5 for im2col")
-    _check_common(code, nbytes, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
+    _check_common(code, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
     limit = {3: 2 ** 15, 4: 2 ** 7, 5: 2 ** 4}[rank]
     for field, corner in (("lower", lower), ("upper", upper)):
         if len(corner) != rank - 2:

@@ -11,7 +11,7 @@ import sys
 
 from tilejit.errors import LaunchError
 from tilejit.runtime import streams, tensormap
-from tilejit.runtime.arrays import ArrayView, describe
+from tilejit.runtime.arrays import DESCRIBERS, ArrayView, describe
 from tilejit.runtime.dtypes import ELEMENT_TYPES, scalar_bytes
 from tilejit.runtime.facts import LEAVES, condition, python
 from tilejit.runtime.recipe import CONFIG, Recipe, normal_grid
@@ -22,7 +22,12 @@ _SCALARS = (int, float, bool, type(None), str)
 
 def view_of(value) -> ArrayView | None:
     """The view of an array; None for a number and the like."""
-    return None if isinstance(value, _SCALARS) or not hasattr(value, "shape") and not hasattr(value, "__dlpack__") else describe(value)
+    describer = DESCRIBERS.get(value.__class__)
+    if describer is not None:
+        return describer(value)
+    if isinstance(value, _SCALARS) or not hasattr(value, "shape") and not hasattr(value, "__dlpack__"):
+        return None
+    return describe(value)
 
 
 def is_scalar(value, dtype: str) -> bool:
@@ -75,14 +80,15 @@ def write(launcher):
         text += _encode(recipe, slot, index)
     text += ["        code = call(config, FUNCTION, params, None)",
              "        if code: again(code, config, params, (gx, gy, gz))",
-             "    except PackError as error: misfit(error)",
+             "    except PackError as error: misfit(error, grid)",
              "    finally: pool.append(frame)",
              "    return True", ""]
     source = "\n".join(text)
     frames = _Frames(recipe)
     names = {"view_of": view_of, "is_scalar": is_scalar, "normal_grid": normal_grid, "check_grid": recipe.check_grid,
              "pick_stream": launcher.pick_stream, "stream_handle": streams.stream_handle, "scalar_bytes": scalar_bytes,
-             "pool": [], "make_frame": frames.make, "pack": frames.layout.pack_into, "encode": launcher.encode, "MAPS": recipe.maps,
+             "pool": [], "make_frame": frames.make, "pack": frames.layout.pack_into, "encode": launcher.encode,
+             "MAPS": recipe.maps,
              "again": launcher.again, "call": LAUNCH(link.points.launch), "FUNCTION": launcher.function,
              "tiled": tensormap.TILED(link.points.encode_tiled), "pack_extents": frames.extents,
              "BOX": [_words(map_.get("box", ())) for map_ in recipe.maps],
@@ -160,7 +166,8 @@ def _encode(recipe: Recipe, slot: int, index: int) -> list[str]:
     tail = ", ".join(str(map_[key]) for key in ("interleave", "swizzle", "l2_promotion", "oob_fill"))
     return [f"        into, dims, strides = maps[{slot}]",
             f"        pack_extents[{slot}](raw, dims - config + start, {extents})",
-            f"        if tiled(into, {code}, {map_['rank']}, {address}, dims, strides, BOX[{index}], STEPS[{index}], {tail}): {checked}"]
+            f"        if tiled(into, {code}, {map_['rank']}, {address}, dims, strides, BOX[{index}], STEPS[{index}], {tail}):",
+            f"            {checked}"]
 
 
 def _map_params(recipe: Recipe) -> list[int]:
@@ -197,7 +204,8 @@ def _default_stream(_device: int) -> int:
 
 
 def _misfit(recipe: Recipe):
-    def misfit(error):
+    def misfit(error, grid):
+        normal_grid(grid)  # floats got this far
         raise LaunchError(f"{recipe.name}: a size, stride or scalar does not fit in its parameter: {error}") from None
     return misfit
 

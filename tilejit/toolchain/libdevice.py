@@ -6,6 +6,7 @@ out once and kept in the cache folder.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import re
@@ -67,8 +68,8 @@ def function_bitcode(name: str, cut, maker: str) -> bytes:
     if known is not None:
         return known
     settings = config()
-    folder = re.sub(r"[^A-Za-z0-9.]+", "-", f"{version} llvmlite {maker}")[-100:]
-    stored = settings.cache_path / "libdevice" / folder / f"{name}.bc"
+    digest = hashlib.blake2b(f"{version} llvmlite {maker}".encode(), digest_size=6).hexdigest()
+    stored = settings.cache_path / "libdevice" / digest[:2] / f"{digest}{name}"  # as the store of kernels lays out entries
     data = None
     if not settings.no_cache:
         try:

@@ -1,0 +1,187 @@
+"""Device arrays over a stand-in for device memory: views, exports, and the way there and back."""
+
+import ctypes
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilejit.errors import LaunchError
+from tilejit.runtime import dlpack, driver
+from tilejit.runtime.arrays import describe
+from tilejit.runtime.device_array import DeviceArray, empty, to_device
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Host memory in the place of a device's; the dict holds what is allocated."""
+    allocated = {}
+
+    def allocate(nbytes, device=0):
+        room = ctypes.create_string_buffer(nbytes)
+        allocated[ctypes.addressof(room)] = room
+        return ctypes.addressof(room)
+
+    monkeypatch.setattr(driver, "allocate", allocate)
+    monkeypatch.setattr(driver, "free", lambda address, device=0: allocated.pop(address))
+    monkeypatch.setattr(driver, "synchronize", lambda device=0, stream=None: None)
+    for name in ("copy_to_device", "copy_to_host"):
+        monkeypatch.setattr(driver, name, lambda to, source, nbytes, device=0, stream=None: ctypes.memmove(to, source, nbytes))
+    return allocated
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16", "float8_e4m3fn", "float16"])
+def test_an_array_comes_back_as_it_went(memory, dtype):
+    host = np.arange(24).reshape(2, 3, 4).astype(getattr(ml_dtypes, dtype, dtype))
+    array = to_device(host)
+    back = array.numpy()
+    assert back.dtype == host.dtype and np.array_equal(back.astype("float32"), host.astype("float32"))
+    assert (array.shape, array.strides, array.nbytes, len(array), array.ndim) == ((2, 3, 4), (12, 4, 1), host.nbytes, 2, 3)
+
+
+def test_strided_host_arrays_lists_and_numbers_are_copied_whole(memory):
+    host = np.arange(24.0, dtype="float32").reshape(4, 6)[::-1, ::2].T
+    assert np.array_equal(to_device(host).numpy(), host)
+    assert to_device([[1.0, 2.0]]).numpy().dtype == "float32" and to_device(3).shape == ()
+
+
+def test_memory_is_freed_with_the_last_view(memory):
+    array = to_device(np.zeros((4, 4)))
+    view = array[1:, 2]
+    assert len(memory) == 1
+    del array
+    assert len(memory) == 1
+    del view
+    assert memory == {}
+
+
+def test_arrays_without_elements_take_no_memory(memory):
+    array = empty((0, 4), "float32")
+    assert memory == {} and array.numpy().shape == (0, 4) and array[:, 1:].numpy().shape == (0, 3)
+    assert to_device(np.zeros((3, 0))).numpy().shape == (3, 0)
+
+
+INDEX = st.one_of(st.integers(-4, 3), st.slices(4), st.just(Ellipsis))
+
+
+@given(st.lists(INDEX, max_size=3).filter(lambda index: index.count(Ellipsis) <= 1), st.booleans())
+def test_slicing_is_numpys(index, transposed):
+    host = np.arange(64, dtype="int32").reshape(4, 4, 4)
+    array = DeviceArray(host.ctypes.data, host.shape, (16, 4, 1), host.dtype, 0, host)
+    host, array = (host.T, array.T) if transposed else (host, array)
+    wanted, view = host[tuple(index)], array[tuple(index)]
+    assert view.shape == np.shape(wanted)
+    if wanted.size:
+        at = ctypes.c_int32.from_address(view.pointer).value
+        assert at == (wanted if np.ndim(wanted) == 0 else wanted.flat[0])
+        for extent, ours, theirs in zip(view.shape, view.strides, np.asarray(wanted).strides):
+            assert extent <= 1 or ours * 4 == theirs
+
+
+def test_views_are_copied_back_as_they_look(memory):
+    host = np.arange(60.0).reshape(3, 4, 5)
+    array = to_device(host)
+    assert np.array_equal(array[1:, ::-2, 3].numpy(), host[1:, ::-2, 3])
+    assert np.array_equal(array.T.numpy(), host.T) and np.array_equal(array.reshape(4, -1).numpy(), host.reshape(4, 15))
+    with pytest.raises(LaunchError, match="row-major"):
+        array.T.reshape(60)
+    with pytest.raises(LaunchError, match="60 elements"):
+        array.reshape(7)
+
+
+def test_bad_indices_are_index_errors(memory):
+    array = empty((4, 4))
+    for index in (4, (0, 0, 0), (0, -5)):
+        with pytest.raises(IndexError):
+            array[index]
+    with pytest.raises(TypeError):
+        len(array[0, 0])
+
+
+def test_a_device_array_describes_itself(memory):
+    view = describe(empty((3, 4), "bfloat16", 0)[:, 1:])
+    assert (view.shape, view.strides, view.dtype, view.device, view.stream) == ((3, 3), (4, 1), "bfloat16", 0, None)
+
+
+def test_the_array_interface_names_what_it_can(memory):
+    array = empty((3, 4), "float32")[:, ::2]
+    interface = array.__cuda_array_interface__
+    assert interface["shape"] == (3, 2) and interface["strides"] == (16, 8) and interface["typestr"] == "<f4"
+    assert interface["data"] == (array.pointer, False) and interface["version"] == 3
+    assert not hasattr(empty((3,), "bfloat16"), "__cuda_array_interface__")
+
+
+def test_dlpack_exports_both_kinds_of_capsule(memory):
+    array = empty((3, 4), "bfloat16")[1:]
+    for options, versioned in (({}, False), ({"max_version": (1, 1)}, True), ({"max_version": (0, 8)}, False)):
+        capsule = array.__dlpack__(stream=-1, **options)
+        tensor, readonly = dlpack.read_capsule(capsule)
+        assert (tensor.data, tuple(tensor.shape[:2]), tuple(tensor.strides[:2])) == (array.pointer, (2, 4), (4, 1))
+        assert (tensor.device_type, tensor.device_id, dlpack.dtype_name(tensor), readonly) == (2, 0, "bfloat16", False)
+        assert ("versioned" in repr(capsule)) == versioned
+    with pytest.raises(BufferError):
+        array.__dlpack__(copy=True)
+    with pytest.raises(BufferError):
+        array.__dlpack__(dl_device=(1, 0))
+
+
+def test_an_export_keeps_the_memory(memory):
+    array = to_device(np.zeros(4))
+    capsule = array.__dlpack__()
+    del array
+    assert len(memory) == 1
+    del capsule
+    assert memory == {}
+
+
+def test_numpy_does_not_copy_element_by_element(memory):
+    with pytest.raises(TypeError, match=r"\.numpy\(\)"):
+        np.asarray(empty((4,)))
+
+
+def test_shapes_and_dtypes_are_checked(memory):
+    assert empty(4, np.float16).dtype == np.float16 and empty((2,), np.dtype("int8")).nbytes == 2
+    with pytest.raises(LaunchError, match="negative"):
+        empty((2, -1))
+    with pytest.raises(LaunchError, match="complex64"):
+        empty((2,), "complex64")
+
+
+
+def test_every_name_of_the_driver_exists_in_the_bindings():
+    import ast
+    import inspect
+
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    tree = ast.parse(inspect.getsource(driver))
+    used = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            source = ast.unparse(node)
+            for head in ("api.", "_api()."):
+                if source.startswith(head):
+                    used.add(source[len(head):])
+    assert len(used) > 30
+    for name in used:
+        found = bindings
+        for part in name.split("."):
+            found = getattr(found, part, None)
+            assert found is not None or "value" in name or name.startswith("CUlaunch"), name
+    for name in ("COMPUTE_CAPABILITY_MAJOR", "MULTIPROCESSOR_COUNT", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"):
+        assert hasattr(bindings.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name)
+    for name in ("MAX_DYNAMIC_SHARED_SIZE_BYTES", "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", "REQUIRED_CLUSTER_WIDTH",
+                 "REQUIRED_CLUSTER_HEIGHT", "REQUIRED_CLUSTER_DEPTH", "NUM_REGS"):
+        assert hasattr(bindings.CUfunction_attribute, "CU_FUNC_ATTRIBUTE_" + name)
+
+
+def test_without_a_driver_the_error_says_what_to_do():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        assert driver.available() is False
+        with pytest.raises(LaunchError, match="simulator"):
+            driver.allocate(16)
+    assert "CUDA_ERROR_INVALID_VALUE (1)" in driver.error_text(1)
+    assert "launched earlier" in driver.error_text(700) and "(99999)" in driver.error_text(99999)

@@ -1,0 +1,404 @@
+"""Launching, against a driver that writes down what it gets: by Python, and by machine code."""
+
+import struct
+import sys
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.runtime.fakes import FakeArray, FakeDriver, make_torch
+from tests.runtime.test_facts import facts_about
+from tilejit.errors import LaunchError
+from tilejit.runtime import native
+from tilejit.runtime.facts import evaluate_fact
+from tilejit.runtime.arrays import ArrayView
+from tilejit.runtime.store import Store
+
+MAP = {"argument": 0, "base_offset": 64, "dtype": "float32", "rank": 2, "dims": [["size", 0, 1], ["size", 0, 0]],
+       "strides": [["mul", ["stride", 0, 0], 4]], "box": [32, 8], "element_strides": [1, 1], "interleave": 0, "swizzle": 3,
+       "l2_promotion": 2, "oob_fill": 1, "origin": "host"}
+
+
+def make_recipe(**changes):
+    return {"name": "k", "threads": 96, "cluster": None, "shared": 1024, "pdl": False,
+            "arguments": [["array", "float32", 2], ["scalar", "int32"], ["scalar", "float32"]],
+            "params": [["ptr", 0], ["size", 0, 1, "i32"], ["stride", 0, 0, "i64"], ["scalar", 1, "int32"], ["scalar", 2, "float32"]],
+            "maps": [], "guards": [], **changes}
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    torch = make_torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+@pytest.fixture(params=["python", "native"])
+def launch(request, torch, tmp_path):
+    """A driver, and a function from a recipe to its launcher; with "native" it must take the native way."""
+    driver = FakeDriver()
+
+    def make(recipe, **options):
+        launcher = driver.launcher(recipe, native=request.param == "native", store=Store(tmp_path), **options)
+        if request.param == "native":
+            assert launcher.prepare()
+            native_call = launcher._native
+
+            def only_native(grid, stream, args):
+                launcher.answers.append(native_call(grid, stream, args))
+                return launcher.answers[-1]
+
+            launcher.answers = []
+            launcher._native = only_native
+        return launcher
+
+    return driver, make
+
+
+def tensor(torch, pointer=4096, shape=(6, 8), strides=(16, 1), dtype="float32", device=0):
+    return torch.Tensor(pointer, shape, strides, getattr(torch, dtype), device)
+
+
+def test_parameters_arrive_packed_in_their_widths(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    assert launcher((3, 2, 1), None, (tensor(torch), -7, 1.5)) is True
+    call, = driver.launches
+    assert (call.grid, call.block, call.shared, call.stream, call.function) == ((3, 2, 1), (96, 1, 1), 1024, 5, 0x1234)
+    assert call.params == [struct.pack("<Q", 4096), struct.pack("<i", 8), struct.pack("<q", 16), struct.pack("<i", -7), struct.pack("<f", 1.5)]
+    assert call.params == launcher.parameters((tensor(torch), -7, 1.5))
+
+
+@pytest.mark.parametrize("dtype, value, form", [
+    ("int8", -128, "b"), ("uint8", 255, "B"), ("int16", -5, "h"), ("uint16", 65535, "H"), ("uint32", 2**32 - 1, "I"),
+    ("int64", -2**63, "q"), ("uint64", 2**40, "Q"), ("float64", 1e300, "d"), ("bool", True, "?"), ("bool", False, "?"), ("float32", 1e-3, "f")])
+def test_every_scalar_type_is_packed(torch, launch, dtype, value, form):
+    driver, make = launch
+    launcher = make(make_recipe(arguments=[["scalar", dtype]], params=[["scalar", 0, dtype]]))
+    assert launcher((1, 1, 1), 3, (value,)) is True
+    assert driver.launches[0].params == [struct.pack("<" + form, value)] and driver.launches[0].stream == 3
+
+
+@pytest.mark.parametrize("dtype, value", [("float16", 1.5), ("bfloat16", 1.5), ("float8_e4m3fn", 1.5)])
+def test_narrow_floats_are_packed_as_bits(torch, dtype, value):
+    driver = FakeDriver()
+    launcher = driver.launcher(make_recipe(arguments=[["scalar", dtype]], params=[["scalar", 0, dtype]]))
+    assert launcher((1,), 3, (value,)) and not launcher.prepare()
+    assert driver.launches[0].params == [np.dtype(getattr(ml_dtypes, dtype, dtype)).type(value).tobytes()]
+
+
+def test_a_kernel_without_parameters_is_launched(torch, launch):
+    driver, make = launch
+    assert make(make_recipe(arguments=[], params=[]))((1, 1, 1), None, ()) and driver.launches[0].stream == 0
+
+
+@pytest.mark.parametrize("args", [
+    lambda t: (), lambda t: (tensor(t), 1), lambda t: (tensor(t), 1, 1.0, 2), lambda t: (tensor(t), 1.0, 1.0), lambda t: (tensor(t), 1, 1),
+    lambda t: (tensor(t), True, 1.0), lambda t: (tensor(t), 2**31, 1.0), lambda t: (tensor(t), 2**80, 1.0), lambda t: (1, 1, 1.0),
+    lambda t: (None, 1, 1.0), lambda t: (tensor(t, dtype="float16"), 1, 1.0), lambda t: (tensor(t, shape=(6,), strides=(1,)), 1, 1.0),
+    lambda t: (tensor(t, device=1), 1, 1.0), lambda t: (tensor(t), tensor(t), 1.0), lambda t: (tensor(t, device=-1), 1, 1.0)])
+def test_arguments_of_another_kind_are_not_launched(torch, launch, args):
+    torch.Tensor.device = type("device", (), {"type": "cpu"})
+    driver, make = launch
+    launcher = make(make_recipe())
+    given = args(torch)
+    assert launcher((1, 1, 1), None, given) is False
+    assert driver.launches == [] and launcher.mismatch(given)
+
+
+def test_numpy_scalars_of_the_very_type_are_taken(torch):
+    driver = FakeDriver()
+    launcher = driver.launcher(make_recipe())
+    assert launcher((1, 1, 1), None, (tensor(torch), np.int32(4), np.float32(2)))
+    assert driver.launches[0].params[3:] == [struct.pack("<i", 4), struct.pack("<f", 2)]
+    assert not launcher((1, 1, 1), None, (tensor(torch), np.int64(4), np.float32(2)))
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_guards_decide_and_are_told_in_words(torch, launch, answer):
+    driver, make = launch
+    launcher = make(make_recipe(guards=[[["size_multiple", 0, 1, 64], answer]]))
+    good, bad = (tensor(torch, shape=(6, 128 if yes else 100)) for yes in (answer, not answer))
+    assert launcher((1, 1, 1), None, (good, 1, 1.0)) is True
+    assert launcher((1, 1, 1), None, (bad, 1, 1.0)) is False
+    assert len(driver.launches) == 1
+    assert launcher.mismatch((good, 1, 1.0)) == []
+    assert "A.shape[1] is a multiple of 64" in launcher.mismatch((bad, 1, 1.0), ("A",))[0]
+
+
+def test_an_empty_grid_launches_nothing_and_is_fine(torch, launch):
+    driver, make = launch
+    assert make(make_recipe())((4, 0, 1), None, (tensor(torch), 1, 1.0)) is True
+    assert driver.launches == []
+
+
+@pytest.mark.parametrize("grid", [(-1, 1, 1), (1, 65536, 1), (2**31, 1, 1), (1, 1, 2**40), (2**70, 1, 1), (1.5, 1, 1), "xyz", ()])
+def test_a_grid_that_no_device_takes_is_an_error(torch, launch, grid):
+    driver, make = launch
+    with pytest.raises(LaunchError, match="grid"):
+        make(make_recipe())(grid, None, (tensor(torch), 1, 1.0))
+    assert driver.launches == []
+
+
+def test_short_grids_are_filled_up_with_ones(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    for grid in (5, (5,), [5, 1]):
+        assert launcher(grid, None, (tensor(torch), 1, 1.0))
+        assert driver.launches[-1].grid == (5, 1, 1)
+
+
+def test_clusters_and_dependent_launches_are_attributes(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe(cluster=[2, 1, 1], pdl=True))
+    assert launcher((4, 1, 1), None, (tensor(torch), 1, 1.0))
+    cluster, pdl = driver.launches[0].attributes
+    assert struct.unpack_from("<I4x3I", cluster) == (4, 2, 1, 1) and struct.unpack_from("<I4xi", pdl) == (6, 1)
+    with pytest.raises(LaunchError, match="multiple"):
+        launcher((3, 1, 1), None, (tensor(torch), 1, 1.0))
+
+
+def test_tensor_maps_are_encoded_from_the_call_s_arrays(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe(maps=[MAP], params=[["map", 0], ["ptr", 0], ["map", 0]]))
+    assert launcher((1, 1, 1), None, (tensor(torch, 4096, (6, 40), (48, 1)), 1, 1.0))
+    assert driver.encoded == [(7, 2, 4160, (40, 6), (192,), (32, 8), (1, 1), (0, 3, 2, 1))] * 2
+    call, = driver.launches
+    assert call.params == [b"\1" * 128, struct.pack("<Q", 4096), b"\2" * 128]
+
+
+def test_a_map_that_cannot_be_encoded_names_the_field(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe(maps=[MAP], params=[["map", 0]]))
+    driver.encode_code = 1
+    with pytest.raises(LaunchError, match=r"strides\[0\] is 196 bytes"):
+        launcher((1, 1, 1), None, (tensor(torch, 4096, (6, 40), (49, 1)), 1, 1.0))
+    with pytest.raises(LaunchError, match="CUDA error 1"):
+        launcher((1, 1, 1), None, (tensor(torch), 1, 1.0))
+    driver.encode_code = 0
+    assert launcher((1, 1, 1), None, (tensor(torch), 1, 1.0)) and len(driver.launches) == 1
+
+
+def test_a_size_that_does_not_fit_its_parameter_is_an_error(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe(params=[["size", 0, 1, "i32"]]))
+    with pytest.raises(LaunchError, match="does not fit"):
+        launcher((1, 1, 1), None, (tensor(torch, shape=(1, 2**31)), 1, 1.0))
+    assert launcher((1, 1, 1), None, (tensor(torch, shape=(1, 2**31 - 1)), 1, 1.0))
+
+
+def test_the_driver_s_refusal_is_an_error_with_its_name_and_the_launch(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    driver.code = 701
+    with pytest.raises(LaunchError, match=r"k: .*CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES \(701\).*grid \(3, 1, 1\), 96 threads, 1024 bytes"):
+        launcher((3, 1, 1), None, (tensor(torch), 1, 1.0))
+    driver.code = 700
+    with pytest.raises(LaunchError, match="launched earlier"):
+        launcher((3, 1, 1), None, (tensor(torch), 1, 1.0))
+    driver.code = 0
+    assert launcher((3, 1, 1), None, (tensor(torch), 1, 1.0))
+
+
+def test_a_thread_in_another_context_is_lent_the_right_one(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    driver.context = 13
+    assert launcher((3, 1, 1), None, (tensor(torch), 1, 1.0)) is True
+    assert driver.context == 13 and driver.launches[-1].params[0] == struct.pack("<Q", 4096)
+
+
+def test_streams_are_handles_objects_or_the_library_s_current_one(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    args = tensor(torch), 1, 1.0
+    torch.stream = 2**40 + 3
+    for given, wanted in ((None, 2**40 + 3), (0, 0), (9, 9), (type("S", (), {"cuda_stream": 4})(), 4)):
+        assert launcher((1, 1, 1), given, args) and driver.launches[-1].stream == wanted
+    with pytest.raises(LaunchError, match="stream"):
+        launcher((1, 1, 1), "fast", args)
+
+
+def test_other_libraries_arrays_are_launched_on_their_stream(torch, monkeypatch):
+    from tilejit.runtime import driver as real
+
+    waits = []
+    monkeypatch.setattr(real, "wait_stream", lambda *args: waits.append(args))
+    driver = FakeDriver()
+    launcher = driver.launcher(make_recipe(arguments=[["array", "float32", 2]] * 2, params=[["ptr", 1], ["stride", 1, 0, "i32"]]))
+    other = FakeArray(8192, (6, 8), (64, 4), stream=7)
+    assert launcher((1, 1, 1), None, (other, FakeArray(64, (6, 8)))) and driver.launches[-1].stream == 7
+    assert driver.launches[-1].params == [struct.pack("<Q", 64), struct.pack("<i", 8)]
+    assert waits == [(7, 0, 0)]
+    assert launcher((1, 1, 1), None, (tensor(torch), other)) and driver.launches[-1].stream == 5
+    assert driver.launches[-1].params == [struct.pack("<Q", 8192), struct.pack("<i", 16)] and waits[1:] == [(5, 7, 0)]
+
+
+def test_parameters_of_modules_are_tensors_too(torch, launch):
+    driver, make = launch
+    assert make(make_recipe())((1, 1, 1), None, (torch.nn.Parameter(64, (6, 8), (8, 1), torch.float32), 1, 1.0))
+
+
+def test_it_works_without_torch(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    driver = FakeDriver()
+    launcher = driver.launcher(make_recipe())
+    assert launcher((1, 1, 1), None, (FakeArray(4096, (6, 8)), 1, 1.0)) and driver.launches[0].stream == 0
+    assert not launcher.prepare()
+    scalars = driver.launcher(make_recipe(arguments=[["scalar", "int32"]], params=[["scalar", 0, "int32"]]))
+    assert scalars.prepare() and scalars((1, 1, 1), None, (3,)) and driver.launches[-1].params == [struct.pack("<i", 3)]
+
+
+def test_many_threads_launch_at_once(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+
+    def work(number):
+        for _ in range(200):
+            assert launcher((1, 1, 1), number, (tensor(torch, 16 * number), number, 1.0))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(driver.launches) == 1600
+    for call in driver.launches:
+        assert call.params[0] == struct.pack("<Q", 16 * call.stream) and call.params[3] == struct.pack("<i", call.stream)
+
+
+# -- native only -----------------------------------------------------------------------------------------------------
+
+def test_native_code_is_made_on_the_second_launch_and_kept_on_disk(torch, tmp_path):
+    store, driver = Store(tmp_path), FakeDriver()
+    recipe = make_recipe(threads=97)
+    launcher = driver.launcher(recipe, store=store)
+    import tilejit.toolchain.llvm as llvm
+
+    llvm._llvm()
+    args = tensor(torch), 1, 1.0
+    assert launcher((1, 1, 1), None, args) and launcher._native is None
+    assert launcher((1, 1, 1), None, args) and launcher._native is not None
+    assert [entry.kind for entry in store.entries()] == ["launcher"]
+    native._loaded.clear()
+    again = driver.launcher(recipe, store=store)
+    llvm_used = llvm.machine_code
+    try:
+        llvm.machine_code = None
+        assert again.prepare() and again((1, 1, 1), None, args)
+    finally:
+        llvm.machine_code = llvm_used
+
+
+def test_the_native_function_answers_true_itself(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe(guards=[[["aligned", 0, 16], True]]))
+    if not hasattr(launcher, "answers"):
+        pytest.skip("the Python way")
+    for _ in range(3):
+        assert launcher((1, 1, 1), None, (tensor(torch), 1, 1.0))
+    assert launcher.answers == [True] * 3
+
+
+def test_a_tensor_that_is_not_handed_out_is_left_to_python(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    if hasattr(launcher, "answers"):
+        assert launcher._native((1, 1, 1), None, (tensor(torch, pointer=None), 1, 1.0)) is False
+    assert driver.launches == []
+
+
+def test_real_torch_tensors_are_launched_natively():
+    torch = pytest.importorskip("torch")
+    driver = FakeDriver()
+    launcher = driver.launcher(make_recipe(guards=[[["size_multiple", 0, 1, 8], True]]), device=-1)  # the host
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("torch before 2.10")
+    assert launcher.prepare()
+    base = torch.zeros(6, 16)
+    for array in (base, base[1:, 8:], torch.nn.Parameter(base), base.requires_grad_()[:2]):
+        args = (array, 3, 2.5)
+        assert launcher._native((2, 1, 1), None, args) is True and launcher._python((2, 1, 1), None, args) is True
+        by_native, by_python = driver.launches[-2:]
+        assert by_native == by_python and by_native.params[0] == struct.pack("<Q", array.data_ptr())
+    for array in (base[:, 1:], base.half(), base[0], torch.zeros(3, 8, device="meta"), base.to_sparse()):
+        assert launcher._native((2, 1, 1), None, (array, 3, 2.5)) is False
+    assert len(driver.launches) == 8
+
+
+def test_native_calls_do_not_leak_references(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    grid, args = (1000, 1, 1), (tensor(torch), 123456, 1.5)
+    launcher(grid, None, args)
+    before = [sys.getrefcount(thing) for thing in (grid, args, *args, 123456)]
+    for _ in range(100):
+        launcher(grid, None, args)
+    assert [sys.getrefcount(thing) for thing in (grid, args, *args, 123456)] == before
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@given(data=st.data())
+def test_native_python_and_evaluated_guards_agree(data):
+    torch = make_torch()
+    known = sys.modules.get("torch")
+    sys.modules["torch"] = torch
+    try:
+        extents, strides = st.sampled_from([0, 1, 2, 3, 64, 2**31 - 1, 2**31]), st.sampled_from([-3, 0, 1, 2, 64, 2**31 - 1, 2**33])
+        rank = data.draw(st.integers(1, 3))
+        arrays = [torch.Tensor(data.draw(st.integers(0, 64)) * 8, [data.draw(extents) for _ in range(rank)],
+                               [data.draw(strides) for _ in range(rank)], torch.float32) for _ in range(2)]
+        number = data.draw(st.sampled_from([0, -1, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**62]))
+        views = [ArrayView(a._pointer, a.shape, a._strides, "float32", 0) for a in arrays]
+        facts = [*facts_about(views[0]), ("fits32", 1), ("scalar_fits32", 2)]
+        if all(abs(stride * extent) < 2**58 for view in views for stride, extent in zip(view.strides, view.shape)):
+            facts.append(("no_overlap", 0, 1))  # beyond, the arrays would not fit in any memory
+        guards = [[list(fact), evaluate_fact(fact, [*views, number])] for fact in facts]
+        if data.draw(st.booleans()):
+            guards[data.draw(st.integers(0, len(guards) - 1))][1] ^= True
+            holds = False
+        else:
+            holds = True
+        driver = FakeDriver()
+        recipe = make_recipe(arguments=[["array", "float32", rank]] * 2 + [["scalar", "int64"]], params=[["ptr", 0]], guards=guards)
+        launcher = driver.launcher(recipe)
+        assert launcher.prepare()
+        args = (*arrays, number)
+        assert launcher._python((1, 1, 1), None, args) is holds
+        assert launcher._native((1, 1, 1), None, args) is holds
+        assert (launcher.mismatch(args) == []) is holds
+    finally:
+        if known is None:
+            del sys.modules["torch"]
+        else:
+            sys.modules["torch"] = known
+
+
+@settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)
+@given(a=st.integers(-50, 50), b=st.integers(-9, 9).filter(bool), c=st.integers(0, 2**40))
+def test_native_expressions_compute_as_python_does(a, b, c):
+    torch = make_torch()
+    known = sys.modules.get("torch")
+    sys.modules["torch"] = torch
+    try:
+        stride, size = ["stride", 0, 0], ["size", 0, 0]
+        dims = [["floordiv", stride, b], ["mod", stride, b], ["min", stride, 3], ["max", stride, ["sub", size, 7]], ["abs", stride]]
+        map_ = {**MAP, "rank": 5, "dims": dims, "strides": [["add", size, 1]] * 4, "box": [32, 1, 1, 1, 1], "element_strides": [1] * 5,
+                "base_offset": ["mul", size, 2]}
+        driver = FakeDriver()
+        launcher = driver.launcher(make_recipe(arguments=[["array", "float32", 1]], params=[["map", 0]], maps=[map_]))
+        assert launcher.prepare()
+        array = torch.Tensor(64, (c,), (a,), torch.float32)
+        if launcher._native((1, 1, 1), None, (array,)) is True:
+            wanted = [a // b, a % b, min(a, 3), max(a, c - 7), abs(a)]
+            _dtype, _rank, base, extents, strides, *_ = driver.encoded[-1]
+            assert base == 64 + 2 * c and list(extents) == [value % 2**64 for value in wanted] and strides == (c + 1,) * 4
+    finally:
+        if known is None:
+            del sys.modules["torch"]
+        else:
+            sys.modules["torch"] = known
