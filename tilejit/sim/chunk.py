@@ -56,6 +56,7 @@ class Chunk:
         self._constants: dict[Const, np.ndarray] = {}
         self._scratch = np.empty(0, np.int64)
         self._map_faults: dict = {}
+        self.traffic: dict = {}     # what accesses cost, by call and alignment
         self.maps: dict = {}        # tensor maps that rules have made
         self.fibers: list[Fiber] = []
         self.turn = 0

@@ -46,7 +46,7 @@ class Reporter:
         verb = "writes" if writing else "reads"
         what = (f"{self._thread(a, c.at)} {verb} {self._bytes(c)}, {past} by {self._other_thread(c)} "
                 f"at line {theirs.line if theirs else '?'} without a barrier between the two")
-        self._retract(a)
+        self._retract(a, c)
         self._say("race", line, what, a, c, other)
 
     def _overwritten(self, a: Access, c: Conflict) -> None:
@@ -113,12 +113,12 @@ class Reporter:
         elif c.what == "reader" and c.other % self.clocks.width >= self.clocks.atoms:
             self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} whose asynchronous reader at line "
                              f"{self._number(c.line)} has not been waited for")
-        elif c.what == "reader" and writing and c.line in self.shadow.explained(a.cells):
+        elif c.what == "reader" and writing and self.shadow.explained(a.cells, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
             self._say("missing-wait", c.line, f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
         else:
             past = "read" if c.what == "reader" else "written"
-            self._retract(a)
+            self._retract(a, c)
             self._blame_wait(op, a, c, "race", f"{name} {verb} {self._bytes(c)}, {past} by {self._other_thread(c)} at line "
                              f"{self._number(c.line)}, and nothing orders the two")
         self._settle(a)
@@ -202,9 +202,10 @@ class Reporter:
         self.m.fault(self.world, kind, message, loc=self._loc(line), protocol=protocol, threads=threads, ctas=ctas, bytes=(c.cell * granule, (c.cell + 1) * granule),
                        other=self._loc(other) if other is not None else None)
 
-    def _retract(self, a: Access) -> None:
-        for line in self.shadow.explained(a.cells):
-            self.m.report.retract("uninitialized-read", self._number(line))
+    def _retract(self, a: Access, c: Conflict) -> None:
+        """What was read too early was not written for that reason."""
+        if c.what == "reader" and self.shadow.explained(a.cells, c.line):
+            self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:
         cells = a.cells[self.shadow.writer[a.cells] != NEVER]

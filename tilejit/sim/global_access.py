@@ -19,8 +19,10 @@ class GlobalAccess:
         if bounds and mask is None and isinstance(region, SimRegion):
             whole = self._region_boxes(buffer, region)
             if whole is not None:
+                self._count_region(buffer, region, owner)
                 return self._read_boxes(buffer, region, whole, other, dtype)
         index, keep, shape = self._indices(buffer, coords, mask, bounds)
+        self._count_requests(memory, index, owner)
         count = index.size if keep is None else int(np.count_nonzero(keep))
         self._count("global -> registers", count * self._repeats(index) * memory.itemsize)
         if not count:
@@ -43,10 +45,12 @@ class GlobalAccess:
         if bounds and mask is None and isinstance(region, SimRegion):
             whole = self._region_boxes(buffer, region)
             if whole is not None:
+                self._count_region(buffer, region, owner)
                 self._write_boxes(buffer, region, whole, values, dtype)
                 return
         index, keep, shape = self._indices(buffer, coords, mask, bounds, values)
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
+        self._count_requests(memory, index, owner)
         ids = self._cta_ids(index)
         if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
@@ -165,6 +169,30 @@ class GlobalAccess:
 
     def _count(self, path: str, nbytes: int) -> None:
         self.report.stats["bytes"][path] += int(nbytes)
+
+    def _count_requests(self, memory: GlobalMemory, index: np.ndarray, owner) -> None:
+        """Requests and sectors of an access by element indices. Arrays count as aligned, as they are on a device."""
+        if not self.checks:
+            return
+        n = index[0].size
+        threads = self.low + np.asarray(owner).reshape(-1) if owner is not None else np.arange(self.low, self.high)
+        if n in (1, len(threads)):
+            self.count_traffic("global", threads[:n], lambda: (index[0].reshape(-1) - memory.origin) * memory.itemsize, memory.itemsize)
+
+    def _count_region(self, buffer: SimBuffer, region: SimRegion, owner) -> None:
+        """The same for a region, without its element indices where the call has been measured before."""
+        if not self.checks or owner is None:
+            return
+        memory, t = buffer.memory, region.type
+        first = int(np.asarray(buffer.base).flat[0])
+        first += memory.itemsize * sum(int(s.flat[0]) * k for s, k in zip(region.starts, buffer.strides))
+        n = int(np.prod(t.shape))
+        if (id(self.fiber.node), "global", first % 128, n) in self.sim.traffic:
+            offsets = np.broadcast_to(np.int64(first), (n,))
+        else:
+            steps = sum(np.arange(t.extents[d]).reshape(-1, *(1,) * (len(t.kept) - 1 - k)) * buffer.strides[d] for k, d in enumerate(t.kept))
+            offsets = first + np.asarray(steps).reshape(-1) * memory.itemsize
+        self.count_traffic("global", self.low + np.asarray(owner).reshape(-1), lambda: offsets, memory.itemsize)
 
     def _cta_ids(self, like: np.ndarray, last: bool = False) -> np.ndarray:
         """CTA ids + 1 along the batch axis; for accesses that are the same in several CTAs, MANY of them."""

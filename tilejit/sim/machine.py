@@ -18,11 +18,12 @@ from .report import Finding
 from .shared_access import SharedAccess
 from .synchronisation import Synchronisation
 from .tma import TensorCopies
+from .traffic import Traffic
 from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies):
+class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, Traffic):
     """What a rule knows and can do.
 
     Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.

@@ -10,6 +10,13 @@ from ..errors import LaunchError
 from ..types import DType
 
 
+def strided(x: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = True) -> np.ndarray:
+    """NumPy's `as_strided`, which does not know float8_e5m2."""
+    if x.dtype.kind == "f" and x.itemsize == 1:
+        return strided(x.view(np.uint8), shape, strides, writeable).view(x.dtype)
+    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=writeable)
+
+
 class GlobalMemory:
     """One launch argument. `flat` holds every element between its lowest and highest address; element (0, ..., 0) is
     at `origin` there."""
@@ -31,7 +38,7 @@ class GlobalMemory:
             if s < 0:
                 start = np.flip(start, d)
         size = high - low + 1 if array.size else 0
-        self.flat = np.lib.stride_tricks.as_strided(start, (size,), (itemsize,), writeable=array.flags.writeable)
+        self.flat = strided(start, (size,), (itemsize,), writeable=array.flags.writeable)
         self.bytes = self.flat.view(np.uint8)
         self.origin = -low
         self.address = self.flat.__array_interface__["data"][0]
@@ -41,7 +48,7 @@ class GlobalMemory:
     @staticmethod
     def box(flat: np.ndarray, offset: int, extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
         """A strided view into `flat` (the elements, or a shadow of them) that begins at element `offset`."""
-        return np.lib.stride_tricks.as_strided(flat[offset:], extents, tuple(s * flat.itemsize for s in strides))
+        return strided(flat[offset:], extents, tuple(s * flat.itemsize for s in strides))
 
     def elements(self, dtype: np.dtype) -> np.ndarray:
         """`flat` seen as elements of another dtype of the same size."""

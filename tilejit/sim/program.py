@@ -121,7 +121,8 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
 
 
 def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
-    """The buffers that some call may write: every memory operand of a call that does more than read."""
+    """The buffers that some call may write: every memory operand of a call that does more than read, but for those that
+    it names its source."""
     root: dict[Value, Value] = {}
     found: set[Value] = set()
     memory = (Buffer, Region, Points)
@@ -130,7 +131,9 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
             continue
         sources = [a for a in node.args if isinstance(a, Value) and isinstance(a.type, memory)]
         if node.op.effect in ("writes", "syncs"):
-            found |= {root.get(s, s) for s in sources}
+            names = [*node.op.signature.parameters] + [""] * len(node.args)
+            read = {a for a, name in zip(node.args, names) if name in ("src", "source")}
+            found |= {root.get(s, s) for s in sources if s not in read}
         for result in node.results:
             if sources and isinstance(result.type, memory):
                 root[result] = root.get(sources[0], sources[0])

@@ -193,13 +193,10 @@ class Shadow:
         for epoch, _, _ in self.readers.values():
             epoch[cells] = 0
 
-    def explained(self, cells: np.ndarray) -> list[int]:
-        """Lines that read some of these cells before anyone wrote them: a race explains them better."""
-        if not self.unset_line:
-            return []
+    def explained(self, cells: np.ndarray, line: int) -> bool:
+        """Whether `line` read some of these cells before anyone wrote them: a race with it explains that better."""
+        if line not in self.unset_line:
+            return False
         wanted = np.zeros(len(self.writer), bool)
         wanted[cells] = True
-        lines = [line for line, unset in self.unset_line.items() if wanted[unset].any()]
-        for line in lines:
-            del self.unset_line[line]
-        return lines
+        return bool(wanted[self.unset_line[line]].any())

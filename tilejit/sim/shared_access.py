@@ -212,6 +212,8 @@ class SharedAccess:
                      values: np.ndarray | None = None) -> None:
         """Check elements that are read or written against the shadow, and remember the accesses there."""
         atoms, threads, repeat = self._who(place, owner, writing)
+        if threads[0] >= 0 and len(threads) in (1, place.offsets.shape[1]):
+            self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize)
         for positions, offsets, keep in self._alike(place):
             if keep is not None:
                 offsets = offsets[keep]

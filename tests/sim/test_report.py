@@ -1,0 +1,69 @@
+"""What a report tells: bytes, requests, sectors, bank conflicts; the first finding as an error; several findings."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+X = np.arange(1024, dtype=np.float32).reshape(32, 32)
+
+
+@tile.jit(num_warps=1)
+def transpose(x, y, LAYOUT: tile.constexpr):
+    s = tile.alloc((32, 32), x.dtype, layout=LAYOUT)
+    t = tile.thread_id()
+    for k in range(32):
+        tile.store(s[k, t], tile.load(x[k, t]))
+    tile.sync()
+    for k in range(32):
+        tile.store(y[k, t], tile.load(s[t, k]))
+
+
+def test_bank_conflicts_and_sectors_are_counted():
+    """A column of 32 words is one bank 32 times; a padded row spreads it."""
+    y = np.zeros_like(X)
+    plain = transpose.simulate((1,), X, y, LAYOUT=None)
+    assert (y == X.T).all() and not plain.findings
+    assert plain.stats["bank conflicts"] == 32 * 31
+    padded = transpose.simulate((1,), X, y, LAYOUT=tile.TileLayout([(32, 33, "m"), (32, 1, "m")]))
+    assert (y == X.T).all() and padded.stats["bank conflicts"] == 0
+    assert padded.stats["global requests"] == 64 and padded.stats["global sectors"] == 64 * 4
+    assert padded.stats["bytes"]["global -> registers"] == 4096 == padded.stats["bytes"]["registers -> shared"]
+    assert "bank conflicts: 992" in str(plain)
+
+
+@tile.jit
+def two_faults(x, y):
+    s = tile.alloc((128,), x.dtype)
+    tile.store(y[0, 0:16], tile.load(s[0:16]))
+    tile.sync()
+    tile.store(s, tile.load(x[0, 0:128]))
+    tile.store(y[1, 0:127], tile.load(s[1:128]))
+
+
+def test_faults_that_have_nothing_to_do_with_each_other_are_all_reported():
+    """One finding for each kind and line, with its place."""
+    report = two_faults.simulate((3,), X, X.copy())
+    assert {f.kind for f in report.findings} >= {"uninitialized-read", "race"}
+    with pytest.raises(tile.SimulationError) as error:
+        report.raise_first()
+    assert error.value.finding is report.findings[0]
+    assert "tile.load(s[0:16])" in str(error.value) and "test_report.py" in str(error.value)
+
+
+@tile.jit
+def promises(x, y, n):
+    tile.assume(n % 16 == 0)
+    tile.store(y[0, 0], tile.load(x[0, 0]))
+
+
+def test_a_promise_that_does_not_hold_is_a_finding():
+    """The compiler trusts tile.assume, the simulator checks it."""
+    assert not promises.simulate((1,), X, X.copy(), 32).findings
+    assert [f.kind for f in promises.simulate((1,), X, X.copy(), 33).findings] == ["assertion"]
+
+
+def test_without_checks_the_result_is_the_same():
+    """checks=False leaves out shadows and clocks, not bytes."""
+    y = np.zeros_like(X)
+    assert not transpose.simulate((1,), X, y, LAYOUT=None, checks=False).findings
+    assert (y == X.T).all()
