@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .compile import Code, CopyRecord, Lowered, assemble_graph, graph_key
@@ -70,6 +70,10 @@ class CompiledKernel:
             self.launchers[device] = load(self.recipe, self.cubin if self.cubin is not None else self.ptx, device, store=open_store())
         return self.launchers[device]
 
+    def told_for(self, bound) -> "CompiledKernel":
+        """The same code, with its tensor maps in the numbers of these arguments."""
+        return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps else self
+
     def sass(self) -> str:
         """The machine code as text. ToolchainError without the disassembler (``pip install nvidia-cuda-nvdisasm``)."""
         from .toolchain.disassembler import sass
@@ -110,14 +114,14 @@ def recipe_of(lowered: Lowered, code: Code) -> dict[str, Any]:
             "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
 
 
-def map_records(lowered: Lowered, maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
-    """The kernel's tensor maps, with the sizes and strides of the arrays at hand."""
+def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
+    """The kernel's tensor maps, with the sizes and strides of the arrays at hand; `names` are those of its arguments."""
     arrays = bound.runtime
     read = lambda kind, i, d: (arrays[i].shape if kind == "size" else arrays[i].strides)[d]
     records = []
     for m in maps:
         records.append(TensorMapRecord(
-            argument=lowered.graph.params[m["argument"]].name, base_offset=evaluated(m["base_offset"], read), dtype=m["dtype"], rank=m["rank"],
+            argument=names[m["argument"]], base_offset=evaluated(m["base_offset"], read), dtype=m["dtype"], rank=m["rank"],
             global_dim=tuple(evaluated(n, read) for n in m["dims"]), global_strides=tuple(evaluated(n, read) for n in m["strides"]),
             box=tuple(m["box"]), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
             l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"]))
@@ -131,7 +135,7 @@ def compile_lowered(lowered: Lowered, bound, source) -> CompiledKernel:
     return CompiledKernel(
         name=lowered.graph.name, target=lowered.graph.target, signature=signature_text(bound), key=graph_key(lowered.graph),
         graph=code.graph, llvm_ir=code.llvm_ir, ptx=code.ptx, cubin=a.cubin, registers=a.registers, spills=a.spill_bytes,
-        shared_bytes=lowered.graph.shared_bytes, assembler=a.assembler, copies=lowered.copies, tensor_maps=map_records(lowered, code.maps, bound),
+        shared_bytes=lowered.graph.shared_bytes, assembler=a.assembler, copies=lowered.copies, tensor_maps=map_records(bound.names, code.maps, bound),
         warnings=tuple(map(str, lowered.warnings)) + tuple(a.notes), compile_time=code.seconds,
         recipe=recipe_of(lowered, code), written=tuple(sorted(lowered.written)))
 

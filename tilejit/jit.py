@@ -203,7 +203,7 @@ class Kernel:
         """
         target = checked_target(target or config().target or "sm_90a")
         bound, options, _ = self._bind(specs, kwargs)
-        return self.compiled(bound, options, target)
+        return self.compiled(bound, options, target).told_for(bound)
 
     def simulate(self, grid, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place."""
