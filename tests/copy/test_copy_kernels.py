@@ -148,6 +148,32 @@ def test_a_tile_through_the_tensor_engine_keeps_every_element(shape):
     assert (inner == x).all() and not y[0].any() and not y[-1].any() and not y[:, shape[1]:].any()
 
 
+@tile.jit
+def scale_factors(A, B):
+    i = tile.program_id(0) * 2
+    sA = tile.alloc((2, 128, 4), A.dtype)
+    bar = tile.mbarrier(count=1)
+    with tile.elect():
+        bar.arrive_expect_tx(sA.nbytes)
+        tile.copy_async(sA, A[i:i + 2, 0:128, 0:4], mbar=bar)
+    bar.wait(phase=0)
+    tile.copy(B[i:i + 2, 0:128, 0:4], sA)
+
+
+def test_rows_of_four_bytes_are_joined_where_the_array_has_no_gaps():
+    """The launch is asked for the row's size and pitch, and guards them; another array is another kernel."""
+    x = np.random.default_rng(7).integers(0, 255, (7, 128, 4), np.uint8)
+    y = np.zeros_like(x)
+    report = scale_factors.simulate((4,), x, y)
+    assert not report.findings and (x == y).all()
+    k = scale_factors.compile(x, y)
+    guards = [tuple(fact) for fact, held in k.recipe["guards"] if held]
+    assert ("size_is", 0, 2, 4) in guards and ("stride_is", 0, 1, 4) in guards
+    assert k.copies[0].variant == "tma" and k.copies[0].instructions == 1
+    with pytest.raises(DispatchError):
+        scale_factors.compile(np.zeros((7, 128, 5), np.uint8)[:, :, :4], y)
+
+
 def test_a_store_that_would_be_clipped_off_a_multiple_of_16_bytes_declines():
     """Rows of 325 elements: the engine writes whole 16-byte units, so ordinary stores it is."""
     x = np.zeros((200, 328), np.float16)[:, :325]

@@ -187,7 +187,8 @@ def view_of(site) -> View | str:
     itemsize = site.itemsize
     moved = iter([per_dim[d] for d in site.dims(shared)])
     dims = []
-    for d, (size, stride, start, extent) in enumerate(zip(array.buffer.shape, array.buffer.strides, site.starts(array), array.extents)):
+    shape, strides = settled(site)
+    for d, (size, stride, start, extent) in enumerate(zip(shape, strides, site.starts(array), array.extents)):
         value = int(start.value) if hasattr(start, "value") else None
         begin = Start(value, d, 1, site.g.divisor(start))
         pairs, digits, weight = next(moved) if extent != 1 else [], [], 1
@@ -198,6 +199,31 @@ def view_of(site) -> View | str:
     known = isinstance(offset, int)
     return View(itemsize, merged(dims), swizzle_mode(shared.buffer.layout, itemsize),
                 offset * itemsize if known else 0, 1 << 62 if known else offset.of * itemsize)
+
+
+def settled(site) -> tuple[list, list]:
+    """The array's sizes and strides; where its rows are too short for the engine by themselves, the launch is asked
+    whether they are taken in full and follow each other without a gap (rows of 4 bytes of a (…, 128, 4) array)."""
+    array, ask = site.array, site.g.facts.ask
+    shape, strides, starts = list(array.buffer.shape), list(array.buffer.strides), site.starts(array)
+    d = next((k for k in reversed(range(len(shape))) if isinstance(strides[k], int) and strides[k] == 1), None)
+    row, joined_up = 1, set()
+    while d is not None and row * array.extents[d] * site.itemsize % 16:
+        if getattr(starts[d], "value", None) != 0:
+            break
+        if isinstance(shape[d], Sym) and ask("size_is", shape[d].arg, shape[d].dim, array.extents[d]):
+            shape[d] = array.extents[d]
+        if shape[d] != array.extents[d]:
+            break
+        joined_up.add(d)
+        row *= array.extents[d]
+        outer = None
+        for k in reversed(range(len(shape))):
+            s = strides[k]
+            if outer is None and k not in joined_up and (ask("stride_is", s.arg, s.dim, row) if isinstance(s, Sym) else s == row):
+                outer, strides[k] = k, row
+        d = outer
+    return shape, strides
 
 
 def merged(dims: list[Dim]) -> tuple[Dim, ...]:
