@@ -3,9 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
-from tilejit.ir.builder import type_of
 from tilejit.ir.op import op
-from tilejit.types import Scalar, Uniformity
 
 
 def fields(buffer, box, swizzle=0, dtype=None, dims=None, strides=None, element_strides=None, oob_fill=0):
@@ -103,26 +101,6 @@ def _(m, call, mbar):
     m.cp_async_arrive(mbar, call.attrs["noinc"])
 
 
-@op("writes", attrs=("kind",))
-def test_atomic(buffer, index, value, kind="add"):
-    """An atomic on one element; its old value."""
-
-
-@test_atomic.simulate
-def _(m, call, buffer, index, value):
-    return m.atomic(buffer, (index,), call.attrs["kind"], value)
-
-
-@op("reads")
-def test_acquire(buffer, index):
-    """A load-acquire of one element."""
-
-
-@test_acquire.simulate
-def _(m, call, buffer, index):
-    return m.synchronising_read(buffer, (index,))
-
-
 @op("syncs", attrs=("nbytes",))
 def test_mma(a, d, nbytes):
     """A warpgroup's tensor-core operation that reads `nbytes` bytes of `a` and adds 1 to what it copies to `d`."""
@@ -148,5 +126,3 @@ def _(m, call):
 
 for nothing in (test_tma_load, test_tma_store, test_bulk, test_named, test_arrive_on_copies, test_mma, test_mma_wait):
     nothing.infer(lambda g, *args, **attrs: None)
-for same in (test_atomic, test_acquire):
-    same.infer(lambda g, buffer, *args, **attrs: Scalar(type_of(buffer).dtype, Uniformity.CTA))

@@ -6,7 +6,7 @@ import numpy as np
 
 _UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum,
           "maximum": np.maximum, "minimum": np.minimum,  # of floats: NaN wins; min and max ignore it
-          "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+          "maximum": np.maximum, "minimum": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.ndarray, compare: np.ndarray | None,
@@ -50,7 +50,7 @@ def _one_by_one(memory, index, kind, values, compare, old) -> bool:
 
 
 def combine(kind: str, old: np.ndarray, x: np.ndarray, compare: np.ndarray | None = None) -> np.ndarray:
-    """The new value of each element."""
+    """The new value of each element. min and max of floats prefer a number to NaN, minimum and maximum keep NaN."""
     if kind in ("min", "max") and old.dtype.kind not in "iu":
         ignoring_nan = np.fmin if kind == "min" else np.fmax
         return ignoring_nan(old, x).astype(old.dtype)

@@ -12,6 +12,7 @@ from ..layout import axis
 from ..types import Tile
 from .clocks import Clocks
 from .fiber import Fiber, Frame
+from .global_races import GlobalClocks
 from .memory import SharedMemory, TensorMemory
 from .program import Program
 from .report import Finding, Report
@@ -77,6 +78,12 @@ class Chunk:
         self.ctas = x + self.grid[0] * (y + self.grid[1] * z)
 
     # -- things that rules ask for -----------------------------------------------------------------------------------------
+
+    def clocks_of_grid(self) -> GlobalClocks:
+        """The clocks of CTAs that meet at atomics."""
+        if self.global_clocks is None:
+            self.global_clocks = GlobalClocks(int(np.prod(self.grid)))
+        return self.global_clocks
 
     def constant(self, c: Const) -> np.ndarray:
         key = (c, type(c.value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .atomics import apply_atomic
-from .global_races import Box, GlobalClocks, Index, overlapping
+from .global_races import Box, Index, overlapping
 from .memory import GlobalMemory, boxes
 from .values import SimBuffer, SimRegion
 
@@ -260,9 +260,9 @@ class GlobalAccess:
                order: str | None = "acq_rel", need_old: bool = True) -> np.ndarray | None:
         """Read, change and write back elements one after the other, CTA by CTA and element by element.
 
-        `kind` is 'add', 'sub', 'min', 'max', 'and', 'or', 'xor', 'exch', 'cas' (with `compare`), 'inc' or 'dec'.
-        Returns the old values. On single elements of global memory `order` ('acquire', 'release', 'acq_rel' or None)
-        orders the CTAs that meet there.
+        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two keep NaN), 'and', 'or', 'xor', 'exch', 'cas' (with `compare`), 'inc' or 'dec'.
+        Returns the old values. On global memory `order` ('acquire', 'release', 'acq_rel' or None for relaxed) orders the
+        CTAs that meet at an element.
         """
         dtype = buffer.type.dtype.np
         values = np.asarray(values, dtype)
@@ -286,8 +286,8 @@ class GlobalAccess:
             elif need_old:
                 old[keep] = before
             if self.checks:
-                if order is not None and len(shape) == 2 and shape[1] == 1:
-                    self._order_ctas(memory, chosen[0].reshape(-1), chosen[3].reshape(-1) - 1, order)
+                if order is not None or len(shape) == 2 and shape[1] == 1:
+                    self._meet(memory, chosen[0].reshape(-1), chosen[3].reshape(-1) - 1, order)
                 cells = self._cells(memory, chosen[0].reshape(-1))
                 self._judge(memory, "write", memory.shadow.atomic(cells, chosen[3].reshape(-1), self.sim.global_clocks))
             self._count("atomics", chosen[0].size * memory.itemsize)
@@ -308,18 +308,18 @@ class GlobalAccess:
     def _ordered_access(self, buffer: SimBuffer, coords: tuple, order: str) -> None:
         if self.checks:
             index = np.broadcast_to(self._indices(buffer, coords, None, True)[0], (self.batch, 1))
-            self._order_ctas(buffer.memory, index.reshape(-1), self.ctas, order)
+            self._meet(buffer.memory, index.reshape(-1), self.ctas, order, order == "acquire", order == "release")
 
-    def _order_ctas(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str) -> None:
-        clocks = self.sim.global_clocks
-        if clocks is None:
-            clocks = self.sim.global_clocks = GlobalClocks(int(np.prod(self.grid)))
+    def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, reads=True, writes=True) -> None:
+        """CTAs synchronise at elements."""
         for at, cta in zip(index, ctas):
-            place = memory.number, int(at)
-            if order != "release":
-                clocks.acquire(int(cta), place)
-            if order != "acquire":
-                clocks.release(int(cta), place)
+            self.sim.clocks_of_grid().meet(int(cta), (memory.number, int(at)), order, reads, writes)
+
+    def threadfence(self, scope: str = "gpu") -> None:
+        """Order the threads' accesses for other CTAs: relaxed atomics carry that order on."""
+        if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
+            for cta in self.ctas:
+                self.sim.clocks_of_grid().fence(int(cta))
 
 
 def _filled(other, shape, dtype) -> np.ndarray:

@@ -10,31 +10,44 @@ MANY = -1    # several CTAs (readers), or atomics of any (writers)
 class GlobalClocks:
     """What each CTA of a chunk knows of the others through atomics: the epoch up to which their accesses precede its own.
 
-    An access is tagged with its CTA's epoch, which every release ends. Made on the first synchronising access.
+    An access is tagged with its CTA's epoch, which every release and fence ends. Made on the first synchronising access.
+    A relaxed access releases what a fence before it covered, and acquires at the next fence (PTX ISA, "Release and
+    Acquire Patterns").
     """
 
     def __init__(self, ctas: int):
-        self.now = np.ones(ctas, np.int32)
-        self.rows: dict[int, np.ndarray] = {}       # CTA -> what it knows of every CTA
-        self.released: dict[tuple, np.ndarray] = {}  # (memory, element) -> what an acquire there learns
         self.ctas = ctas
+        self.now = np.ones(ctas, np.int32)
+        self.rows: dict[int, np.ndarray] = {}        # CTA -> what it knows of every CTA
+        self.fenced: dict[int, np.ndarray] = {}      # CTA -> what it knew and had done at its last fence
+        self.pending: dict[int, np.ndarray] = {}     # CTA -> what it has met and knows after the next fence
+        self.released: dict[tuple, np.ndarray] = {}  # (memory, element) -> what an acquire there learns
 
-    def row(self, cta: int) -> np.ndarray:
-        if cta not in self.rows:
-            self.rows[cta] = np.zeros(self.ctas, np.int32)
-        return self.rows[cta]
+    def _raise(self, table: dict, key, clock: np.ndarray) -> None:
+        table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
 
-    def acquire(self, cta: int, place: tuple) -> None:
-        if place in self.released:
-            row = self.row(cta)
-            np.maximum(row, self.released[place], out=row)
-
-    def release(self, cta: int, place: tuple) -> None:
-        row = self.row(cta).copy()
-        row[cta] = self.now[cta]
+    def _own(self, cta: int) -> np.ndarray:
+        """What the CTA knows and has done; what it does next is later."""
+        clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
+        clock[cta] = self.now[cta]
         self.now[cta] += 1
-        old = self.released.get(place)
-        self.released[place] = row if old is None else np.maximum(old, row)
+        return clock
+
+    def meet(self, cta: int, place: tuple, order: str | None, reads: bool, writes: bool) -> None:
+        """A CTA reads, writes or does both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed)."""
+        if reads and place in self.released:
+            self._raise(self.rows if order in ("acquire", "acq_rel") else self.pending, cta, self.released[place])
+        if writes:
+            if order in ("release", "acq_rel"):
+                self._raise(self.released, place, self._own(cta))
+            elif cta in self.fenced:
+                self._raise(self.released, place, self.fenced[cta])
+
+    def fence(self, cta: int) -> None:
+        """``fence.acq_rel`` at GPU scope."""
+        if cta in self.pending:
+            self._raise(self.rows, cta, self.pending.pop(cta))
+        self.fenced[cta] = self._own(cta)
 
 
 class GlobalShadow:

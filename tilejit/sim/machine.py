@@ -294,6 +294,8 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         A scalar whose place, value and mask are the same for all threads is written by the first of them.
         """
         self.sim.version += 1
+        if np.ndim(values) == 1:
+            values = np.reshape(values, (-1, 1))
         if coords is None:
             coords = _region_coords(region)
         if buffer.memory.scope == "global":

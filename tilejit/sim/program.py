@@ -70,6 +70,7 @@ class Program:
         self._reads: dict[int, tuple[Value, ...]] = {}
         self.nodes = tuple(walk(graph.body))
         self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
+        self.atomics = any(isinstance(n, Call) and "atomic" in n.op.name for n in self.nodes)
         self.written = _maybe_written(self.nodes)
         values = [v for n in self.nodes for v in results(n)]
         self.barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))

@@ -100,9 +100,6 @@ class Synchronisation:
     def fence_mbarrier_init(self) -> None:
         """Make initialised mbarriers visible to other CTAs and the async proxy (here they are from the start)."""
 
-    def threadfence(self, scope: str = "gpu") -> None:
-        """Order the threads' accesses for other CTAs (atomics and barriers carry that order on)."""
-
     # -- mbarriers ------------------------------------------------------------------------------------------------------------------
 
     def mbarrier(self, value: Any, n: int = 1, counts: Any = 1) -> SimBarrier:
