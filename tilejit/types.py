@@ -103,7 +103,7 @@ def promote(a: DType, b: DType) -> DType:
     if a.is_float:
         if a.bits != b.bits:
             return a if a.bits > b.bits else b
-        return float32 if a.bits == 16 else float16  # float16 with bfloat16; e4m3 with e5m2
+        return float32  # float16 with bfloat16; e4m3 with e5m2
     if a.kind == b.kind:
         return a if a.bits > b.bits else b
     signed, unsigned = (a, b) if a.kind == "int" else (b, a)

@@ -282,10 +282,11 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
             inside = np.clip(np.trunc(wide), float(info.min), float(info.max))
             top = inside >= float(info.max)
             return np.where(top, info.max, np.where(top, 0, inside).astype(target.np)).astype(target.np)
-        if source.is_float and target.is_float and target.bits == 8:
+        if target.is_float and target.bits == 8:
             import ml_dtypes
             largest = float(ml_dtypes.finfo(target.np).max)
-            return np.clip(x.astype(np.float32), -largest, largest).astype(target.np)
+            narrow = _rounded_to_odd(x) if source.bits == 64 and source.is_float else x.astype(np.float32)
+            return np.clip(narrow, -largest, largest).astype(target.np)
         if source.bits == 64 and target.bits <= 16 and target.is_float:
             return _round_once(x, target)
         return x.astype(target.np)
@@ -295,13 +296,18 @@ def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
     """64 bits to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
     if target.name == "float16" and x.dtype == np.float64:
         return x.astype(np.float16)
+    return _rounded_to_odd(x).astype(target.np)
+
+
+def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
+    """64-bit numbers as float32, inexact ones with an odd last bit."""
     wide = x.astype(np.float64)
     near = wide.astype(np.float32)
     bits = near.view(np.uint32)
     inexact = near.astype(np.float64) != wide
     toward_zero = np.where(np.abs(near.astype(np.float64)) > np.abs(wide), bits - 1, bits)
     odd = np.where(inexact & np.isfinite(near), toward_zero | 1, bits).astype(np.uint32)
-    return odd.view(np.float32).astype(target.np)
+    return odd.view(np.float32)
 
 
 @cast.simulate

@@ -8,7 +8,7 @@ from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.graph import Call, Const, Operand, Value
 from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Tile, Type, Uniformity, bool_, float32, int32,
-                     promote)
+                     int64, promote, uint64)
 from . import creation, elementwise as ew, shape as shapes
 
 
@@ -165,10 +165,8 @@ def binary(g: Builder, symbol: str, a, b) -> Value:
     if symbol in ("&", "|", "^", "<<", ">>") and dtype.is_float:
         raise g.error(f"{symbol} needs integers or bools, not {describe(a)} and {describe(b)}")
     if dtype.is_float and symbol in ("//", "%"):
-        x, y = matched(g, a, b, dtype=dtype)
-        from .math import FUNCTIONS
-        quotient = g.call(FUNCTIONS["floor"][0], g.call(ew.div, x, y))
-        return quotient if symbol == "//" else g.call(ew.sub, x, g.call(ew.mul, quotient, y))
+        from .math import floor_divide, remainder
+        return g.call(floor_divide if symbol == "//" else remainder, *matched(g, a, b, dtype=dtype))
     return g.call(_BINARY[symbol], *matched(g, a, b, dtype=dtype))
 
 
@@ -201,15 +199,33 @@ def unary(g: Builder, symbol: str, x) -> Value:
 
 
 def compare(g: Builder, symbol: str, a, b) -> Value:
-    """``a symbol b``, a bool of the broadcast shape. A Python number out of the other's range compares as numbers do."""
+    """``a symbol b``, a bool of the broadcast shape. Integers compare as numbers do, whatever their dtypes."""
     dtype = common_dtype(g, a, b)
     for x, other in ((a, b), (b, a)):
+        t = number(g, x)
+        if isinstance(t, Scalar) and t.weak and isinstance(x, Value) and t.dtype.is_int and dtype.is_int:
+            dtype = promote(dtype, t.dtype)
         if isinstance(x, int) and not isinstance(x, bool) and isinstance(other, Value) and dtype.is_int:
             try:
                 fitted(g, x, dtype)
             except CompilationError:
                 dtype = promote(dtype, weak_dtype(x))
+    signed = [number(g, x).dtype.kind == "int" for x in (a, b)]
+    if dtype == int64 and signed[0] != signed[1] and uint64 in (number(g, a).dtype, number(g, b).dtype):
+        return _compare_signs(g, symbol, a, b, signed[0])
     return g.call(_COMPARE[symbol], *matched(g, a, b, dtype=arithmetic_dtype(dtype, "&")))
+
+
+def _compare_signs(g: Builder, symbol: str, a, b, left: bool) -> Value:
+    """A signed integer (the `left` one or the right one) with a uint64: negative numbers are below it, the others
+    compare as uint64."""
+    shape = broadcast_shape(g, number(g, a), number(g, b))
+    x, y = (spread(g, converted(g, v, int64 if s else uint64), shape) for v, s in ((a, left), (b, not left)))
+    negative = g.call(ew.lt, x if left else y, spread(g, Const(0, int64), shape))
+    same = g.call(_COMPARE[symbol], *(g.call(ew.cast, v, dtype=uint64) if s else v for v, s in ((x, left), (y, not left))))
+    if symbol in ("!=", "<", "<=") if left else symbol in ("!=", ">", ">="):
+        return g.call(ew.bit_or, same, negative)
+    return g.call(ew.bit_and, same, g.call(ew.bit_not, negative))
 
 
 def as_condition(g: Builder, x) -> Operand:

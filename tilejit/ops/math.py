@@ -25,6 +25,16 @@ def _through_float32(exact):
 
 
 def _sim(function):
+    """Computed in float64 and rounded to float32, as near as the hardware's forms come; 16-bit floats once more."""
+    def run(*arrays):
+        if arrays[0].dtype.itemsize < 8:
+            return np.asarray(function(*(a.astype(np.float64) for a in arrays))).astype(np.float32)
+        return function(*arrays)
+    return run
+
+
+def _sim_exact(function):
+    """Steps that are exact, or rounded as in float32."""
     def run(*arrays):
         if arrays[0].dtype.itemsize < 4:
             return function(*(a.astype(np.float32) for a in arrays))
@@ -171,7 +181,8 @@ _TABLE = (
 )
 
 for _name, _numpy, _emit, _ulp, _fast, _fast_ulp in _TABLE:
-    _op = elementwise(_name, f"{_name} of each element; float32: {_ulp}.", _sim(_numpy), _through_float32(_emit), ("float",), arity=1)
+    _simulated = _sim_exact(_numpy) if _ulp.startswith("exact") else _sim(_numpy)
+    _op = elementwise(_name, f"{_name} of each element; float32: {_ulp}.", _simulated, _through_float32(_emit), ("float",), arity=1)
     _fast_op = _fast and elementwise(f"{_name}_fast", f"{_name}, approximate: {_fast_ulp}.", _sim(_numpy), _fast, ("float",), arity=1)
     FUNCTIONS[_name] = (_op, _fast_op)
 
@@ -201,19 +212,65 @@ def _emit_fma(e, dtype, x, y, z):
 
 
 def _sim_fma(x, y, z):
-    """One rounding: exact products of 24-bit mantissas fit in float64; the sum's double rounding is repaired there by
-    rounding to odd, and float64 itself uses the extended type."""
-    if x.dtype.itemsize >= 8:
-        return (x.astype(np.longdouble) * y + z).astype(x.dtype)
-    a, c = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
-    total = a + c
-    b = total - a
-    error = (a - (total - b)) + (c - b)
+    """One rounding: exact products of 24-bit mantissas fit in float64, whose sum is rounded to odd so that only the last
+    rounding counts; for float64 itself see S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums"."""
+    if x.dtype.itemsize < 8:
+        return _sum_to_odd(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)).astype(x.dtype)
+    high, low = _exact_product(x, y)
+    top, rest = _exact_sum(z, low)
+    total, below = _exact_sum(high, top)
+    result = total + _sum_to_odd(rest, below)
+    return np.where(np.isfinite(result), result, x * y + z)
+
+
+def _exact_sum(a, b):
+    """The sum of two float64 numbers and its rounding error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _exact_product(a, b):
+    """The product of two float64 numbers and its rounding error (T. J. Dekker)."""
+    (ah, al), (bh, bl) = ((h, v - h) for v in (a, b) for h in [v * 134217729.0 - (v * 134217729.0 - v)])
+    product = a * b
+    return product, ((ah * bh - product) + ah * bl + al * bh) + al * bl
+
+
+def _sum_to_odd(a, c):
+    """The sum of two float64 numbers; an inexact one has an odd last bit."""
+    total, error = _exact_sum(a, c)
     bits = total.view(np.int64)
     adjust = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
-    toward = np.where((error > 0) == (total > 0), 1, -1)
-    return np.where(adjust, bits + np.where(toward > 0, 1, -1), bits).view(np.float64).astype(x.dtype)
+    return np.where(adjust, bits + np.where((error > 0) == (total > 0), 1, -1), bits).view(np.float64)
 
+
+def _emit_floored(which: str):
+    """Floor division or its remainder by way of fmod, which is exact: NumPy's steps (npy_divmod)."""
+    def emit(e, dtype, x, y):
+        t, zero, one = dtype.llvm, e.const(0.0, dtype), e.const(1.0, dtype)
+        test = lambda word, a, b: e.ins(f"fcmp {word} {t} {a.text}, {b.text}", bool_)
+        sign_of = lambda a, b: e.ins(f"call {t} @llvm.copysign.{e.suffix(dtype)}({a.typed}, {b.typed})", dtype)
+        rest = e.libdevice("__nv_fmod" + ("f" if dtype.bits == 32 else ""), dtype, x, y)
+        differ = e.ins(f"xor i1 {test('olt', rest, zero).text}, {test('olt', y, zero).text}", bool_)
+        crossed = e.all_of([test("une", rest, zero), differ])
+        if which == "remainder":
+            moved = e.select(crossed, e.ins(f"fadd {t} {rest.text}, {y.text}", dtype), rest)
+            return e.select(test("oeq", moved, zero), sign_of(zero, y), moved)
+        quotient = e.ins(f"fdiv {t} {e.ins(f'fsub {t} {x.text}, {rest.text}', dtype).text}, {y.text}", dtype)
+        quotient = e.select(crossed, e.ins(f"fsub {t} {quotient.text}, {one.text}", dtype), quotient)
+        whole = e.ins(f"call {t} @llvm.rint.{e.suffix(dtype)}({t} {quotient.text})", dtype)  # rounding left it near a whole number
+        plain = e.ins(f"fdiv {t} {x.text}, {y.text}", dtype)
+        whole = e.select(test("oeq", quotient, zero), sign_of(zero, plain), whole)
+        return e.select(test("oeq", y, zero), plain, whole)
+    return emit
+
+
+floor_divide = elementwise("floor_divide", "``x // y`` of floats, rounded down as in NumPy.", _sim_exact(np.floor_divide),
+                           _through_float32(_emit_floored("floor_divide")), ("float",))
+remainder = elementwise("remainder", "``x % y`` of floats, exact, with the sign of `y` as in NumPy.", _sim_exact(np.remainder),
+                        _through_float32(_emit_floored("remainder")), ("float",))
+power = elementwise("power", "``x ** y`` of floats; float32: 4 ulp.", _sim(np.power), _through_float32(_libdevice("pow")), ("float",))
 
 fma = elementwise("fma", "``x * y + z`` with one rounding.", _sim_fma, _emit_fma, ("float",), arity=3)
 

@@ -1,0 +1,94 @@
+"""Kernels with their inputs and what NumPy makes of them: run on the simulator, compiled for each target, run on the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tilejit as tile
+from language_reference import difference
+
+TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+
+@dataclass
+class Case:
+    """One kernel: its source, its arguments, and for each output (by parameter name) what it must hold afterwards and how
+    exactly ("bits", "value", or a number of ulp). Outputs are not among the arguments; they start as `start` gives."""
+
+    name: str
+    source: str
+    args: dict[str, Any]
+    expected: dict[str, np.ndarray]
+    how: dict[str, Any] = field(default_factory=dict)
+    grid: tuple = (1,)
+    options: dict[str, Any] = field(default_factory=dict)
+    start: dict[str, np.ndarray] = field(default_factory=dict)
+    namespace: dict[str, Any] = field(default_factory=dict)
+    refused: str = ""     # the error that compiling for sm_80 gives
+    warm: Any = None
+
+    def kernel(self):
+        if self.warm is None:
+            from tilejit.frontend import Source
+            from tilejit.jit import Kernel
+            self.warm = Kernel(Source.from_text(self.source, {"tile": tile, **self.namespace}), {})
+        return self.warm
+
+    def arguments(self) -> dict[str, Any]:
+        """Fresh arguments by name."""
+        outputs = {n: self.start[n].copy() if n in self.start else np.zeros_like(w, dtype=self.output_dtype(n)) for n, w in self.expected.items()}
+        return {**self.args, **outputs}
+
+    def output_dtype(self, name: str) -> np.dtype:
+        return self.start[name].dtype if name in self.start else self.expected[name].dtype
+
+    def problems(self, arguments: dict[str, Any]) -> list[str]:
+        """What differs from what was expected."""
+        found = []
+        for name, want in self.expected.items():
+            text = difference(arguments[name], want, self.how.get(name, "bits"))
+            if text:
+                found.append(f"{self.name}: {name} ({self.line_of(name)}): {text}")
+        return found
+
+    def line_of(self, output: str) -> str:
+        return next((line.strip() for line in self.source.splitlines() if f"store({output}[" in line), "")
+
+    def simulate(self) -> list[str]:
+        """Run on the simulator: what differs, and what it found."""
+        arguments = self.arguments()
+        report = self.kernel().simulate(self.grid, **arguments, **self.options)
+        return [f"{self.name}: {f}" for f in report.findings] + self.problems(arguments)
+
+    def compile(self, target: str):
+        return self.kernel().compile(**self.arguments(), **self.options, target=target)
+
+    def launch(self) -> list[str]:
+        """Run on the GPU; host arrays are copied there and back."""
+        arguments = self.arguments()
+        self.kernel()[self.grid](**arguments, **self.options, backend="cuda")
+        return self.problems(arguments)
+
+
+def simulated(cases) -> None:
+    """Fail with everything that differs in any of the cases."""
+    found = [problem for case in cases for problem in case.simulate()]
+    assert not found, f"{len(found)} problems\n" + "\n".join(found[:40])
+
+
+def launched(cases) -> str:
+    """Run cases on the GPU, all of them whatever fails; returns a summary, or fails with what differs."""
+    import time
+    begin, found, count = time.perf_counter(), [], 0
+    for case in cases:
+        count += 1
+        try:
+            found += case.launch()
+        except tile.TileError as error:
+            found.append(f"{case.name}: {type(error).__name__}: {str(error)[:600]}")
+    summary = f"{count} kernels on the GPU in {time.perf_counter() - begin:.1f} s, {len(found)} problems"
+    print(summary)
+    assert not found, summary + "\n" + "\n".join(found[:60])
+    return summary
