@@ -1,9 +1,12 @@
 """Ops for tests alone: the engines of the machine, called with exactly the fields that a test wants."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+from tilejit.ir.builder import type_of
 from tilejit.ir.op import op
+from tilejit.types import Tile
 
 
 def fields(buffer, box, swizzle=0, dtype=None, dims=None, strides=None, element_strides=None, oob_fill=0):
@@ -74,7 +77,6 @@ def test_bulk(dst, src, mbar, nbytes, rank=None):
 
 @test_bulk.simulate
 def _(m, call, dst, src, mbar):
-    from dataclasses import replace
     if call.attrs["rank"] is not None:
         dst = replace(dst, peer=np.full((1, 1), call.attrs["rank"]))
     m.bulk_copy(dst, 0, src, 0, call.attrs["nbytes"], mbar)
@@ -126,3 +128,17 @@ def _(m, call):
 
 for nothing in (test_tma_load, test_tma_store, test_bulk, test_named, test_arrive_on_copies, test_mma, test_mma_wait):
     nothing.infer(lambda g, *args, **attrs: None)
+@op("reads", attrs=("rank",))
+def test_peer_load(buffer, rank):
+    """The whole of a buffer in the shared memory of CTA `rank`."""
+
+
+@test_peer_load.infer
+def _(g, buffer, rank):
+    return Tile(type_of(buffer).dtype, type_of(buffer).shape)
+
+
+@test_peer_load.simulate
+def _(m, call, buffer):
+    coords = np.indices(buffer.shape)[:, None]
+    return m.read(replace(buffer, peer=np.full((1, 1), call.attrs["rank"])), tuple(coords), owner=m.owners(call.result.type))

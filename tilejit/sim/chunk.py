@@ -366,8 +366,9 @@ class Chunk:
             threads = f"thread {f.low} " if f.threads == 1 else f"threads {f.low} to {f.high - 1} "
             ctas = ", ".join(str(c) for c in self.ctas[f.rows[:3]]) + (", ..." if f.batch > 3 else "")
             words = f.wait.describe() if f.wait is not None else "waits"
-            lines.append(f"line {loc.line if loc else '?'}: {threads}of CTA {ctas}: {words}")
-            if first is None or (loc is not None and loc.line < first[0].line):
+            place = "at its end" if f.left else f"line {loc.line if loc else '?'}"
+            lines.append(f"{place}: {threads}of CTA {ctas}: {words}")
+            if first is None or first[1].left or (loc is not None and loc.line < first[0].line and not f.left):
                 first = loc, f
         loc, fiber = first
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]

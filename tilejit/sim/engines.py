@@ -21,16 +21,16 @@ NEVER = float("inf")
 @dataclass
 class Span:
     """Bytes that an operation touches: pieces of `nbytes` bytes at ``start + pattern[i]`` of a shared or tensor memory.
-    `start` is (B or 1, 1), `peer` the cluster rank (B or 1, 1) of the CTA whose memory it is, None for the own."""
+    The pattern may be a function of the start, where a swizzle moves the pieces. `start` is (B or 1, 1), `peer` the cluster rank (B or 1, 1) of the CTA whose memory it is, None for the own."""
 
     space: str
     start: np.ndarray
-    pattern: np.ndarray
+    pattern: np.ndarray | Callable[[int], np.ndarray]
     nbytes: int
     peer: np.ndarray | None = None
 
     @staticmethod
-    def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | None = None) -> "Span":
+    def of(buffer: SimBuffer, offset: Any, nbytes: int, pattern: np.ndarray | Callable | None = None) -> "Span":
         """`nbytes` bytes at byte `offset` of a buffer, or pieces of `nbytes` at the offsets of `pattern` from there."""
         start = (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
         return Span(buffer.memory.scope, start, np.zeros(1, np.int64) if pattern is None else pattern, nbytes, buffer.peer)
@@ -86,11 +86,12 @@ class Engines:
 
     def _span_cells(self, span: Span, start: int) -> np.ndarray:
         granule = self.sim.granule(span.space)
-        if len(span.pattern) == 1:
-            first = start + int(span.pattern[0])
+        pattern = span.pattern(start) if callable(span.pattern) else span.pattern
+        if len(pattern) == 1:
+            first = start + int(pattern[0])
             return np.arange(first // granule, -(-(first + span.nbytes) // granule))
         count = -(-span.nbytes // granule)
-        return ((start + span.pattern)[:, None] // granule + np.arange(count)).reshape(-1)
+        return ((start + pattern)[:, None] // granule + np.arange(count)).reshape(-1)
 
     def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None, atom: int | None = None) -> AsyncOp:
         atom = int(self.atoms[0]) if atom is None else atom

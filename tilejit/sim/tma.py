@@ -42,7 +42,7 @@ class TensorCopies:
         writes, barriers = [], []
         for rank in ranks:
             peer = dst.peer if rank is None else np.full((1, 1), rank)
-            span = Span.of(dst, offset, box.inner, box.rows_pattern())
+            span = Span.of(dst, offset, *box.pieces())
             writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
             # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in.
             barriers.append((barrier if peer is None else barrier.of_peer(peer), box.nbytes))
@@ -96,7 +96,7 @@ class TensorCopies:
         def land(rows, params):
             store_box(params["map"], params["coords"], params["data"], len(rows), kind)
 
-        span = Span.of(src, offset, box.inner, box.rows_pattern())
+        span = Span.of(src, offset, *box.pieces())
         what = "the tensor store" if kind is None else "the tensor reduction"
         self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk")
 
@@ -219,11 +219,12 @@ class _Box:
         self.pitch = max(self.inner, 16 << map_.swizzle) if map_.swizzle else self.inner
         self.nbytes = self.inner * self.rows
 
-    def rows_pattern(self) -> np.ndarray:
-        """Byte offsets of the rows; one run where they follow each other."""
+    def pieces(self) -> tuple:
+        """The box's bytes as a span takes them: (bytes of a piece, offsets). Whole rows of a swizzle stay rows; in
+        narrower ones the 16-byte units trade places with the gaps."""
         if self.pitch == self.inner:
-            return np.arange(0, self.nbytes, self.inner) if self.rows > 1 else np.zeros(1, np.int64)
-        return np.arange(self.rows) * self.pitch
+            return self.inner, np.arange(self.rows) * self.inner
+        return 16, lambda start: self.units(start) * 16 - start
 
     def units(self, start: int) -> np.ndarray:
         """Numbers of the 16-byte units of shared memory that hold the box, in its order."""

@@ -1,0 +1,171 @@
+"""CTAs of a cluster: each other's shared memory and barriers, the cluster's barrier."""
+
+import numpy as np
+import tilejit as tile
+from engine_ops import test_bulk as bulk
+from engine_ops import test_peer_load as peer_load
+from engine_ops import test_tma_load as tma_load
+from faulty import check
+
+A = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
+B = np.zeros_like(A)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def read_a_peer(A, B):
+    p = tile.program_id(0)
+    s = tile.alloc((128,), A.dtype)
+    tile.store(s, tile.load(A[p, 0:128]))
+    tile.cluster_sync()
+    if tile.cta_rank() == 0:
+        tile.store(B[p, 0:128], peer_load(s, rank=1))
+    else:
+        tile.store(B[p, 0:128], peer_load(s, rank=0))
+
+
+@tile.jit(cluster=(2, 1, 1))
+def read_a_peer_unsynced(A, B):
+    p = tile.program_id(0)
+    s = tile.alloc((128,), A.dtype)
+    tile.store(s, tile.load(A[p, 0:128]))
+    tile.sync()
+    if tile.cta_rank() == 0:
+        tile.store(B[p, 0:128], peer_load(s, rank=1))  # finds: race
+
+
+def test_a_peer_s_shared_memory_after_the_cluster_s_barrier():
+    """The CTA's own barrier orders nothing in the other CTA."""
+    check(read_a_peer, (4,), A, B, result=1, expected=np.where(np.arange(16)[:, None] < 4, A[np.arange(16) ^ 1], 0))
+    check(read_a_peer_unsynced, (2,), A, B)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def push(A, B):
+    p = tile.program_id(0)
+    s = tile.alloc((128,), A.dtype)
+    inbox = tile.alloc((128,), A.dtype)
+    bar = tile.mbarrier()
+    if tile.cta_rank() == 0:
+        tile.store(s, tile.load(A[p, 0:128]))
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            bulk(inbox, s, bar, nbytes=512, rank=1)
+    else:
+        with tile.elect():
+            bar.arrive_expect_tx(512)
+        bar.wait(phase=0)
+        tile.store(B[p, 0:128], tile.load(inbox))
+
+
+@tile.jit(cluster=(2, 1, 1))
+def push_twice(A, B):
+    p = tile.program_id(0)
+    s = tile.alloc((128,), A.dtype)
+    inbox = tile.alloc((128,), A.dtype)
+    bar = tile.mbarrier()
+    free = tile.mbarrier()
+    if tile.cta_rank() == 0:
+        tile.store(s, tile.load(A[p, 0:128]))
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            for k in range(3):
+                free.wait(phase=k + 1)
+                bulk(inbox, s, bar, nbytes=512, rank=1)
+    else:
+        for k in range(3):
+            with tile.elect():
+                bar.arrive_expect_tx(512)
+            bar.wait(phase=k)
+            tile.store(B[p + k, 0:128], tile.load(inbox))
+            tile.sync()
+            with tile.elect():
+                free.peer(0).arrive()
+
+
+@tile.jit(cluster=(2, 1, 1))
+def push_to_the_wrong_barrier(A, B):
+    s = tile.alloc((128,), A.dtype)
+    inbox = tile.alloc((128,), A.dtype)
+    bar = tile.mbarrier()
+    if tile.cta_rank() == 0:
+        tile.store(s, tile.load(A[0, 0:128]))
+        tile.sync()
+        with tile.elect():
+            bar.arrive()
+    else:
+        bar.wait(phase=0)  # finds: deadlock
+        tile.store(B[1, 0:128], tile.load(inbox))
+
+
+def test_a_bulk_copy_to_a_peer_signals_the_peer_s_barrier():
+    """The destination arms its own barrier; slots go back by a remote arrival."""
+    want = np.zeros_like(A)
+    want[1] = A[0]
+    check(push, (2,), A, B, result=1, expected=want)
+    want[1:4] = A[0]
+    check(push_twice, (2,), A, B, result=1, expected=want)
+    check(push_to_the_wrong_barrier, (2,), A, B)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def multicast_ring(A, B):
+    p = tile.cta_rank()
+    s = tile.alloc((4, 128), A.dtype)
+    full = tile.mbarrier()
+    empty = tile.mbarrier(count=2)
+    for k in range(3):
+        with tile.warp(0):
+            with tile.elect():
+                full.arrive_expect_tx(4 * 128 * 4)
+                if p == 0:
+                    empty.wait(phase=k + 1)
+                    tma_load(s, A, full, 0, k * 4, box=(128, 4), multicast=3)
+        full.wait(phase=k)
+        tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.sync()
+        with tile.warp(0):
+            with tile.elect():
+                empty.peer(0).arrive()
+
+
+@tile.jit(cluster=(2, 1, 1))
+def multicast_ring_for_itself(A, B):
+    p = tile.cta_rank()
+    s = tile.alloc((4, 128), A.dtype)
+    full = tile.mbarrier()
+    empty = tile.mbarrier()
+    for k in range(3):
+        with tile.warp(0):
+            with tile.elect():
+                full.arrive_expect_tx(4 * 128 * 4)
+                if p == 0:
+                    empty.wait(phase=k + 1)
+                    tma_load(s, A, full, 0, k * 4, box=(128, 4), multicast=3)  # may find: race, missing-wait
+        full.wait(phase=k)
+        tile.store(B[p, k, 0:4, 0:128], tile.load(s))
+        tile.sync()
+        with tile.warp(0):
+            with tile.elect():
+                empty.arrive()
+
+
+def test_a_multicast_slot_is_refilled_when_every_cta_has_freed_it():
+    """The slot of the peer is part of what the issuer waits for."""
+    B = np.zeros((2, 3, 4, 128), np.float32)
+    want = np.broadcast_to(A[:12].reshape(3, 4, 128), B.shape)
+    check(multicast_ring, (2,), A, B, result=1, expected=want)
+    check(multicast_ring_for_itself, (2,), A, B)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def one_cta_stays_away(A):
+    if tile.cta_rank() == 0:
+        tile.cluster_sync()
+        tile.cluster_sync()  # finds: deadlock
+
+
+def test_the_cluster_s_barrier_needs_all_ctas():
+    """The other CTA leaves through the barrier that ends the kernel, which meets the first of these two."""
+    check(one_cta_stays_away, (4,), A)
