@@ -138,8 +138,8 @@ def _(g, condition, message):
 
 @assert_.simulate
 def _(m, call, condition):
-    axes = tuple(range(1, condition.ndim))
-    failed = ~np.all(condition | ~m.active if condition.ndim == 2 else condition, axis=axes)
+    scalar = isinstance(type_of(call.args[0]), Scalar)
+    failed = ~np.all(condition | ~m.active if scalar else condition, axis=tuple(range(1, condition.ndim)))
     if failed.any():
         m.assertion(call.attrs["message"] or "assertion failed", failed)
 
