@@ -1,0 +1,178 @@
+"""Atomics on global and shared memory: each element once, each scope once, the old values for everybody."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import given, settings, strategies as st
+
+KINDS = {"add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+def updater(kind: str):
+    op = getattr(tile, f"atomic_{kind}")
+
+    @tile.jit
+    def kernel(x, y, N: tile.constexpr):
+        op(y[0:N], tile.load(x[tile.program_id(0), 0:N]))
+    return kernel
+
+
+UPDATERS = {kind: updater(kind) for kind in KINDS}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(KINDS)), st.sampled_from(["int32", "uint32", "int64", "uint64"]), st.sampled_from([1, 3, 32, 100, 200]),
+       st.sampled_from([1, 2, 3, 4]), st.integers(0, 99))
+def test_every_cta_changes_every_element_once(kind, dtype, n, num_warps, seed):
+    """Copies of an element in other threads do not act again, padding does not act, and out of bounds is dropped."""
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(seed).integers(info.min, info.max, (5, n), dtype, endpoint=True)
+    y = np.full(max(n - 1, 1), 77, dtype)
+    want = KINDS[kind].reduce(np.concatenate([y[None], x[:, :len(y)]]), axis=0, dtype=dtype)
+    UPDATERS[kind][(5,)](x, y, N=n, num_warps=num_warps)
+    np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_floats_are_added_in_their_own_dtype(dtype):
+    """Each addition rounds; small integers stay exact."""
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x, y = np.random.default_rng(0).integers(-9, 9, (6, 50)).astype(dtype), np.zeros(50, dtype)
+    UPDATERS["add"][(6,)](x, y, N=50)
+    np.testing.assert_array_equal(y.astype(int), x.astype(int).sum(axis=0))
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_nan_wins_an_extreme_of_floats(kind):
+    """NaN in the values, or in memory already, is what remains."""
+    x = np.array([[1, -3, 0, 5], [2, np.nan, -1, 4]], np.float32)
+    y = np.array([0, 0, 0, np.nan], np.float32)
+    want = KINDS[kind].reduce(np.concatenate([y[None], x]), axis=0)
+    UPDATERS[kind][(2,)](x, y, N=4)
+    np.testing.assert_array_equal(y, want)
+
+
+@tile.jit
+def histogram(x, bins, limit, B: tile.constexpr):
+    i = tile.program_id(0)
+    places = i * B + tile.arange(B)
+    tile.atomic_add(bins[tile.load(x[i * B:(i + 1) * B])], 1, mask=places < limit)
+
+
+@tile.jit
+def histogram_in_shared(x, bins, B: tile.constexpr, N: tile.constexpr):
+    i = tile.program_id(0)
+    own = tile.alloc((N,), tile.int32)
+    tile.store(own[0:N], 0)
+    tile.sync()
+    tile.atomic_add(own[tile.load(x[i * B:(i + 1) * B])], 1)
+    tile.sync()
+    tile.atomic_add(bins[0:N], tile.load(own[0:N]))
+
+
+def test_gathered_places_count_a_histogram():
+    """Several elements of a tile may name one place; places out of bounds and masked ones do not count."""
+    x = np.random.default_rng(0).integers(-2, 70, 1024).astype(np.int32)
+    bins = np.zeros(64, np.int32)
+    histogram[(8,)](x, bins, 1000, B=128)
+    inside = x[:1000][(x[:1000] >= 0) & (x[:1000] < 64)]
+    np.testing.assert_array_equal(bins, np.bincount(inside, minlength=64))
+    bins[:] = 0
+    histogram_in_shared[(8,)](x % 64, bins, B=128, N=64)
+    np.testing.assert_array_equal(bins, np.bincount(x % 64, minlength=64))
+
+
+@tile.jit
+def tickets(counter, seen, N: tile.constexpr):
+    old = tile.atomic_add(counter[0], 1)
+    if old < N:
+        tile.store(seen[old], old + 1)
+    tile.store(seen[N + old * 4 + tile.thread_id() // 32], old)
+    with tile.warp(1):
+        mine = tile.atomic_add(counter[1], 1)
+        tile.store(seen[N + 40 + mine], mine + 1)
+    if tile.thread_id() < 5:
+        tile.atomic_add(counter[2], 1)
+    each = tile.atomic_add(counter[3 + tile.thread_id() // 64], 1)
+    tile.atomic_max(counter[5], each)
+
+
+def test_a_scalar_acts_once_for_its_scope_and_every_thread_gets_the_old_value():
+    """The CTA takes one ticket and may branch on it; a warp takes its own; threads under a condition act one by one."""
+    counter, seen = np.zeros(6, np.int32), np.zeros(60, np.int32)
+    tickets[(3,)](counter, seen, N=4)
+    assert counter.tolist() == [3, 3, 15, 192, 192, 191]
+    assert seen[:4].tolist() == [1, 2, 3, 0]
+    assert seen[4:16].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert seen[44:47].tolist() == [1, 2, 3]
+
+
+@tile.jit
+def exchanges(y, old, N: tile.constexpr):
+    v = tile.arange(N)
+    tile.store(old[0, 0:N], tile.atomic_exch(y[0:N], v * 10))
+    tile.store(old[1, 0:N], tile.atomic_cas(y[0:N], 30, -1))
+    tile.store(old[2, 0:N], tile.atomic_xor(y[0:N], 1, mask=v % 2 == 0))
+    tile.store(old[3, 0], tile.atomic_cas(y[0], 1, 5))
+
+
+@pytest.mark.parametrize("n", [4, 100])
+def test_old_values_come_back_to_every_thread(n):
+    """Also where a small tile has copies in other threads, and 0 where the mask is false."""
+    y, old = np.full(n, 7, np.int32), np.zeros((4, n), np.int32)
+    exchanges[(1,)](y, old, N=n)
+    v = np.arange(n)
+    assert (old[0] == 7).all() and (old[1] == v * 10).all()
+    after = np.where(v == 3, -1, v * 10)
+    np.testing.assert_array_equal(old[2], np.where(v % 2 == 0, after, 0))
+    assert old[3, 0] == 1 and y[0] == 5 and y[2] == 21 and y[3] == -1
+
+
+@tile.jit
+def last_block(x, part, counter, y, N: tile.constexpr):
+    i = tile.program_id(0)
+    tile.store(part[i], tile.sum(tile.load(x[i, 0:N], other=0)))
+    n = tile.atomic_add(counter[0], 1, sem="acq_rel")
+    if n == tile.num_programs(0) - 1:
+        tile.store(y[0], tile.sum(tile.load(part[0:8], other=0)))
+
+
+def test_a_release_and_an_acquire_order_what_two_ctas_do():
+    """The last CTA adds up what the others wrote; the simulator finds no race."""
+    x = np.random.default_rng(0).random((8, 100)).astype(np.float32)
+    part, counter, y = np.zeros(8, np.float32), np.zeros(1, np.int32), np.zeros(1, np.float32)
+    report = last_block.simulate((8,), x, part, counter, y, N=100)
+    assert not report.findings
+    np.testing.assert_allclose(y, x.sum(), rtol=1e-5)
+
+
+def _refused(body: str, dtype: str = "int32", target: str = "sm_90a") -> str:
+    kernel = tile.jit(source=f"def k(y):\n    {body}\n")
+    kernel.source.globals["tile"] = tile
+    with pytest.raises(tile.CompilationError) as error:
+        kernel.compile(tile.ArraySpec((8,), dtype), target=target)
+    return str(error.value)
+
+
+def test_what_the_hardware_has_not_is_an_error_that_says_what_to_do():
+    """Narrow integers, compare-and-swap of floats, unknown orders and scopes, a value where a place is needed."""
+    assert "int32 array" in _refused("tile.atomic_add(y[0:4], 1)", "int8")
+    assert "atomic_max takes" in _refused("tile.atomic_max(y[0], 1)", "float16")
+    assert "as integers" in _refused("tile.atomic_cas(y[0], 0, 1)", "float32")
+    assert "sem is one of" in _refused("tile.atomic_add(y[0], 1, sem='seq_cst')")
+    assert "scope is one of" in _refused("tile.atomic_add(y[0], 1, scope='block')")
+    assert "needs sm_90" in _refused("tile.atomic_add(y[0], 1, scope='cluster')", target="sm_80")
+    assert "takes a place in memory" in _refused("tile.atomic_add(tile.load(y[0]), 1)")
+    assert "takes a scalar mask" in _refused("tile.atomic_add(y[0], 1, mask=tile.arange(4) < 2)")
+    assert "differs between them" in _refused("if tile.thread_id() < 3:\n        tile.atomic_add(y[0:4], 1)")
+
+
+@pytest.mark.parametrize("target, dtype, text", [
+    ("sm_80", "float32", "red.relaxed.gpu.global.add.f32"), ("sm_80", "float16", "red.relaxed.gpu.global.add.noftz.f16x2"),
+    ("sm_80", "bfloat16", "cas.b16"), ("sm_90a", "float32", "red.relaxed.gpu.global.add.v4.f32"),
+    ("sm_90a", "bfloat16", "red.relaxed.gpu.global.add.noftz.v4.bf16x2"), ("sm_120a", "float16", "add.noftz.v4.f16x2")])
+def test_unused_old_values_make_reductions_of_vectors(target, dtype, text):
+    """One ``red`` of 16 bytes from sm_90 on; pairs of float16, single floats and a loop for bfloat16 before."""
+    x = tile.ArraySpec((4, 1024), dtype)
+    assert text in UPDATERS["add"].compile(x, tile.ArraySpec((1024,), dtype), N=1024, target=target).ptx

@@ -1,0 +1,168 @@
+"""Running combines as NumPy computes them, along any axis, both ways, on the simulator."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import given, settings, strategies as st
+from tilejit.dispatch import Choice
+from tilejit.ir.graph import Call, Value
+from tilejit.layout import blocked, mma_fragment, wgmma_accumulator
+from tilejit.ops.combine import Combine, Known
+from tilejit.ops.scan import plan_scan, scan_
+from tilejit.types import Tile, int32
+
+
+@lru_cache(maxsize=None)
+def kernel_of(function):
+    """A kernel that stores what `function` (a name of the language, or a helper) makes of a tile of two dimensions."""
+    if isinstance(function, str):
+        named = getattr(tile, function)
+
+        @tile.jit
+        def kernel(x, y, N: tile.constexpr, M: tile.constexpr, AXIS: tile.constexpr, REVERSE: tile.constexpr):
+            tile.store(y[0:N, 0:M], named(tile.load(x[0:N, 0:M], other=0), axis=AXIS, reverse=REVERSE))
+    else:
+        @tile.jit
+        def kernel(x, y, N: tile.constexpr, M: tile.constexpr, AXIS: tile.constexpr, REVERSE: tile.constexpr):
+            v = tile.load(x[0:N, 0:M], other=0)
+            tile.store(y[0:N, 0:M], tile.scan(v, AXIS, function, reverse=REVERSE))
+    return kernel
+
+
+def run(function, x: np.ndarray, axis: int, reverse: bool, dtype, num_warps: int) -> np.ndarray:
+    y = np.empty(x.shape, dtype)
+    kernel_of(function)[(1,)](x, y, N=x.shape[0], M=x.shape[1], AXIS=axis, REVERSE=reverse, num_warps=num_warps)
+    return y
+
+
+def flipped(x: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
+    return np.flip(x, axis) if reverse else x
+
+
+SHAPES = st.tuples(st.sampled_from([1, 2, 3, 7, 16, 33]), st.sampled_from([1, 5, 8, 31, 64, 100]))
+WARPS = st.sampled_from([1, 2, 3, 4, 8])
+
+
+@settings(max_examples=40, deadline=None)
+@given(SHAPES, st.integers(-2, 1), st.booleans(), st.sampled_from(["int8", "uint16", "int32", "uint64"]), WARPS,
+       st.sampled_from(["cumsum", "cumprod"]), st.integers(0, 99))
+def test_running_sums_and_products_of_integers_are_exact(shape, axis, reverse, dtype, num_warps, name, seed):
+    """They wrap in at least 32 bits."""
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(seed).integers(info.min, info.max, shape, dtype, endpoint=True)
+    out = dtype if info.bits >= 32 else ("u" if dtype[0] == "u" else "") + "int32"
+    want = flipped(getattr(np, name)(flipped(x, axis, reverse), axis=axis, dtype=out), axis, reverse)
+    np.testing.assert_array_equal(run(name, x, axis, reverse, out, num_warps), want)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SHAPES, st.integers(0, 1), st.booleans(), st.sampled_from(["float16", "float32", "float64"]), WARPS, st.integers(0, 99))
+def test_running_sums_of_floats_are_as_exact_as_float32(shape, axis, reverse, dtype, num_warps, seed):
+    """Each element is rounded to float16 once, from a float32 sum."""
+    x = np.random.default_rng(seed).random(shape).astype(dtype)
+    exact = flipped(np.cumsum(flipped(x, axis, reverse).astype(np.float64), axis=axis), axis, reverse)
+    got = run("cumsum", x, axis, reverse, dtype, num_warps)
+    np.testing.assert_allclose(got.astype(np.float64), exact, rtol=1e-5 + (5e-4 if dtype == "float16" else 0))
+
+
+class Affine(Combine):
+    """Composition of maps ``x -> a * x + b``: associative, and far from commutative."""
+
+    name = "affine"
+
+    def simulate(self, m, a, b):
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+@st.composite
+def layouts(draw):
+    kind = draw(st.sampled_from(["blocked", "blocked", "wgmma", "mma"]))
+    if kind == "blocked":
+        shape = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 5, 7, 8, 16, 33, 64, 100]), min_size=1, max_size=3)))
+        while np.prod(shape) > 8000:
+            shape = shape[1:]
+        threads = 32 * draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
+        layout, domain = blocked(shape, threads, draw(st.sampled_from([1, 2, 4])), draw(st.permutations(range(len(shape)))))
+    elif kind == "wgmma":
+        shape = (64, draw(st.sampled_from([8, 24, 64])))
+        layout, domain = wgmma_accumulator(*shape)
+    else:
+        shape = draw(st.sampled_from([(32, 32), (30, 20), (16, 64)]))
+        layout, domain = mma_fragment("m16n8k16", "c", shape, (2, 2))
+    return Tile(int32, shape, layout, domain)
+
+
+@settings(max_examples=120, deadline=None)
+@given(layouts(), st.data(), st.booleans(), st.integers(0, 2**32))
+def test_the_plan_keeps_the_order_in_any_layout(t, data, reverse, seed):
+    """A function that is not commutative tells when two parts change places; padding in front does not count."""
+    axis = data.draw(st.integers(0, len(t.shape) - 1))
+    rng, combine = np.random.default_rng(seed), Affine()
+    xs = tuple(rng.integers(-9, 9, (2, *t.shape)).astype(np.int32) for _ in range(2))
+    values = tuple(Value(n, t) for n in "ab")
+    attrs = {"axis": axis, "reverse": reverse, "combine": combine}
+    call = Call(scan_, values, attrs, values, None, Choice("scan", plan_scan(t, axis, reverse, combine)))
+    got = scan_.rules["simulate"](None, call, *xs)
+    ordered = [np.moveaxis(flipped(x, axis + 1, reverse), axis + 1, 0).copy() for x in xs]
+    for i in range(1, t.shape[axis]):
+        a, b = combine.simulate(None, tuple(x[i - 1] for x in ordered), tuple(x[i] for x in ordered))
+        ordered[0][i], ordered[1][i] = a, b
+    for x, want in zip(got, ordered):
+        np.testing.assert_array_equal(np.moveaxis(flipped(x, axis + 1, reverse), axis + 1, 0), want)
+
+
+@tile.jit
+def later(a, b):
+    if b != 0:
+        return b
+    return a
+
+
+@settings(max_examples=25, deadline=None)
+@given(SHAPES, st.integers(0, 1), st.booleans(), WARPS, st.integers(0, 99))
+def test_a_scan_by_a_function_of_ones_own_carries_the_last_mark_on(shape, axis, reverse, num_warps, seed):
+    """``combine(earlier, later)``: with a branch, no identity, and the end of a padded tile first when reversed."""
+    rng = np.random.default_rng(seed)
+    x = (rng.integers(1, 100, shape) * (rng.random(shape) < 0.2)).astype(np.int32)
+    marks = flipped(np.moveaxis(x, axis, 0), 0, reverse)
+    want = marks.copy()
+    for i in range(1, len(want)):
+        want[i] = np.where(marks[i] != 0, marks[i], want[i - 1])
+    want = np.moveaxis(flipped(want, 0, reverse), 0, axis)
+    np.testing.assert_array_equal(run(later, x, axis, reverse, np.int32, num_warps), want)
+
+
+@tile.jit
+def recurrence(a, b):
+    return a[0] * b[0], a[1] * b[0] + b[1]
+
+
+@tile.jit
+def filtered(decay, x, y, N: tile.constexpr):
+    d, v = tile.load(decay[0:N], other=0), tile.load(x[0:N], other=0)
+    _, state = tile.scan((d, v), 0, recurrence)
+    tile.store(y[0:N], state)
+    tile.store(y[N:2 * N], v.cumsum())
+
+
+@pytest.mark.parametrize("n", [1, 37, 500])
+def test_a_linear_recurrence_is_a_scan_of_pairs(n):
+    """``h[i] = decay[i] * h[i - 1] + x[i]``, two tiles together."""
+    rng = np.random.default_rng(n)
+    decay, x, y = rng.random(n).astype(np.float32), rng.normal(size=n).astype(np.float32), np.empty(2 * n, np.float32)
+    filtered[(1,)](decay, x, y, N=n)
+    h, want = 0.0, []
+    for d, v in zip(decay.tolist(), x.tolist()):
+        h = d * h + v
+        want.append(h)
+    np.testing.assert_allclose(y[:n], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y[n:], np.cumsum(x, dtype=np.float64), rtol=1e-4, atol=1e-4)
+
+
+def test_a_chain_inside_a_thread_needs_no_other_thread():
+    """Where a thread holds the whole axis the plan has registers alone."""
+    layout, domain = blocked((128, 16), 128, 1, (0, 1))
+    plan = plan_scan(Tile(int32, (128, 16), layout, domain), 1, False, Known("sum", int32))
+    assert [d.axis for d in plan.digits] == ["reg"]
