@@ -44,7 +44,7 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
     if isinstance(work, str):
         command = [sys.executable, "-c", inspect.cleandoc(work)]
     else:
-        place = [inspect.getsourcefile(work), work.__name__, arguments]
+        place = [inspect.getsourcefile(inspect.unwrap(work)), work.__name__, arguments]
         command = [sys.executable, "-c", _CALL, json.dumps(place)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=_environment(), start_new_session=True)
