@@ -141,7 +141,7 @@ def hammer(path, seed, rounds):
 
 
 def test_many_processes_may_write_read_damage_and_clear_at_once(tmp_path):
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     running = [context.Process(target=hammer, args=(tmp_path, seed, 250)) for seed in range(8)]
     for process in running:
         process.start()

@@ -14,7 +14,6 @@ import hashlib
 import platform
 import struct
 import sys
-import sysconfig
 
 from tilejit.errors import TileError
 from tilejit.runtime import dlpack, tensormap
@@ -71,7 +70,7 @@ def build(launcher, store=None, patient: bool = False):
 
 def _supported_python() -> bool:
     return (sys.implementation.name == "cpython" and sys.byteorder == "little" and struct.calcsize("P") == 8
-            and not sysconfig.get_config_var("Py_GIL_DISABLED") and platform.machine() in ("x86_64", "aarch64"))
+            and "t" not in sys.abiflags and platform.machine() in ("x86_64", "aarch64"))
 
 
 def _expressible(recipe: Recipe) -> bool:

@@ -7,17 +7,15 @@ may assemble at once. A small kernel takes 12 ms, of which 10 are the program's 
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from tilejit.config import config
 from tilejit.errors import Loc, ToolchainError
+from tilejit.toolchain.packages import package
 
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
@@ -112,15 +110,10 @@ def _find(setting: str, home: str, path: str) -> Assembler:
 
 def _wheel() -> Assembler | None:
     for name in _WHEELS:
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in distribution.files or ():
-            if file.name == "ptxas":
-                path = Path(distribution.locate_file(file))
-                if os.access(path, os.X_OK):
-                    return Assembler("ptxas", name, str(path), distribution.version)
+        found = package(name)
+        path = found.file("ptxas") if found else None
+        if path is not None and os.access(path, os.X_OK):
+            return Assembler("ptxas", name, str(path), found.version)
     return None
 
 
@@ -161,6 +154,8 @@ def assemble(ptx: str, target: str, *, line_info: bool = True, options: tuple[st
 
 def _run(path: str, ptx: str, target: str, line_info: bool, options: tuple[str, ...]) -> tuple[int, bytes, str]:
     """Exit code, cubin and log of one run of ptxas."""
+    import subprocess  # a process that finds its kernels in the cache runs none
+
     output = os.memfd_create("cubin")
     try:
         command = [path, f"-arch={target}", "-v", "-o", f"/proc/self/fd/{output}", *options]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 from functools import lru_cache
-from pathlib import Path
 
 from tilejit.errors import ToolchainError
+from tilejit.toolchain.packages import package
 
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump", "nvidia-cuda-nvcc")
 
@@ -24,14 +23,10 @@ def find() -> str:
 @lru_cache(maxsize=16)
 def _find(home: str, path: str) -> str:
     for wheel in _WHEELS:
-        try:
-            files = importlib.metadata.distribution(wheel).files or ()
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in files:
-            found = Path(file.locate())
-            if file.name == "nvdisasm" and os.access(found, os.X_OK):
-                return str(found)
+        found = package(wheel)
+        program = found.file("nvdisasm") if found else None
+        if program is not None and os.access(program, os.X_OK):
+            return str(program)
     search = os.pathsep.join(filter(None, (home and os.path.join(home, "bin"), path)))
     for name in ("nvdisasm", "cuobjdump"):
         found = shutil.which(name, path=search)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import tempfile
 from pathlib import Path
 
 _MAGIC = b"tilejit1"
@@ -34,7 +33,8 @@ def unseal(text: bytes) -> bytes | None:
 def write_sealed(path: Path, data: bytes) -> None:
     """Put `data` at `path` in one step: a reader sees the old file, the new one or none. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    temporary = path.parent / f".{os.urandom(8).hex()}.tmp"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(seal(data))

@@ -7,7 +7,6 @@ out once and kept in the cache folder.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import re
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from tilejit.config import config
 from tilejit.errors import ToolchainError
 from tilejit.toolchain.files import read_sealed, write_sealed
+from tilejit.toolchain.packages import package
 
 _WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 _CALL = re.compile(r"@(__nv_[A-Za-z0-9_]+)")
@@ -29,15 +29,10 @@ def called_by(ir: str) -> list[str]:
 @lru_cache(maxsize=None)
 def _locate(home: str) -> tuple[Path, str]:
     for wheel in _WHEELS:
-        try:
-            distribution = importlib.metadata.distribution(wheel)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in distribution.files or ():
-            if file.name == "libdevice.10.bc":
-                path = Path(distribution.locate_file(file))
-                if path.is_file():
-                    return path, f"{wheel} {distribution.version}"
+        found = package(wheel)
+        path = found.file("libdevice.10.bc") if found else None
+        if path is not None:
+            return path, f"{wheel} {found.version}"
     if home:
         path = Path(home) / "nvvm" / "libdevice" / "libdevice.10.bc"
         if path.is_file():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
 from functools import lru_cache
 from pathlib import Path
 
 from tilejit.errors import ToolchainError
+from tilejit.toolchain.packages import package
 
 _WHEELS = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 _PTX = 2  # nvJitLinkInputType
@@ -17,13 +17,11 @@ _PTX = 2  # nvJitLinkInputType
 def locate() -> Path | None:
     """The library of the wheel or of CUDA_HOME, or None."""
     for wheel in _WHEELS:
-        try:
-            distribution = importlib.metadata.distribution(wheel)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in distribution.files or ():
-            if file.name.startswith("libnvJitLink.so"):
-                return Path(distribution.locate_file(file))
+        found = package(wheel)
+        for name in ("libnvJitLink.so.13", "libnvJitLink.so.12"):
+            path = found.file(name) if found else None
+            if path is not None:
+                return path
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     for folder in ("lib64", "lib") if home else ():
         for path in sorted(Path(home, folder).glob("libnvJitLink.so.*")):
