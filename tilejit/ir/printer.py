@@ -83,8 +83,8 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
     inner = indent + "  "
     match node:
         case Call():
-            attrs = "".join(f", {k}={attribute(v)}" for k, v in node.attrs.items() if v is not None)
-            call = f"{node.op.name}({', '.join(map(name, node.args))}{attrs})"
+            attrs = [f"{k}={attribute(v)}" for k, v in node.attrs.items() if v is not None]
+            call = f"{node.op.name}({', '.join([*map(name, node.args), *attrs])})"
             if node.choice is not None:
                 call += f" by {node.choice.variant}"
             if node.results:
