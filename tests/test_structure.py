@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent / "tilejit"
 
 # A layer may import itself and what stands before it.
-LAYERS = ("errors", "config", "names", "layout", "types", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
-          "toolchain", "compile", "compiled", "runtime", "jit", "plan", "kernels", "autotune", "testing", "demo", "cli",
+LAYERS = ("errors", "config", "names", "layout", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
+          "toolchain", "runtime", "compile", "compiled", "manifest", "jit", "plan", "kernels", "autotune", "testing", "demo", "cli",
           "__init__", "__main__")
 
 # Rules of ops are written beside the op, and so reach for the planner's context and the package's own name late.

@@ -10,38 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from .config import config
+from .config import TARGETS, config
 from .dispatch import Choice
 from .emit.emitter import Emitted, emit
 from .errors import CompilationError, Loc
 from .frontend import build
 from .ir.builder import Facts, Warning_
 from .ir.check import check
-from .ir.graph import Call, Graph, Launch, Scope, walk
+from .ir.graph import Call, Const, Graph, Launch, Scope, operands, walk
 from .passes.layouts import assign_layouts
 from .passes.shared import place_shared
 from .passes.variants import choose_variants
+from .records import CopyRecord
 from .types import Points, Region
-
-TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
-
-
-@dataclass(frozen=True)
-class CopyRecord:
-    """What became of one copy call: the path it took, why the others declined, what it issues."""
-
-    line: int
-    op: str
-    source: str
-    src_scope: str
-    dst_scope: str
-    exec_scope: str
-    variant: str
-    declined: tuple[tuple[str, str], ...]
-    instructions: int
-    bytes: int
-    plan: object = field(repr=False)
-
 
 @dataclass(frozen=True)
 class Lowered:
@@ -54,6 +35,7 @@ class Lowered:
     copies: tuple[CopyRecord, ...]
     written: frozenset[int]  # the arguments that the kernel writes
     seconds: dict[str, float]
+    printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
 PASSES = (("layouts", assign_layouts), ("variants", choose_variants), ("shared", lambda graph, facts: place_shared(graph)))
@@ -72,7 +54,8 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         if checked:
             check(graph)
         clock(name)
-    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph), written_arguments(graph), seconds)
+    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph),
+                   written_arguments(graph), seconds, built.printed)
 
 
 def _under_pytest() -> bool:
@@ -158,7 +141,7 @@ def assemble_graph(lowered: Lowered) -> Code:
     clock("llvm")
     assembled = assemble(ptx, graph.target)
     clock("assemble")
-    _budgets(graph, assembled)
+    check_budgets(graph, assembled.registers, assembled.spill_bytes)
     return Code(text, llvm_ir, ptx, assembled, emitted.params, emitted.maps, seconds)
 
 
@@ -176,26 +159,29 @@ def _stage(name: str, suffix: str, text: str) -> str:
     return text
 
 
-def _budgets(graph: Graph, assembled) -> None:
+def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
     """Budgets are contracts: a kernel over one does not compile."""
     launch: Launch = graph.launch
-    if launch.spills is not None and assembled.spill_bytes > launch.spills:
-        raise CompilationError(f"the kernel spills {assembled.spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
+    if launch.spills is not None and spill_bytes > launch.spills:
+        raise CompilationError(f"the kernel spills {spill_bytes} bytes of registers, and spills={launch.spills} allows no more; "
                                "use smaller tiles or more warps", graph.loc)
-    if launch.max_registers is not None and assembled.registers > launch.max_registers:
-        raise CompilationError(f"the kernel uses {assembled.registers} registers a thread, and max_registers={launch.max_registers}", graph.loc)
+    if launch.max_registers is not None and registers > launch.max_registers:
+        raise CompilationError(f"the kernel uses {registers} registers a thread, and max_registers={launch.max_registers}", graph.loc)
 
 
 def graph_key(graph: Graph) -> str:
-    """A digest of everything that decides the code: the text, the plans, and the table of source lines."""
+    """A digest of everything that decides the code: the text, the constants' dtypes, the plans, the table of lines."""
     digest = hashlib.sha256(str(graph).encode())
+    digest.update(str(graph.loc).encode())
     for node in walk(graph.body):
         if isinstance(node, Call) and node.choice is not None:
             digest.update(repr(node.choice.plan).encode())
-        loc: Loc | None = node.loc
-        if loc is not None:
-            digest.update(f"{loc.file}:{loc.line}:{loc.column}".encode())
+        for operand in operands(node):
+            if isinstance(operand, Const):
+                digest.update(operand.dtype.name.encode())
+        if node.loc is not None:
+            digest.update(str(node.loc).encode())
     return digest.hexdigest()[:32]
 
 
-__all__ = ["Code", "CopyRecord", "Lowered", "TARGETS", "assemble_graph", "graph_key", "lower", "replace"]
+__all__ = ["Code", "CopyRecord", "Lowered", "TARGETS", "assemble_graph", "check_budgets", "graph_key", "lower", "replace"]

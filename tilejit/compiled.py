@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .compile import Code, CopyRecord, Lowered, assemble_graph, graph_key
 from .ops.copy_async.tma_view import evaluated
+from .records import CopyRecord
 from .types import Buffer
+
+if TYPE_CHECKING:
+    from .compile import Code, Lowered
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,14 @@ class TensorMapRecord:
 class CompiledKernel:
     """The machine code of one version of a kernel, with everything that led to it.
 
-    `registers` per thread, `spills` and `shared_bytes` in bytes; `compile_time` in seconds per stage.
+    `registers` per thread, `spills` and `shared_bytes` in bytes; `compile_time` in seconds per stage. A kernel that was
+    found in the cache reads `graph`, `llvm_ir` and `ptx` when they are asked for.
     """
 
     name: str
     target: str
     signature: str
     key: str
-    graph: str
-    llvm_ir: str
-    ptx: str
     cubin: bytes | None
     registers: int
     spills: int
@@ -61,6 +63,20 @@ class CompiledKernel:
     recipe: dict[str, Any] = field(repr=False, default_factory=dict)
     written: tuple[int, ...] = ()  # the numbers of the runtime arguments that the kernel writes
     launchers: dict[int, Any] = field(repr=False, default_factory=dict)  # by device
+    texts: Callable[[], dict[str, str]] = field(repr=False, default=dict)  # of the stages, by name
+
+    @property
+    def graph(self) -> str:
+        """The typed graph after the passes."""
+        return self.texts()["graph"]
+
+    @property
+    def llvm_ir(self) -> str:
+        return self.texts()["llvm_ir"]
+
+    @property
+    def ptx(self) -> str:
+        return self.texts()["ptx"]
 
     def launcher(self, device: int):
         """The kernel loaded on a device, ready to launch. LaunchError when the device cannot hold it."""
@@ -103,15 +119,37 @@ def _article(scope: str) -> str:
     return "the CTA" if scope == "cta" else f"a {scope}"
 
 
-def recipe_of(lowered: Lowered, code: Code) -> dict[str, Any]:
-    """What a launch needs, as plain data."""
-    launch = lowered.graph.launch
+# -- what a compiled kernel is made of: plain data, which the cache keeps ------------------------------------------------
+
+def told(lowered: Lowered, bound) -> dict[str, Any]:
+    """What passes and arguments say of a kernel, without its code; `copies` are kept apart."""
+    graph, launch = lowered.graph, lowered.graph.launch
     arguments = []
-    for p in lowered.graph.params:
+    for p in graph.params:
         arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer) else ["scalar", str(p.type.dtype)])
-    return {"name": lowered.graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
-            "shared": lowered.graph.shared_bytes, "pdl": launch.pdl, "params": code.params, "maps": code.maps,
-            "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
+    recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
+              "shared": graph.shared_bytes, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
+    return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
+            "written": sorted(lowered.written), "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed)}
+
+
+def coded(code: Code) -> dict[str, Any]:
+    """What the emitter and the assembler say of a kernel's code."""
+    a = code.assembled
+    return {"params": code.params, "maps": code.maps, "registers": a.registers, "spills": a.spill_bytes, "notes": list(a.notes),
+            "assembler": a.assembler}
+
+
+def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, copies: tuple[CopyRecord, ...],
+            texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
+    """The compiled kernel of what `told` and `coded` gave."""
+    recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
+    return CompiledKernel(
+        name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
+        registers=code["registers"], spills=code["spills"], shared_bytes=recipe["shared"], assembler=code["assembler"],
+        copies=copies, tensor_maps=map_records(bound.names, recipe["maps"], bound),
+        warnings=(*lowered["warnings"], *code["notes"]), compile_time=seconds, recipe=recipe,
+        written=tuple(lowered["written"]), texts=texts)
 
 
 def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
@@ -126,18 +164,6 @@ def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRec
             box=tuple(m["box"]), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
             l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"]))
     return tuple(records)
-
-
-def compile_lowered(lowered: Lowered, bound, source) -> CompiledKernel:
-    """Code for a lowered kernel."""
-    code = assemble_graph(lowered)
-    a = code.assembled
-    return CompiledKernel(
-        name=lowered.graph.name, target=lowered.graph.target, signature=signature_text(bound), key=graph_key(lowered.graph),
-        graph=code.graph, llvm_ir=code.llvm_ir, ptx=code.ptx, cubin=a.cubin, registers=a.registers, spills=a.spill_bytes,
-        shared_bytes=lowered.graph.shared_bytes, assembler=a.assembler, copies=lowered.copies, tensor_maps=map_records(bound.names, code.maps, bound),
-        warnings=tuple(map(str, lowered.warnings)) + tuple(a.notes), compile_time=code.seconds,
-        recipe=recipe_of(lowered, code), written=tuple(sorted(lowered.written)))
 
 
 def signature_text(bound) -> str:

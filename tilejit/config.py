@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
 
 def _flag(text: str) -> bool:
     return text.strip().lower() not in ("", "0", "false", "no", "off")

@@ -6,18 +6,21 @@ import ast
 import sys
 from dataclasses import dataclass, fields, replace
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .compile import TARGETS, Lowered, lower
-from .compiled import CompiledKernel, compile_lowered
-from .config import config
+from .compiled import CompiledKernel
+from .config import TARGETS, config
 from .errors import CompilationError, LaunchError, TileError
-from .frontend import Source, constexpr
+from .frontend import Capture, Source, constexpr
 from .ir.builder import Facts
 from .ir.graph import Launch
+from .manifest import Shelf, difference
 from .names import nearest
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host
 from .types import DType, bool_, float32, int32, int64
+
+if TYPE_CHECKING:
+    from .compile import Lowered
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
 CALL_OPTIONS = ("backend", "stream", "device")
@@ -60,14 +63,28 @@ def make_launch(options: dict[str, Any]) -> Launch:
 
 @dataclass
 class Version:
-    """The kernel lowered for one signature and one set of facts, and its code once a GPU asked for it."""
+    """The kernel for one signature, one set of facts and the values of the code around it: lowered, once the simulator or
+    the compiler asked for that, and as machine code, once a GPU did or the cache had it."""
 
-    lowered: Lowered
+    facts: dict[tuple, bool]
+    captured: tuple[Capture, ...]
+    lowered: Lowered | None = None
     compiled: CompiledKernel | None = None
 
     def current(self) -> bool:
         """Whether the values captured from the code around the kernel are still what they were."""
-        return all(c.current() == c.token for c in self.lowered.captured)
+        return all(c.current() == c.token for c in self.captured)
+
+    def difference(self, bound: Bound) -> str:
+        """In words, the first value or fact that keeps this version from serving a call; "" where none does."""
+        for capture in self.captured:
+            if capture.current() != capture.token:
+                return f"{capture.name} has changed"
+        return difference(self.facts, bound)
+
+    @property
+    def copies(self) -> tuple:
+        return (self.lowered or self.compiled).copies
 
 
 class Kernel:
@@ -114,11 +131,12 @@ class Kernel:
     def _warm(self, kwargs: dict):
         """The launchers that calls with these keywords used, while what they captured has not changed."""
         try:
-            launchers = self.warm.get(tuple(kwargs.items()), ())
+            launchers = self.warm.get(_form(kwargs), ())
         except TypeError:  # a keyword that is not hashable
             return ()
         if launchers and any(c.current() != c.token for c in self.watched):
             self.warm.clear()
+            self.watched.clear()
             return ()
         return launchers
 
@@ -135,29 +153,49 @@ class Kernel:
                 raise LaunchError(f"{self.name} has no parameter {name!r}{nearest(name, sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
-    def version(self, bound: Bound, options: dict[str, Any], target: str) -> Version:
-        """The version whose facts hold for these arguments, lowered now if there is none yet."""
-        key = (bound.key, tuple(sorted(options.items())), target)
-        versions = self.versions.setdefault(key, [])
-        for version in versions:
-            if version.current() and all(answer(fact, bound) == held for fact, held in version.lowered.facts.items()):
-                return version
-        launch = make_launch({**self.options, **options})
-        facts = Facts(lambda fact: answer(fact, bound))
-        lowered = lower(self.source, self._arguments(bound, facts), target=target, launch=launch, facts=facts)
-        self._hold_to_expectations(lowered)
-        self._log(versions, lowered)
-        version = Version(lowered)
-        versions.append(version)
-        self.watched += [c for c in lowered.captured if c.token[0] not in ("Op", "Builtin", "module", "DType")]
+    def _versions(self, bound: Bound, options: dict[str, Any], target: str) -> tuple[list[Version], Version | None]:
+        """The versions for this signature so far, and the one that serves these arguments."""
+        versions = self.versions.setdefault((bound.key, tuple(sorted(options.items())), target), [])
+        return versions, next((v for v in versions if v.current() and not difference(v.facts, bound)), None)
+
+    def version(self, bound: Bound, options: dict[str, Any], target: str, cause: str = "") -> Version:
+        """The lowered version for these arguments, lowered now if there is none yet."""
+        versions, version = self._versions(bound, options, target)
+        if version is not None and version.lowered is not None:
+            return version
+        lowered = self._lower(bound, options, target)
+        self._hold_to_expectations(lowered.copies)
+        if version is None:
+            self._say(lowered.warnings, cause=versions[-1].difference(bound) if versions else cause)
+            version = Version(lowered.facts, lowered.captured)
+            versions.append(version)
+        version.lowered = lowered
         return version
 
     def compiled(self, bound: Bound, options: dict[str, Any], target: str) -> CompiledKernel:
-        """The machine code for these arguments."""
-        version = self.version(bound, options, target)
-        if version.compiled is None:
-            version.compiled = compile_lowered(version.lowered, bound, self.source)
+        """The machine code for these arguments: made before, found in the cache, or made now."""
+        versions, version = self._versions(bound, options, target)
+        if version is not None and version.compiled is not None:
+            return version.compiled
+        shelf = Shelf(self.source, bound, make_launch({**self.options, **options}), target)
+        bare = bound.without_data()
+        found = shelf.find(bound, rebuild=lambda: shelf.compile(self._lower(bare, options, target), bare).texts())
+        if found is None:
+            version = self.version(bound, options, target, shelf.missed)
+            version.compiled = shelf.compile(version.lowered, bound)
+            return version.compiled
+        self._hold_to_expectations(found.compiled.copies)
+        if version is None:
+            self._say(found.warnings, found.printed)
+            version = Version(found.facts, found.captured)
+            versions.append(version)
+        version.compiled = found.compiled
         return version.compiled
+
+    def _lower(self, bound: Bound, options: dict[str, Any], target: str) -> Lowered:
+        from .compile import lower
+        facts = Facts(lambda fact: answer(fact, bound))
+        return lower(self.source, self._arguments(bound, facts), target=target, launch=make_launch({**self.options, **options}), facts=facts)
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
         """What each parameter is to the frontend."""
@@ -173,25 +211,24 @@ class Kernel:
             n += 1
         return arguments
 
-    def _hold_to_expectations(self, lowered: Lowered) -> None:
+    def _hold_to_expectations(self, copies: tuple) -> None:
         for argument, variant in self.expectations:
-            for record in lowered.copies:
+            for record in copies:
                 if argument in record.source and record.variant != variant:
                     reasons = "; ".join(r for v, r in record.declined if v == variant)
                     raise CompilationError(f"the copy of {argument} is held to {variant!r}, and was lowered as {record.variant!r}: {reasons}\n"
                                            f"  line {record.line}: {record.source}")
 
-    def _log(self, versions: list[Version], lowered: Lowered) -> None:
-        for warning in lowered.warnings:
+    def _say(self, warnings: tuple, printed: tuple | None = None, cause: str = "") -> None:
+        """Tell the author of a new version: its warnings; what it prints, if it was found in the cache (`printed`); and
+        in the log why it was needed."""
+        for line in printed or ():
+            print(line)
+        for warning in warnings:
             print(f"tilejit: {self.name}: {warning}", file=sys.stderr)
-        if not config().log:
-            return
-        cause = "first call"
-        if versions:
-            last = versions[-1].lowered.facts
-            changed = [f"{fact} is {held}" for fact, held in lowered.facts.items() if last.get(fact, held) != held]
-            cause = "; ".join(changed) or "other arguments"
-        print(f"tilejit: compiled {self.name}: {cause}", file=sys.stderr)
+        if config().log:
+            how = f"compiled {self.name}: {cause or 'first call'}" if printed is None else f"loaded {self.name} from the cache"
+            print(f"tilejit: {how}", file=sys.stderr)
 
     # -- without a GPU ---------------------------------------------------------------------------------------------------
 
@@ -218,7 +255,7 @@ class Kernel:
         self.expectations.append((argument, variant))
         for versions in self.versions.values():
             for version in versions:
-                self._hold_to_expectations(version.lowered)
+                self._hold_to_expectations(version.copies)
 
     # -- launch ------------------------------------------------------------------------------------------------------------
 
@@ -250,16 +287,24 @@ class Kernel:
             if bound.names.index(name) in compiled.written:
                 host[...] = there.numpy()
         if not copies and not call:
-            self._remember(launcher, bound, given)
+            self._remember(launcher, bound, given, self._versions(bound, options, compiled.target)[1])
 
-    def _remember(self, launcher, bound: Bound, given: tuple) -> None:
+    def _remember(self, launcher, bound: Bound, given: tuple, version: Version) -> None:
         """Let later calls of this form go straight to the launcher, which itself checks that they fit."""
         args, kwargs = given
         if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
             return
-        launchers = self.warm.setdefault(tuple(kwargs.items()), [])
+        if any(not (v or isinstance(v, (bool, int))) or isinstance(v, tuple) for n, v in kwargs.items() if n in bound.constants):
+            return  # equal ones may be different constants: 0.0 and -0.0, (1,) and (1.0,)
+        self.watched += [c for c in version.captured if c.token[0] not in ("Op", "Builtin", "module", "DType") and c not in self.watched]
+        launchers = self.warm.setdefault(_form(kwargs), [])
         if launcher not in launchers:
             launchers.insert(0, launcher)
+
+
+def _form(kwargs: dict) -> tuple:
+    """What keywords are remembered by: 1, 1.0 and True are equal, and different constants."""
+    return tuple(kwargs.items()), tuple(map(type, kwargs.values()))
 
 
 _said = False

@@ -1,11 +1,20 @@
 """From a kernel's Python source to its typed graph."""
 
-from .build import Built, ParamSpec, build
 from .captures import Capture
 from .ranges import LoopRange, StaticRange, range_, static_range
 from .scopes import ScopeSpec, elect, thread, warp, warpgroup
 from .source import Param, Source, constexpr
 from .static import static_assert, static_print
+
+LATE = ("Built", "ParamSpec", "build")  # loaded when something is compiled: a process that finds its kernels does not
+
+
+def __getattr__(name: str):
+    if name not in LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import building
+    return getattr(building, name)
+
 
 __all__ = ["Built", "Capture", "LoopRange", "Param", "ParamSpec", "ScopeSpec", "Source", "StaticRange", "build",
            "constexpr", "elect", "range_", "static_assert", "static_print", "static_range", "thread", "warp", "warpgroup"]

@@ -23,11 +23,13 @@ from .walker import Home, Walker
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel's graph, what its author should know, and the values of the code around it that were read."""
+    """A kernel's graph, what its author should know, the values of the code around it that were read, and what it had
+    printed."""
 
     graph: Graph
     warnings: tuple
     captured: tuple[Capture, ...]
+    printed: tuple[str, ...] = ()
 
 
 ParamSpec = tuple  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
@@ -51,7 +53,7 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
             print(line, file=sys.stdout)
     body = prune(Block(tuple(g.blocks[0])))
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
-    return Built(graph, tuple(g.warnings), tuple(w.captured.values()))
+    return Built(graph, tuple(g.warnings), tuple(w.captured.values()), tuple(g.state.get(PRINTED, ())))
 
 
 def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:

@@ -1,18 +1,25 @@
-"""Values that a kernel takes from the code around it: which are allowed, and what a cache key records of them."""
+"""Values that a kernel takes from the code around it: which are allowed, and what a cache key records of them.
+
+In memory a value's token holds helpers, classes and functions as the objects they are, which is cheap to compare and
+exact. What outlives the process is the token's text (`text_of`), where they stand by their source.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
+import re
+import sys
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..errors import CompilationError
 from ..ir.builtin import Builtin
 from ..ir.op import Op
 from ..types import DType
-from .source import Source
+from .source import MISSING, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,10 @@ class Capture:
             return None
         return token(_python_number(value))
 
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
 
 def source_of(x: Any) -> Source | None:
     """The source of a helper under @tile.jit; None for anything else."""
@@ -52,28 +63,191 @@ def _python_number(x: Any) -> Any:
     return x.item() if is_scalar else x
 
 
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
 def token(x: Any) -> Any:
     """What the cache key records of a captured value: hashable and equal for equal values. None if it cannot be captured."""
+    if isinstance(x, enum.Enum):
+        return "member", type(x), x.name
     if isinstance(x, (bool, int, float, complex, str)) or x is None or x is Ellipsis:
         return (type(x).__name__, repr(x))
     if isinstance(x, (DType, Op, Builtin)) or (isinstance(x, ModuleType)):
         return (type(x).__name__, x.__name__ if isinstance(x, ModuleType) else x.name)
     if source_of(x) is not None:
-        return ("helper", source_of(x).fingerprint())
+        return ("helper", source_of(x))
     if isinstance(x, tuple):
-        parts = tuple(token(i) for i in x)
-        return None if None in parts else (type(x).__qualname__, parts)
-    if isinstance(x, (type, FunctionType, BuiltinFunctionType, enum.Enum)):
-        return (type(x).__name__, str(getattr(x, "__module__", "")), getattr(x, "__qualname__", str(x)))
+        return _record(x, x)
+    if isinstance(x, (type, FunctionType)):
+        return "object", x
+    if isinstance(x, BuiltinFunctionType):
+        return (type(x).__name__, str(getattr(x, "__module__", "")), x.__qualname__)
     if dataclasses.is_dataclass(x) and x.__dataclass_params__.frozen:
-        parts = tuple(token(getattr(x, f.name)) for f in dataclasses.fields(x))
-        return None if None in parts else (type(x).__qualname__, parts)
+        return _record(x, (getattr(x, f.name) for f in dataclasses.fields(x)))
     if of_tilejit(type(x)) or type(x).__module__ == "numpy" and type(x).__name__.startswith("dtype"):
         return (type(x).__qualname__, repr(x))
     if type(x).__module__.startswith("numpy.dtypes"):
         return ("dtype", str(x))
     return None
 
+
+def _record(x: Any, values) -> tuple | None:
+    parts = tuple(map(token, values))
+    return None if None in parts else ("record", type(x), parts)
+
+
+def sources_in(token: Any, steps: tuple[int, ...] = ()):
+    """(where in the token, source) of every helper that a token holds."""
+    if isinstance(token, Source):
+        yield steps, token
+    elif isinstance(token, tuple):
+        for i, part in enumerate(token):
+            yield from sources_in(part, (*steps, i))
+
+
+def source_at(token: Any, steps) -> Source | None:
+    """The helper that a token holds at a place that `sources_in` gave."""
+    for i in steps:
+        if not isinstance(token, tuple) or i >= len(token):
+            return None
+        token = token[i]
+    return token if isinstance(token, Source) else None
+
+
+def defaults_of(source: Source) -> dict[str, Any]:
+    """The tokens of a function's default values, by parameter; they are values of the code around it as well."""
+    return {p.name: token(_python_number(p.default)) for p in source.params if p.default is not MISSING}
+
+
+# -- what outlives the process -----------------------------------------------------------------------------------------
+
+class Unrecorded(Exception):
+    """A default value that has no token: what holds it is compiled in every process."""
+
+
+def text_of(token: Any) -> str:
+    """A token as text that another process gives as well. Unrecorded where there is no token."""
+    if token is None:
+        raise Unrecorded
+    if isinstance(token, tuple):
+        return f"({', '.join(map(text_of, token))})"
+    if isinstance(token, Source):
+        return identity(token)
+    if isinstance(token, type):
+        return _class_text(token)
+    if isinstance(token, FunctionType):
+        return f"{token.__module__}.{token.__qualname__} {_code_digest(token.__code__)}"
+    return repr(token)
+
+
+def identity(source: Source) -> str:
+    """What a function is: its text, its place in its file (line tables and messages hold it) and its defaults.
+
+    A notebook's cells have files of the process' own, which are never written; the process' number is left out.
+    """
+    file = re.sub(r"ipykernel_\d+", "ipykernel", source.file)
+    return f"{source.name} {source.fingerprint()} {file}:{source.first_line} {text_of(tuple(defaults_of(source).items()))}"
+
+
+def _class_text(kind: type) -> str:
+    """A class by its name and, for one that a user wrote, what its body defines."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__.partition(".")[0] in _SETTLED or kind.__module__ == "builtins":
+        return name
+    parts = []
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] not in _SETTLED:
+            parts += [f"{base.__qualname__}.{n}={_member_text(v)}" for n, v in vars(base).items() if n not in _NOT_ITS_BODY]
+    return f"{name} {hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
+
+
+_SETTLED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"tilejit", "numpy"}  # change with their versions only
+_NOT_ITS_BODY = frozenset(("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__",
+                           "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"))
+
+
+def _member_text(x: Any) -> str:
+    if isinstance(x, (staticmethod, classmethod)):
+        x = x.__func__
+    if isinstance(x, property):
+        return "property" + " ".join(_member_text(f) for f in (x.fget, x.fset, x.fdel) if f is not None)
+    if isinstance(x, FunctionType):
+        return _code_digest(x.__code__) + text_of(token(x.__defaults__))
+    if isinstance(x, dict):
+        return " ".join(f"{k}:{_member_text(v)}" for k, v in x.items())
+    if isinstance(x, type):
+        return f"{x.__module__}.{x.__qualname__}"
+    if isinstance(x, enum.Enum):
+        return f"{x.name} {text_of(token(x.value))}"
+    known = token(x)
+    return type(x).__qualname__ if known is None else text_of(known)
+
+
+def _code_digest(code: CodeType) -> str:
+    def text(x: Any) -> str:
+        if isinstance(x, CodeType):
+            return _code_digest(x)
+        if isinstance(x, tuple):
+            return f"({', '.join(map(text, x))})"
+        return repr(sorted(map(repr, x))) if isinstance(x, frozenset) else repr(x)
+    return hashlib.sha256(code.co_code + text((code.co_consts, code.co_names, code.co_varnames)).encode()).hexdigest()[:16]
+
+
+# -- captures as data --------------------------------------------------------------------------------------------------
+
+def recorded(captured: tuple[Capture, ...], source: Source, constants: dict[str, Any]) -> dict:
+    """Captures as plain data that `changed` compares with what the names mean in another process.
+
+    `sources` says how each function that read something is reached from the kernel: by a compile-time argument, by a
+    default value or by a capture. Unrecorded where one cannot be reached so.
+    """
+    places: dict[Source, int] = {source: 0}
+    ways: list[list] = []
+
+    def reach(kind: str, owner: int, name, token: Any) -> None:
+        for steps, found in sources_in(token):
+            if found not in places:
+                places[found] = len(places)
+                ways.append([kind, owner, name, list(steps)])
+                for parameter, default in defaults_of(found).items():
+                    reach("default", places[found], parameter, default)
+
+    for name, value in constants.items():
+        reach("argument", 0, name, token(value))
+    values = []
+    for capture in captured:
+        if capture.source not in places:
+            raise Unrecorded
+        owner = places[capture.source]
+        values.append([owner, list(capture.path), text_of(capture.token)])
+        reach("capture", owner, list(capture.path), capture.token)
+    return {"sources": ways, "values": values}
+
+
+def changed(record: dict, source: Source, constants: dict[str, Any]) -> tuple[tuple[Capture, ...], str]:
+    """The recorded captures as they are now, and the name of the first that has changed ("" where none has)."""
+    sources = [source]
+    for kind, owner, name, steps in record["sources"]:
+        if kind == "argument":
+            held = token(constants[name]) if name in constants else None
+        elif kind == "default":
+            held = defaults_of(sources[owner]).get(name)
+        else:
+            held = Capture(sources[owner], tuple(name), None).current()
+        found = source_at(held, steps)
+        if found is None:
+            return (), name if isinstance(name, str) else ".".join(name)
+        sources.append(found)
+    captured = []
+    for owner, path, text in record["values"]:
+        capture = Capture(sources[owner], tuple(path), None)
+        held = capture.current()
+        if held is None or text_of(held) != text:
+            return (), capture.name
+        captured.append(Capture(capture.source, capture.path, held))
+    return tuple(captured), ""
+
+
+# -- what may be captured ----------------------------------------------------------------------------------------------
 
 def checked(name: str, x: Any) -> Any:
     """`x` as a kernel may use it: a NumPy number becomes a Python one. CompilationError for what may change unseen."""

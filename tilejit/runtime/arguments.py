@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any
 
@@ -75,6 +75,11 @@ class Bound:
             if value.view is not None and value.view.readonly:
                 raise LaunchError(f"the kernel writes {self.names[n]}, and that array is read-only")
 
+    def without_data(self) -> "Bound":
+        """The same call without its arrays, for what outlives it."""
+        values = {n: replace(v, view=None) if isinstance(v, ArraySpec) else v for n, v in self.values.items()}
+        return replace(self, values=values)
+
     def meta(self) -> dict[str, Any]:
         """The arguments as a grid function sees them."""
         return {n: (v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v) for n, v in self.values.items()}
@@ -111,6 +116,8 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
 def _constant_key(kernel: str, name: str, value):
     if isinstance(value, tuple):
         return tuple(_constant_key(kernel, name, v) for v in value)
+    if isinstance(value, float):
+        return "float", repr(value)  # -0.0 is not 0.0, and NaN is itself
     if isinstance(value, CONSTANTS):
         return type(value).__name__, value
     if getattr(value, "source", None) is not None or hasattr(value, "shards"):

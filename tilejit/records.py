@@ -1,0 +1,88 @@
+"""What is told of each copy call, and plans as plain data: written to JSON, read back with the same attributes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from .types import DTYPES, DType
+
+
+@dataclass(frozen=True)
+class CopyRecord:
+    """What became of one copy call: the path it took, why the others declined, what it issues."""
+
+    line: int
+    op: str
+    source: str
+    src_scope: str
+    dst_scope: str
+    exec_scope: str
+    variant: str
+    declined: tuple[tuple[str, str], ...]
+    instructions: int
+    bytes: int
+    plan: object = field(repr=False)
+
+
+class Plain(SimpleNamespace):
+    """An object read back: its public attributes, as it had them."""
+
+
+def plain(x: Any) -> Any:
+    """`x` as data for JSON: a tuple as an array, an object by its fields, a plan by its properties as well."""
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return x
+    if isinstance(x, tuple):
+        return [plain(i) for i in x]
+    if isinstance(x, list):
+        return {"list": [plain(i) for i in x]}
+    if isinstance(x, dict):
+        return {"dict": [[plain(k), plain(v)] for k, v in x.items()]}
+    if isinstance(x, DType):
+        return {"dtype": x.name}
+    if hasattr(x, "item") and getattr(x, "shape", None) == ():
+        return x.item()
+    if dataclasses.is_dataclass(x) or isinstance(x, Plain):
+        return {"object": {name: plain(value) for name, value in _attributes(x).items()}}
+    return {"text": repr(x)}
+
+
+def _attributes(x: Any) -> dict[str, Any]:
+    if isinstance(x, Plain):
+        return vars(x)
+    found = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+    if ".ops." not in type(x).__module__:
+        return found
+    for kind in type(x).__mro__:
+        for name, member in vars(kind).items():
+            if isinstance(member, (property, cached_property)) and not name.startswith("_"):
+                found.setdefault(name, getattr(x, name))
+    return found
+
+
+def unplain(data: Any) -> Any:
+    """What `plain` wrote."""
+    if isinstance(data, list):
+        return tuple(unplain(i) for i in data)
+    if not isinstance(data, dict):
+        return data
+    (kind, value), = data.items()
+    if kind == "list":
+        return [unplain(i) for i in value]
+    if kind == "dict":
+        return {unplain(k): unplain(v) for k, v in value}
+    if kind == "dtype":
+        return DTYPES[value]
+    return value if kind == "text" else Plain(**{name: unplain(v) for name, v in value.items()})
+
+
+def copies_to_data(copies: tuple[CopyRecord, ...]) -> list:
+    return [{f.name: plain(getattr(c, f.name)) for f in dataclasses.fields(c)} for c in copies]
+
+
+def copies_from_data(data: list) -> tuple[CopyRecord, ...]:
+    return tuple(CopyRecord(**{name: unplain(value) for name, value in entry.items()}) for entry in data)
