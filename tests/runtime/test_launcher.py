@@ -212,6 +212,14 @@ def test_a_thread_in_another_context_is_lent_the_right_one(torch, launch):
     assert driver.context == 13 and driver.launches[-1].params[0] == struct.pack("<Q", 4096)
 
 
+def test_a_thread_without_a_context_is_given_one(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe())
+    driver.context = 0
+    assert launcher((3, 1, 1), None, (tensor(torch), 1, 1.0)) is True
+    assert driver.context == 77
+
+
 def test_streams_are_handles_objects_or_the_library_s_current_one(torch, launch):
     driver, make = launch
     launcher = make(make_recipe())
@@ -402,3 +410,20 @@ def test_native_expressions_compute_as_python_does(a, b, c):
             del sys.modules["torch"]
         else:
             sys.modules["torch"] = known
+
+
+@pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"])
+def test_native_code_needs_no_relocation_on_any_host(triple):
+    from tilejit.runtime.recipe import Recipe
+    from tilejit.toolchain import llvm
+
+    binding = llvm._llvm()
+    try:
+        machine = binding.Target.from_triple(triple).create_target_machine(opt=0, reloc="pic", codemodel="small")
+    except RuntimeError:
+        pytest.skip("this llvmlite has no such target")
+    text = native.print_ir(Recipe.of(make_recipe(
+        maps=[MAP], params=[["map", 0], ["scalar", 1, "int32"], ["scalar", 2, "float32"]], cluster=[2, 1, 1],
+        guards=[[["fits32", 0], True], [["aligned", 0, 16], True]])))
+    module = llvm._parse(text, binding.create_context(), triple, str(machine.target_data))
+    assert len(llvm._text_section(machine.emit_object(module), "launch")) > 500

@@ -20,7 +20,7 @@ from tilejit.runtime.recipe import ATTRIBUTE_BYTES, MAP_FIELDS, PORTABLE_CLUSTER
 from tilejit.runtime.writer import LAUNCH, is_scalar, view_of, write
 
 PATIENCE = 100  # launches after which LLVM is loaded to make a native launcher
-_WRONG_CONTEXT = (201, 400)  # CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE
+_ONE_POINTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,22 @@ class Link:
         target = driver.target(device)
         return Link(device, driver.context(device), driver.entry_points(), target not in ("sm_80", "sm_86", "sm_89", "sm_90a"))
 
+    def current_context(self) -> int:
+        """The handle of the calling thread's current context, 0 if it has none."""
+        found = ctypes.c_void_p()
+        _ONE_POINTER(self.points.get_context)(ctypes.addressof(found))
+        return found.value or 0
+
     @contextmanager
     def current(self):
-        """Inside, the device's context is current; afterwards what was before."""
-        before = ctypes.c_void_p()
-        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self.points.get_context)(ctypes.addressof(before))
-        change = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self.points.set_context)
+        """Inside, the device's context is current; afterwards what was before (device 0's stays where there was none)."""
+        before, change = self.current_context(), _ONE_POINTER(self.points.set_context)
         change(self.context)
         try:
             yield
         finally:
-            change(before.value)
+            if before or self.device:
+                change(before)
 
 
 def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, native: bool = True) -> "Launcher":
@@ -96,7 +101,7 @@ class Launcher:
             code = native(grid, stream, args)
             if code is True:
                 return True
-            if code is not False and code not in _WRONG_CONTEXT:
+            if code is not False:
                 self.refused(code, grid)
         elif self._wait >= 0:
             self._wait -= 1
@@ -176,8 +181,8 @@ class Launcher:
             tensormap.encode_im2col(points.encode_im2col, into, blackwell=self.link.blackwell, **corners, **fields)
 
     def again(self, code: int, config: int, params: int, grid) -> None:
-        """A launch failed: once more in the right context if that was it, else LaunchError."""
-        if code in _WRONG_CONTEXT:
+        """A launch failed: once more in the right context if another one is current, else LaunchError."""
+        if self.link.current_context() != self.link.context:
             with self.link.current():
                 code = LAUNCH(self.link.points.launch)(config, self.function, params, None)
         if code:
