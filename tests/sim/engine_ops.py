@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 from tilejit.ir.builder import type_of
 from tilejit.ir.op import op
-from tilejit.types import Tile
+from tilejit.layout import TileLayout
+from tilejit.types import Buffer, Scalar, Tile, float32
 
 
 def fields(buffer, box, swizzle=0, dtype=None, dims=None, strides=None, element_strides=None, oob_fill=0):
@@ -142,3 +143,91 @@ def _(g, buffer, rank):
 def _(m, call, buffer):
     coords = np.indices(buffer.shape)[:, None]
     return m.read(replace(buffer, peer=np.full((1, 1), call.attrs["rank"])), tuple(coords), owner=m.owners(call.result.type))
+
+
+# -- tensor memory ----------------------------------------------------------------------------------------------------------
+
+ACCUMULATOR = TileLayout([(128, 1, "TLane"), (8, 1, "TCol")])
+
+
+@op("writes")
+def test_tmem():
+    """Tensor memory for 128 x 8 float32."""
+
+
+@test_tmem.infer
+def _(g):
+    return Buffer(float32, (128, 8), "tmem", ACCUMULATOR)
+
+
+@test_tmem.simulate
+def _(m, call):
+    return m.alloc_tmem(call.result)
+
+
+@op("writes", attrs=("warp",))
+def test_tmem_fill(d, value, warp=None):
+    """Each thread writes `value` to its lane (or to that of the same thread in another warp)."""
+
+
+@test_tmem_fill.simulate
+def _(m, call, d, value):
+    lanes, owner = _lanes(m, call.attrs["warp"])
+    m.write(d, (lanes[None, :, None], np.arange(8)[None, None, :]), np.broadcast_to(value.reshape(-1, 1, 1), (1, len(lanes), 8)), owner=owner)
+
+
+@op("reads", attrs=("warp",))
+def test_tmem_sum(d, warp=None):
+    """The sum of each thread's lane."""
+
+
+@test_tmem_sum.simulate
+def _(m, call, d):
+    lanes, owner = _lanes(m, call.attrs["warp"])
+    return m.read(d, (lanes[None, :, None], np.arange(8)[None, None, :]), owner=owner).sum(axis=2)
+
+
+@test_tmem_sum.infer
+def _(g, d, warp=None):
+    return Scalar(float32)
+
+
+def _lanes(m, warp):
+    threads = m.thread_ids()[0]
+    lanes = threads % 128 if warp is None else warp * 32 + threads % 32
+    return lanes, np.repeat(np.arange(m.threads)[:, None], 8, axis=1)
+
+
+@op("writes")
+def test_tcgen05_mma(d, a):
+    """An asynchronous tensor-core operation of one thread: adds the first element of shared `a` to all of `d`."""
+
+
+@test_tcgen05_mma.simulate
+def _(m, call, d, a):
+    from tilejit.sim.engines import Span
+    lanes = np.arange(128) * 2048
+
+    def collect(rows, params):
+        return {"x": a.memory.typed(np.dtype(np.float32))[rows, a.base // 4]}
+
+    def land(rows, params):
+        data = d.memory.typed(np.dtype(np.float32)).reshape(-1, 128, 512)
+        data[rows, :, d.base // 4:d.base // 4 + 8] += params["x"][:, None, None]
+
+    m.issue("the tcgen05.mma", reads=[Span.of(a, 0, 16)], writes=[Span.of(d, 0, 32, lanes)], land=land, collect=collect, params={},
+            queue="tcgen05", pipe="tcgen05")
+
+
+@op("syncs")
+def test_tcgen05_commit(mbar):
+    """``tcgen05.commit``."""
+
+
+@test_tcgen05_commit.simulate
+def _(m, call, mbar):
+    m.commit_to_barrier("tcgen05", mbar)
+
+
+for nothing in (test_tmem_fill, test_tcgen05_mma, test_tcgen05_commit):
+    nothing.infer(lambda g, *args, **attrs: None)

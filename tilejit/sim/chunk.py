@@ -37,6 +37,8 @@ class Chunk:
         self._number(which)
         self.shared = SharedMemory(self.rows, self.graph.shared_bytes)
         self._tensor_memory: TensorMemory | None = None
+        self.tmem_columns: dict[Any, int] = {}
+        self.tmem_top = 0
         self.atom_start = np.array(program.bounds[:-1])
         self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
         world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers))

@@ -42,13 +42,14 @@ class Engines:
     def issue(self, what: str, *, reads: list[Span] = (), writes: list[Span] = (), land: Callable, params: dict,
               collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
               barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
-              positions: np.ndarray | None = None, collective: bool = False) -> None:
+              positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None) -> None:
         """Issue an operation that reads and writes spans of shared or tensor memory in its own time. The scope's first
         thread issues it, or with `collective` all of them together.
 
         It completes on `barrier` with `nbytes` (or on several `barriers`), or in the groups `queue` of the issuing
         thread. ``collect(rows, params) -> dict`` reads its sources, ``land(rows, params)`` writes, for the CTAs `rows`
         of the chunk; `params` hold arrays with a leading batch axis. ``proxy`` says that it goes through the async proxy.
+        Operations of one thread in the same `pipe` run in the order of their issue, without waits between them.
         """
         self.sim.version += 1
         barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
@@ -67,9 +68,11 @@ class Engines:
                 chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
                 op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
                                      MANY if collective else self.low)
-                op.collect = collect
+                op.collect, op.pipe = collect, pipe
+                ahead = [o for o in world.flight if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
+                op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
                 if self.checks:
-                    self._check_issue(op, world, proxy)
+                    self._check_issue(op, world, proxy, ahead)
                 world.launch(op, self.sim.cells)
                 self.sim.flying += 1
                 if queue is not None:
@@ -103,19 +106,26 @@ class Engines:
         op.epoch = int(world.clocks.now[self.rank, atom])
         return op
 
-    def _check_issue(self, op: AsyncOp, world, proxy: bool) -> None:
-        """The issuing thread must come after whoever touched the bytes, through the right proxy."""
+    def _check_issue(self, op: AsyncOp, world, proxy: bool, ahead: list[AsyncOp] = ()) -> None:
+        """The issuing thread must come after whoever touched the bytes, through the right proxy. What is `ahead` in its
+        pipe does in any case."""
         plane = FENCED if proxy else 0
+        after = tuple(o.number for o in ahead)
+        read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
+        for shadow, cells in read_ahead:
+            shadow.busy[cells] -= 1
         for writing, places in ((False, op.reads), (True, op.writes)):
             for space, rank, cells in places:
                 shadow = world.shadow(space, rank, self.sim.cells(space))
-                access = Access(cells, np.asarray(op.atom), np.asarray(op.thread if op.threads is None else op.threads, np.int16), op.line)
+                access = Access(cells, np.asarray(op.atom), np.asarray(op.thread if op.threads is None else op.threads, np.int16), op.line, after=after)
                 if writing:
                     found = shadow.write(world.clocks, self.rank, access, plane, keep=False)
                 else:
                     found = shadow.read(world.clocks, self.rank, access, plane, keep=False)
                 if found is not None:
                     Reporter(self, world, rank, space).asynchronous(op, access, found, writing)
+        for shadow, cells in read_ahead:
+            shadow.busy[cells] += 1
 
     # -- groups of a thread ------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ class Reporter:
         verb = "written" if writing else "read"
         if c.what == "uninitialized":
             self._say("uninitialized-read", a.line, f"{self._bytes(c)} are read, and nothing has been written there yet", a, c)
+        elif c.what == "reader" and c.other % self.clocks.width >= self.clocks.atoms:
+            self._say("missing-wait", a.line, f"{self._bytes(c)} are written while the operation at line {self._number(c.line)}, which reads "
+                      "them, has not been waited for", a, c, c.line)
         elif c.what in ("writer", "reader"):
             self._race(a, c, writing)
         elif c.what == "busy":

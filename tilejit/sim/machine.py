@@ -13,7 +13,7 @@ from ..errors import Loc
 from ..types import Buffer, Points, Region, Sym, Tile
 from .engines import Engines
 from .global_access import GlobalAccess
-from .memory import LocalMemory
+from .memory import LocalMemory, TensorMemory
 from .report import Finding
 from .shared_access import SharedAccess
 from .synchronisation import Synchronisation
@@ -222,9 +222,19 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         """Memory of each thread's own."""
         return SimBuffer(type_, LocalMemory(self.sim.rows, self.sim.program.threads, type_.nbytes), 0, tuple(type_.shape))
 
-    def alloc_tmem(self, type_: Buffer, column: int = 0) -> SimBuffer:
-        """Tensor memory from a column on. Its elements are named by lane and column."""
-        return SimBuffer(type_, self.sim.tensor_memory(), column * 4, tuple(type_.shape))
+    def alloc_tmem(self, value: Any, type_: Buffer | None = None, column: int | None = None) -> SimBuffer:
+        """The tensor memory of an allocation: whole columns, a power of two of at least 32, after those before it."""
+        type_ = type_ or value.type
+        layout = type_.layout
+        columns = -(-layout.span("TCol") * type_.dtype.nbytes // 4)
+        columns = max(32, 1 << (columns - 1).bit_length())
+        places = self.sim.tmem_columns
+        if value not in places:
+            places[value] = self.sim.tmem_top if column is None else column
+            self.sim.tmem_top = places[value] + columns
+            if self.sim.tmem_top > TensorMemory.COLUMNS:
+                self.finding("tmem", f"{self.sim.tmem_top} columns of tensor memory are allocated, and a CTA has {TensorMemory.COLUMNS}")
+        return SimBuffer(type_, self.sim.tensor_memory(), places[value] * 4, tuple(type_.shape))
 
     def make_region(self, type_: Region, buffer: SimBuffer, starts: tuple) -> SimRegion:
         return SimRegion(type_, buffer, tuple(starts))

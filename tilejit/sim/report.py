@@ -53,7 +53,7 @@ class Report:
         self._findings: dict[tuple[str, int], Finding] = {}
         self.stats: dict[str, Counter | int] = {
             "bytes": Counter(), "calls": Counter(), "global requests": 0, "global sectors": 0,
-            "shared requests": 0, "tmem requests": 0, "bank conflicts": 0, "waits": 0}
+            "shared requests": 0, "bank conflicts": 0, "waits": 0}
 
     @property
     def findings(self) -> list[Finding]:

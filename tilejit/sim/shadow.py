@@ -27,6 +27,7 @@ class Access:
     threads: np.ndarray
     line: int
     scope: tuple[int, int] = (0, 0)  # atoms of the scope, for accesses of ANYONE
+    after: tuple[int, ...] = ()      # operations in flight that come first, being ahead in the same pipe
 
 
 @dataclass
@@ -94,6 +95,8 @@ class Shadow:
         if atomic:
             late &= threads != ATOMIC
         pending = writer >= PENDING
+        if a.after and pending.any():
+            pending &= ~np.isin(writer - PENDING, a.after)
         for bad, what in ((pending, "pending"), (late, "")):
             if bad.any():
                 at = int(np.argmax(bad))

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..layout import axis
 from .atomics import apply_atomic
 from .faults import Reporter
+from .memory import TensorMemory
 from .shadow import ANYONE, MANY, Access
 from .values import SimBuffer, SimRegion
 
@@ -48,6 +50,8 @@ class SharedAccess:
         place = self._place(buffer, coords, mask, region, dtype.itemsize, values.shape[1:])
         self._count(f"registers -> {buffer.memory.scope}", self._accessed(place) * dtype.itemsize)
         values = np.broadcast_to(values, (values.shape[0], *place.shape)).reshape(values.shape[0], -1)
+        if buffer.type.layout is not None and buffer.type.layout.replicas and buffer.memory.scope == "tmem":
+            place, values, owner = self._replicated(buffer, place, values, owner)
         if self.checks:
             self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, values=values)
         self._scatter(buffer, place, dtype, values)
@@ -145,6 +149,8 @@ class SharedAccess:
                 self._outside(buffer, coords, np.asarray(bad))
             keep = ~wrong if keep is None else keep & ~wrong
         layout = buffer.type.layout
+        if buffer.memory.scope == "tmem":
+            return self._tmem_place(buffer, clipped, keep, itemsize, extra)
         at = layout.offset_of(*clipped, shape=buffer.shape) if layout is not None else np.ravel_multi_index(np.broadcast_arrays(*clipped), buffer.shape)
         at = np.asarray(at, np.int64)
         shape = np.broadcast_shapes(*(c.shape for c in clipped), at.shape, (1, *extra) if extra else (), () if keep is None else keep.shape)
@@ -154,6 +160,39 @@ class SharedAccess:
         if keep is not None:
             keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
         return Place(at.reshape(at.shape[0], -1), tuple(shape[1:]), keep)
+
+    def _tmem_place(self, buffer: SimBuffer, coords, keep, itemsize: int, extra: tuple[int, ...]) -> Place:
+        """Elements of tensor memory: lanes of 512 columns of 4 bytes; columns of a layout count elements."""
+        at = buffer.type.layout.apply(*coords, shape=buffer.shape)
+        offset = np.asarray(at.get(axis.TLane, 0) * TensorMemory.COLUMNS * 4 + at.get(axis.TCol, 0) * itemsize) + buffer.base
+        shape = np.broadcast_shapes(offset.shape, (1, *extra) if extra else ())
+        offset = np.broadcast_to(offset, (offset.shape[0], *shape[1:])).reshape(offset.shape[0], -1)
+        if keep is not None:
+            keep = None if keep.all() else np.broadcast_to(keep, (keep.shape[0], *shape[1:])).reshape(keep.shape[0], -1)
+        return Place(offset, tuple(shape[1:]), keep)
+
+    def _replicated(self, buffer: SimBuffer, place: Place, values: np.ndarray, owner):
+        """A write to every replica of tensor memory, not only to the first."""
+        shifts = [0]
+        for extent, stride, along in buffer.type.layout.replicas:
+            step = stride * (TensorMemory.COLUMNS * 4 if along == axis.TLane else buffer.type.dtype.nbytes)
+            shifts = [s + k * step for k in range(extent) for s in shifts]
+        n = len(shifts)
+        offsets = np.concatenate([place.offsets + s for s in shifts], axis=1)
+        keep = None if place.keep is None else np.tile(place.keep, (1, n))
+        return Place(offsets, (offsets.shape[1],), keep), np.tile(values, (1, n)), None if owner is None else np.tile(np.asarray(owner).reshape(-1), n)
+
+    def check_quarters(self, place: Place, owner) -> None:
+        """A warp reaches the 32 lanes of tensor memory of its own quarter: those of its number modulo 4."""
+        if owner is None or place.offsets.shape[0] != 1:
+            return
+        lanes = place.offsets[0] // (TensorMemory.COLUMNS * 4)
+        warps = (self.low + np.asarray(owner).reshape(-1)) // 32
+        bad = lanes // 32 != warps % 4
+        if bad.any():
+            at = int(np.argmax(bad))
+            self.finding("tmem", f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and its quarter is lanes "
+                         f"{int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}", threads=(int(self.low + np.asarray(owner).reshape(-1)[at]),))
 
     def _outside(self, buffer: SimBuffer, coords, bad: np.ndarray) -> None:
         where = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -211,8 +250,10 @@ class SharedAccess:
     def check_shared(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
                      values: np.ndarray | None = None) -> None:
         """Check elements that are read or written against the shadow, and remember the accesses there."""
+        if buffer.memory.scope == "tmem":
+            self.check_quarters(place, owner)
         atoms, threads, repeat = self._who(place, owner, writing)
-        if threads[0] >= 0 and len(threads) in (1, place.offsets.shape[1]):
+        if buffer.memory.scope == "shared" and threads[0] >= 0 and len(threads) in (1, place.offsets.shape[1]):
             self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize)
         for positions, offsets, keep in self._alike(place):
             if keep is not None:

@@ -43,6 +43,7 @@ class AsyncOp:
     then: Callable[["AsyncOp"], None] | None = None  # what else happens when it lands
     world: "World" = None
     queued: bool = False               # it completes in a group: landing early teaches nobody anything
+    pipe: str | None = None            # operations of one pipe run in the order of their issue
     moved: bool = False                # its bytes are where they go
     over: bool = False
     awaited: bool = False
