@@ -1,0 +1,259 @@
+"""The pages say what is so: their examples run and print what stands below them, their tables are the code's.
+
+A page's ``python`` blocks run in order, in one namespace. The ``text`` block right after one is what it prints, on both
+streams; after a block marked ``python raises SomeError`` it is the error's text. A ``...`` in it stands for any text.
+The tables between ``<!-- table NAME -->`` and ``<!-- end -->`` are made by the functions of TABLES; to write them anew:
+
+    python tests/docs/test_docs.py
+"""
+
+from __future__ import annotations
+
+import io
+import linecache
+import re
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tilejit as tile
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#([^)\s]+))?\)")
+
+
+# -- examples ------------------------------------------------------------------------------------------------------------
+
+@dataclass
+class Example:
+    """A block of Python: the line of the page it begins at, the error it raises, and the text that stands below it."""
+
+    line: int
+    code: str
+    raises: str | None
+    expected: str | None
+
+
+def examples(text: str) -> list[Example]:
+    """The Python blocks of a page, with what is to come out of them."""
+    found: list[Example] = []
+    end = None
+    for block in _BLOCK.finditer(text):
+        language, marks, body = block[1], block[2].split(), block[3]
+        if language == "python":
+            raises = marks[marks.index("raises") + 1] if "raises" in marks else None
+            found.append(Example(text.count("\n", 0, block.start()) + 2, body, raises, None))
+        elif language == "text" and end is not None and not text[end:block.start()].strip():
+            found[-1].expected = body
+        end = block.end() if language == "python" else None
+    return found
+
+
+def run(example: Example, namespace: dict) -> str:
+    """What the example prints, or the text of the error it raises."""
+    name = "example.py"
+    linecache.cache[name] = (len(example.code), None, example.code.splitlines(keepends=True), name)
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        if example.raises is None:
+            exec(compile(example.code, name, "exec"), namespace)
+            return printed.getvalue()
+        with pytest.raises(Exception) as caught:
+            exec(compile(example.code, name, "exec"), namespace)
+    assert type(caught.value).__name__ == example.raises, f"raised {caught.value!r}"
+    return f"{caught.value}\n"
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Whether the text is as the page has it; ``...`` stands for anything."""
+    shape = lambda text: "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+    pattern = ".*?".join(map(re.escape, shape(expected).split("...")))
+    return re.fullmatch(pattern, shape(printed), re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_example_of_a_page_runs_and_prints_what_stands_below_it(page):
+    """All Python blocks of a page, one after the other in one namespace, as a reader would type them."""
+    namespace = {"__name__": "example"}
+    for example in examples(page.read_text()):
+        try:
+            printed = run(example, namespace)
+        except BaseException as error:
+            raise AssertionError(f"{page.name}, the example at line {example.line}: {type(error).__name__}: {error}") from error
+        if example.expected is not None:
+            assert matches(example.expected, printed), f"{page.name}, the example at line {example.line} gave:\n{printed}"
+
+
+def test_what_an_example_prints_is_compared_with_the_page():
+    """The checker itself: a wrong output, a wrong error and a missing error are seen."""
+    (good,) = examples("```python\nprint(1, 2)\n```\n\n```text\n1 ...\n```\n")
+    assert matches(good.expected, run(good, {}))
+    assert not matches("2 ...\n", run(good, {}))
+    for code in ("pass", "raise TypeError('no')"):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            run(Example(1, code, "ValueError", None), {})
+
+
+# -- tables --------------------------------------------------------------------------------------------------------------
+
+def markdown(head: tuple[str, ...], rows) -> str:
+    """A table in Markdown."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def code(x) -> str:
+    return f"`{x}`"
+
+
+def table_dtypes() -> str:
+    from tilejit.types import DTYPES
+    exact = {"float": "{} significant bits", "bool": "true and false"}
+    return markdown(("dtype", "bytes", "values"), (
+        (code(f"tile.{d}"), d.nbytes, {
+            "bool": "true, false", "int": f"-2^{d.bits - 1} to 2^{d.bits - 1} - 1", "uint": f"0 to 2^{d.bits} - 1",
+            "float": exact["float"].format(d.mantissa + 1)}[d.kind]) for d in DTYPES.values()))
+
+
+def table_promotion() -> str:
+    from tilejit.types import DTYPES, promote
+    shown = [DTYPES[n] for n in ("bool", "int8", "uint8", "int32", "uint32", "int64", "float8_e4m3fn", "float16", "bfloat16", "float32", "float64") if n in DTYPES]
+    shown = shown or list(DTYPES.values())
+    shown = [tile.bool_, *(d for d in shown if d.kind != "bool")]
+    return markdown(("", *map(code, shown)), ((code(a), *(promote(a, b) for b in shown)) for a in shown))
+
+
+def table_math() -> str:
+    from tilejit.ops.math import _TABLE as functions
+    return markdown(("function", "float32", "`fast=True`"),
+                    ((code(f"tile.{name}"), ulp, fast or "") for name, _, _, ulp, _, fast in functions))
+
+
+def table_atomics() -> str:
+    from tilejit.ops.atomics import DTYPES
+    return markdown(("operation", "dtypes"), ((code(f"tile.atomic_{kind}"), ", ".join(dtypes)) for kind, dtypes in DTYPES.items()))
+
+
+def table_targets() -> str:
+    from tilejit.compile import TARGETS
+    from tilejit.passes.shared import SHARED_LIMIT
+    number = lambda target: int("".join(c for c in target if c.isdigit()))
+    return markdown(("target", "shared memory of a CTA, bytes"), ((code(t), SHARED_LIMIT[number(t)]) for t in TARGETS))
+
+
+def table_settings() -> str:
+    import inspect
+    from tilejit.config import Config
+    comments = dict(re.findall(r"^    (\w+): \w+ = [^#\n]*# (.*)$", inspect.getsource(Config), re.MULTILINE))
+    return markdown(("variable", "what it sets"), ((code(f"TILEJIT_{f.name.upper()}"), comments[f.name]) for f in fields(Config)))
+
+
+def table_facts() -> str:
+    from tilejit.runtime import facts
+    kinds = re.findall(r'case "(\w+)":', facts.describe_fact.__code__.co_consts and _source(facts.describe_fact))
+    numbers = {"aligned": (16,), "size_multiple": (1, 64), "size_is": (0, 1), "size_at_least": (0, 1), "stride_multiple": (0, 8),
+               "stride_is": (1, 1), "stride_at_least": (0, 0), "no_overlap": (1,)}
+    return markdown(("fact", "for example"), ((code(kind), facts.describe_fact((kind, 0, *numbers.get(kind, ())), ("A", "B"))) for kind in kinds))
+
+
+def _source(x) -> str:
+    import inspect
+    return inspect.getsource(x)
+
+
+def table_kinds() -> str:
+    from tilejit.sim.report import KINDS
+    missing = [k for k in KINDS if k not in MEANING]
+    assert not missing, f"say in MEANING what these findings mean: {missing}"
+    return markdown(("kind", "what was found"), ((code(kind), MEANING[kind]) for kind in KINDS))
+
+
+MEANING = {
+    "race": "two accesses to the same bytes, at least one of them a write, with nothing that orders them",
+    "missing-wait": "bytes that an asynchronous copy still writes or reads are used before it was waited for",
+    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without `fence_proxy_async()` between",
+    "uninitialized-read": "shared memory that nothing has written is read",
+    "out-of-bounds": "an access outside its buffer that the language does not clip",
+    "misaligned": "an address that the instruction does not take",
+    "deadlock": "threads that wait for what cannot come any more",
+    "barrier-phase": "a wait for a phase that was over before, so that it returned at once",
+    "barrier-lifecycle": "a barrier used before it was initialised, or arrived at more often than its count",
+    "transaction-count": "the bytes announced to a barrier are not those that its copies bring",
+    "descriptor": "a tensor map whose fields do not fit the copy",
+    "wgmma-order": "an operand or accumulator of an issued mma that is touched before its wait",
+    "tmem": "tensor memory used outside its allocation or lifetime",
+    "divergent-collective": "an operation of the whole scope that some of its threads do not reach",
+    "assertion": "a `device_assert` or `assume` that does not hold",
+}
+
+
+def _needs(name: str) -> str:
+    from tilejit.ops.copy_async import VARIANTS
+    (variant,) = (v for v in VARIANTS if v.name == name)
+    return "".join(f"- {need.words}\n" for need in variant.needs)
+
+
+TABLES = {
+    "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
+    "settings": table_settings, "facts": table_facts, "kinds": table_kinds,
+    "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_generated_tables_of_a_page_are_what_the_code_says(page):
+    """A stale table is written anew by ``python tests/docs/test_docs.py``."""
+    for table in _TABLE.finditer(page.read_text()):
+        assert table[3] == TABLES[table[2]](), f"the table {table[2]} of {page.name} is stale: run python tests/docs/test_docs.py"
+
+
+# -- what the pages must have ------------------------------------------------------------------------------------------------
+
+def test_every_table_stands_on_some_page():
+    """No table is made for nobody."""
+    used = {table[2] for page in PAGES for table in _TABLE.finditer(page.read_text())}
+    assert used == set(TABLES)
+
+
+def test_every_public_name_stands_on_the_page_of_the_language():
+    """What `import tilejit as tile` offers is named there, in code."""
+    page = (ROOT / "docs" / "language.md").read_text()
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", page)) + " ".join(b[3] for b in _BLOCK.finditer(page))))
+    names = [n for n, x in vars(tile).items() if not n.startswith("_") and not isinstance(x, ModuleType)]
+    assert not [n for n in names if n not in words]
+
+
+def test_every_launch_option_stands_on_the_page_of_the_language():
+    """In the table of launch options."""
+    from tilejit.jit import CALL_OPTIONS, LAUNCH_OPTIONS
+    page = (ROOT / "docs" / "language.md").read_text()
+    assert not [name for name in LAUNCH_OPTIONS + CALL_OPTIONS if f"| `{name}` |" not in page]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    """To a file of the repository, and to a heading of it if the link names one."""
+    anchor = lambda heading: re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+    for target, heading in _LINK.findall(page.read_text()):
+        if target.startswith("http"):
+            continue
+        path = page.parent / target
+        assert path.exists(), f"{page.name} links to {target}"
+        if heading:
+            assert heading in map(anchor, re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)), f"{page.name} links to {target}#{heading}"
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        before = path.read_text()
+        after = _TABLE.sub(lambda table: table[1] + TABLES[table[2]]() + table[4], before)
+        if after != before:
+            path.write_text(after)
+            print(f"wrote {path.relative_to(ROOT)}")
