@@ -15,8 +15,8 @@ from .fiber import Fiber, Frame
 from .global_races import GlobalClocks
 from .memory import SharedMemory, TensorMemory
 from .program import Program
-from .report import Finding, Report
-from .waits import ChildWait
+from .report import Report
+from .verdicts import Verdicts
 from .world import AsyncOp, World
 
 BUDGET = 20000      # nodes that a fiber runs before the next one has its turn
@@ -24,7 +24,7 @@ NEVER = float("inf")
 LATE = 1e12         # a landing time that comes only when everything waits
 
 
-class Chunk:
+class Chunk(Verdicts):
     """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is CTA `rank` of cluster i of the chunk."""
 
     def __init__(self, program: Program, grid, cluster, which: range, env: dict, arguments: list, report: Report,
@@ -327,78 +327,6 @@ class Chunk:
                 return True
         return any(fiber.release_parked() for fiber in list(self.fibers))
 
-    # -- faults that no rule reports -----------------------------------------------------------------------------------------
-
-    def verdict(self, world: World, kind: str, loc: Loc | None, protocol: bool) -> tuple[str, Loc | None, str] | None:
-        """What to report of a fault of synchronisation: kind, place, and words before the message; None for a mere
-        consequence. A wait that passed on a phase seen before is to blame for what goes wrong after it."""
-        if world.derailed:
-            return None
-        if protocol and world.stale is not None and not world.shaken:
-            world.derailed = True
-            return "barrier-phase", self.locs[world.stale], "the wait returned at once, because that phase was over before; then "
-        if world.shaken and kind in ("barrier-phase", "transaction-count", "deadlock"):
-            return None
-        line = loc.line if loc is not None else 0
-        if protocol and world.blamed.setdefault(line, kind) != kind:
-            return None
-        world.shaken = world.shaken or protocol
-        world.derailed = kind in ("barrier-phase", "transaction-count")
-        return kind, loc, ""
-
-    def _fault(self, world: World, rank: int, kind: str, loc: Loc | None, message: str, threads: tuple = ()) -> None:
-        verdict = self.verdict(world, kind, loc, True)
-        if verdict is not None:
-            kind, loc, note = verdict
-            rows = rank * self.clusters + world.clusters
-            self.report.add(Finding(kind, loc.line if loc else 0, note + message, loc, threads, tuple(int(c) for c in self.ctas[rows[:8]])))
-
-    def _deadlock(self) -> None:
-        """Report who waits for what. Bytes that were announced and never sent are a miscount, and a wait for a parity
-        whose phase is over is a wrong phase."""
-        self.stuck = True
-        if self._miscounts():
-            return
-        stuck = [f for f in self.fibers if f.wait is not None and not isinstance(f.wait, ChildWait)] or self.fibers
-        if self._overtaken(stuck):
-            return
-        lines, first = [], None
-        for f in stuck:
-            loc = f.wait.loc if getattr(f.wait, "loc", None) else getattr(f.node, "loc", None)
-            threads = f"thread {f.low} " if f.threads == 1 else f"threads {f.low} to {f.high - 1} "
-            ctas = ", ".join(str(c) for c in self.ctas[f.rows[:3]]) + (", ..." if f.batch > 3 else "")
-            words = f.wait.describe() if f.wait is not None else "waits"
-            place = "at its end" if f.left else f"line {loc.line if loc else '?'}"
-            lines.append(f"{place}: {threads}of CTA {ctas}: {words}")
-            if first is None or first[1].left or (loc is not None and loc.line < first[0].line and not f.left):
-                first = loc, f
-        loc, fiber = first
-        world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
-        message = "nothing can go on:\n" + "\n".join(f"  {line}" for line in dict.fromkeys(lines))
-        self._fault(world, fiber.rank, "deadlock", loc, message, tuple(range(fiber.low, fiber.high))[:8])
-
-    def _miscounts(self) -> bool:
-        """Whether barriers with all arrivals wait for bytes that nothing will bring."""
-        found = False
-        for world in self.worlds:
-            for (rank, _), b in world.barriers.items():
-                if b.tx and b.expect_line >= 0 and b.pending == 0:
-                    found = True
-                    self._fault(world, rank, "transaction-count", self.locs[b.expect_line], f"phase {b.phase} of the mbarrier never ends: "
-                                f"{b.expected} bytes are announced, and its copies bring {b.issued}")
-        return found
-
-    def _overtaken(self, stuck: list[Fiber]) -> bool:
-        """Whether some wait for a phase that has not begun, having missed the one that is over."""
-        for f in stuck:
-            for world, rank, b in f.wait.barriers() if hasattr(f.wait, "barriers") else ():
-                seen = b.waits.get((f.rank, int(f.m.atoms[0])))
-                if b.phase > (seen.phase if seen else 0) and b.pending == b.count and b.tx == 0:
-                    self._fault(world, f.rank, "barrier-phase", f.wait.loc, f"the wait is for phase {b.phase} (parity {b.phase & 1}) of the "
-                                f"mbarrier, which nothing completes; phase {b.phase - 1}, whose parity is {b.phase - 1 & 1}, is over")
-                    return True
-        return False
-
     def _close(self) -> None:
         """The kernel has ended: what is in flight lands, and nothing of it may touch shared memory any more."""
         for op in self._flight():
@@ -412,8 +340,3 @@ class Chunk:
                     for op in ops:
                         if not op.awaited:
                             self._unawaited(op)
-
-    def _unawaited(self, op: AsyncOp) -> None:
-        doing = "writes" if op.writes else "reads"
-        self._fault(op.world, op.rank, "missing-wait", self.locs[op.line],
-                    f"the kernel ends while {op.what} still {doing} shared memory: nothing waits for it")

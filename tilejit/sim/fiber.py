@@ -10,53 +10,15 @@ from ..ir.graph import Call, Const, For, If, Operand, Scope, Value, While
 from ..ir.protocols import Wait
 from ..types import Scalar
 from .machine import Machine
-from .program import Code, scope_threads
-from .values import merge, take
+from .parting import Frame, Join, Parting, Spawn
+from .program import scope_threads
+from .values import take
 from .waits import ChildWait, RowWait, SpinWait
 
 RUN_AHEAD = 64  # pending children of a fiber per set of threads
 
 
-class Join:
-    """Where the parts of a fiber that was cut inside a construct meet again."""
-
-    __slots__ = ("depth", "parts", "parked", "broken")
-
-    def __init__(self, depth: int):
-        self.depth = depth      # frames of a part that has arrived
-        self.parts = 1          # parts on their way or parked
-        self.parked: list[Fiber] = []
-        self.broken = False
-
-
-class Spawn:
-    """A scope instance that runs beside its parent: its threads, and for which CTAs of the chunk it is not done yet."""
-
-    __slots__ = ("low", "high", "live")
-
-    def __init__(self, low: int, high: int, rows: np.ndarray, chunk_rows: int):
-        self.low, self.high = low, high
-        self.live = np.zeros(chunk_rows, bool)
-        self.live[rows] = True
-
-
-class Frame:
-    """A block being run. `node` is the construct that it belongs to, `stage` which of its blocks it is, `state` what a
-    loop keeps; `active` are the threads that take part (B or 1, T), None for all."""
-
-    __slots__ = ("code", "pc", "node", "stage", "state", "active", "joins")
-
-    def __init__(self, code: Code, node=None, stage: str = "", state: tuple = (), active: np.ndarray | None = None):
-        self.code, self.pc, self.node, self.stage, self.state, self.active = code, 0, node, stage, state, active
-        self.joins: list[Join] = []
-
-    def take(self, rows: np.ndarray) -> "Frame":
-        new = Frame(self.code, self.node, self.stage, take(self.state, rows), take(self.active, rows))
-        new.pc, new.joins = self.pc, list(self.joins)
-        return new
-
-
-class Fiber:
+class Fiber(Parting):
     """Threads `low` to `high` of the CTAs `rows` (numbers in the chunk, of one cluster rank)."""
 
     def __init__(self, sim, rank: int, rows: np.ndarray, low: int, high: int, env: dict, frames: list[Frame],
@@ -138,94 +100,6 @@ class Fiber:
         else:
             self.polled = self.sim.version
             self.sim.report.stats["waits"] += call is not None
-
-    # -- cutting and joining -----------------------------------------------------------------------------------------------
-
-    def fork(self, mask: np.ndarray) -> "Fiber":
-        """Cut off the CTAs where `mask` is false into a new fiber; this one keeps the others."""
-        other = ~mask
-        new = Fiber.__new__(Fiber)
-        new.sim, new.rank, new.rows = self.sim, self.rank, self.rows[other]
-        new.low, new.high, new.spawn = self.low, self.high, self.spawn
-        new.env = {v: take(x, other) for v, x in self.env.items()}
-        new.frames = [f.take(other) for f in self.frames]
-        new.after, new.children = list(self.after), list(self.children)
-        new.polled, new.parked, new.done, new.spin, new.node, new.left = -1, False, False, None, self.node, self.left
-        new.m = Machine(new)
-        new.waiting_call = self.waiting_call
-        new.wait = self.wait.bound(new, other) if self.wait is not None else None
-        wait = self.wait
-        self.rows = self.rows[mask]
-        self.env = {v: take(x, mask) for v, x in self.env.items()}
-        self.frames = [f.take(mask) for f in self.frames]
-        self.spin = None
-        self.m = Machine(self)
-        self.wait = wait.bound(self, mask) if wait is not None else None
-        self.polled = -1
-        for frame in self.frames:
-            for join in frame.joins:
-                join.parts += 1
-        self.sim.add(new)
-        return new
-
-    def open_join(self) -> None:
-        """The parts of this fiber will meet again when the construct that begins here ends."""
-        self.frames[-1].joins.append(Join(len(self.frames)))
-
-    def _end_construct(self, frame: Frame) -> None:
-        """The construct at the frame's pc is over: go on after it, once all parts of the fiber are here."""
-        while frame.joins:
-            join = frame.joins[-1]
-            if join.broken or join.parts == 1:
-                frame.joins.pop()
-                continue
-            join.parked.append(self)
-            if len(join.parked) < join.parts:
-                self.parked = True
-                return
-            self._meet(join)
-            frame = self.frames[-1]
-            frame.joins.pop()
-        self._advance(frame)
-
-    def _meet(self, join: Join) -> None:
-        """All parts are parked: they become this fiber again."""
-        parts = join.parked
-        rows = np.concatenate([p.rows for p in parts])
-        order = np.argsort(rows, kind="stable")
-        place = np.empty(len(rows), np.int64)
-        place[order] = np.arange(len(rows))
-        where, at = [], 0
-        for p in parts:
-            where.append(place[at:at + p.batch])
-            at += p.batch
-        batch = len(rows)
-        common = [v for v in self.env if all(v in p.env for p in parts)]
-        env = {v: merge([p.env[v] for p in parts], where, batch) for v in common}
-        for i, frame in enumerate(self.frames):
-            frame.state = merge([p.frames[i].state for p in parts], where, batch)
-            frame.active = merge([p.frames[i].active for p in parts], where, batch)
-            for outer in frame.joins:
-                outer.parts -= len(parts) - 1
-        self.children = list({id(s): s for p in parts for s in p.children}.values())
-        for p in parts:
-            if p is not self:
-                self.sim.remove(p)
-        self.rows, self.env = rows[order], env
-        self.parked = False
-        self.m = Machine(self)
-        join.parts = 1
-
-    def release_parked(self) -> bool:
-        """Go on without the other parts, because they are stuck."""
-        if not self.parked:
-            return False
-        join = self.frames[-1].joins[-1]
-        join.broken = True
-        for part in join.parked:
-            part.parked = False
-            part._end_construct(part.frames[-1])
-        return True
 
     # -- children ------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from .engines import Span
 from .global_races import Box, Index, overlapping
 from .memory import boxes
 from .tensor_maps import describe_faults, elements_of, fill_value, reducible, swizzled_units
-from .values import SimBarrier, SimBuffer, SimTensorMap
+from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
 
 class TensorCopies:
@@ -20,10 +20,11 @@ class TensorCopies:
     # -- tensor copies -------------------------------------------------------------------------------------------------------
 
     def tma_load(self, map_: SimTensorMap, coords: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
-                 multicast: Any = None) -> None:
+                 multicast: Any = None, positions: np.ndarray | None = None) -> None:
         """Load the box at `coords` (innermost first, (B or 1, 1) each) to `dst` and report its bytes to `barrier`.
 
-        With `multicast`, a mask of cluster ranks, it goes to the same offset and barrier of each of those CTAs.
+        With `multicast`, a mask of cluster ranks, it goes to the same offset and barrier of each of those CTAs. With
+        `positions`, only the CTAs there in the batch issue it.
         """
         coords = _columns(coords)
         if not self._legal(map_, coords, dst, dst_byte_offset, load=True):
@@ -31,10 +32,10 @@ class TensorCopies:
         box = _Box(map_)
         params = {"coords": coords, "dst": self._absolute(dst, dst_byte_offset), "map": map_,
                   "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
-        self._count("global -> shared (tma)", box.nbytes * self.batch)
+        self._count("global -> shared (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
         if self.checks and map_.memory.maybe_written:
-            self._check_box(map_, coords, writing=False)
-        for where, ranks in self._destinations(multicast, dst.peer):
+            self._check_box(map_, coords, False, positions)
+        for where, ranks in self._destinations(multicast, dst.peer, positions):
             self._load_to(ranks, box, dst, dst_byte_offset, barrier, params, where)
 
     def _load_to(self, ranks, box, dst, offset, barrier, params, where) -> None:
@@ -57,11 +58,11 @@ class TensorCopies:
 
         self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers, positions=where)
 
-    def _destinations(self, multicast, peer):
+    def _destinations(self, multicast, peer, positions=None):
         if multicast is None:
-            yield None, [None]
+            yield positions, [None]
             return
-        for where, (mask,) in self.cases(np.asarray(multicast).reshape(-1, 1)):
+        for where, (mask,) in self._cases_at(positions, [np.asarray(multicast).reshape(-1, 1)]):
             ranks = [r for r in range(16) if mask >> r & 1]
             if ranks and ranks[-1] >= self.sim.ranks:
                 self.finding("descriptor", f"the multicast mask {mask:#x} names CTAs beyond the cluster's {self.sim.ranks}")
@@ -69,9 +70,11 @@ class TensorCopies:
             if ranks:
                 yield where, ranks
 
-    def tma_store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any) -> None:
-        """Store shared memory to the box at `coords`, clipped to the map; completes in the thread's bulk group."""
-        self._store(map_, coords, src, src_byte_offset, None)
+    def tma_store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, *,
+                  positions: np.ndarray | None = None) -> None:
+        """Store shared memory to the box at `coords`, clipped to the map; completes in the thread's bulk group. With
+        `positions`, only the CTAs there in the batch issue it."""
+        self._store(map_, coords, src, src_byte_offset, None, positions)
 
     def tma_reduce(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, kind: str) -> None:
         """Combine the box at `coords` with shared memory: `kind` is add, min, max, inc, dec, and, or, xor."""
@@ -80,15 +83,15 @@ class TensorCopies:
             return
         self._store(map_, coords, src, src_byte_offset, kind)
 
-    def _store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, offset: Any, kind: str | None) -> None:
+    def _store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, offset: Any, kind: str | None, positions=None) -> None:
         coords = _columns(coords)
         if not self._legal(map_, coords, src, offset, load=False):
             return
         box, memory = _Box(map_), src.memory
         params = {"coords": coords, "src": self._absolute(src, offset), "map": map_}
-        self._count("shared -> global (tma)", box.nbytes * self.batch)
+        self._count("shared -> global (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
         if self.checks:
-            self._check_box(map_, coords, writing=True)
+            self._check_box(map_, coords, True, positions)
 
         def collect(rows, params):
             return {"data": fetch_box(memory, rows, params["src"], box)}
@@ -98,7 +101,7 @@ class TensorCopies:
 
         span = Span.of(src, offset, *box.pieces())
         what = "the tensor store" if kind is None else "the tensor reduction"
-        self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk")
+        self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk", positions=positions)
 
     def _absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
@@ -137,14 +140,17 @@ class TensorCopies:
         size = np.asarray(map_.global_dim[0]).reshape(-1, 1)
         return bool(((coords[0] < size) & (coords[0] + map_.box[0] > size)).any())
 
-    def _check_box(self, map_: SimTensorMap, coords, writing: bool) -> None:
+    def _check_box(self, map_: SimTensorMap, coords, writing: bool, positions=None) -> None:
         """The global elements of the box against the shadow of their array."""
         memory = map_.memory
         shadow, itemsize = memory.shadow, elements_of(map_).itemsize
         scale = max(itemsize // shadow.granule, 1)
-        index, keep = _addresses(map_, coords, self.batch)
+        ctas = self.ctas
+        if positions is not None:
+            ctas, coords, map_ = ctas[positions], take(coords, positions), take(map_, positions)
+        index, keep = _addresses(map_, coords, len(ctas))
         cells = (index + memory.address - shadow.address) // shadow.granule
-        ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
+        ids = np.broadcast_to((ctas + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)
         access = shadow.write if writing else shadow.read
         del scale
