@@ -28,6 +28,7 @@ class _Assigner:
         self.scope = ExecScope("cta", graph.launch.threads)
         self.new = Rewriter()
         self.deferred: dict[Value, Call] = {}
+        self.guessed: set[Value] = set()  # carried values whose layout is a guess: what meets them decides
         self.points: dict[Value, Tile] = {}  # the layout of the index tiles behind points
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
@@ -152,7 +153,10 @@ class _Assigner:
         guesses = [self.settled(c.init) or (self.default(c.inner.type.shape, c.inner.type.dtype) if isinstance(c.inner.type, Tile) else None)
                    for c in node.carried]
         saved = dict(self.new.values), dict(self.deferred)
+        free = {c.inner for c in node.carried if c.init in self.deferred}
+        self.guessed |= free
         wants = self._walk(node, guesses)[0]
+        self.guessed -= free
         if any(w is not None and c.init in self.deferred and (w.layout, w.domain) != (g.layout, g.domain)
                for w, g, c in zip(wants, guesses, node.carried)):
             self.new.values, self.deferred = saved
@@ -210,7 +214,8 @@ def _same(assigner: _Assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
     if not shapes:
         return (None,) * len(call.args), (None,) * len(call.results)
     named = next((assigner.points[a] for a in call.args if a in assigner.points), None)
-    base = named or next((t for t in types if t is not None), None) or assigner.default(shapes[0].shape, shapes[0].dtype)
+    sure = next((t for t, a in zip(types, call.args) if t is not None and a not in assigner.guessed), None)
+    base = named or sure or next((t for t in types if t is not None), None) or assigner.default(shapes[0].shape, shapes[0].dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
     needs = tuple(assigner.like(base, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
     made = tuple(assigner.like(base, r.type.dtype) if isinstance(r.type, Tile) else None for r in call.results)
