@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -112,6 +111,7 @@ class CompiledKernel:
         return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
 
     def _repr_html_(self) -> str:
+        import html
         return f"<pre>{html.escape(self.explain())}</pre>"
 
 

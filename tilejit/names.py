@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 
 def nearest(name: str, names) -> str:
     """`` (did you mean 'x'?)`` for the closest of `names`, or nothing."""
+    from difflib import get_close_matches
     close = get_close_matches(name, list(names), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

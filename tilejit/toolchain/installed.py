@@ -1,55 +1,46 @@
-"""What identifies the tools in cache keys, from the names of installed packages and the times of files.
+"""What identifies the tools in cache keys, from installed packages and the times of files.
 
-A process that finds all its kernels in the cache asks only this of the tools: it loads none, runs none, and does not
-load ``importlib.metadata`` either, which takes longer than everything else on that way.
+A process that finds all its kernels in the cache asks only this of the tools: it loads none of their modules and runs
+nothing.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from functools import lru_cache
 
 from tilejit.config import config
 from tilejit.errors import ToolchainError
+from tilejit.toolchain.packages import package
 
 _ASSEMBLERS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
-_PTXAS = ("nvidia/cu13/bin/ptxas", "nvidia/cuda_nvcc/bin/ptxas")
-_LIBDEVICE = ("nvidia/cu13/nvvm/libdevice/libdevice.10.bc", "nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc")
-_INFORMATION = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)\.(?:dist|egg)-info")
+_LIBDEVICES = ("nvidia-nvvm", *_ASSEMBLERS)
 
 
 def tools() -> str:
     """A text that changes when LLVM, libdevice or the assembler does."""
-    packages, where = _packages(tuple(sys.path))
-    wheel = next((name for name in _ASSEMBLERS if name in packages), None)
-    usual = not config().ptxas and "llvmlite" in packages and wheel is not None
-    if usual and _holds(where, _PTXAS, os.X_OK) and _holds(where, _LIBDEVICE, os.R_OK):
-        return ", ".join(f"{name} {packages.get(name, '')}" for name in ("llvmlite", wheel, "nvidia-nvvm"))
-    return _asked()
+    wheels = None if config().ptxas else _wheels(tuple(sys.path))
+    return wheels or _asked()
 
 
 @lru_cache(maxsize=4)
-def _packages(folders: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """{package: version} of what is installed, the first on the path first; and the folders that hold any."""
-    found: dict[str, str] = {}
-    where: dict[str, None] = {}
-    for folder in folders:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            match = _INFORMATION.fullmatch(name)
-            if match:
-                where[folder or "."] = None
-                found.setdefault(re.sub(r"[-_.]+", "-", match[1]).lower(), match[2])
-    return found, tuple(where)
+def _wheels(path: tuple[str, ...]) -> str | None:
+    """The versions of the packages that hold the tools; None where a tool does not come from a package."""
+    llvm = package("llvmlite")
+    assembler = _holder(_ASSEMBLERS, "ptxas", os.X_OK)
+    libdevice = _holder(_LIBDEVICES, "libdevice.10.bc", os.R_OK)
+    found = (llvm, assembler, libdevice)
+    return None if None in found else ", ".join(f"{p.name} {p.version}" for p in found)
 
 
-def _holds(folders: tuple[str, ...], files: tuple[str, ...], mode: int) -> bool:
-    return any(os.access(os.path.join(folder, file), mode) for folder in folders for file in files)
+def _holder(names: tuple[str, ...], file: str, mode: int):
+    for name in names:
+        found = package(name)
+        place = found.file(file) if found is not None else None
+        if place is not None and os.access(place, mode):
+            return found
+    return None
 
 
 def _asked() -> str:
