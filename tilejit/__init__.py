@@ -11,6 +11,7 @@ from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync,
 from .ops.copy import copy
 from .ops.copy_async import copy_async
 from .ops.creation import arange, full, ones, zeros
+from .ops.escape import asm, device_print
 from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id, warp_id,
                       warpgroup_id)
 from .ops.math import BUILTINS as _MATH

@@ -69,6 +69,7 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
         self.fast_math = graph.launch.fast_math
         self.lines: list[str] = []
         self.declarations: set[str] = set()
+        self.globals: list[str] = []  # constants of the module
         self.uses_libdevice = False
         self.count = 0
         self.label_count = 0
@@ -340,8 +341,13 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
             return self.shared_base(), buffer.offset + offset
         return self.shared_base() + offset, buffer.offset
 
-    def scratch_offset(self, call: Call) -> int:
-        return self.graph.shared[call.results[0]]
+    def scratch_address(self, call: Call, offset) -> tuple[V, int]:
+        """(address, constant byte offset) of a byte of the call's scratch."""
+        result = call.results[0]
+        base, address = self.graph.shared[result], self.shared_base()
+        for place, nbytes in self.graph.scratch_strides.get(result, ()):
+            address = address + self.operand(place) * nbytes
+        return (address, base + offset) if isinstance(offset, int) else (address + offset, base)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------------
 
@@ -583,6 +589,7 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
         return "\n".join([
             'target triple = "nvptx64-nvidia-cuda"',
             "@smem = external addrspace(3) global [0 x i8], align 1024",
+            *self.globals,
             *sorted(self.declarations),
             f"define ptx_kernel void @{self.graph.name}({params}) #0{self.debug.function()} {{",
             "entry:", *self.entry_lines, *self.lines, "}",

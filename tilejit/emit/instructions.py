@@ -56,6 +56,23 @@ class InstructionMixin:
         self.declare(f"declare {dtype.llvm} @{function}({', '.join(v.dtype.llvm for v in values)})")
         return self.ins(f"call {dtype.llvm} @{function}({', '.join(v.typed for v in values)})", dtype)
 
+    def vprintf(self, text: str, values: list[V]) -> None:
+        """``vprintf(format, values)`` (CUDA C++ Programming Guide, "Formatted Output")."""
+        codes = {"double": "%g", "i64": "%lld", "i32": "%d"}
+        data = (text.replace("%", "%%") + "".join(" " + codes[v.dtype.llvm] for v in values) + "\n\0").encode()
+        name = f"@text{len(self.globals)}"
+        quoted = "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in data)
+        self.globals.append(f'{name} = private unnamed_addr addrspace(1) constant [{len(data)} x i8] c"{quoted}", align 1')
+        self.declare("declare i32 @vprintf(ptr, ptr)")
+        kind = "{ " + ", ".join(v.dtype.llvm for v in values) + " }"
+        room = "null"
+        if values:
+            room = self.entry(("room", kind), lambda: self.ins(f"alloca {kind}, align 8", int64)).text
+            for i, v in enumerate(values):
+                place = self.ins(f"getelementptr {kind}, ptr {room}, i32 0, i32 {i}", int64)
+                self.stmt(f"store {v.typed}, ptr {place.text}")
+        self.stmt(f"call i32 @vprintf(ptr addrspacecast (ptr addrspace(1) {name} to ptr), ptr {room})")
+
     # -- casts -----------------------------------------------------------------------------------------------------------------
 
     def f32(self, x: V) -> V:

@@ -210,6 +210,14 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         failed = np.asarray(failed).reshape(-1)
         self.finding("assertion", message, ctas=self.ctas[failed] if failed.size > 1 else None)
 
+    def print(self, text: str, values: tuple) -> None:
+        """A line for each active thread of each CTA: `text`, and the thread's own of the scalars `values`."""
+        columns = [np.broadcast_to(v, (self.batch, self.threads)) for v in values]
+        active = np.broadcast_to(self.active, (self.batch, self.threads))
+        for b, t in zip(*np.nonzero(active)):
+            shown = "".join(f" {c[b, t]}" for c in columns)
+            print(f"cta {int(self.ctas[b])} thread {int(self.thread_ids()[0, t])}: {text}{shown}")
+
     # -- values ----------------------------------------------------------------------------------------------------------------
 
     def alloc_shared(self, value: Any, type_: Buffer | None = None, byte_offset: int | None = None) -> SimBuffer:

@@ -1,0 +1,65 @@
+"""Inline PTX and printing."""
+
+import numpy as np
+import pytest
+
+import tilejit as tile
+
+
+def _plus(x, y):
+    return x + y
+
+
+@tile.jit(num_warps=1)
+def with_asm(x, out, N: tile.constexpr):
+    v = tile.load(x[0:N])
+    tile.store(out[0:N], tile.asm("add.f32 $0, $1, $2;", tile.float32, v, 1.5, simulate=_plus))
+
+
+@tile.jit(num_warps=1)
+def without_meaning(x, out, N: tile.constexpr):
+    tile.store(out[0:N], tile.asm("neg.f32 $0, $1;", tile.float32, tile.load(x[0:N])))
+
+
+@tile.jit(num_warps=1)
+def printing(x):
+    if tile.thread_id() < 2:
+        tile.device_print("element", tile.thread_id(), tile.load(x[tile.thread_id()]))
+
+
+@tile.jit(num_warps=1)
+def wrong_operand(x):
+    tile.asm("mov.u32 $0, $2;", tile.int32, 1)
+
+
+def test_inline_ptx_runs_as_its_stand_in_on_the_simulator():
+    x = np.arange(40, dtype=np.float32)
+    out = np.empty_like(x)
+    with_asm[(1,)](x, out, N=40)
+    assert (out == x + 1.5).all()
+
+
+def test_inline_ptx_is_in_the_code():
+    x = tile.ArraySpec((40,), "float32")
+    assert "add.f32" in with_asm.compile(x, x, N=40).ptx
+
+
+def test_inline_ptx_without_a_stand_in_cannot_be_simulated():
+    x = np.zeros(8, np.float32)
+    with pytest.raises(tile.SimulationError, match="simulate="):
+        without_meaning[(1,)](x, x.copy(), N=8)
+
+
+def test_an_operand_that_does_not_exist_is_named():
+    with pytest.raises(tile.CompilationError, match=r"\$2 names no operand"):
+        wrong_operand.compile(tile.ArraySpec((8,), "float32"))
+
+
+def test_printing_gives_a_line_for_each_active_thread(capfd):
+    printing[(1,)](np.array([3.5, 4.5, 5.5], np.float32))
+    assert capfd.readouterr().out.splitlines() == ["cta 0 thread 0: element 0 3.5", "cta 0 thread 1: element 1 4.5"]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
+def test_printing_assembles(target):
+    assert "vprintf" in printing.compile(tile.ArraySpec((3,), "float32"), target=target).ptx

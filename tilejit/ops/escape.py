@@ -1,0 +1,118 @@
+"""Ways out of the language: lines of PTX of one's own, and printing from a kernel."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from ..errors import SimulationError
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin
+from ..ir.op import op
+from ..types import DType, Scalar, Tile, dtype_of, float32, float64, int32, int64
+from .elementwise import result_type
+from .language import broadcast_shape, converted, number, spread
+
+
+# -- inline PTX --------------------------------------------------------------------------------------------------------
+
+@op("syncs", attrs=("text", "dtypes", "simulate"))
+def asm_(*operands, text, dtypes, simulate):
+    """Lines of PTX, once for each element."""
+
+
+@asm_.infer
+def _(g, *operands, text, dtypes, simulate):
+    if not operands:
+        return tuple(Scalar(d) for d in dtypes)
+    return tuple(result_type(g, d, *operands) for d in dtypes)
+
+
+@asm_.simulate
+def _(m, call, *arrays):
+    function = call.attrs["simulate"]
+    if function is None:
+        raise SimulationError("the simulator cannot run PTX text: give tile.asm a function of arrays as simulate=, "
+                              "which returns what the text computes", call.loc)
+    results = function(*arrays)
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple(np.asarray(x).astype(d.np) for x, d in zip(results, call.attrs["dtypes"])) or None
+
+
+@asm_.emit
+def _(e, call, *args):
+    text, dtypes = call.attrs["text"].replace("\n", "\\0A"), list(call.attrs["dtypes"])
+    if any(isinstance(a, list) for a in args):
+        columns = [e.asm(text, dtypes, list(values), convergent=True) for values in zip(*args)]
+        results = [list(column) for column in zip(*columns)]
+    else:
+        results = e.asm(text, dtypes, list(args), convergent=True)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+@builtin
+def asm(g: Builder, text, result, *operands, simulate=None):
+    """Run lines of PTX in every thread, once for each element of tile operands.
+
+    In `text`, ``$0, $1, ...`` are the results and then the operands (write ``$$`` for a dollar sign); registers and labels
+    of the text's own go in ``{ }``. `result` is a dtype, a tuple of dtypes, or None. Results of all-scalar operands differ
+    by thread unless the operands are uniform. On the simulator `simulate`, a function of NumPy arrays, stands for it.
+    """
+    if not isinstance(text, str):
+        raise g.error(f"the text of asm is a string, not {describe(text)}")
+    several = isinstance(result, tuple)
+    dtypes = tuple(dtype_of(d) for d in (result if several else () if result is None else (result,)))
+    used = {int(n) for n in re.findall(r"(?<!\$)\$(\d+)", text.replace("$$", ""))}
+    if used and max(used) >= len(dtypes) + len(operands):
+        raise g.error(f"${max(used)} names no operand: there are {len(dtypes)} results and {len(operands)} operands")
+    shape = broadcast_shape(g, *(number(g, x) for x in operands)) if operands else None
+    values = [spread(g, converted(g, x, number(g, x).dtype), shape) for x in operands]
+    results = g.call(asm_, *values, text=text, dtypes=dtypes, simulate=simulate)
+    return results if several else results[0] if dtypes else None
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+@op("syncs", attrs=("text",))
+def print_(*values, text):
+    """A line printed by every thread of the scope that is active."""
+
+
+@print_.infer
+def _(g, *values, text):
+    return None
+
+
+@print_.simulate
+def _(m, call, *values):
+    m.print(call.attrs["text"], values)
+
+
+def _printed(dtype: DType) -> DType:
+    """C promotes what it prints: integers to 32 or 64 bits, floats to double."""
+    if dtype.is_float:
+        return float64
+    return int64 if dtype.bits == 64 else int32
+
+
+@print_.emit
+def _(e, call, *values):
+    """``vprintf``, which the driver links: a format and a pointer to the packed, aligned values."""
+    wide = [e.cast(v if v.dtype.bits > 16 or not v.dtype.is_float else e.cast(v, float32), _printed(v.dtype)) for v in values]
+    e.vprintf(call.attrs["text"], wide)
+
+
+@builtin
+def device_print(g: Builder, text, *values):
+    """Print a line from each thread: `text`, and the scalars `values` after it.
+
+    On the GPU lines come out when the launch is next synchronised; on the simulator at once, with the CTA and thread.
+    """
+    if not isinstance(text, str):
+        raise g.error(f"device_print starts with a plain string, not {describe(text)}")
+    for v in values:
+        if isinstance(type_of(v), Tile):
+            raise g.error("device_print prints scalars; reduce a tile first, or look at it on the simulator")
+    operands = [converted(g, v, number(g, v).dtype) for v in values]
+    g.call(print_, *operands, text=text)
