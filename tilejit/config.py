@@ -19,8 +19,8 @@ class Config:
 
     cache_dir: str = ""     # where compiled kernels are kept; default $XDG_CACHE_HOME/tilejit or ~/.cache/tilejit
     no_cache: bool = False  # neither read nor write the on-disk cache
-    dump: str = ""          # a folder: each stage's text (graph, llvm, ptx, sass) is written there
-    override: str = ""      # a folder: a stage's text found there replaces the compiler's
+    dump: str = ""          # a folder: the text of each stage is written there (.graph, .ll, .ptx)
+    override: str = ""      # a folder: a .ll or .ptx found there replaces the compiler's
     ptxas: str = ""         # path of the assembler to use
     target: str = ""        # target to compile for when no device says (default sm_90a)
     backend: str = ""       # "sim" or "cuda": overrides where host arrays run
