@@ -341,6 +341,11 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
             return self.shared_base(), buffer.offset + offset
         return self.shared_base() + offset, buffer.offset
 
+    def begin_scratch(self, call: Call) -> None:
+        """A barrier before the call's first write to scratch, unless nobody can be reading there any more."""
+        if call.results[0] not in self.graph.scratch_unused:
+            self.sync()
+
     def scratch_address(self, call: Call, offset) -> tuple[V, int]:
         """(address, constant byte offset) of a byte of the call's scratch."""
         result = call.results[0]

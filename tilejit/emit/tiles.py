@@ -98,7 +98,7 @@ class TileMixin:
 
     def scratch_store(self, call, values: list[V], t: Tile) -> None:
         """Every thread writes its elements of the tile to the call's scratch, in row-major order of the shape."""
-        self.sync()
+        self.begin_scratch(call)
         for r, value in enumerate(values):
             parts = [p for p in (self.first_replica(t), self.ghost(t, r)) if p is not None]
             address, offset = self._scratch_place(call, t.shape, self.coordinates(t, r), t.dtype.nbytes)
@@ -118,6 +118,4 @@ class TileMixin:
         flat = 0
         for extent, c in zip(shape, at):
             flat = flat * extent + c
-        offset = flat * nbytes
-        base = self.scratch_offset(call)
-        return (self.shared_base(), base + offset) if isinstance(offset, int) else (self.shared_base() + offset, base)
+        return self.scratch_address(call, flat * nbytes)

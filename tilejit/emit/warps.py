@@ -86,10 +86,6 @@ class WarpMixin:
         """``digit >= n``."""
         return self.ins(f"icmp uge {digit.typed}, {n}", bool_)
 
-    def scratch_address(self, offset) -> tuple[V, int]:
-        """(address, constant byte offset) of a byte of shared memory."""
-        return (self.shared_base(), offset) if isinstance(offset, int) else (self.shared_base() + offset, 0)
-
     def packed(self, values: list[V]) -> list[V]:
         """16-bit values in pairs, the first of each in the low half of an i32."""
         return [self._pack(values[i:i + 2], values[0].dtype.llvm, int32) for i in range(0, len(values), 2)]

@@ -162,6 +162,9 @@ class Graph:
     loc: Loc
     shared: Mapping[Value, int] = field(default_factory=dict)
     shared_bytes: int = 0
+    # Scratch in scopes whose place is known at run time: (place, bytes) pairs, whose products are added to the offset.
+    scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
+    scratch_unused: frozenset[Value] = frozenset()  # calls whose scratch nobody reads any more when they begin
 
     def __str__(self) -> str:
         from .printer import text

@@ -46,7 +46,8 @@ def text(graph: Graph) -> str:
     lines = [f"kernel {graph.name}({params}) {{{', '.join(launch)}, {graph.target}}}"]
     _block(graph.body, name, lines, "  ")
     for value, offset in graph.shared.items():
-        lines.append(f"shared {name(value)} at {offset}")
+        moved = "".join(f" + {name(place)} * {nbytes}" for place, nbytes in graph.scratch_strides.get(value, ()))
+        lines.append(f"shared {name(value)} at {offset}{moved}{', unused' if value in graph.scratch_unused else ''}")
     if graph.shared_bytes:
         lines.append(f"shared {graph.shared_bytes} bytes")
     return "\n".join(lines) + "\n"

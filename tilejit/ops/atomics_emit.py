@@ -32,11 +32,13 @@ def _scalar(e, call, plan: AtomicPlan, place, value, compare, mask):
     predicate = e.all_of([access.predicate(0, mask), first])
     alone = first is None
     through_scratch = plan.returns and not alone and e.threads > 32
-    if through_scratch or (not alone and attrs["sem"] in ("release", "acq_rel")):
+    if not alone and attrs["sem"] in ("release", "acq_rel"):
         e.sync()
+    elif through_scratch:
+        e.begin_scratch(call)
     old = _Unit(e, call, place).issue(access.address(0), [value], compare, predicate, plan.returns)
     if through_scratch:
-        base, offset = e.scratch_address(e.scratch_offset(call))
+        base, offset = e.scratch_address(call, 0)
         e.vector_store("shared", base, offset, old.dtype, [old], first, None)
         e.sync()
         return e.vector_load("shared", base, offset, old.dtype, [old], None, None)[0]

@@ -244,19 +244,18 @@ def _across_warps(e, call: Call, plan: ReducePlan, combine: Combine, t: Tile, pa
         digit = digit * d.extent + e.digit("warpid", d.extent, d.stride)
     first = e.all_of([e.as_test(e.digit(axis, n, stride)) for axis, n, stride in tests])
     places = [_kept_index(e, t, plan, group[0]) for group in plan.registers]
-    base = e.scratch_offset(call)
-    e.sync()
+    e.begin_scratch(call)
     for place, part in zip(places, parts):
         for k, (value, dtype) in enumerate(zip(part, dtypes)):
-            address, offset = e.scratch_address((place * count + digit) * dtype.nbytes)
-            e.vector_store("shared", address, base + offsets[k] + offset, dtype, [value], first, None)
+            address, offset = e.scratch_address(call, (place * count + digit) * dtype.nbytes)
+            e.vector_store("shared", address, offsets[k] + offset, dtype, [value], first, None)
     e.sync()
     result = []
     for place in places:
         columns = []
         for k, dtype in enumerate(dtypes):
-            address, offset = e.scratch_address(place * count * dtype.nbytes)
-            columns.append(load_run(e, address, base + offsets[k] + offset, dtype, count))
+            address, offset = e.scratch_address(call, place * count * dtype.nbytes)
+            columns.append(load_run(e, address, offsets[k] + offset, dtype, count))
         result.append(emit_tree(e, combine, list(zip(*columns))))
     return result
 

@@ -257,22 +257,25 @@ class _Scan:
     def warps(self, digit: Digit) -> None:
         e, plan, extent = self.e, self.plan, digit.extent
         dtypes = tuple(v.dtype for v in self.values[0])
-        offsets, base = plan.offsets(digit, dtypes), e.scratch_offset(self.call)
+        offsets = plan.offsets(digit, dtypes)
         inner = [(d.axis, d.extent, d.stride) for d in plan.digits if d.weight < digit.weight and d.axis != "reg"]
         mine = e.all_of([e.as_test(e.digit(axis, n, s)) for axis, n, s in inner + [(a, n, s) for n, s, a in plan.replicas]])
         position = e.digit("warpid", extent, digit.stride)
         places = {block: self.line(block, digit) for block in self.totals}
-        e.sync()
+        if digit is next(d for d in plan.digits if d.axis == "warpid"):
+            e.begin_scratch(self.call)
+        else:
+            e.sync()
         for block, total in self.totals.items():
             for value, dtype, offset in zip(total, dtypes, offsets):
-                address, constant = e.scratch_address((places[block] * extent + position) * dtype.nbytes)
-                e.vector_store("shared", address, base + offset + constant, dtype, [value], mine, None)
+                address, constant = e.scratch_address(self.call, (places[block] * extent + position) * dtype.nbytes)
+                e.vector_store("shared", address, offset + constant, dtype, [value], mine, None)
         e.sync()
         for block in self.totals:
             columns = []
             for dtype, offset in zip(dtypes, offsets):
-                address, constant = e.scratch_address(places[block] * extent * dtype.nbytes)
-                columns.append(load_run(e, address, base + offset + constant, dtype, extent))
+                address, constant = e.scratch_address(self.call, places[block] * extent * dtype.nbytes)
+                columns.append(load_run(e, address, offset + constant, dtype, extent))
             self.totals[block] = self.follow(block, list(zip(*columns)), position)
 
     def follow(self, block: int, totals: list[tuple], position) -> tuple:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, For, Graph, If, Scope, Value, While, walk
+from ..ir.graph import Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
+from ..ops.shared import sync
 from ..types import Barrier, Buffer
 
 # Bytes of shared memory a CTA may have (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -28,40 +29,90 @@ def place_shared(graph: Graph) -> Graph:
                 rows.append((f"{value.name}: {value.type}", nbytes, node.loc))
                 top += nbytes
     base = -(-top // 128) * 128
-    size = _scratch(graph.body, base, offsets)
-    if size > base:
-        rows.append(("scratch of the compiler", size - base, graph.loc))
-    total = max(top, size)
     limit = SHARED_LIMIT[int("".join(c for c in graph.target if c.isdigit()))]
     own = graph.launch.max_shared
+    for small in (SMALL, 0):
+        places = _Places({}, {}, set())
+        size = _scratch(graph.body, None, base, graph.launch.threads, small, places)
+        total = max(top, size)
+        if total <= min(limit, limit if own is None else own):
+            break
+    if size > base:
+        rows.append(("scratch of the compiler", size - base, graph.loc))
     if total > limit or (own is not None and total > own):
         what = f"{graph.target} allows {limit}" if total > limit else f"max_shared allows {own}"
         table = "\n".join(f"  {n:>8} bytes  {name}" + (f"  (line {loc.line})" if loc else "") for name, n, loc in rows)
         raise CompilationError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", graph.loc)
-    return replace(graph, shared=offsets, shared_bytes=total)
+    return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides, scratch_unused=frozenset(places.unused))
 
 
-def _scratch(block: Block, base: int, offsets: dict[Value, int], concurrent: bool = False) -> int:
-    """Give each call that needs scratch a place, and return the end of the highest.
+SMALL = 1024  # bytes of scratch that a call may have to itself
 
-    Calls that follow each other in one scope share their scratch (each begins with a barrier of the scope). Scopes that
-    may run at the same time have scratch of their own.
+
+@dataclass
+class _Places:
+    """Byte offsets of scratch by the first result of the call, what to add to them for each place of a scope, and the
+    calls that find theirs unused without a barrier before it."""
+
+    offsets: dict[Value, int]
+    strides: dict[Value, tuple[tuple[Value, int], ...]]
+    unused: set[Value]
+
+
+def _scratch(body: Block, trip: list | None, base: int, threads: int, small: int, places: _Places) -> int:
+    """Give each call of a scope that needs scratch a place from `base` on, and return the end of the highest.
+
+    Calls of one scope that need more than `small` bytes share their scratch: each begins with a barrier of the scope.
+    The others have their own, and need that barrier only where they may come again with no other one in between.
+    Scopes inside it have scratch of their own, since they may run beside each other, and beside what other threads
+    still read from before. Where a scope stands at a place known at run time, each place that it may take has its own.
     """
-    top = base
-    floor = base
+    calls, scopes = [], []
+    _collect(body, trip, calls, scopes)
+    for call, nbytes, again in calls:
+        if nbytes <= small:
+            places.offsets[call.results[0]] = base
+            base += -(-nbytes // 16) * 16
+            if not again:
+                places.unused.add(call.results[0])
+    top = base = -(-base // 128) * 128
+    for call, nbytes, _ in calls:
+        if nbytes > small:
+            places.offsets[call.results[0]] = base
+            top = max(top, base + -(-nbytes // 128) * 128)
+    for scope, trip in scopes:
+        inner = _Places({}, {}, places.unused)
+        span = _scratch(scope.body, trip, top, threads, small, inner) - top
+        slots = 1
+        if isinstance(scope.first, Value) and span:
+            slots = threads // {"warpgroup": 128, "warp": 32, "thread": 1}[scope.kind]
+            inner.strides = {v: ((scope.first, span), *inner.strides.get(v, ())) for v in inner.offsets}
+        places.offsets.update(inner.offsets)
+        places.strides.update(inner.strides)
+        top += span * slots
+    return top
+
+
+def _bytes(node) -> int:
+    """The scratch that a node needs, if it is a call that does; it then has a barrier in its middle."""
+    return node.op.rules["scratch"](node) if isinstance(node, Call) and "scratch" in node.op.rules else 0
+
+
+def _collect(block: Block, trip: list | None, calls: list[tuple[Call, int, bool]], scopes: list[tuple[Scope, list | None]]) -> None:
+    """The calls of one scope that need scratch, with its bytes and whether they may come again before any other barrier;
+    and the scopes opened in it. `trip` are the nodes that each trip of the innermost loop around passes, if there is one."""
     for node in block.nodes:
         match node:
-            case Call():
-                nbytes = node.op.rules["scratch"](node) if "scratch" in node.op.rules else 0
-                if nbytes:
-                    offsets[node.results[0]] = floor
-                    top = max(top, floor + -(-nbytes // 128) * 128)
-            case For(body=body):
-                top = max(top, _scratch(body, floor, offsets))
-            case While(test=test, body=body):
-                top = max(top, _scratch(test, floor, offsets), _scratch(body, floor, offsets))
-            case If(then=then, orelse=orelse):
-                top = max(top, _scratch(then, floor, offsets), _scratch(orelse, floor, offsets))
             case Scope(body=body):
-                top = max(top, _scratch(body, top, offsets))
-    return top
+                scopes.append((node, None if trip is None else [*body.nodes, *trip]))
+            case Call():
+                if nbytes := _bytes(node):
+                    others = (n for n in trip or () if n is not node and isinstance(n, Call))
+                    calls.append((node, nbytes, trip is not None and not any(n.op is sync or _bytes(n) for n in others)))
+            case For() | While():
+                nodes = [n for inner in blocks(node) for n in inner.nodes]
+                for inner in blocks(node):
+                    _collect(inner, nodes, calls, scopes)
+            case If():
+                for inner in blocks(node):
+                    _collect(inner, trip, calls, scopes)

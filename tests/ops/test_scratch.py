@@ -1,0 +1,101 @@
+"""The compiler's scratch memory: who shares it, and where a barrier before its use can be left out."""
+
+import re
+
+import numpy as np
+import tilejit as tile
+
+X = tile.ArraySpec((4096,), "float32")
+
+
+def barriers(ptx: str) -> int:
+    return len(re.findall(r"bar\.sync 0", ptx))
+
+
+@tile.jit
+def normalised(x, y, N: tile.constexpr):
+    v = tile.load(x[0:N], other=0)
+    v = v - tile.mean(v)
+    tile.store(y[0:N], v / tile.sqrt(tile.mean(v * v)))
+
+
+def test_each_small_reduction_has_scratch_of_its_own_and_one_barrier():
+    """Nobody reads there before it, so only the barrier between writing and reading is left."""
+    compiled = normalised.compile(X, X, N=1024, target="sm_90a")
+    assert barriers(compiled.ptx) == 2 and str(compiled.graph).count(", unused") == 2
+
+
+@tile.jit
+def looped(x, y, N: tile.constexpr, PAIRS: tile.constexpr):
+    total = 0.0
+    for i in range(tile.num_programs(0)):
+        v = tile.load(x[i * N:(i + 1) * N], other=0)
+        total += tile.sum(v)
+        if PAIRS:
+            total *= tile.max(v)
+    tile.store(y[0], total)
+
+
+def test_a_reduction_in_a_loop_needs_a_barrier_before_it_unless_another_stands_between():
+    """The warps that still read the last trip's partial results must not find the next trip's."""
+    alone, paired = (looped.compile(X, X, N=1024, PAIRS=p, target="sm_90a") for p in (False, True))
+    assert barriers(alone.ptx) == 2 and "unused" not in str(alone.graph)
+    assert barriers(paired.ptx) == 2 and str(paired.graph).count(", unused") == 2
+
+
+@tile.jit
+def conditional(x, y, N: tile.constexpr):
+    total = 0.0
+    for i in range(tile.num_programs(0)):
+        v = tile.load(x[i * N:(i + 1) * N], other=0)
+        total += tile.sum(v)
+        if total > 100.0:
+            total -= tile.max(v)
+    tile.store(y[0], total)
+
+
+def test_a_barrier_that_not_every_trip_passes_does_not_count():
+    """The sum needs a barrier before it; the maximum does not, since each trip passes the sum's."""
+    compiled = conditional.compile(X, X, N=1024, target="sm_90a")
+    assert barriers(compiled.ptx) == 3
+
+
+@tile.jit(num_warps=8)
+def groups(x, y):
+    for g in range(2):
+        with tile.warpgroup(g):
+            tile.store(y[g], tile.sum(tile.load(x[g * 256:(g + 1) * 256], other=0)))
+    v = tile.load(x[0:512], other=0)
+    tile.store(y[0:512], tile.cumsum(v))
+
+
+def places(compiled) -> dict[str, tuple[int, int]]:
+    """{name: (offset, bytes from one place of the scope to the next)} as the graph tells."""
+    found = re.findall(r"^shared %(\S+) at (\d+)(?: \+ %\S+ \* (\d+))?", str(compiled.graph), re.M)
+    return {name: (int(offset), int(step or 0)) for name, offset, step in found}
+
+
+def test_scopes_that_run_beside_each_other_have_scratch_of_their_own():
+    """Two warpgroups that reduce at once, each at a place known at run time; and the CTA's own apart from theirs."""
+    compiled = groups.compile(X, X, target="sm_90a")
+    found = places(compiled)
+    (inner, step), (outer, _) = found["sum"], found["cumsum"]
+    assert step >= 16 and inner >= outer + 32 and compiled.shared_bytes >= inner + 2 * step
+    x, y = np.random.default_rng(0).random(512).astype(np.float32), np.zeros(512, np.float32)
+    groups[(1,)](x, y)
+    np.testing.assert_allclose(y, np.cumsum(x), rtol=1e-5)
+
+
+@tile.jit
+def turned(x, y):
+    v = tile.load(x[0:64, 0:64], other=0)
+    total = tile.sum(v)
+    tile.store(y[0:64, 0:64], tile.transpose(v)[0:64, 0:64] + tile.reshape(tile.reshape(v, 32, 128), 64, 64)[::1] * total)
+
+
+def test_small_scratch_is_shared_where_shared_memory_is_short():
+    """Scratch for each call apart is a luxury that `max_shared` can forbid."""
+    a = tile.ArraySpec((64, 64), "float32")
+    generous = turned.compile(a, a, target="sm_90a")
+    tight = turned.compile(a, a, target="sm_90a", max_shared=generous.shared_bytes - 64)
+    assert tight.shared_bytes < generous.shared_bytes
