@@ -12,10 +12,29 @@ from language_reference import difference
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
 
+@dataclass(frozen=True)
+class View:
+    """Part of an array, with its strides: ``base[index]``, its dimensions reversed if `transposed`."""
+
+    base: np.ndarray
+    index: tuple = (Ellipsis,)
+    transposed: bool = False
+
+    def of(self, base):
+        """The same part of another array, on the host or on the GPU."""
+        part = base[self.index]
+        return part.T if self.transposed else part
+
+
+def host(x):
+    return x.of(x.base) if isinstance(x, View) else x
+
+
 @dataclass
 class Case:
     """One kernel: its source, its arguments, and for each output (by parameter name) what it must hold afterwards and how
-    exactly ("bits", "value", or a number of ulp). Outputs are not among the arguments; they start as `start` gives."""
+    exactly ("bits", "value", or a number of ulp). Outputs are not among the arguments; they start as `start` gives. An
+    argument or a start may be a View; of an output that is one, the whole base is compared."""
 
     name: str
     source: str
@@ -38,17 +57,15 @@ class Case:
 
     def arguments(self) -> dict[str, Any]:
         """Fresh arguments by name."""
-        outputs = {n: self.start[n].copy() if n in self.start else np.zeros_like(w, dtype=self.output_dtype(n)) for n, w in self.expected.items()}
+        outputs = {n: _fresh(self.start[n]) if n in self.start else np.zeros_like(w) for n, w in self.expected.items()}
         return {**self.args, **outputs}
-
-    def output_dtype(self, name: str) -> np.dtype:
-        return self.start[name].dtype if name in self.start else self.expected[name].dtype
 
     def problems(self, arguments: dict[str, Any]) -> list[str]:
         """What differs from what was expected."""
         found = []
         for name, want in self.expected.items():
-            text = difference(arguments[name], want, self.how.get(name, "bits"))
+            got = arguments[name].base if isinstance(arguments[name], View) else arguments[name]
+            text = difference(got, want, self.how.get(name, "bits"))
             if text:
                 found.append(f"{self.name}: {name} ({self.line_of(name)}): {text}")
         return found
@@ -59,17 +76,27 @@ class Case:
     def simulate(self) -> list[str]:
         """Run on the simulator: what differs, and what it found."""
         arguments = self.arguments()
-        report = self.kernel().simulate(self.grid, **arguments, **self.options)
+        report = self.kernel().simulate(self.grid, **{n: host(a) for n, a in arguments.items()}, **self.options)
         return [f"{self.name}: {f}" for f in report.findings] + self.problems(arguments)
 
     def compile(self, target: str):
-        return self.kernel().compile(**self.arguments(), **self.options, target=target)
+        return self.kernel().compile(**{n: host(a) for n, a in self.arguments().items()}, **self.options, target=target)
 
     def launch(self) -> list[str]:
-        """Run on the GPU; host arrays are copied there and back."""
+        """Run on the GPU, on device arrays: what differs."""
         arguments = self.arguments()
-        self.kernel()[self.grid](**arguments, **self.options, backend="cuda")
-        return self.problems(arguments)
+        there = {n: tile.to_device(_whole(a)) if isinstance(a, (np.ndarray, View)) else a for n, a in arguments.items()}
+        parts = {n: arguments[n].of(a) if isinstance(arguments[n], View) else a for n, a in there.items()}
+        self.kernel()[self.grid](**parts, **self.options)
+        return self.problems({n: there[n].numpy() for n in self.expected})
+
+
+def _fresh(x):
+    return View(x.base.copy(), x.index, x.transposed) if isinstance(x, View) else x.copy()
+
+
+def _whole(x):
+    return x.base if isinstance(x, View) else x
 
 
 def simulated(cases) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from language_cases import Case
-from language_reference import (BITWISE, COMPARE, DTYPES, FLOAT8, FLOATS, INTS, binary, bits, cast, computed_in, is_float, np_dtype,
-                                pairs, promoted, special, symbols_for, tile_name)
+from language_reference import (BITWISE, COMPARE, DTYPES, FLOAT8, FLOATS, INTS, binary, bits, cast, computed_in, exact_cast, is_float,
+                                np_dtype, pairs, promoted, special, symbols_for, tile_name)
 
-SM80 = "need sm_89 or later"
 
 
 def _divisors(y: np.ndarray) -> np.ndarray:
@@ -136,7 +135,7 @@ def casts(source: str, style: str = "tile", targets=DTYPES) -> Case:
     lines, expected = [], {}
     place = "0:N" if style == "tile" else "t"
     for i, target in enumerate(targets):
-        expected[f"o{i}"] = cast(x, target)
+        expected[f"o{i}"] = exact_cast(x, target)
         lines.append(f"tile.store(o{i}[{place}], tile.cast(x, {tile_name(target)}))")
     head = ["t = tile.thread_id()"] if style == "scalar" else []
     parameters = ", ".join(["a", *expected, "N: tile.constexpr"])

@@ -1,0 +1,285 @@
+"""Cases of control flow: functions that Python runs as they stand, inlined in kernels whose threads or CTAs differ."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from textwrap import dedent, indent
+
+import numpy as np
+import tilejit as tile
+from language_cases import Case
+
+FUNCTIONS = {
+    "if, elif and else": """
+        if a < 0:
+            r = -a
+        elif a == 0:
+            r = b
+        elif a < 3 and b < 3:
+            r = a + b
+        else:
+            r = a * b
+        return r""",
+    "early return": """
+        if a > 3:
+            return 1
+        if b > 3:
+            if a > b - 4:
+                return 2
+            a = a + 10
+        return a""",
+    "for with a run-time bound": """
+        r = 0
+        for i in range(a):
+            r += i * b
+        return r""",
+    "for from, to, by": """
+        r = 1
+        for i in range(a, b + 7, 3):
+            r = r * 3 % 1001 + i
+        for i in range(b, a, -2):
+            r = r * 5 % 1001 - i
+        return r""",
+    "break and continue": """
+        r = 0
+        for i in range(10):
+            if i == a:
+                continue
+            if i > b + 4:
+                break
+            r = r * 2 + i
+        return r""",
+    "break out of two loops": """
+        found = -1
+        for i in range(6):
+            for j in range(6):
+                if i * j == a + 4:
+                    found = 10 * i + j
+                    break
+            if found >= 0:
+                break
+        return found""",
+    "return out of a loop": """
+        for i in range(8):
+            for j in range(i):
+                if i + j == a + b:
+                    return 100 * i + j
+            if i == 7:
+                return -7
+        return -1""",
+    "while": """
+        n = 0
+        while a > 0 and n < 20:
+            a = a - b
+            n += 1
+        return n * 100 + a""",
+    "while True": """
+        n = 0
+        while True:
+            n += 1
+            if n * n > a + b * b:
+                break
+            if n == 3:
+                continue
+            n += a % 2
+        return n""",
+    "collatz": """
+        x, n = abs(a) + 1, 0
+        while x != 1:
+            x = x // 2 if x % 2 == 0 else 3 * x + 1
+            n += 1
+        return n""",
+    "no trip at all": """
+        r = 5
+        for i in range(0):
+            r = 6
+        for i in range(a, a):
+            r = 7
+        while r < 0:
+            r = 8
+        for i in range(3, 3 - abs(b)):
+            r = 9
+        return r""",
+    "and, or, not": """
+        r = 0
+        if a > 0 and b > 0 or a == b:
+            r += 1
+        if not (a > 0 or b > 0):
+            r += 2
+        if 0 < a < b <= 4:
+            r += 4
+        r += 8 if a and b else 16
+        return r""",
+    "a conditional expression": "return (a if a > b else b) * (3 if a % 2 else 5 if b % 2 else 7)",
+    "names that change their meaning": """
+        x, y = a, b
+        for i in range(5):
+            x, y = y, x + y
+            if x > 20:
+                x, y = x - 20, y
+        (p, q), s = (x, y), x - y
+        return p * 3 + q * 5 + s""",
+    "a carried flag": """
+        done = False
+        n = 0
+        while not done:
+            n += 1
+            done = n * 3 > a + 6
+            if n > b + 5:
+                done = True
+        return n""",
+    "division and remainder": """
+        d = b if b else 3
+        r = a // d * 100 + a % d
+        for i in range(1, 4):
+            r = r * 7 + (a - i) // (i + 1) + (b + i) % (-i - 1)
+        return r""",
+    "bits": "return ((a & 3) << 2 | (b ^ 5)) + (a >> 1) + ~b",
+    "assignment inside an expression": """
+        r = (k := a + 1) * 2
+        if (m := k * b) > 4:
+            r += m
+        return r + k""",
+    "static loops": """
+        r = 0
+        for i in static_range(4):
+            if i == a:
+                continue
+            for j in (1, 5):
+                if i * j > b + 8:
+                    break
+                r += i * j + 1
+        return r""",
+}
+
+
+def python(text: str, name: str):
+    """The function as Python runs it."""
+    namespace = {"static_range": range}
+    exec(f"def f(a, b):\n{indent(dedent(text).strip(), '    ')}\n", namespace)
+    return namespace["f"]
+
+
+def helper(text: str):
+    """The function as kernels inline it."""
+    from tilejit.frontend import Source
+    from tilejit.jit import Kernel
+    return Kernel(Source.from_text(f"def f(a, b):\n{indent(dedent(text).strip(), '    ')}\n", {"static_range": tile.static_range}), {})
+
+
+POINTS = np.array(list(itertools.product(range(-3, 6), range(-2, 5))) + [(9, 9)], np.int32)  # 64 of them
+
+
+def control(name: str, level: str) -> Case:
+    """A function of FUNCTIONS at 64 points: each thread's own, each CTA's own, or the same for all from the arguments."""
+    text = FUNCTIONS[name]
+    want = np.array([python(text, name)(int(a), int(b)) for a, b in POINTS], np.int32)
+    if level == "threads":
+        source = ("def control(x, y):\n    t = tile.thread_id()\n"
+                  "    tile.store(y[t], f(tile.load(x[t, 0]), tile.load(x[t, 1])))\n")
+        grid, options = (1,), {"num_warps": 2}
+    elif level == "CTAs":
+        source = ("def control(x, y):\n    t = tile.program_id(0)\n"
+                  "    tile.store(y[t], f(tile.load(x[t, 0]), tile.load(x[t, 1])))\n")
+        grid, options = (64,), {"num_warps": 1}
+    else:  # tiles of equal elements, changed under uniform conditions
+        source = ("def control(x, y):\n    t = tile.program_id(0)\n"
+                  "    r = f(tile.load(x[t, 0]), tile.load(x[t, 1]))\n"
+                  "    v = tile.full((8, 8), 1) * tile.load(x[t, 0])\n"
+                  "    n = 0\n"
+                  "    while n < abs(r) % 7:\n"
+                  "        if n % 2 == 0:\n"
+                  "            v = v + n\n"
+                  "        else:\n"
+                  "            v = v * 2 - tile.arange(8) * 0\n"
+                  "        n += 1\n"
+                  "    tile.store(y[t, 0:8, 0:8], v)\n")
+        grid, options = (64,), {"num_warps": 2}
+        tiles = []
+        for (a, _), r in zip(POINTS.tolist(), want.tolist()):
+            for n in range(abs(r) % 7):
+                a = a + n if n % 2 == 0 else a * 2
+            tiles.append(np.full((8, 8), a, np.int32))
+        want = np.array(tiles)
+    return Case(f"{name}, by {level}", source, {"x": POINTS}, {"y": want}, grid=grid, options=options, namespace={"f": helper(text)})
+
+
+@tile.jit
+def both(x, low: tile.constexpr, high=7):
+    return tile.minimum(x, low), tile.maximum(x, high)
+
+
+@tile.jit
+def twice(f: tile.constexpr, x):
+    return f(f(x))
+
+
+@tile.jit
+def halved(x):
+    return x * 0.5
+
+
+@tile.jit
+def total(xs):
+    s = xs[0]
+    for x in xs[1:]:
+        s = s + x
+    return s
+
+
+def helpers() -> Case:
+    """Helpers with several results, defaults, constants, functions as arguments, tuples of tiles."""
+    x = np.linspace(-20, 20, 48).astype(np.float32)
+    source = ("def helpers(x, y, z, w):\n"
+              "    v = tile.load(x[0:48])\n"
+              "    low, high = both(v, 3)\n"
+              "    tile.store(y[0, 0:48], low)\n"
+              "    tile.store(y[1, 0:48], both(v, low=-1, high=9)[1] + high)\n"
+              "    tile.store(z[0:48], twice(halved, v))\n"
+              "    tile.store(w[0:48], total((v, low, high)))\n")
+    y = np.array([np.minimum(x, 3), np.maximum(x, 9) + np.maximum(x, 7)], np.float32)
+    want = {"y": y, "z": x * np.float32(0.25), "w": x + np.minimum(x, 3) + np.maximum(x, 7)}
+    return Case("helpers", source, {"x": x}, want, namespace={"both": both, "twice": twice, "halved": halved, "total": total})
+
+
+def loops_of_tiles() -> Iterator[Case]:
+    """Tiles carried around loops that are unrolled by hand, by the compiler, partly, or not at all."""
+    x = np.random.default_rng(1).integers(-9, 9, (12, 40)).astype(np.int32)
+    total_ = np.zeros(40, np.int32)
+    for k in range(12):
+        total_ = total_ * 3 + x[k]
+    for loop in ("range(n)", "range(12)", "tile.range(n, unroll=4)", "tile.range(12, unroll=5)", "tile.static_range(12)", "tile.range(0, n, 1, unroll=3)"):
+        source = (f"def loops(x, y, n):\n    s = tile.zeros((40,), tile.int32)\n    for k in {loop}:\n"
+                  "        s = s * 3 + tile.load(x[k, 0:40])\n    tile.store(y[0:40], s)\n")
+        yield Case(f"a tile around {loop}", source, {"x": x, "n": 12}, {"y": total_})
+    source = ("def loops(x, y, n, m):\n    a = tile.zeros((8, 5), tile.int32)\n    b = tile.full((8, 5), 1)\n"
+              "    for i in range(n):\n        for j in range(m, 8, 2):\n            a, b = b, a + tile.load(x[i, j * 5:j * 5 + 5])\n"
+              "        if i == 2:\n            continue\n        b = b - i\n    tile.store(y[0:8, 0:5], a * 100 + b)\n")
+    for n, m in ((0, 0), (4, 0), (6, 3), (3, 9)):
+        a, b = np.zeros((8, 5), np.int32), np.full((8, 5), 1, np.int32)
+        for i in range(n):
+            for j in range(m, 8, 2):
+                a, b = b, a + x[i, j * 5:j * 5 + 5]
+            if i != 2:
+                b = b - i
+        yield Case(f"two tiles that change places, {n} by {m}", source, {"x": x, "n": n, "m": m}, {"y": a * 100 + b})
+
+
+def wide_loops() -> Iterator[Case]:
+    """Loops whose bounds need 64 bits."""
+    source = ("def wide(y, start, stop, step: tile.constexpr):\n    n = 0\n    s = start * 0\n    for i in range(start, stop, step):\n"
+              "        n += 1\n        s += i\n    tile.store(y[0], n)\n    tile.store(y[1], s)\n")
+    for start, stop, step in ((2**40, 2**40 + 10, 3), (-2**35, -2**35 - 7, -2), (2**33, 5, 7), (0, 2**32, 2**30)):
+        over = range(start, stop, step)
+        yield Case(f"a loop over {over}", source, {"start": start, "stop": stop}, {"y": np.array([len(over), sum(over)], np.int64)}, options={"step": step})
+
+
+def control_cases() -> Iterator[Case]:
+    """All cases of this file."""
+    for name in FUNCTIONS:
+        for level in ("threads", "CTAs", "tiles"):
+            yield control(name, level)
+    yield helpers()
+    yield from loops_of_tiles()
+    yield from wide_loops()

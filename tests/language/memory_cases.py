@@ -1,0 +1,200 @@
+"""Cases of loads and stores: bounds, masks, strides, gather and scatter, empty arrays, 64-bit arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from language_cases import Case, View, host
+from language_reference import np_dtype, special
+from shape_cases import filled, region
+
+
+def window(x: np.ndarray, starts, extents, other) -> np.ndarray:
+    """The box of `x` at `starts`; `other` out of bounds."""
+    out = np.full(extents, other, x.dtype)
+    inner = [slice(max(0, s), min(n, s + e)) for s, e, n in zip(starts, extents, x.shape)]
+    if all(c.stop > c.start for c in inner):
+        out[tuple(slice(c.start - s, c.stop - s) for c, s in zip(inner, starts))] = x[tuple(inner)]
+    return out
+
+
+def put(y: np.ndarray, starts, values: np.ndarray, mask=None) -> None:
+    """Store `values` to the box of `y` at `starts`; what is out of bounds, or masked, is dropped."""
+    inner = [slice(max(0, s), min(n, s + e)) for s, e, n in zip(starts, values.shape, y.shape)]
+    if all(c.stop > c.start for c in inner):
+        cut = tuple(slice(c.start - s, c.stop - s) for c, s in zip(inner, starts))
+        keep = np.ones(values.shape, bool) if mask is None else mask
+        y[tuple(inner)] = np.where(keep[cut], values[cut], y[tuple(inner)])
+
+
+LAYOUTS = ("row-major", "transposed", "every other", "reversed", "offset", "inner")
+
+
+def laid_out(shape, dtype: str, layout: str, seed: int) -> np.ndarray | View:
+    """An array of `shape` with the strides that `layout` names."""
+    if layout == "row-major":
+        return filled(shape, dtype, seed)
+    if layout == "transposed":
+        return View(filled(shape[::-1], dtype, seed), (Ellipsis,), True)
+    if layout == "every other":
+        return View(filled(tuple(2 * n for n in shape), dtype, seed), tuple(slice(1, None, 2) for _ in shape))
+    if layout == "reversed":
+        return View(filled(shape, dtype, seed), tuple(slice(None, None, -1) for _ in shape))
+    if layout == "offset":
+        return View(filled(tuple(n + 3 for n in shape), dtype, seed), tuple(slice(1, n + 1) for n in shape))
+    return View(filled((*shape, 3), dtype, seed), (*(slice(None) for _ in shape), 1))
+
+
+def boxes(shape, tile_shape, dtype: str, reading: str, writing: str, warps: int, halo: int, seed: int) -> Case:
+    """A grid of boxes read from one array and written to another, both shifted by `halo` out of the array, with `other` and
+    a mask; the bounds clip both to the element."""
+    rank = len(shape)
+    x, y = laid_out(shape, dtype, reading, seed), laid_out(shape, dtype, writing, seed + 1)
+    grid = tuple(-(-(n + halo) // t) for n, t in zip(shape, tile_shape))
+    other = {"bool": True}.get(dtype, 3)
+    want = View(y.base.copy(), y.index, y.transposed) if isinstance(y, View) else y.copy()
+    source_, target = host(x), host(want)
+    for at in np.ndindex(grid):
+        starts = tuple(i * t - halo for i, t in zip(at, tile_shape))
+        values = window(source_, starts, tile_shape, np.array(other).astype(np_dtype(dtype)))
+        put(target, starts, values, (np.arange(tile_shape[-1]) % 7 != 3) & np.ones(tile_shape, bool))
+    index = ", ".join(f"p{d} * {t} - halo:(p{d} + 1) * {t} - halo" for d, t in enumerate(tile_shape))
+    lines = [f"p{d} = tile.program_id({d})" for d in range(rank)]
+    lines += [f"v = tile.load(x[{index}], other={other})", f"tile.store(y[{index}], v, mask=tile.arange({tile_shape[-1]}) % 7 != 3)"]
+    source = f"def boxes(x, y, halo):\n    " + "\n    ".join(lines) + "\n"
+    name = f"boxes {list(tile_shape)} of {list(shape)} {dtype}, {reading} to {writing}, halo {halo}, {warps} warps"
+    return Case(name, source, {"x": x, "halo": halo}, {"y": want.base if isinstance(want, View) else want}, grid=grid,
+                options={"num_warps": warps}, start={"y": y})
+
+
+def plain(shape, tile_shape, dtype: str, warps: int, cache: str = "") -> Case:
+    """Boxes without masks or halos, where vectors may be used: the ragged edge is clipped to the element."""
+    x = filled(shape, dtype, 1)
+    grid = tuple(-(-n // t) for n, t in zip(shape, tile_shape))
+    index = ", ".join(f"p{d} * {t}:(p{d} + 1) * {t}" for d, t in enumerate(tile_shape))
+    lines = [f"p{d} = tile.program_id({d})" for d in range(len(shape))]
+    option = f", cache={cache!r}" if cache else ""
+    store = option if cache != "ca" else ""
+    lines += [f"tile.store(y[{index}], tile.load(x[{index}]{option}){store})"]
+    source = "def plain(x, y):\n    " + "\n    ".join(lines) + "\n"
+    return Case(f"plain {list(tile_shape)} of {list(shape)} {dtype}, {warps} warps{option}", source, {"x": x}, {"y": x.copy()}, grid=grid,
+                options={"num_warps": warps})
+
+
+def masks() -> Case:
+    """Masks that are tiles, scalars and broadcast; `other` that is a tile or a scalar."""
+    x = np.arange(35, dtype=np.float32).reshape(5, 7)
+    m = np.arange(35).reshape(5, 7) % 3 == 0
+    o = -x
+    want = {
+        "tile.load(x[0:5, 0:7], other=9, mask=k)": np.where(m, x, 9),
+        "tile.load(x[0:5, 0:7], other=tile.load(o[0:5, 0:7]), mask=k)": np.where(m, x, o),
+        "tile.load(x[0:5, 0:7], other=n, mask=n > 3)": x,
+        "tile.load(x[0:5, 0:7], other=n, mask=n < 3)": np.full((5, 7), 5),
+        "tile.load(x[0:5, 0:7], mask=tile.arange(7) < 4)": np.where(np.arange(7) < 4, x, 0),
+        "tile.load(x[0:5, 0:7], mask=(tile.arange(5) < 2)[:, None])": np.where(np.arange(5)[:, None] < 2, x, 0),
+        "tile.load(x[2:7, 3:10], other=-float('inf'))": window(x, (2, 3), (5, 7), -np.inf),
+        "tile.load(x[n - 9:n - 4, n - 4:n + 3], other=float('nan'))": window(x, (-4, 1), (5, 7), np.nan),
+    }
+    lines, expected = [], {}
+    for i, (text, value) in enumerate(want.items()):
+        expected[f"y{i}"] = value.astype(np.float32)
+        lines.append(f"tile.store(y{i}[0:5, 0:7], {text})")
+    source = f"def masks(x, m, o, n, {', '.join(expected)}):\n    k = tile.load(m[0:5, 0:7])\n    " + "\n    ".join(lines) + "\n"
+    return Case("masks", source, {"x": x, "m": m, "o": o, "n": 5}, expected)
+
+
+def gathers(dtype: str = "float32", warps: int = 4) -> Case:
+    """Index tiles in every place of an index, out of bounds too; scatters to distinct places."""
+    x = filled((11, 13), dtype, 2)
+    rng = np.random.default_rng(7)
+    i, j = rng.integers(-3, 14, 24).astype(np.int32), rng.integers(-3, 16, 24).astype(np.int64)
+    inside = lambda a, n: (a >= 0) & (a < n)
+    other = np.array(1).astype(np_dtype(dtype))
+    pick = lambda r, c: np.where(inside(r, 11) & inside(c, 13), x[np.clip(r, 0, 10), np.clip(c, 0, 12)], other)
+    want = {
+        "tile.load(x[i, j], other=1)": pick(i, j),
+        "tile.load(x[i[:, None], j[None, :]], other=1)": pick(i[:, None], j[None, :]),
+        "tile.load(x[i, 2:7], other=1)": pick(i[:, None], np.arange(2, 7)[None, :]),
+        "tile.load(x[1:9, j], other=1)": pick(np.arange(1, 9)[:, None], j[None, :]),
+        "tile.load(x[n, j], other=1)": pick(np.full(24, 5), j),
+        "tile.load(x[i, n], other=1)": pick(i, np.full(24, 5)),
+        "tile.load(x[i, j], other=1, mask=i > j)": np.where(i > j, pick(i, j), other),
+        "tile.load(x[i.reshape(4, 6), n - 3:n], other=1)": pick(i.reshape(4, 6)[..., None], np.arange(2, 5)),
+    }
+    order = np.random.default_rng(8).permutation(40).astype(np.int32)
+    places = np.concatenate([order, [-1, 40, 1000]]).astype(np.int32)
+    moved = filled((43,), dtype, 3)
+    scattered = np.zeros(40, np_dtype(dtype))
+    scattered[order] = moved[:40]
+    rows = np.zeros((11, 5), np_dtype(dtype))
+    rows[::-1] = x[:, 1:6]
+    lines, expected = [], {}
+    for k, (text, value) in enumerate(want.items()):
+        expected[f"y{k}"] = np.ascontiguousarray(value)
+        lines.append(f"tile.store(y{k}[{region(value.shape)}], {text})")
+    expected |= {"s": scattered, "r": rows}
+    lines += ["tile.store(s[tile.load(p[0:43])], tile.load(m[0:43]))", "tile.store(r[10 - tile.arange(11), 0:5], tile.load(x[0:11, 1:6]))"]
+    source = (f"def gathers(x, a, b, p, m, n, {', '.join(expected)}):\n    i = tile.load(a[0:24])\n    j = tile.load(b[0:24])\n    "
+              + "\n    ".join(lines) + "\n")
+    return Case(f"gathers of {dtype}, {warps} warps", source, {"x": x, "a": i, "b": j, "p": places, "m": moved, "n": 5}, expected,
+                options={"num_warps": warps})
+
+
+def small_arrays() -> Iterator[Case]:
+    """Arrays without dimensions or without elements, and extents of 1."""
+    source = ("def scalars(x, y, e, z):\n"
+              "    tile.store(y[()], tile.load(x[()]) * 2)\n"
+              "    tile.store(z[0:8], tile.load(e[0:8], other=7))\n"
+              "    tile.store(e[0:8], tile.zeros((8,)))\n")
+    yield Case("arrays of no dimension and of no element", source, {"x": np.array(21, np.float32)},
+               {"y": np.array(42, np.float32), "z": np.full(8, 7, np.float32), "e": np.zeros(0, np.float32)})
+    x = np.arange(12, dtype=np.int16).reshape(1, 12, 1)
+    yield Case("extents of 1", "def ones(x, y):\n    tile.store(y[0, 0:12, 0:1], tile.load(x[0, 0:12, 0]).reshape(12, 1) + 1)\n",
+               {"x": x}, {"y": x + np.int16(1)})
+    empty = np.zeros((0, 5), np.int32)
+    yield Case("no CTA at all", "def none(x, y):\n    tile.store(y[0, 0:5], tile.load(x[0, 0:5]))\n", {"x": empty}, {"y": np.zeros((3, 5), np.int32)}, grid=(0,))
+
+
+def wide_arguments() -> Iterator[Case]:
+    """Python integers that need 64 bits stay whole; those that fit are 32-bit."""
+    source = ("def wide(x, n, y, z, w):\n"
+              "    v = tile.load(x[0:4])\n"
+              "    tile.store(y[0:4], v + n)\n"
+              "    tile.store(z[0:4], v < n)\n"
+              "    tile.store(w[0:1], n // 3)\n")
+    x = np.array([0, -1, 2**40, 2**62], np.int64)
+    for n in (2**40 + 5, -2**40, 2**31 - 1, 2**31, -2**31, 2**63 - 1, -2**63, 3):
+        with np.errstate(over="ignore"):
+            yield Case(f"the argument {n}", source, {"x": x, "n": n}, {"y": x + np.int64(n), "z": x < n, "w": np.array([n // 3], np.int64)})
+    source = "def mixed(x, n, y):\n    r = tile.load(x[0:4]) + n\n    tile.static_assert(r.dtype == tile.int64)\n    tile.store(y[0:4], r)\n"
+    x = np.array([0, -1, 7, 2**31 - 1], np.int32)
+    yield Case("int32 with an argument that needs 64 bits", source, {"x": x, "n": 2**40}, {"y": x.astype(np.int64) + 2**40})
+
+
+def memory_cases(few: bool = False) -> Iterator[Case]:
+    """All cases of this file; `few` leaves out most of the shapes."""
+    yield masks()
+    yield from small_arrays()
+    yield from wide_arguments()
+    for dtype, warps in (("float32", 4), ("int8", 1), ("bool", 2), ("float64", 8), ("float8_e5m2", 4), ("bfloat16", 2)):
+        yield gathers(dtype, warps)
+    dtypes = ("float32", "int8", "float16", "uint64", "bool", "int16", "float8_e4m3fn", "float64", "bfloat16", "uint32", "float8_e5m2")
+    shapes = (((37,), (16,)), ((129,), (128,)), ((13, 29), (8, 8)), ((16, 64), (16, 32)), ((5, 7), (16, 16)), ((31, 17), (3, 5)),
+              ((5, 6, 7), (2, 4, 8)), ((1, 1), (4, 4)))
+    n = 0
+    for shape, tile_shape in shapes:
+        for k, reading in enumerate(LAYOUTS):
+            n += 1
+            if few and n % 5:
+                continue
+            yield boxes(shape, tile_shape, dtypes[n % len(dtypes)], reading, LAYOUTS[(k + n) % len(LAYOUTS)], (1, 2, 4, 8)[n % 4], (0, 3, 1)[n % 3], n)
+    for n, dtype in enumerate(dtypes):
+        for shape, tile_shape in (((1000,), (256,)), ((64, 96), (16, 64)), ((33, 40), (8, 32)), ((30, 52), (16, 16)))[n % 2::2]:
+            yield plain(shape, tile_shape, dtype, (4, 1, 8, 2)[n % 4])
+    for cache in ("ca", "cg", "cs", "evict_first", "evict_last", "no_allocate"):
+        yield plain((64, 48), (16, 16), "float32", 4, cache)
+
+
+__all__ = ["boxes", "gathers", "memory_cases", "plain", "special"]

@@ -1,0 +1,71 @@
+"""Operators, casts and elementary functions of every dtype agree with NumPy, on the simulator."""
+
+import numpy as np
+import operator_cases as cases
+import pytest
+from hypothesis import given, settings, strategies as st
+from language_cases import Case, simulated
+from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, special, tile_name
+
+few = settings(max_examples=25, deadline=None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operators_promote_and_compute_as_numpy_does(dtype):
+    """With every other dtype: values at the edges, both operands' NaN, infinities, wrap, zero."""
+    simulated(cases.operators(dtype, other) for other in DTYPES)
+
+
+def test_scalars_that_differ_between_threads_compute_as_tiles_do():
+    simulated(cases.scalar_operators())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_adapt_to_the_tile_that_they_meet(dtype):
+    simulated([cases.weak_operators(dtype)])
+
+
+def test_unary_operators_keep_the_dtype():
+    simulated(map(cases.unary_operators, DTYPES))
+
+
+@pytest.mark.parametrize("style", ["tile", "scalar"])
+def test_casts_round_once_saturate_and_wrap(style):
+    simulated(cases.casts(dtype, style) for dtype in DTYPES)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_functions_keep_their_stated_accuracy(dtype):
+    simulated([cases.function_case(dtype), cases.fused(dtype)])
+
+
+def test_minimum_maximum_and_where_pass_nan_on():
+    simulated(cases.selections(a, b) for a, b in [*zip(DTYPES, DTYPES), ("int8", "uint16"), ("int64", "uint64"), ("float16", "bfloat16"),
+                                                  ("bool", "float32"), ("float8_e4m3fn", "float16")])
+
+
+@few
+@given(st.sampled_from(DTYPES), st.sampled_from(DTYPES), st.sampled_from(("tile", "scalar")), st.integers(1, 2**31))
+def test_random_operands(a, b, style, seed):
+    simulated([cases.operators(a, b, style, seed)])
+
+
+@few
+@given(st.sampled_from(DTYPES), st.integers(0, 2**31))
+def test_casts_of_random_bits(source, seed):
+    """Any pattern of bits, subnormals and NaNs among them."""
+    rng = np.random.default_rng(seed)
+    dtype = np_dtype(source)
+    x = rng.integers(0, 256, 64 * dtype.itemsize, np.uint8).view(dtype) if source != "bool" else special("bool", seed, 64)
+    expected = {f"o{i}": cast(x, target) for i, target in enumerate(DTYPES)}
+    lines = [f"tile.store(o{i}[0:64], tile.load(a[0:64]).to({tile_name(t)}))" for i, t in enumerate(DTYPES)]
+    simulated([Case(f"bits as {source}", f"def bits(a, {', '.join(expected)}):\n    " + "\n    ".join(lines) + "\n", {"a": x}, expected)])
+
+
+def test_the_reference_rounds_as_numpy_does():
+    """The exact rounding that these tests compare with gives what NumPy gives where NumPy rounds once."""
+    for source in DTYPES:
+        for target in DTYPES:
+            x = special(source, 1, 200)
+            x = np.concatenate([x, (special(source, 2, 100) * 1e-6).astype(x.dtype)]) if source in FLOATS else x
+            assert not difference(cast(x, target), exact_cast(x, target), "bits"), (source, target)

@@ -1,0 +1,48 @@
+"""Shapes of tiles, loads and stores agree with NumPy, on the simulator."""
+
+import memory_cases
+import shape_cases
+from hypothesis import given, settings, strategies as st
+from language_cases import simulated
+from language_reference import DTYPES
+
+few = settings(max_examples=30, deadline=None)
+warps = st.sampled_from((1, 2, 4, 8))
+extents = st.lists(st.sampled_from((1, 2, 3, 4, 7, 8, 13, 16, 31, 32)), min_size=1, max_size=3).map(tuple)
+
+
+def test_shapes_and_constants():
+    simulated(shape_cases.shape_cases())
+
+
+def test_loads_stores_gathers_and_arguments():
+    simulated(memory_cases.memory_cases())
+
+
+@few
+@given(extents, st.sampled_from([d for d in DTYPES if d != "bool"]), warps, st.integers(0, 1000))
+def test_tiles_of_any_shape(shape, dtype, num_warps, seed):
+    simulated([shape_cases.shapes(shape, dtype, num_warps, seed), shape_cases.made(shape, num_warps)])
+
+
+@st.composite
+def box(draw):
+    """An array, a tile that covers it raggedly, and how both lie in memory."""
+    rank = draw(st.integers(1, 3))
+    shape = tuple(draw(st.integers(1, 20)) for _ in range(rank))
+    tile_shape = tuple(draw(st.sampled_from((1, 2, 3, 4, 5, 8, 16))) for _ in range(rank))
+    layouts = st.sampled_from(memory_cases.LAYOUTS)
+    return memory_cases.boxes(shape, tile_shape, draw(st.sampled_from(DTYPES)), draw(layouts), draw(layouts), draw(warps),
+                              draw(st.integers(0, 5)), draw(st.integers(0, 1000)))
+
+
+@few
+@given(box())
+def test_boxes_are_clipped_to_the_element_whatever_the_strides(case):
+    simulated([case])
+
+
+@few
+@given(st.sampled_from(DTYPES), st.integers(1, 70), st.integers(1, 70), st.sampled_from((4, 8, 16, 32)), warps)
+def test_ragged_edges_with_vectors(dtype, rows, columns, block, num_warps):
+    simulated([memory_cases.plain((rows, columns), (8, block), dtype, num_warps)])
