@@ -294,7 +294,7 @@ class Kernel:
         args, kwargs = given
         if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
             return
-        if any(not (v or isinstance(v, (bool, int))) or isinstance(v, tuple) for n, v in kwargs.items() if n in bound.constants):
+        if any(isinstance(v, tuple) or isinstance(v, float) and v == 0 for n, v in kwargs.items() if n in bound.constants):
             return  # equal ones may be different constants: 0.0 and -0.0, (1,) and (1.0,)
         self.watched += [c for c in version.captured if c.token[0] not in ("Op", "Builtin", "module", "DType") and c not in self.watched]
         launchers = self.warm.setdefault(_form(kwargs), [])

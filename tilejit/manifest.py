@@ -23,11 +23,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel, coded, made_of, told
 from .config import config
+from .errors import CacheError
 from .frontend.captures import Capture, Unrecorded, changed, identity, recorded, text_of, token
 from .frontend.source import Source
 from .ir.graph import Launch
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1            # of the entries
 MANIFESTS_PER_KEY = 64
+KEPT_BYTES = 1 << 30  # once a day, what was unused for longest makes room until so much is left
 _SEPARATOR = b"\n"    # between an entry's JSON, which is one line, and its machine code
 
 
@@ -140,6 +142,7 @@ class Shelf:
                 entry.write(self.store, key)
         if self.store is not None:
             self._keep(lowered, description, key)
+            _make_room(self.store)
         return made_of(description, entry.says, key, entry.cubin, lowered.copies, texts, seconds, bound)
 
 
@@ -186,6 +189,16 @@ def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Ca
 def _json(x: Any) -> bytes:
     """JSON on one line; NumPy's numbers are written as Python's."""
     return json.dumps(x, separators=(",", ":"), default=lambda number: number.item()).encode()
+
+
+def _make_room(store: Store) -> None:
+    mark = store.path / "pruned"
+    try:
+        if not mark.exists() or time() - mark.stat().st_mtime > 86400:
+            mark.touch()
+            store.prune(KEPT_BYTES)
+    except (OSError, CacheError):
+        pass  # the store has warned of a folder that cannot be written
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,241 @@
+"""What comes back from the cache, and what a cache that is off, damaged, full or unwritable costs."""
+
+import json
+import multiprocessing
+import os
+import warnings
+
+import pytest
+from cache_bench import SCALE, STAGE, python, specs
+
+import tilejit as tile
+from tilejit import manifest
+from tilejit.runtime.store import Store, open_store
+
+COMPILED, HIT = "lower assemble", ""
+
+
+def compile_scale(module, *arrays, **options):
+    return module.scale.compile(*(arrays or specs()), **{"N": 128, **options})
+
+
+def compile_stage(module):
+    return module.stage.compile(*specs(256, 64, "float16"))
+
+
+# -- what comes back -----------------------------------------------------------------------------------------------------
+
+def test_a_kernel_from_the_cache_tells_what_the_compiled_one_told(bench):
+    cold, warm = compile_stage(bench.load(STAGE)), compile_stage(bench.load(STAGE))
+    assert bench.stages() == COMPILED
+    for name in ("name", "target", "signature", "key", "graph", "llvm_ir", "ptx", "cubin", "registers", "spills", "shared_bytes", "assembler",
+                 "tensor_maps", "warnings", "recipe", "written"):
+        assert getattr(warm, name) == getattr(cold, name), name
+    assert list(warm.compile_time) == ["cache"] and warm.explain().splitlines()[:-1] == cold.explain().splitlines()[:-1]
+
+
+def test_a_copy_s_plan_comes_back_with_its_attributes(bench):
+    cold, warm = compile_stage(bench.load(STAGE)), compile_stage(bench.load(STAGE))
+    assert len(cold.copies) == len(warm.copies) == 2
+    for one, other in zip(cold.copies, warm.copies):
+        assert [getattr(one, n) for n in one.__dataclass_fields__ if n != "plan"] == [getattr(other, n) for n in one.__dataclass_fields__ if n != "plan"]
+    plan, back = cold.copies[0].plan, warm.copies[0].plan
+    assert back.issues == plan.issues and back.instructions == plan.instructions
+    for name in ("box", "rank", "global_dim", "global_strides", "swizzle", "dtype", "argument"):
+        assert getattr(back.tensor_map, name) == getattr(plan.tensor_map, name)
+
+
+def test_tensor_maps_are_told_for_the_arrays_of_the_call(bench):
+    compile_stage(bench.load(STAGE))
+    warm = bench.load(STAGE).stage.compile(*specs(512, 32, "float16"))
+    assert warm.tensor_maps[0].global_dim == (64, 32, 8) and bench.stages() == COMPILED
+
+
+def test_the_stages_texts_are_read_when_they_are_asked_for(bench, monkeypatch):
+    compile_scale(bench.load())
+    read = []
+    get = Store.get
+    monkeypatch.setattr(Store, "get", lambda self, kind, key: read.append(kind) or get(self, kind, key))
+    warm = compile_scale(bench.load())
+    assert read == ["manifest", "code"]
+    assert ".visible .entry scale" in warm.ptx and "define" in warm.llvm_ir and warm.graph.startswith("kernel scale")
+    assert read == ["manifest", "code", "texts"]
+
+
+def test_texts_that_the_cache_has_lost_are_made_again(bench):
+    cold = compile_scale(bench.load())
+    warm = compile_scale(bench.load())
+    open_store().clear()
+    assert warm.ptx == cold.ptx
+
+
+def test_a_found_kernel_can_be_simulated(bench):
+    import numpy as np
+    compile_scale(bench.load())
+    module = bench.load()
+    compile_scale(module)
+    x = np.random.rand(4, 128).astype("float32")
+    y = np.empty_like(x)
+    module.scale[(4,)](x, y, N=128)
+    assert np.array_equal(y, 2 * x) and bench.stages() == f"{COMPILED} lower"
+
+
+def test_warnings_and_prints_are_repeated(bench, capfd):
+    text = SCALE.replace("    i = tile", "    tile.static_print('N is', N)\n    i = tile").replace("helper(tile.load(x[i, 0:N]))", "tile.sum(tile.load(x[i, 0:N]))")
+    first = compile_scale(bench.load(text), *specs(100), num_warps=1)
+    told = capfd.readouterr()
+    second = compile_scale(bench.load(text), *specs(100), num_warps=1)
+    again = capfd.readouterr()
+    assert bench.stages() == COMPILED and first.warnings == second.warnings
+    assert told.out == again.out == "N is 128\n" and told.err == again.err != ""
+
+
+def test_expectations_are_checked_on_what_the_cache_has(bench):
+    compile_stage(bench.load(STAGE))
+    module = bench.load(STAGE)
+    module.stage.assert_variant("A", "ldgsts")
+    with pytest.raises(tile.CompilationError, match="held to 'ldgsts'"):
+        compile_stage(module)
+    assert bench.stages() == COMPILED
+
+
+def test_budgets_are_checked_on_code_that_the_cache_has(bench):
+    compile_scale(bench.load())
+    bench.stages()
+    compile_scale(bench.load(), spills=0)
+    assert bench.stages() == "lower"
+
+
+def test_the_log_says_what_was_compiled_and_why(bench, monkeypatch, capfd):
+    monkeypatch.setenv("TILEJIT_LOG", "1")
+    module = bench.load()
+    compile_scale(module)
+    compile_scale(module, *specs(130))
+    module.FACTOR = 7.0
+    compile_scale(module)
+    compile_scale(bench.load())
+    compile_scale(bench.load(SCALE.replace("2.0", "9.0")))
+    assert capfd.readouterr().err.splitlines() == [
+        "tilejit: compiled scale: first call", "tilejit: compiled scale: not: y.strides[0] is a multiple of 4 elements",
+        "tilejit: compiled scale: FACTOR has changed",
+        "tilejit: loaded scale from the cache", "tilejit: compiled scale: FACTOR has changed"]
+
+
+# -- off, damaged, full, unwritable ------------------------------------------------------------------------------------------
+
+def test_no_cache_turns_it_off(bench, monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
+    compile_scale(bench.load())
+    compile_scale(bench.load())
+    assert bench.stages() == f"{COMPILED} {COMPILED}" and not (tmp_path / "cache" / "manifest").exists()
+
+
+@pytest.mark.parametrize("name", ["TILEJIT_DUMP", "TILEJIT_OVERRIDE"])
+def test_dumping_and_overriding_run_every_stage(bench, monkeypatch, tmp_path, name):
+    compile_scale(bench.load())
+    monkeypatch.setenv(name, str(tmp_path / "stages"))
+    compile_scale(bench.load())
+    assert bench.stages() == f"{COMPILED} {COMPILED}"
+
+
+@pytest.mark.parametrize("kind, stages", [("manifest", "lower"), ("code", COMPILED), ("texts", HIT)])
+@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: b"", lambda data: data[:90] + bytes([data[90] ^ 1]) + data[91:]])
+def test_a_damaged_entry_is_made_again(bench, tmp_path, kind, stages, damage):
+    cold = compile_scale(bench.load())
+    bench.stages()
+    file, = (f for f in (tmp_path / "cache" / kind).rglob("*") if f.is_file())
+    file.write_bytes(damage(file.read_bytes()))
+    warm = compile_scale(bench.load())
+    assert bench.stages() == stages and warm.cubin == cold.cubin and warm.ptx == cold.ptx
+    bench.stages()
+    compile_scale(bench.load())
+    assert bench.stages() == HIT
+
+
+def test_a_key_holds_a_bounded_number_of_manifests(bench, monkeypatch, tmp_path):
+    monkeypatch.setattr(manifest, "MANIFESTS_PER_KEY", 3)
+    for factor in range(5):
+        compile_scale(bench.load(SCALE.replace("2.0", f"{factor}.5")))
+    file, = (f for f in (tmp_path / "cache" / "manifest").rglob("*") if f.is_file())
+    kept = json.loads(open_store().get("manifest", file.name))
+    assert [m["captured"]["values"] for m in kept] != [] and len(kept) == 3
+    bench.stages()
+    compile_scale(bench.load(SCALE.replace("2.0", "4.5")))
+    assert bench.stages() == HIT
+
+
+def test_an_unwritable_folder_costs_one_warning(bench, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path / "file" / "cache"))  # root cannot write there either
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        one, other = compile_scale(bench.load()), compile_stage(bench.load(STAGE))
+    assert one.cubin and other.ptx and bench.stages() == f"{COMPILED} {COMPILED}"
+    assert [str(w.message).split(" (")[0] for w in caught] == [f"tilejit's cache {tmp_path / 'file' / 'cache'} cannot be used"]
+
+
+def test_what_was_unused_for_longest_makes_room_once_a_day(bench, monkeypatch):
+    monkeypatch.setattr(manifest, "KEPT_BYTES", 0)
+    compile_scale(bench.load())
+    assert open_store().entries() == []
+    compile_scale(bench.load())
+    assert open_store().entries() != [] and bench.stages() == f"{COMPILED} {COMPILED}"
+
+
+def _compile_many(file: str, folder: str, seed: int) -> list:
+    os.environ["TILEJIT_CACHE_DIR"] = folder
+    namespace = {"__name__": "kernels"}
+    text = open(file).read()
+    exec(compile(text, file, "exec"), namespace)
+    found = []
+    for n in range(8):
+        namespace["FACTOR"] = float((n * (seed + 3)) % 4)
+        found.append((namespace["FACTOR"], compile_scale(type("module", (), namespace)).cubin))
+    return found
+
+
+def test_processes_at_once_get_the_right_kernels(bench, tmp_path):
+    bench.load()
+    context = multiprocessing.get_context("fork")
+    with context.Pool(4) as pool:
+        results = pool.starmap(_compile_many, [(str(bench.file), str(tmp_path / "cache"), seed) for seed in range(4)])
+    by_factor = {}
+    for factor, cubin in sum(results, []):
+        by_factor.setdefault(factor, set()).add(cubin)
+    assert len(by_factor) == 4 and all(len(cubins) == 1 for cubins in by_factor.values())
+    assert len(set.union(*by_factor.values())) == 4
+
+
+# -- a second process --------------------------------------------------------------------------------------------------------
+
+FORBIDDEN = ("tilejit.frontend.building", "tilejit.frontend.walker", "tilejit.passes", "tilejit.compile", "tilejit.emit", "tilejit.toolchain.llvm",
+             "tilejit.toolchain.assembler", "llvmlite", "numba", "subprocess")
+SECOND = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if any(name == f or name.startswith(f + ".") for f in {FORBIDDEN!r}):
+            raise ImportError(name + " is not to be loaded")
+if WARM:
+    sys.meta_path.insert(0, Refuse())
+import runpy, tilejit as tile
+kernel = runpy.run_path(FILE)["stage"]
+compiled = kernel.compile(tile.ArraySpec((64, 256), "float16"), tile.ArraySpec((64, 256), "float16"))
+assert not WARM or not [m for m in {FORBIDDEN!r} if m in sys.modules]
+print(compiled.key, len(compiled.cubin), hash(compiled.cubin), compiled.copies[0].variant, len(compiled.ptx), list(compiled.compile_time)[-1])
+"""
+
+
+def test_a_second_process_loads_no_compiler(bench):
+    bench.load(STAGE)
+    run = lambda warm: python(f"WARM = {warm}; FILE = {str(bench.file)!r}" + SECOND, PYTHONHASHSEED="0").stdout.split()
+    cold, warm = run(False), run(True)
+    assert warm[:-1] == cold[:-1] and (cold[-1], warm[-1]) == ("assemble", "cache")
+
+
+def test_keys_are_the_same_under_every_hash_seed(bench):
+    text = "import tilejit as tile\nimport enum\nclass Mode(enum.Enum):\n    A = frozenset(('x', 'y', 'z'))\n    B = 2\n" + SCALE.replace(
+        "    i = tile", "    mode = Mode.B\n    i = tile")
+    bench.load(text)
+    code = f"import runpy, tilejit as tile; k = runpy.run_path({str(bench.file)!r})['scale']; a = tile.ArraySpec((64, 128), 'float32'); print(list(k.compile(a, a, N=128).compile_time)[-1])"
+    assert [python(code, PYTHONHASHSEED=seed).stdout.strip() for seed in "12"] == ["assemble", "cache"]
