@@ -231,3 +231,34 @@ def _(m, call, mbar):
 
 for nothing in (test_tmem_fill, test_tcgen05_mma, test_tcgen05_commit):
     nothing.infer(lambda g, *args, **attrs: None)
+
+
+@op("writes", attrs=("rows", "store"))
+def test_four_rows(a, s, mbar, x, rows, store=False):
+    """gather4 of `rows` (scatter4 with `store`), 16 columns from `x` on."""
+
+
+@test_four_rows.simulate
+def _(m, call, a, s, mbar, x):
+    map_, rows = map_of(m, call, a, box=(16, 1)), call.attrs["rows"]
+    if call.attrs["store"]:
+        m.tma_scatter4(map_, x, rows, s, 0)
+    else:
+        m.tma_gather4(map_, x, rows, s, 0, mbar)
+
+
+@op("writes", attrs=("walk", "at", "offsets", "steps"))
+def test_im2col(dst, src, mbar, walk, at, offsets, steps):
+    """An im2col load of an NHWC array; `walk` is (lower, upper, channels, pixels)."""
+
+
+@test_im2col.simulate
+def _(m, call, dst, src, mbar):
+    from tilejit.sim.values import Im2col
+    a = call.attrs
+    map_ = replace(map_of(m, call, src, box=(1,) * len(src.shape), element_strides=(1, *a["steps"], 1)), im2col=Im2col(*a["walk"]))
+    m.tma_im2col(map_, a["at"], a["offsets"], dst, 0, mbar)
+
+
+for nothing in (test_four_rows, test_im2col):
+    nothing.infer(lambda g, *args, **attrs: None)

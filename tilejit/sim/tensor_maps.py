@@ -51,6 +51,22 @@ def swizzled_units(units: np.ndarray, mode: int) -> np.ndarray:
     return units ^ ((units >> 3) & ((1 << mode) - 1)) if mode else units
 
 
+def _im2col_faults(map_: SimTensorMap, itemsize: int) -> list[str]:
+    """What ``cuTensorMapEncodeIm2col`` refuses."""
+    walk, faults = map_.im2col, []
+    if not 3 <= map_.rank <= 5:
+        return [f"an im2col map has 3 to 5 dimensions, not {map_.rank}"]
+    low, high = {3: (-32768, 32767), 4: (-128, 127), 5: (-16, 15)}[map_.rank]
+    for name, corner in (("lower", walk.lower), ("upper", walk.upper)):
+        if len(corner) != map_.rank - 2 or any(not low <= c <= high for c in corner):
+            faults.append(f"the {name} corner of a map of rank {map_.rank} has {map_.rank - 2} entries of {low} to {high}, not {corner}")
+    if not 1 <= walk.pixels <= 1024:
+        faults.append(f"an im2col copy has 1 to 1024 pixels, not {walk.pixels}")
+    if not 1 <= walk.channels <= 256 or walk.channels * itemsize % 16:
+        faults.append(f"an im2col copy has 1 to 256 channels of a multiple of 16 bytes, not {walk.channels}")
+    return faults
+
+
 def describe_faults(map_: SimTensorMap) -> list[str]:
     """What ``cuTensorMapEncodeTiled`` or the copy would refuse, named by field."""
     faults = []
@@ -58,6 +74,8 @@ def describe_faults(map_: SimTensorMap) -> list[str]:
     if not 1 <= rank <= 5:
         return [f"a tensor map has 1 to 5 dimensions, not {rank}"]
     element, itemsize = elements_of(map_), elements_of(map_).itemsize
+    if map_.im2col is not None:
+        faults += _im2col_faults(map_, itemsize)
     for name, values, count in (("global_strides", map_.global_strides, rank - 1), ("box", map_.box, rank), ("element_strides", map_.element_strides, rank)):
         if len(values) != count:
             return [f"{name} has {len(values)} entries for a map of rank {rank}"]
@@ -73,7 +91,7 @@ def describe_faults(map_: SimTensorMap) -> list[str]:
     for d, b in enumerate(map_.box):
         if not 1 <= b <= 256:
             faults.append(f"box[{d}] is 1 to 256, not {b}")
-    inner = map_.box[0] * itemsize
+    inner = (map_.box[0] if map_.im2col is None else map_.im2col.channels) * itemsize
     if inner % 16:
         faults.append(f"the innermost box is a multiple of 16 bytes, not {inner}")
     if map_.swizzle not in (0, 1, 2, 3):

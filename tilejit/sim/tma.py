@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .atomics import apply_atomic
 from .engines import Span
-from .global_races import Box, Index, overlapping
-from .memory import boxes
-from .tensor_maps import describe_faults, elements_of, fill_value, reducible, swizzled_units
+from .global_races import Index
+from .tensor_maps import describe_faults, elements_of, reducible
+from .tma_bytes import (Box, addresses, columns, fetch_box, gather_rows, load_box, load_pixels, peer_rows, place_box, put_run,
+                        run_bytes, scatter_rows, store_box)
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
 
@@ -26,19 +26,47 @@ class TensorCopies:
         With `multicast`, a mask of cluster ranks, it goes to the same offset and barrier of each of those CTAs. With
         `positions`, only the CTAs there in the batch issue it.
         """
-        coords = _columns(coords)
-        if not self._legal(map_, coords, dst, dst_byte_offset, load=True):
-            return
-        box = _Box(map_)
-        params = {"coords": coords, "dst": self._absolute(dst, dst_byte_offset), "map": map_,
+        coords = columns(coords)
+        if self._legal(map_, coords, dst, dst_byte_offset, load=True):
+            if self.checks and map_.memory.maybe_written:
+                self._check_box(map_, coords, False, positions)
+            self._load(map_, Box(map_), {"coords": coords}, load_box, dst, dst_byte_offset, barrier, multicast, positions)
+
+    def tma_gather4(self, map_: SimTensorMap, x: Any, rows: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
+                    multicast: Any = None, positions: np.ndarray | None = None) -> None:
+        """Load four rows of a two-dimensional map from column `x` on (``.tile::gather4``)."""
+        if self._four_rows(map_, rows) and self._legal(map_, columns((x, rows[0])), dst, dst_byte_offset, load=True):
+            params = {"coords": columns((x, *rows))}
+            self._load(map_, Box(map_, (map_.box[0], 4)), params, gather_rows, dst, dst_byte_offset, barrier, multicast, positions)
+
+    def tma_im2col(self, map_: SimTensorMap, coords: tuple, offsets: tuple, dst: SimBuffer, dst_byte_offset: Any,
+                   barrier: SimBarrier, *, multicast: Any = None, positions: np.ndarray | None = None) -> None:
+        """Load the pixels that begin at `coords` (channel, w, h, ..., n), each `offsets` (w, h, ...) away (``.im2col``)."""
+        coords = columns(coords)
+        if map_.im2col is None:
+            self.finding("descriptor", "an im2col load takes a map that was encoded for it")
+        elif len(offsets) != map_.rank - 2:
+            self.finding("descriptor", f"an im2col load of rank {map_.rank} takes {map_.rank - 2} offsets, not {len(offsets)}")
+        elif self._legal(map_, coords, dst, dst_byte_offset, load=True):
+            box = Box(map_, (map_.im2col.channels, map_.im2col.pixels))
+            params = {"coords": coords, "offsets": columns(offsets)}
+            self._load(map_, box, params, load_pixels, dst, dst_byte_offset, barrier, multicast, positions)
+
+    def _four_rows(self, map_: SimTensorMap, rows: tuple) -> bool:
+        if map_.rank == 2 and len(rows) == 4 and map_.box[1] == 1:
+            return True
+        self.finding("descriptor", "gather4 and scatter4 take four rows of a map of rank 2 whose box is one row")
+        return False
+
+    def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions) -> None:
+        """Issue a load of what ``read(map, batch, params)`` gives."""
+        params = {**params, "dst": self._absolute(dst, offset), "map": map_,
                   "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
         self._count("global -> shared (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
-        if self.checks and map_.memory.maybe_written:
-            self._check_box(map_, coords, False, positions)
         for where, ranks in self._destinations(multicast, dst.peer, positions):
-            self._load_to(ranks, box, dst, dst_byte_offset, barrier, params, where)
+            self._load_to(ranks, box, read, dst, offset, barrier, params, where)
 
-    def _load_to(self, ranks, box, dst, offset, barrier, params, where) -> None:
+    def _load_to(self, ranks, box, read, dst, offset, barrier, params, where) -> None:
         sim, memory = self.sim, dst.memory
         writes, barriers = [], []
         for rank in ranks:
@@ -49,12 +77,12 @@ class TensorCopies:
             barriers.append((barrier if peer is None else barrier.of_peer(peer), box.nbytes))
 
         def collect(rows, params):
-            return {"data": load_box(params["map"], params["coords"], len(rows))}
+            return {"data": read(params["map"], len(rows), params)}
 
         def land(rows, params):
             for rank in ranks:
                 to = params["rank"] if rank is None else np.full((1, 1), rank)
-                place_box(memory, _peer_rows(sim, rows, to), params["dst"], box, params["data"])
+                place_box(memory, peer_rows(sim, rows, to), params["dst"], box, params["data"])
 
         self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers, positions=where)
 
@@ -83,24 +111,43 @@ class TensorCopies:
             return
         self._store(map_, coords, src, src_byte_offset, kind)
 
+    def tma_scatter4(self, map_: SimTensorMap, x: Any, rows: tuple, src: SimBuffer, src_byte_offset: Any, *,
+                     positions: np.ndarray | None = None) -> None:
+        """Store four rows of a two-dimensional map from column `x` on (``.tile::scatter4``)."""
+        if not self._four_rows(map_, rows) or not self._legal(map_, columns((x, rows[0])), src, src_byte_offset, load=False):
+            return
+        if self.checks:
+            for row in rows:
+                self._check_box(map_, columns((x, row)), True, positions)
+        params = {"coords": columns((x, *rows)), "src": self._absolute(src, src_byte_offset), "map": map_}
+
+        def land(rows, params):
+            scatter_rows(params["map"], params["coords"], params["data"], len(rows))
+
+        self._issue_store("the tensor scatter", Box(map_, (map_.box[0], 4)), params, land, src, src_byte_offset, positions)
+
     def _store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, offset: Any, kind: str | None, positions=None) -> None:
-        coords = _columns(coords)
+        coords = columns(coords)
         if not self._legal(map_, coords, src, offset, load=False):
             return
-        box, memory = _Box(map_), src.memory
-        params = {"coords": coords, "src": self._absolute(src, offset), "map": map_}
-        self._count("shared -> global (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
         if self.checks:
             self._check_box(map_, coords, True, positions)
-
-        def collect(rows, params):
-            return {"data": fetch_box(memory, rows, params["src"], box)}
+        params = {"coords": coords, "src": self._absolute(src, offset), "map": map_}
 
         def land(rows, params):
             store_box(params["map"], params["coords"], params["data"], len(rows), kind)
 
-        span = Span.of(src, offset, *box.pieces())
         what = "the tensor store" if kind is None else "the tensor reduction"
+        self._issue_store(what, Box(map_), params, land, src, offset, positions)
+
+    def _issue_store(self, what: str, box: Box, params: dict, land, src: SimBuffer, offset: Any, positions) -> None:
+        memory = src.memory
+        self._count("shared -> global (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
+
+        def collect(rows, params):
+            return {"data": fetch_box(memory, rows, params["src"], box)}
+
+        span = Span.of(src, offset, *box.pieces())
         self.issue(what, reads=[span], land=land, collect=collect, params=params, queue="bulk", positions=positions)
 
     def _absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
@@ -143,17 +190,15 @@ class TensorCopies:
     def _check_box(self, map_: SimTensorMap, coords, writing: bool, positions=None) -> None:
         """The global elements of the box against the shadow of their array."""
         memory = map_.memory
-        shadow, itemsize = memory.shadow, elements_of(map_).itemsize
-        scale = max(itemsize // shadow.granule, 1)
+        shadow = memory.shadow
         ctas = self.ctas
         if positions is not None:
             ctas, coords, map_ = ctas[positions], take(coords, positions), take(map_, positions)
-        index, keep = _addresses(map_, coords, len(ctas))
+        index, keep = addresses(map_, coords, len(ctas))
         cells = (index + memory.address - shadow.address) // shadow.granule
         ids = np.broadcast_to((ctas + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)
         access = shadow.write if writing else shadow.read
-        del scale
         self._judge(memory, "write" if writing else "read", access(Index(cells[keep]), ids[keep], self.sim.global_clocks, True))
 
     # -- bulk copies -----------------------------------------------------------------------------------------------------------
@@ -188,11 +233,11 @@ class TensorCopies:
         self._count(f"{src.memory.scope} -> {dst.memory.scope} (bulk)", count * (self.batch if where is None else len(where)))
 
         def collect(rows, params):
-            return {"data": _run_bytes(src.memory, rows, params["from"], count)}
+            return {"data": run_bytes(src.memory, rows, params["from"], count)}
 
         def land(rows, params):
-            target = rows if dst.memory.scope == "global" else _peer_rows(sim, rows, params["rank"])
-            _put_run(dst.memory, target, params["to"], params["data"])
+            target = rows if dst.memory.scope == "global" else peer_rows(sim, rows, params["rank"])
+            put_run(dst.memory, target, params["to"], params["data"])
 
         reads = [Span.of(src, source - np.asarray(src.base).reshape(-1, 1), count)] if src.memory.scope != "global" else []
         writes = [Span.of(dst, to - np.asarray(dst.base).reshape(-1, 1), count)] if dst.memory.scope != "global" else []
@@ -210,189 +255,3 @@ class TensorCopies:
 
     def _bulk_ids(self, index: np.ndarray) -> np.ndarray:
         return np.broadcast_to(self._cta_ids(index, last=True), index.shape)
-
-
-class _Box:
-    """A map's box in shared memory: rows of `inner` bytes at a distance of `pitch`."""
-
-    def __init__(self, map_: SimTensorMap):
-        self.element = elements_of(map_)
-        self.extents = tuple(-(-b // s) for b, s in zip(map_.box, map_.element_strides))  # innermost first
-        self.inner = self.extents[0] * self.element.itemsize
-        self.rows = int(np.prod(self.extents[1:], dtype=np.int64))
-        self.swizzle = map_.swizzle
-        # Rows narrower than a swizzle's span are pitched at the span; the gaps stay untouched.
-        self.pitch = max(self.inner, 16 << map_.swizzle) if map_.swizzle else self.inner
-        self.nbytes = self.inner * self.rows
-
-    def pieces(self) -> tuple:
-        """The box's bytes as a span takes them: (bytes of a piece, offsets). Whole rows of a swizzle stay rows; in
-        narrower ones the 16-byte units trade places with the gaps."""
-        if self.pitch == self.inner:
-            return self.inner, np.arange(self.rows) * self.inner
-        return 16, lambda start: self.units(start) * 16 - start
-
-    def units(self, start: int) -> np.ndarray:
-        """Numbers of the 16-byte units of shared memory that hold the box, in its order."""
-        row = (start + np.arange(self.rows) * self.pitch) // 16
-        linear = (row[:, None] + np.arange(self.inner // 16)).reshape(-1)
-        return swizzled_units(linear, self.swizzle)
-
-
-def _columns(coords: tuple) -> tuple[np.ndarray, ...]:
-    return tuple(np.asarray(c, np.int64).reshape(-1, 1) for c in coords)
-
-
-def _peer_rows(sim, rows: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(rank[:, 0], (len(rows),)).astype(np.int64) * sim.clusters + rows % sim.clusters
-
-
-def _geometry(map_: SimTensorMap, coords, outermost_first: bool = True):
-    """Starts, extents, sizes and strides (elements) of the box's dimensions, and the base element."""
-    element = elements_of(map_)
-    strides = [1, *(np.asarray(s) // element.itemsize for s in map_.global_strides)]
-    return element, list(coords), [int(b) for b in map_.box], list(map_.global_dim), strides
-
-
-def _addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Byte offsets from the lowest address of the array, and which elements are inside: (B or 1, box outermost first)."""
-    element = elements_of(map_)
-    rank = map_.rank
-    at = np.asarray(map_.base).reshape(-1, *(1,) * rank) + map_.memory.origin * map_.memory.itemsize
-    inside = np.ones((1,) * (rank + 1), bool)
-    strides = (element.itemsize, *map_.global_strides)
-    for d in range(rank):
-        n = -(-map_.box[d] // map_.element_strides[d])
-        steps = (np.arange(n) * map_.element_strides[d]).reshape(1, *(n if k == rank - 1 - d else 1 for k in range(rank)))
-        i = coords[d].reshape(-1, *(1,) * rank) + steps
-        inside = inside & (i >= 0) & (i < np.asarray(map_.global_dim[d]).reshape(-1, *(1,) * rank))
-        at = at + i * np.asarray(strides[d]).reshape(-1, *(1,) * rank)
-    shape = (batch, *at.shape[1:])
-    return np.broadcast_to(at, shape), inside
-
-
-def _units_of(map_: SimTensorMap) -> np.ndarray | None:
-    """The array's bytes as the map's elements, if they lie at multiples of their size."""
-    unit = elements_of(map_).itemsize
-    memory = map_.memory
-    return memory.bytes[:memory.bytes.size // unit * unit].view(f"u{unit}")
-
-
-def load_box(map_: SimTensorMap, coords, batch: int) -> np.ndarray:
-    """The box's elements as raw units, (B or 1, box outermost first), out of bounds filled."""
-    box = _Box(map_)
-    unit = np.dtype(f"u{box.element.itemsize}")
-    shape = box.extents[::-1]
-    fill = fill_value(map_)
-    base = np.asarray(map_.base).reshape(-1) + map_.memory.origin * map_.memory.itemsize
-    plain = all(s == 1 for s in map_.element_strides) and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides))
-    if plain and not (base % unit.itemsize).any() and not any(s % unit.itemsize for s in map_.global_strides):
-        strides = (1, *(s // unit.itemsize for s in map_.global_strides))[::-1]
-        starts = [c[:, 0] for c in coords][::-1]
-        whole = boxes(starts, shape, tuple(map_.global_dim)[::-1], strides, base // unit.itemsize)
-        if whole is not None:
-            flat = _units_of(map_)
-            count = max(max(len(s) for s in starts), len(base))
-            data = np.full((count, *shape), fill, unit)
-            for rows, clip, offset, extents, steps in whole:
-                data[(rows, *clip)] = map_.memory.box(flat, offset, extents, steps)
-            return _rounded(map_, data)
-    at, inside = _addresses(map_, coords, batch)
-    source = map_.memory.bytes
-    safe = inside & (at >= 0) & (at + unit.itemsize <= source.size)
-    where = np.where(safe, at, 0)
-    raw = source[where[..., None] + np.arange(unit.itemsize)] if source.size >= unit.itemsize else np.zeros((*where.shape, unit.itemsize), np.uint8)
-    data = np.ascontiguousarray(raw).view(unit)[..., 0]
-    return _rounded(map_, np.where(safe, data, unit.type(fill)))
-
-
-def _rounded(map_: SimTensorMap, data: np.ndarray) -> np.ndarray:
-    """TF32 maps round to 10 bits of mantissa, to nearest even."""
-    if "tf32" not in map_.dtype:
-        return data
-    special = (data & 0x7f800000) == 0x7f800000
-    nan = special & ((data & 0x7fffff) != 0)
-    rounded = (data + (0xfff + ((data >> 13) & 1))) & np.uint32(0xffffe000)
-    return np.where(nan, np.uint32(0x7fffe000), np.where(special, data, rounded)).astype(np.uint32)
-
-
-def place_box(memory, rows: np.ndarray, start: np.ndarray, box: _Box, data: np.ndarray) -> None:
-    """Write a box's elements to shared memory."""
-    pieces = np.ascontiguousarray(data).reshape(data.shape[0], -1).view(np.uint8).reshape(data.shape[0], -1, 16)
-    units = memory.data.reshape(memory.data.shape[0], -1, 16)
-    for where, at in _by_start(start, len(rows)):
-        index = box.units(at)
-        inside = index < units.shape[1]
-        mine = pieces if pieces.shape[0] == 1 or where is None else pieces[where]
-        chosen = rows if where is None else rows[where]
-        if not inside.all():
-            index, mine = index[inside], mine[:, inside]
-        units[chosen[:, None], index] = mine
-
-
-def fetch_box(memory, rows: np.ndarray, start: np.ndarray, box: _Box) -> np.ndarray:
-    """Read a box's elements from shared memory as raw units."""
-    units = memory.data.reshape(memory.data.shape[0], -1, 16)
-    result = np.zeros((len(rows), box.nbytes // 16, 16), np.uint8)
-    for where, at in _by_start(start, len(rows)):
-        index = np.minimum(box.units(at), units.shape[1] - 1)
-        part = units[(rows if where is None else rows[where])[:, None], index]
-        result[slice(None) if where is None else where] = part
-    return result.reshape(len(rows), -1).view(f"u{box.element.itemsize}").reshape(len(rows), *box.extents[::-1])
-
-
-def _by_start(start: np.ndarray, batch: int):
-    values = start.reshape(-1)
-    if (values == values[0]).all():
-        return [(None, int(values[0]))]
-    values = np.broadcast_to(values, (batch,))
-    return [(np.flatnonzero(values == v), int(v)) for v in np.unique(values)]
-
-
-def store_box(map_: SimTensorMap, coords, data: np.ndarray, batch: int, kind: str | None) -> None:
-    """Write a box's elements to global memory, or combine them with what is there."""
-    box = _Box(map_)
-    memory, itemsize = map_.memory, box.element.itemsize
-    base = np.asarray(map_.base).reshape(-1) + memory.origin * memory.itemsize
-    exact = np.ndim(map_.global_dim[0]) == 0 and (map_.global_dim[0] * itemsize) % 16 == 0
-    plain = exact and all(s == 1 for s in map_.element_strides) and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides))
-    if kind is None and plain and not (base % itemsize).any() and not any(s % itemsize for s in map_.global_strides):
-        starts = [c[:, 0] for c in coords][::-1]
-        strides = (1, *(s // itemsize for s in map_.global_strides))[::-1]
-        whole = boxes(starts, box.extents[::-1], tuple(map_.global_dim)[::-1], strides, base // itemsize)
-        if whole is not None:
-            flat = _units_of(map_)
-            for rows, clip, offset, extents, steps in whole:
-                part = data[(slice(None), *clip)]
-                part = part if extents[0] == 1 and len(starts[0]) == batch == 1 else part[rows] if extents[0] > 1 or batch > 1 and max(map(len, starts)) > 1 else part[-1:]
-                memory.box(flat, offset, extents, steps)[...] = part
-            return
-    at, inside = _addresses(map_, coords, batch)
-    # Clipping in the innermost dimension goes by 16 bytes: what shares the last granule with the tensor is written.
-    size = -(-np.asarray(map_.global_dim[0]) * itemsize // 16) * 16 // itemsize
-    grown = SimTensorMap(**{**map_.__dict__, "global_dim": (size, *map_.global_dim[1:])})
-    _, inside = _addresses(grown, coords, batch)
-    inside = np.broadcast_to(inside, at.shape) & (at >= 0) & (at + itemsize <= memory.bytes.size)
-    where, values = at[inside], data[inside] if data.shape == at.shape else np.broadcast_to(data, at.shape)[inside]
-    if kind is None:
-        memory.bytes[where[:, None] + np.arange(itemsize)] = np.ascontiguousarray(values)[:, None].view(np.uint8).reshape(-1, itemsize)
-        return
-    typed = memory.bytes[:memory.bytes.size // itemsize * itemsize].view(box.element)
-    apply_atomic(typed, where // itemsize, kind, np.ascontiguousarray(values).view(box.element), None, need_old=False)
-
-
-def _run_bytes(memory, rows: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
-    """`count` bytes from `start` (B or 1, 1): (B or 1, count)."""
-    if memory.scope == "global":
-        return memory.bytes[memory.origin * memory.itemsize + start + np.arange(count)]
-    return memory.data[rows[:, None], start + np.arange(count)]
-
-
-def _put_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray) -> None:
-    if memory.scope == "global":
-        memory.bytes[memory.origin * memory.itemsize + start + np.arange(data.shape[1])] = data if start.shape[0] > 1 else data[-1:]
-        return
-    memory.data[rows[:, None], start + np.arange(data.shape[1])] = data
-
-
-__all__ = ["Box", "TensorCopies", "overlapping"]

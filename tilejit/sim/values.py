@@ -114,6 +114,16 @@ class SimBarrier(Batched):
         return replace(self, peer=rank, type=type_ or self.type)
 
 
+@dataclass(frozen=True)
+class Im2col:
+    """What ``cuTensorMapEncodeIm2col`` takes besides: corners of the walk (w, h, ... first), channels and pixels of a copy."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    channels: int
+    pixels: int
+
+
 @dataclass(frozen=True, eq=False)
 class SimTensorMap(Batched):
     """A tensor map with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first.
@@ -133,6 +143,7 @@ class SimTensorMap(Batched):
     swizzle: int = 0
     l2_promotion: int = 0
     oob_fill: int = 0
+    im2col: "Im2col | None" = None
 
     @property
     def rank(self) -> int:

@@ -1,0 +1,236 @@
+"""The bytes of tensor copies: boxes of an array, their place in shared memory, fills, clipping, rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .atomics import apply_atomic
+from .memory import boxes
+from .tensor_maps import elements_of, fill_value, swizzled_units
+from .values import SimTensorMap
+
+
+class Box:
+    """What one copy moves, in shared memory: rows of `inner` bytes at a distance of `pitch`. `extents` (innermost first)
+    are the box's, unless the load mode says otherwise."""
+
+    def __init__(self, map_: SimTensorMap, extents: tuple[int, ...] | None = None):
+        self.element = elements_of(map_)
+        self.extents = extents or tuple(-(-b // s) for b, s in zip(map_.box, map_.element_strides))  # innermost first
+        self.inner = self.extents[0] * self.element.itemsize
+        self.rows = int(np.prod(self.extents[1:], dtype=np.int64))
+        self.swizzle = map_.swizzle
+        # Rows narrower than a swizzle's span are pitched at the span; the gaps stay untouched.
+        self.pitch = max(self.inner, 16 << map_.swizzle) if map_.swizzle else self.inner
+        self.nbytes = self.inner * self.rows
+
+    def pieces(self) -> tuple:
+        """The box's bytes as a span takes them: (bytes of a piece, offsets). Whole rows of a swizzle stay rows; in
+        narrower ones the 16-byte units trade places with the gaps."""
+        if self.pitch == self.inner:
+            return self.inner, np.arange(self.rows) * self.inner
+        return 16, lambda start: self.units(start) * 16 - start
+
+    def units(self, start: int) -> np.ndarray:
+        """Numbers of the 16-byte units of shared memory that hold the box, in its order."""
+        row = (start + np.arange(self.rows) * self.pitch) // 16
+        linear = (row[:, None] + np.arange(self.inner // 16)).reshape(-1)
+        return swizzled_units(linear, self.swizzle)
+
+
+def columns(coords: tuple) -> tuple[np.ndarray, ...]:
+    """Coordinates as (B or 1, 1) integers."""
+    return tuple(np.asarray(c, np.int64).reshape(-1, 1) for c in coords)
+
+
+def peer_rows(sim, rows: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """The rows of the CTAs of rank `rank` in the clusters of `rows`."""
+    return np.broadcast_to(rank[:, 0], (len(rows),)).astype(np.int64) * sim.clusters + rows % sim.clusters
+
+
+def addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Byte offsets from the lowest address of the array, and which elements are inside: (B or 1, box outermost first)."""
+    element = elements_of(map_)
+    rank = map_.rank
+    at = np.asarray(map_.base).reshape(-1, *(1,) * rank) + map_.memory.origin * map_.memory.itemsize
+    inside = np.ones((1,) * (rank + 1), bool)
+    strides = (element.itemsize, *map_.global_strides)
+    for d in range(rank):
+        n = -(-map_.box[d] // map_.element_strides[d])
+        steps = (np.arange(n) * map_.element_strides[d]).reshape(1, *(n if k == rank - 1 - d else 1 for k in range(rank)))
+        i = coords[d].reshape(-1, *(1,) * rank) + steps
+        inside = inside & (i >= 0) & (i < np.asarray(map_.global_dim[d]).reshape(-1, *(1,) * rank))
+        at = at + i * np.asarray(strides[d]).reshape(-1, *(1,) * rank)
+    shape = (batch, *at.shape[1:])
+    return np.broadcast_to(at, shape), inside
+
+
+def units_of(map_: SimTensorMap) -> np.ndarray | None:
+    """The array's bytes as the map's elements, if they lie at multiples of their size."""
+    unit = elements_of(map_).itemsize
+    memory = map_.memory
+    return memory.bytes[:memory.bytes.size // unit * unit].view(f"u{unit}")
+
+
+def load_box(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
+    """The box's elements as raw units, (B or 1, box outermost first), out of bounds filled."""
+    coords, box = params["coords"], Box(map_)
+    unit = np.dtype(f"u{box.element.itemsize}")
+    shape = box.extents[::-1]
+    fill = fill_value(map_)
+    base = np.asarray(map_.base).reshape(-1) + map_.memory.origin * map_.memory.itemsize
+    plain = all(s == 1 for s in map_.element_strides) and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides))
+    if plain and not (base % unit.itemsize).any() and not any(s % unit.itemsize for s in map_.global_strides):
+        strides = (1, *(s // unit.itemsize for s in map_.global_strides))[::-1]
+        starts = [c[:, 0] for c in coords][::-1]
+        whole = boxes(starts, shape, tuple(map_.global_dim)[::-1], strides, base // unit.itemsize)
+        if whole is not None:
+            flat = units_of(map_)
+            count = max(max(len(s) for s in starts), len(base))
+            data = np.full((count, *shape), fill, unit)
+            for rows, clip, offset, extents, steps in whole:
+                data[(rows, *clip)] = map_.memory.box(flat, offset, extents, steps)
+            return _rounded(map_, data)
+    return _elements(map_, *addresses(map_, coords, batch))
+
+
+def gather_rows(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
+    """Four rows, each at its own coordinate."""
+    x, *rows = params["coords"]
+    parts = [_elements(map_, *addresses(map_, (x, row), batch)) for row in rows]
+    return np.concatenate(np.broadcast_arrays(*parts), axis=1)
+
+
+def load_pixels(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
+    """The pixels of an im2col load: (B, pixels, channels).
+
+    The walk goes along w, then h, ..., then n; w runs from its lower corner to W - 1 plus its upper one, in steps of the
+    element stride. The element read is the offset away from there; what falls outside of the array is filled.
+    """
+    walk, spatial = map_.im2col, map_.rank - 2
+    channel, *place, n = params["coords"]
+    counts = [(int(size) - 1 + high - low) // step + 1
+              for size, low, high, step in zip(map_.global_dim[1:-1], walk.lower, walk.upper, map_.element_strides[1:-1])]
+    index = n
+    for d in reversed(range(spatial)):
+        index = index * counts[d] + (place[d] - walk.lower[d]) // map_.element_strides[1 + d]
+    index = index + np.arange(walk.pixels)
+    at = np.asarray(map_.base).reshape(-1, 1) + map_.memory.origin * map_.memory.itemsize
+    inside = np.ones((1, 1), bool)
+    for d in range(spatial):
+        position = walk.lower[d] + index % counts[d] * map_.element_strides[1 + d] + params["offsets"][d]
+        index = index // counts[d]
+        inside = inside & (position >= 0) & (position < map_.global_dim[1 + d])
+        at = at + position * map_.global_strides[d]
+    inside = inside & (index >= 0) & (index < map_.global_dim[-1])
+    at = at + index * map_.global_strides[-1]
+    channels = channel[:, :, None] + np.arange(walk.channels)
+    inside = inside[:, :, None] & (channels >= 0) & (channels < map_.global_dim[0])
+    return _elements(map_, at[:, :, None] + channels * elements_of(map_).itemsize, inside)
+
+
+def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """The elements at byte offsets, as raw units; filled where they are not inside."""
+    unit, source = np.dtype(f"u{elements_of(map_).itemsize}"), map_.memory.bytes
+    safe = inside & (at >= 0) & (at + unit.itemsize <= source.size)
+    where = np.where(safe, at, 0)
+    raw = source[where[..., None] + np.arange(unit.itemsize)] if source.size >= unit.itemsize else np.zeros((*where.shape, unit.itemsize), np.uint8)
+    data = np.ascontiguousarray(raw).view(unit)[..., 0]
+    return _rounded(map_, np.where(safe, data, unit.type(fill_value(map_))))
+
+
+def _rounded(map_: SimTensorMap, data: np.ndarray) -> np.ndarray:
+    """TF32 maps round to 10 bits of mantissa, to nearest even."""
+    if "tf32" not in map_.dtype:
+        return data
+    special = (data & 0x7f800000) == 0x7f800000
+    nan = special & ((data & 0x7fffff) != 0)
+    rounded = (data + (0xfff + ((data >> 13) & 1))) & np.uint32(0xffffe000)
+    return np.where(nan, np.uint32(0x7fffe000), np.where(special, data, rounded)).astype(np.uint32)
+
+
+def place_box(memory, rows: np.ndarray, start: np.ndarray, box: Box, data: np.ndarray) -> None:
+    """Write a box's elements to shared memory."""
+    pieces = np.ascontiguousarray(data).reshape(data.shape[0], -1).view(np.uint8).reshape(data.shape[0], -1, 16)
+    units = memory.data.reshape(memory.data.shape[0], -1, 16)
+    for where, at in _by_start(start, len(rows)):
+        index = box.units(at)
+        inside = index < units.shape[1]
+        mine = pieces if pieces.shape[0] == 1 or where is None else pieces[where]
+        chosen = rows if where is None else rows[where]
+        if not inside.all():
+            index, mine = index[inside], mine[:, inside]
+        units[chosen[:, None], index] = mine
+
+
+def fetch_box(memory, rows: np.ndarray, start: np.ndarray, box: Box) -> np.ndarray:
+    """Read a box's elements from shared memory as raw units."""
+    units = memory.data.reshape(memory.data.shape[0], -1, 16)
+    result = np.zeros((len(rows), box.nbytes // 16, 16), np.uint8)
+    for where, at in _by_start(start, len(rows)):
+        index = np.minimum(box.units(at), units.shape[1] - 1)
+        part = units[(rows if where is None else rows[where])[:, None], index]
+        result[slice(None) if where is None else where] = part
+    return result.reshape(len(rows), -1).view(f"u{box.element.itemsize}").reshape(len(rows), *box.extents[::-1])
+
+
+def _by_start(start: np.ndarray, batch: int):
+    values = start.reshape(-1)
+    if (values == values[0]).all():
+        return [(None, int(values[0]))]
+    values = np.broadcast_to(values, (batch,))
+    return [(np.flatnonzero(values == v), int(v)) for v in np.unique(values)]
+
+
+def store_box(map_: SimTensorMap, coords, data: np.ndarray, batch: int, kind: str | None) -> None:
+    """Write a box's elements to global memory, or combine them with what is there."""
+    box = Box(map_)
+    memory, itemsize = map_.memory, box.element.itemsize
+    base = np.asarray(map_.base).reshape(-1) + memory.origin * memory.itemsize
+    exact = np.ndim(map_.global_dim[0]) == 0 and (map_.global_dim[0] * itemsize) % 16 == 0
+    plain = exact and all(s == 1 for s in map_.element_strides) and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides))
+    if kind is None and plain and not (base % itemsize).any() and not any(s % itemsize for s in map_.global_strides):
+        starts = [c[:, 0] for c in coords][::-1]
+        strides = (1, *(s // itemsize for s in map_.global_strides))[::-1]
+        whole = boxes(starts, box.extents[::-1], tuple(map_.global_dim)[::-1], strides, base // itemsize)
+        if whole is not None:
+            flat = units_of(map_)
+            for rows, clip, offset, extents, steps in whole:
+                part = data[(slice(None), *clip)]
+                part = part if extents[0] == 1 and len(starts[0]) == batch == 1 else part[rows] if extents[0] > 1 or batch > 1 and max(map(len, starts)) > 1 else part[-1:]
+                memory.box(flat, offset, extents, steps)[...] = part
+            return
+    at, inside = addresses(map_, coords, batch)
+    # Clipping in the innermost dimension goes by 16 bytes: what shares the last granule with the tensor is written.
+    size = -(-np.asarray(map_.global_dim[0]) * itemsize // 16) * 16 // itemsize
+    grown = SimTensorMap(**{**map_.__dict__, "global_dim": (size, *map_.global_dim[1:])})
+    _, inside = addresses(grown, coords, batch)
+    inside = np.broadcast_to(inside, at.shape) & (at >= 0) & (at + itemsize <= memory.bytes.size)
+    where, values = at[inside], data[inside] if data.shape == at.shape else np.broadcast_to(data, at.shape)[inside]
+    if kind is None:
+        memory.bytes[where[:, None] + np.arange(itemsize)] = np.ascontiguousarray(values)[:, None].view(np.uint8).reshape(-1, itemsize)
+        return
+    typed = memory.bytes[:memory.bytes.size // itemsize * itemsize].view(box.element)
+    apply_atomic(typed, where // itemsize, kind, np.ascontiguousarray(values).view(box.element), None, need_old=False)
+
+
+def scatter_rows(map_: SimTensorMap, coords, data: np.ndarray, batch: int) -> None:
+    """Write four rows, each at its own coordinate."""
+    x, *rows = coords
+    for k, row in enumerate(rows):
+        store_box(map_, (x, row), data[:, k:k + 1], batch, None)
+
+
+def run_bytes(memory, rows: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
+    """`count` bytes from `start` (B or 1, 1): (B or 1, count)."""
+    if memory.scope == "global":
+        return memory.bytes[memory.origin * memory.itemsize + start + np.arange(count)]
+    return memory.data[rows[:, None], start + np.arange(count)]
+
+
+def put_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray) -> None:
+    """Write what `run_bytes` reads."""
+    if memory.scope == "global":
+        memory.bytes[memory.origin * memory.itemsize + start + np.arange(data.shape[1])] = data if start.shape[0] > 1 else data[-1:]
+        return
+    memory.data[rows[:, None], start + np.arange(data.shape[1])] = data
