@@ -1,0 +1,40 @@
+"""Every notebook of tutorials/ runs from its first cell to its last, as a reader would run it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
+SECONDS = 50  # for a cell
+
+
+def test_there_are_tutorials():
+    """An empty folder would pass unseen."""
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_of_a_tutorial_runs(path, tmp_path, monkeypatch):
+    """In a fresh kernel, with an empty cache; on the GPU where there is one, else on the simulator."""
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_tutorial_is_kept_as_it_was_run(path):
+    """Its cells have their outputs, so that it can be read without being run, and no errors."""
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert any(cell.outputs for cell in cells)
+    assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
