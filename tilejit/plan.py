@@ -198,7 +198,7 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     names = tuple(v.name for v in primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
     array = 1 if of.scope == "global" else 0
-    site = CopySite(to, of, to_starts, of_starts, scope, wide, False, mbar, target, checked_options(options, names),
+    site = CopySite(to, of, to_starts, of_starts, scope, wide, None, mbar, target, checked_options(options, names),
                     _Numbers(offsets), planning=True, base_offset=offsets[array] // of.dtype.nbytes, dst_align=align[0], src_align=align[1])
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
 

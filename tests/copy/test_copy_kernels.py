@@ -420,3 +420,61 @@ def test_facts_that_only_explain_what_was_not_chosen_are_no_guards():
     k = ldgsts_staged.compile(half(512, 32), half(512, 32))
     kinds = {fact[0] for fact, _ in k.recipe["guards"]}
     assert "stride_at_least" not in kinds and "size_at_least" not in kinds
+
+
+def test_threads_that_part_each_make_a_tensor_copy_of_their_own():
+    """Four threads load a row each; the synchronous copy, which threads share, says whom it misses."""
+    @tile.jit
+    def rows(A, B):
+        sA = tile.alloc((4, 64), A.dtype)
+        bar = tile.mbarrier(count=1)
+        t = tile.thread_id()
+        with tile.elect():
+            bar.arrive_expect_tx(sA.nbytes)
+        if t < 4:
+            tile.copy_async(sA[t:t + 1], A[t:t + 1, 0:64], mbar=bar)
+        bar.wait(phase=0)
+        tile.copy(B[0:4, 0:64], sA)
+
+    x, y = np.random.default_rng(8).standard_normal((4, 64)).astype(np.float32), np.zeros((4, 64), np.float32)
+    report = rows.simulate((1,), x, y)
+    assert not report.findings and (x == y).all()
+
+    @tile.jit
+    def shared_by_some(A):
+        sA = tile.alloc((4, 64), A.dtype)
+        if tile.thread_id() < 4:
+            tile.copy(sA, A[0:4, 0:64])
+
+    with pytest.raises(CompilationError, match="copy needs all threads of the cta"):
+        shared_by_some.compile(half(4, 64))
+
+
+def test_the_regions_of_a_shared_copy_are_the_same_for_all_its_threads():
+    """A start that differs between the threads is an error that names it."""
+    @tile.jit
+    def torn(A):
+        sA = tile.alloc((4, 64), A.dtype)
+        row = tile.thread_id() % 4
+        tile.copy(sA[row], A[row, 0:64])
+
+    with pytest.raises(CompilationError, match="share this copy, so its regions must be the same"):
+        torn.compile(half(4, 64))
+
+
+def test_an_expected_variant_holds_the_operations_that_have_it():
+    """expect_variant("tma") holds copy_async; a copy in the same block goes its own way."""
+    @tile.jit
+    def held(A, B):
+        sA = tile.alloc((8, 64), A.dtype)
+        bar = tile.mbarrier(count=1)
+        with tile.expect_variant("tma"):
+            with tile.elect():
+                bar.arrive_expect_tx(sA.nbytes)
+                tile.copy_async(sA, A[0:8, 0:64], mbar=bar)
+            bar.wait(phase=0)
+            tile.copy(B[0:8, 0:64], sA)
+
+    assert [c.variant for c in held.compile(half(8, 64), half(8, 64)).copies] == ["tma", "vectorised"]
+    with pytest.raises(DispatchError, match="cannot be lowered as 'tma' here"):
+        held.compile(half(8, 68), half(8, 64))

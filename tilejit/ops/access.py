@@ -8,6 +8,7 @@ from ..ir.builder import type_of
 from ..ir.graph import Const, Value
 from ..types import Points, Region, Scalar, Tile
 from .memory import load_, store_
+from .partition import shared_runs
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,7 @@ def _aligned(g, t: Region, starts, d: int, vector: int) -> bool:
 
 def _shared_aligned(g, t: Region, starts, d: int, vector: int) -> bool:
     """The layout maps every aligned run of `vector` elements along `d` to consecutive, aligned addresses."""
-    import numpy as np
-    if g.divisor(starts[d]) % vector or t.buffer.shape[d] % vector:
-        return False
-    shape = t.buffer.shape
-    flat = np.arange(int(np.prod(shape))).reshape(shape)
-    runs = np.moveaxis(flat, d, -1).reshape(-1, vector)
-    offsets = np.asarray(t.buffer.layout.offset_of(runs))
-    return bool((offsets[:, :1] % vector == 0).all() and (offsets - offsets[:, :1] == np.arange(vector)).all())
+    return g.divisor(starts[d]) % vector == 0 and shared_runs(t.buffer.layout, t.buffer.shape, d, vector)
 
 
 def _joint(g, t: Region, d: int, vector: int, checked: tuple[int, ...]) -> bool:

@@ -9,7 +9,8 @@ from ..ir.op import op
 from . import vectors
 from .copy_async.options import checked_options
 from .copy_async.site import CopySite
-from .sides import checked_sides
+from .reduce import collective
+from .sides import asked_variant, checked_sides
 
 @op("writes", attrs=("options",))
 def copy_(dst, src, options):
@@ -44,9 +45,10 @@ def copy(g: Builder, dst, src, variant=None):
     does, where others read what was written). Both sides have one dtype and equal extents other than 1. Reads out of
     bounds give 0, writes out of bounds are dropped, to the element. `variant` names the path.
     """
+    collective(g, "copy")
     dst, src = checked_sides(g, "copy", dst, src)
     names = tuple(v.name for v in copy_.variants)
-    g.call(copy_, dst, src, options=checked_options({"variant": variant or g.expected_variant}, names))
+    g.call(copy_, dst, src, options=checked_options({"variant": asked_variant(g, variant, names)}, names))
 
 
 # -- variants ------------------------------------------------------------------------------------------------------------

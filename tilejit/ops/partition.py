@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from ..errors import CompilationError
 from ..ir.graph import Const
+from ..layout import TileLayout
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def _partition(site, order: tuple[int, ...], vec: int) -> Partition:
     shape = tuple(site.shape[i] for i in order)
     if shape:
         shape = shape[:-1] + (shape[-1] // vec,)
-    vectors, threads = site.elements // vec, site.workers
+    vectors, threads = site.elements // vec, site.threads
     return Partition(vec * site.itemsize, vec, -(-vectors // threads), threads, order, shape, vectors % threads != 0,
                      checked(site.src, site.src_starts), checked(site.dst, site.dst_starts))
 
@@ -143,7 +146,7 @@ def _fits(site, region, starts, d: int, vec: int) -> bool:
     if g.divisor(starts[d]) % vec:
         return False
     if region.scope != "global":
-        return shared_runs(region.buffer, d, vec)
+        return shared_runs(region.buffer.layout, region.buffer.shape, d, vec)
     buffer = region.buffer
     known = lambda kind, n: n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
     return (isinstance(buffer.strides[d], int) and buffer.strides[d] == 1
@@ -152,14 +155,14 @@ def _fits(site, region, starts, d: int, vec: int) -> bool:
             and (d not in checked(region, starts) or known("size_multiple", buffer.shape[d])))
 
 
-def shared_runs(buffer, d: int, vec: int) -> bool:
+@lru_cache(maxsize=4096)
+def shared_runs(layout: TileLayout, shape: tuple[int, ...], d: int, vec: int) -> bool:
     """Whether a layout maps every aligned run of `vec` elements along dimension `d` to consecutive, aligned addresses."""
-    layout, shape = buffer.layout, buffer.shape
     if layout.swizzle is not None and layout.swizzle.chunk % vec:
         return False
     try:
         grouped, at = layout.group(shape)
-    except Exception:  # a layout whose blocks cut across the dimensions has no such runs that are worth a vector
+    except CompilationError:  # a layout whose blocks cut across the dimensions has no such runs that are worth a vector
         return False
     runs = [s for s in grouped.shards[at[d]:at[d + 1]] if s[0] != 1]
     if not runs or runs[-1][1] != 1 or runs[-1][0] % vec:

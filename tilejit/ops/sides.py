@@ -9,7 +9,8 @@ from .memory import whole
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
-    """Both sides of a copy as regions. CompilationError says what does not fit."""
+    """Both sides of a copy as regions. CompilationError says what does not fit: memory, dtypes, extents, or regions that
+    differ between the threads that share the copy."""
     for x in (dst, src):
         if not isinstance(type_of(x), (Buffer, Region)):
             raise g.error(f"{name} moves regions of memory, not {describe(x)}")
@@ -19,6 +20,20 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     sides = [tuple(n for n in x.type.extents if n != 1) for x in (dst, src)]
     if sides[0] != sides[1]:
         raise g.error(f"a copy's sides have equal extents (other than 1), and {list(src.type.shape)} is not {list(dst.type.shape)}")
+    for side in (dst, src):
+        for start in g.definitions[side].args[1:] if g.scope.partial is None else ():
+            if type_of(start).uniform < g.scope.uniformity:
+                raise g.error(f"the threads of the {g.scope.kind} share this {name}, so its regions must be the same for all of them, and "
+                              f"{describe_name(start)} differs between them")
     if dst.type.scope == "global":
         g.state.setdefault("written", set()).add(dst.type.buffer.arg)
     return dst, src
+
+
+def describe_name(x) -> str:
+    return x.name if isinstance(x, Value) else repr(x)
+
+
+def asked_variant(g: Builder, variant: str | None, names: tuple[str, ...]) -> str | None:
+    """The variant that the call names, or that an ``expect_variant`` block around it does, if it is one of this operation's."""
+    return variant or (g.expected_variant if g.expected_variant in names else None)

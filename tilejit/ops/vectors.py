@@ -72,4 +72,5 @@ MOVABLE = ("global", "shared")
 NEEDS = (
     Need("global or shared memory on both sides", lambda s: set(s.scopes) <= set(MOVABLE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("at least one element", lambda s: s.elements > 0, gate=True),
+    Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
 )

@@ -7,7 +7,7 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...types import BarrierRef
-from ..sides import checked_sides
+from ..sides import asked_variant, checked_sides
 from . import ldgsts, tma, vector
 from .options import checked_options
 from .site import CopySite
@@ -15,13 +15,16 @@ from .site import CopySite
 VARIANTS = (ldgsts.VARIANT, tma.VARIANT, vector.VARIANT)
 
 
-@op("writes", attrs=("options",))
-def copy_async_(dst, src, mbar, options):
-    """Start moving the elements of the region `src` to the region `dst`."""
+@op("writes", attrs=("options", "partial"))
+def copy_async_(dst, src, mbar, options, partial=None):
+    """Start moving the elements of the region `src` to the region `dst`.
+
+    `partial` names the value by which the threads of the scope part, where each that comes here makes a copy of its own.
+    """
 
 
 @copy_async_.infer
-def _(g, dst, src, mbar, options):
+def _(g, dst, src, mbar, options, partial=None):
     return None
 
 
@@ -56,8 +59,10 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
-    options = {"variant": variant or g.expected_variant, "cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion}
-    g.call(copy_async_, dst, src, mbar, options=checked_options(options, tuple(v.name for v in VARIANTS)))
+    names = tuple(v.name for v in VARIANTS)
+    options = {"variant": asked_variant(g, variant, names), "cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion}
+    partial = g.scope.partial.name if g.scope.partial is not None else None
+    g.call(copy_async_, dst, src, mbar, options=checked_options(options, names), partial=partial)
 
 
 __all__ = ["choose", "copy_async", "copy_async_", "VARIANTS", "CopySite"]

@@ -76,7 +76,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=(
     Need("a global source and a shared destination", lambda s: s.scopes == ("global", "shared") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("no mbar, since cp.async completes by groups", lambda s: s.mbar is None),
-    Need("all threads of the scope", lambda s: not s.partial),
+    Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
     Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together",
          lambda s: partition(s) is not None or f"elements of {s.itemsize} bytes, and no run of 4 bytes is provable", gate=True),
     Need("zero as the fill", lambda s: s.options.get("fill") is None or not partition(s).src_checked or "fill='nan', and the region may leave the array"),

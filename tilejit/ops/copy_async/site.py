@@ -14,7 +14,7 @@ from ...types import Buffer, Region, Sym
 class CopySite:
     """One call of copy or copy_async. `g` answers facts, divisors and bounds of the starts.
 
-    `planning` is a question without a kernel (``tile.plan_copy``), where a barrier may be left out. `base_offset` is
+    `partial` names the value by which the threads of the scope have parted, None where all take part. `planning` is a question without a kernel (``tile.plan_copy``), where a barrier may be left out. `base_offset` is
     where an array's element (0, ..., 0) is, in elements from its pointer. `dst_align` and `src_align` are the bytes to
     which shared buffers are aligned.
     """
@@ -25,7 +25,7 @@ class CopySite:
     src_starts: tuple
     scope: str
     threads: int
-    partial: bool
+    partial: str | None
     mbar: Any
     target: str
     options: dict = field(hash=False)
@@ -40,7 +40,7 @@ class CopySite:
         dst, src, *rest = call.args
         made = g.definition(dst), g.definition(src)
         return CopySite(dst.type, src.type, made[0].args[1:], made[1].args[1:], g.scope.kind, g.scope.threads,
-                        g.scope.partial is not None, rest[0] if rest else None, g.target, call.attrs.get("options") or {}, g,
+                        call.attrs.get("partial"), rest[0] if rest else None, g.target, call.attrs.get("options") or {}, g,
                         dst_align=alignment(g, made[0]), src_align=alignment(g, made[1]))
 
     def __str__(self) -> str:
@@ -71,9 +71,9 @@ class CopySite:
         return self.elements * self.itemsize
 
     @property
-    def workers(self) -> int:
-        """The threads that share the copy: in a partial scope each thread makes its own."""
-        return 1 if self.partial else self.threads
+    def partial_reason(self) -> str:
+        """Why not all threads of the scope take part."""
+        return f"the condition on {self.partial} differs between the threads of the {self.scope}"
 
     @property
     def array(self) -> Region:

@@ -7,7 +7,7 @@ Conversion Instructions: Tensor copy" and "Tensors".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -38,7 +38,8 @@ class Plan:
     bytes_per_issue: int
     store: bool
     moving: tuple[tuple[int, int, int] | None, ...] = ()
-    policy: int | None = field(default=None)
+    policy: int | None = None
+    each_thread: bool = False  # in a partial scope, where every thread that comes to the call makes its own copy
 
     @property
     def instructions(self) -> int:
@@ -81,7 +82,7 @@ def inner(site: CopySite):
 # -- needs ----------------------------------------------------------------------------------------------------------------
 
 def _one_thread(s: CopySite) -> bool | str:
-    return s.threads == 1 or s.partial or (s.mbar is not None) or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
+    return s.threads == 1 or s.partial is not None or s.mbar is not None or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
 
 
 def _completion(s: CopySite) -> bool | str:
@@ -190,7 +191,7 @@ def plan(site: CopySite) -> Plan:
         global_dim=found.dims, global_strides=found.strides, box=found.box, element_strides=(1,) * len(found.box), interleave=0,
         swizzle=view(site).mode, l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"))
     return Plan(tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, site.scopes == STORE, found.moving,
-                POLICIES.get(site.options.get("cache")))
+                POLICIES.get(site.options.get("cache")), site.partial is not None)
 
 
 def emit(e, plan: Plan, call, dst, src, mbar):
@@ -211,23 +212,49 @@ def emit(e, plan: Plan, call, dst, src, mbar):
             else:
                 e.tma_load(plan.tensor_map, at, address, place, mbar, policy=plan.policy)
 
-    e.by_first_thread(issue)
+    if plan.each_thread:
+        issue()
+    else:
+        e.by_first_thread(issue)
 
 
 def simulate(m, plan: Plan, call, dst, src, mbar):
     array, shared = (dst, src) if plan.store else (src, dst)
-    starts = [s[:, :1].astype(np.int64) for s in array.starts]
     layout, nbytes = shared.type.buffer.layout.without_swizzle(), shared.type.dtype.nbytes
-    origin = layout.offset_of(*[s[:, :1].astype(np.int64) for s in shared.starts], shape=shared.type.buffer.shape) * nbytes
     tensor_map = m.tensor_map(array.buffer, plan.tensor_map, plan.tensor_map.base_offset)
     first = plan.issues[0][1]
-    for coordinates, offset in plan.issues:
-        at = [np.asarray(c).reshape(-1, 1) for c in plan.coordinates(coordinates, starts)]
-        place = origin + (offset - first)
-        if plan.store:
-            m.tma_store(tensor_map, at, shared.buffer, place)
-        else:
-            m.tma_load(tensor_map, at, shared.buffer, place, mbar)
+    for thread, positions in issuers(m, plan.each_thread):
+        pick = lambda start: of_thread(start, thread, positions)
+        starts = [pick(s) for s in array.starts]
+        origin = layout.offset_of(*map(pick, shared.starts), shape=shared.type.buffer.shape) * nbytes
+        for coordinates, offset in plan.issues:
+            at = [np.asarray(c).reshape(-1, 1) for c in plan.coordinates(coordinates, starts)]
+            place = origin + (offset - first)
+            if plan.store:
+                m.tma_store(tensor_map, at, shared.buffer, place, positions=positions)
+            else:
+                m.tma_load(tensor_map, at, shared.buffer, place, mbar, positions=positions)
+
+
+def issuers(m, each_thread: bool):
+    """The threads of the scope that issue, each with the CTAs of the batch in which it does (None for all): the first
+    thread, or every active one for itself."""
+    if not each_thread:
+        yield 0, None
+        return
+    for thread in np.flatnonzero(m.active.any(axis=0)):
+        mine = np.broadcast_to(m.active[:, thread], (m.batch,))
+        yield thread, None if mine.all() else np.flatnonzero(mine)
+
+
+def of_thread(start: np.ndarray, thread: int, positions: np.ndarray | None) -> np.ndarray:
+    """A thread's value of a scalar, (B or 1, 1); CTAs that do not issue get that of one that does."""
+    column = start[:, thread if start.shape[1] > 1 else 0].astype(np.int64)[:, None]
+    if positions is None or len(column) == 1:
+        return column
+    result = np.full_like(column, column[positions[0]])
+    result[positions] = column[positions]
+    return result
 
 
 VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
+from ...errors import CompilationError
 from ...layout import TileLayout
 from ...layout.shards import slice_dim
 from ...types import Sym
@@ -160,8 +161,8 @@ def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable)
         return f"the layout {layout}"
     try:
         grouped, at = layout.group(shape)
-    except Exception as error:  # the algebra says why in words
-        return str(error)
+    except CompilationError as error:  # the algebra says why
+        return error.message
     offset = layout.offset.get("m", 0)
     digits = []
     for d, (start, extent) in enumerate(zip(starts, extents)):
