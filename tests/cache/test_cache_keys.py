@@ -156,6 +156,16 @@ def test_a_member_of_an_enumeration(bench):
     check_change(bench, HEAD + "class Mode(enum.IntEnum):\n    A = 1\n    B = 2\nVALUE = Mode.B\n" + KERNEL, "B = 2", "B = 3")
 
 
+def test_a_module_under_a_local_name_is_refused(bench, monkeypatch):
+    import sys
+    import types
+    monkeypatch.setitem(sys.modules, "knobs_of_the_test", types.ModuleType("knobs_of_the_test"))
+    sys.modules["knobs_of_the_test"].N = 3
+    text = HEAD + "import knobs_of_the_test\n\n@tile.jit\ndef kernel(y):\n    k = knobs_of_the_test\n    tile.store(y[0], tile.float32(k.N))\n"
+    with pytest.raises(tile.CompilationError, match="write knobs_of_the_test.N"):
+        bench.load(text).kernel.compile(tile.ArraySpec((8,), "float32"))
+
+
 def test_the_sign_of_zero(bench):
     text = HEAD + "\n@tile.jit\ndef kernel(y, C: tile.constexpr):\n    tile.store(y[0], 1.0 / C if C else tile.float32(C))\n"
     kernel = bench.load(text).kernel

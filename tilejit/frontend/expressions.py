@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import sys
 import operator as python
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from ..ir.builder import describe
@@ -184,6 +186,9 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         known = [n for n in dir(x) if not n.startswith("_")]
         raise w.error(f"{_called(x)} has no attribute {node.attr!r}{nearest(node.attr, known)}") from None
     path = _path(w, node)
+    if path is None and isinstance(x, ModuleType) and not of_tilejit(x) and x.__name__ not in sys.stdlib_module_names:
+        raise w.error(f"{x.__name__} goes by a local name here, and what is read from it could change without the kernel "
+                      f"noticing; write {x.__name__}.{node.attr}")
     return value if path is None or of_tilejit(x) else w.capture(path, value)
 
 
