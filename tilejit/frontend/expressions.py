@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import sys
 import operator as python
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
