@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import io
 import linecache
+import os
 import re
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -81,7 +83,10 @@ def matches(expected: str, printed: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_example_of_a_page_runs_and_prints_what_stands_below_it(page, tmp_path, monkeypatch):
     """All Python blocks of a page, one after the other in one namespace, as a reader would type them."""
+    for name in [n for n in os.environ if n.startswith("TILEJIT_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(import_module("tilejit.jit"), "_said", True)  # that there is a GPU, where there is one
     namespace = {"__name__": "example"}
     for example in examples(page.read_text()):
         try:

@@ -135,7 +135,7 @@ def _(w: Walker, x: Any, kind: Any) -> bool:
 @python(round)
 def _(w: Walker, x: Any, digits: Any = None) -> Any:
     if runtime(x):
-        raise w.error(f"round is computed while compiling, and {describe(x)} is known at run time only; use tile.rint")
+        raise w.error(f"round is computed while compiling, and {describe(x)} is known at run time only; use tile.round")
     return folded(w, round, x, digits)
 
 
