@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import Loc
 from ..types import Buffer, Points, Region, Sym, Tile
+from .bulk import BulkCopies
 from .engines import Engines
 from .global_access import GlobalAccess
 from .memory import LocalMemory, TensorMemory
@@ -23,7 +24,7 @@ from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, Traffic):
+class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, Traffic):
     """What a rule knows and can do.
 
     Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.

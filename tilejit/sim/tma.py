@@ -9,13 +9,13 @@ import numpy as np
 from .engines import Span
 from .global_races import Index
 from .tensor_maps import describe_faults, elements_of, reducible
-from .tma_bytes import (Box, addresses, columns, fetch_box, gather_rows, load_box, load_pixels, peer_rows, place_box, put_run,
-                        run_bytes, scatter_rows, store_box)
+from .tma_bytes import (Box, addresses, columns, fetch_box, gather_rows, load_box, load_pixels, peer_rows, place_box, scatter_rows,
+                        store_box)
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
 
 class TensorCopies:
-    """The part of the machine that issues tensor and bulk copies."""
+    """The part of the machine that issues tensor copies."""
 
     # -- tensor copies -------------------------------------------------------------------------------------------------------
 
@@ -200,58 +200,3 @@ class TensorCopies:
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)
         access = shadow.write if writing else shadow.read
         self._judge(memory, "write" if writing else "read", access(Index(cells[keep]), ids[keep], self.sim.global_clocks, True))
-
-    # -- bulk copies -----------------------------------------------------------------------------------------------------------
-
-    def bulk_copy(self, dst: SimBuffer, dst_byte_offset: Any, src: SimBuffer, src_byte_offset: Any, nbytes: Any,
-                  barrier: SimBarrier | None = None) -> None:
-        """Copy `nbytes` contiguous bytes between global and shared memory, or to another CTA's shared memory.
-
-        To shared memory the bytes are reported to `barrier`; to global memory it completes in the thread's bulk group.
-        """
-        for where, (count,) in self.cases(np.asarray(nbytes).reshape(-1, 1)):
-            if count % 16:
-                self.finding("misaligned", f"a bulk copy moves a multiple of 16 bytes; {count} are silently rounded down")
-                count -= count % 16
-            if count:
-                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, where)
-
-    def _bulk(self, dst, to, src, source, count: int, barrier, where) -> None:
-        to, source = self._absolute(dst, to), self._absolute(src, source)
-        for name, memory, at in (("destination", dst.memory, to), ("source", src.memory, source)):
-            address = memory.address + memory.origin * memory.itemsize if memory.scope == "global" else 0
-            if ((at + address) % 16).any():
-                self.finding("misaligned", f"the {name} of a bulk copy is at a multiple of 16 bytes")
-                return
-            if memory.scope == "global":
-                low = at + memory.origin * memory.itemsize
-                if (low < 0).any() or (low + count > memory.bytes.size).any():
-                    self.finding("out-of-bounds", f"a bulk copy of {count} bytes leaves {memory.name}")
-                    return
-        sim = self.sim
-        params = {"to": to, "from": source, "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
-        self._count(f"{src.memory.scope} -> {dst.memory.scope} (bulk)", count * (self.batch if where is None else len(where)))
-
-        def collect(rows, params):
-            return {"data": run_bytes(src.memory, rows, params["from"], count)}
-
-        def land(rows, params):
-            target = rows if dst.memory.scope == "global" else peer_rows(sim, rows, params["rank"])
-            put_run(dst.memory, target, params["to"], params["data"])
-
-        reads = [Span.of(src, source - np.asarray(src.base).reshape(-1, 1), count)] if src.memory.scope != "global" else []
-        writes = [Span.of(dst, to - np.asarray(dst.base).reshape(-1, 1), count)] if dst.memory.scope != "global" else []
-        if self.checks:
-            for memory, at, writing in ((src.memory, source, False), (dst.memory, to, True)):
-                if memory.scope == "global" and (writing or memory.maybe_written):
-                    index = (at + memory.origin * memory.itemsize) // memory.itemsize + np.arange(count // memory.itemsize)
-                    self._check_global(memory, index, None, writing, self._bulk_ids(index) if writing else None)
-        what = "the bulk copy"
-        if barrier is not None:
-            barrier = barrier if dst.peer is None else barrier.of_peer(dst.peer)
-            self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barrier=barrier, nbytes=count, positions=where)
-        else:
-            self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, queue="bulk", positions=where)
-
-    def _bulk_ids(self, index: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(self._cta_ids(index, last=True), index.shape)

@@ -1,0 +1,110 @@
+"""Bulk copies without a descriptor: runs of bytes between global and shared memory and between the CTAs of a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .atomics import apply_atomic
+from .engines import Span
+from .tma_bytes import peer_rows, put_run, run_bytes
+from .values import SimBarrier, SimBuffer
+
+
+class BulkCopies:
+    """The part of the machine that issues ``cp.async.bulk`` and ``cp.reduce.async.bulk``."""
+
+    def bulk_copy(self, dst: SimBuffer, dst_byte_offset: Any, src: SimBuffer, src_byte_offset: Any, nbytes: Any,
+                  barrier: SimBarrier | None = None, *, multicast: Any = None, kind: str | None = None,
+                  positions: np.ndarray | None = None) -> None:
+        """Copy `nbytes` contiguous bytes between global and shared memory, or to another CTA's shared memory.
+
+        To shared memory the bytes are reported to `barrier` (the one of the CTA that receives them); to global memory it
+        completes in the thread's bulk group. With `multicast`, a mask of cluster ranks, they go to each of those CTAs.
+        A `kind` (add, min, max, inc, dec, and, or, xor) combines them with what is there, element by element. With
+        `positions`, only the CTAs there in the batch issue it.
+        """
+        for where, (count,) in self._cases_at(positions, [np.asarray(nbytes).reshape(-1, 1)]):
+            if count % 16:
+                self.finding("misaligned", f"a bulk copy moves a multiple of 16 bytes; {count} are silently rounded down")
+                count -= count % 16
+            if not count or not self._legal_run(dst, dst_byte_offset, src, src_byte_offset, count):
+                continue
+            for at, ranks in self._destinations(multicast, dst.peer, where):
+                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, at)
+
+    def _legal_run(self, dst, to, src, source, count: int) -> bool:
+        for name, buffer, at in (("destination", dst, to), ("source", src, source)):
+            memory, at = buffer.memory, self._absolute(buffer, at)
+            address = memory.address + memory.origin * memory.itemsize if memory.scope == "global" else 0
+            if ((at + address) % 16).any():
+                self.finding("misaligned", f"the {name} of a bulk copy is at a multiple of 16 bytes")
+                return False
+            if memory.scope == "global":
+                low = at + memory.origin * memory.itemsize
+                if (low < 0).any() or (low + count > memory.bytes.size).any():
+                    self.finding("out-of-bounds", f"a bulk copy of {count} bytes leaves {memory.name}")
+                    return False
+        return True
+
+    def _bulk(self, dst, to, src, source, count: int, barrier, ranks: list, kind: str | None, where) -> None:
+        sim, dtype = self.sim, dst.type.dtype.np
+        to, source = self._absolute(dst, to), self._absolute(src, source)
+        params = {"to": to, "from": source, "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
+        self._count(f"{src.memory.scope} -> {dst.memory.scope} (bulk)", count * (self.batch if where is None else len(where)))
+
+        def collect(rows, params):
+            return {"data": run_bytes(src.memory, rows, params["from"], count)}
+
+        def land(rows, params):
+            for rank in ranks:
+                cluster = params["rank"] if rank is None else np.full((1, 1), rank)
+                target = rows if dst.memory.scope == "global" else peer_rows(sim, rows, cluster)
+                if kind is None:
+                    put_run(dst.memory, target, params["to"], params["data"])
+                else:
+                    combine_run(dst.memory, target, params["to"], params["data"], kind, dtype)
+
+        reads, writes, barriers = [], [], []
+        if src.memory.scope != "global":
+            reads.append(Span.of(src, source - np.asarray(src.base).reshape(-1, 1), count))
+        for rank in ranks if dst.memory.scope != "global" else ():
+            peer = dst.peer if rank is None else np.full((1, 1), rank)
+            span = Span.of(dst, to - np.asarray(dst.base).reshape(-1, 1), count)
+            if kind is None:  # reductions meet in memory one by one, as atomics do
+                writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
+            # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in.
+            barriers.append((barrier if peer is None else barrier.of_peer(peer), count))
+        if self.checks:
+            self._check_run(src.memory, source, count, False)
+            if kind is None:
+                self._check_run(dst.memory, to, count, True)
+        what = "the bulk copy" if kind is None else "the bulk reduction"
+        queue = "bulk" if dst.memory.scope == "global" else None
+        self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers, queue=queue, positions=where)
+
+    def _check_run(self, memory, at: np.ndarray, count: int, writing: bool) -> None:
+        """The elements of a run of global memory against the shadow of their array."""
+        if memory.scope != "global" or not (writing or memory.maybe_written):
+            return
+        index = (at + memory.origin * memory.itemsize) // memory.itemsize + np.arange(count // memory.itemsize)
+        ids = np.broadcast_to(self._cta_ids(index, last=True), index.shape) if writing else None
+        self._check_global(memory, index, None, writing, ids)
+
+
+def combine_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, kind: str, dtype: np.dtype) -> None:
+    """Combine runs of bytes (B or 1, count) with the elements at byte `start` (B or 1, 1) of each row's memory."""
+    values = np.ascontiguousarray(data).view(dtype)
+    steps = np.arange(values.shape[1])
+    if memory.scope == "global":
+        flat = memory.bytes[:memory.bytes.size // dtype.itemsize * dtype.itemsize].view(dtype)
+        at = (memory.origin * memory.itemsize + start) // dtype.itemsize + steps
+    else:
+        flat = memory.typed(dtype).reshape(-1)
+        at = rows[:, None] * (memory.nbytes // dtype.itemsize) + start // dtype.itemsize + steps
+    shape = (len(rows), values.shape[1])
+    apply_atomic(flat, np.broadcast_to(at, shape).reshape(-1), kind, np.broadcast_to(values, shape).reshape(-1), None, need_old=False)
+
+
+__all__ = ["BulkCopies", "combine_run"]
