@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from tilejit.errors import ToolchainError
-from tilejit.toolchain import assembler, disassembler, llvm
+from tilejit.toolchain import assembler, disassembler, libdevice, llvm
 from tilejit.toolchain.intrinsics import TARGETS
 
 DOUBLE = """
