@@ -133,7 +133,8 @@ def assemble_graph(lowered: Lowered) -> Code:
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
     clock = _Clock(seconds)
-    text = _stage(graph.name, "graph", str(graph))
+    text = str(graph)
+    _dump(graph.name, "graph", text)
     emitted: Emitted = emit(graph)
     llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
     clock("emit")
@@ -152,11 +153,15 @@ def _stage(name: str, suffix: str, text: str) -> str:
         path = Path(settings.override) / f"{name}.{suffix}"
         if path.exists():
             text = path.read_text()
-    if settings.dump:
-        folder = Path(settings.dump)
+    _dump(name, suffix, text)
+    return text
+
+
+def _dump(name: str, suffix: str, text: str) -> None:
+    if config().dump:
+        folder = Path(config().dump)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.{suffix}").write_text(text)
-    return text
 
 
 def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:

@@ -106,7 +106,7 @@ class CompiledKernel:
         for m in self.tensor_maps:
             lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, box {list(m.box)}, "
                          f"swizzle {m.swizzle}, made on the {m.origin}")
-        lines += [f"  warning: {w}" for w in self.warnings]
+        lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())
         return "\n".join([*lines, f"  compiled in ms: {times}; assembled by {self.assembler}"])
 

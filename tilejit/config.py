@@ -26,7 +26,6 @@ class Config:
     backend: str = ""       # "sim" or "cuda": overrides where host arrays run
     log: bool = False       # one line on stderr for every compile, with its cause
     check: bool = False     # check the graph after every pass (always on under pytest)
-    no_jit: bool = False    # the simulator without numba
 
     @staticmethod
     def load() -> "Config":

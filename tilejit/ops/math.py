@@ -117,7 +117,7 @@ def _emit_log_fast(scale: float):
 
 
 def _erf(x):
-    """erf by numba-free NumPy: W. J. Cody's rational approximations are in math.erf, applied to each element."""
+    """erf of each element, by the C library: NumPy has none."""
     import math
     flat = np.fromiter(map(math.erf, np.ravel(x).astype(np.float64).tolist()), np.float64, np.size(x))
     return flat.reshape(np.shape(x)).astype(x.dtype)

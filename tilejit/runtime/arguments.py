@@ -133,7 +133,8 @@ def _runtime_value(kernel: str, name: str, value):
             raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits")
         return value
     if value is None or isinstance(value, (str, tuple, list, dict)):
-        raise LaunchError(f"{kernel}: {name} is {type(value).__name__}; annotate it as tile.constexpr to make it part of the kernel")
+        advice = "pass an array" if isinstance(value, list) else "annotate the parameter as tile.constexpr to make it part of the kernel"
+        raise LaunchError(f"{kernel}: {name} is a {type(value).__name__}, and an array or a number is needed; {advice}")
     view = describe(value)
     if view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item") and not hasattr(value, "__dlpack__"):
         return value.item()
