@@ -188,3 +188,56 @@ def test_threads_of_a_partial_scope_arrive_one_by_one():
     """Three arrivals of three threads end the phase."""
     y = np.zeros(3, np.float32)
     check(arrivals_of_threads, (1,), A[0], y, result=1, expected=[2, 1, 0])
+
+
+@tile.jit
+def others_go_on(x, y):
+    s = tile.alloc((32,), x.dtype)
+    bar = tile.mbarrier()
+    with tile.warp(0):
+        bar.wait(phase=0)
+        tile.store(y[0, 0:32], tile.load(s))
+    v = tile.load(x[1, 0:128])
+    with tile.warp(1):
+        tile.store(s, tile.load(x[0, 0:32]))
+        bar.arrive()
+    tile.store(y[1, 0:128], v)
+
+
+@tile.jit
+def all_must_meet(x, y):
+    s = tile.alloc((32,), x.dtype)
+    bar = tile.mbarrier()
+    with tile.warp(0):
+        bar.wait(phase=0)  # finds: deadlock
+        tile.store(y[0, 0:32], tile.load(s))
+    tile.sync()
+    with tile.warp(1):
+        tile.store(s, tile.load(x[0, 0:32]))
+        bar.arrive()
+
+
+def test_threads_outside_of_a_scope_do_not_wait_for_it():
+    """A warp that waits holds the others up only where all threads meet."""
+    y = np.zeros((2, 128), np.float32)
+    want = y.copy()
+    want[0, :32], want[1] = A[0, :32], A[1, :128]
+    check(others_go_on, (1,), A, y, result=1, expected=want)
+    check(all_must_meet, (1,), A, y)
+
+
+@tile.jit
+def far_ahead(y):
+    bar = tile.mbarrier()
+    for k in range(100):
+        with tile.warp(0):
+            if k == 0:
+                bar.wait(phase=0)
+        with tile.warp(1):
+            if k == 99:
+                bar.arrive()
+
+
+def test_a_warp_may_be_a_hundred_trips_ahead():
+    """Nothing but the kernel's own barriers holds a scope back."""
+    check(far_ahead, (1,), np.zeros(1, np.float32), seeds=range(3))

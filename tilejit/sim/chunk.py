@@ -325,7 +325,8 @@ class Chunk(Verdicts):
             if mask is not None:
                 fiber.fork(mask)
                 return True
-        return any(fiber.release_parked() for fiber in list(self.fibers))
+        fibers = list(self.fibers)
+        return any(f.release_parked() for f in fibers) or any(f.overtake_children() for f in fibers)
 
     def _close(self) -> None:
         """The kernel has ended: what is in flight lands, and nothing of it may touch shared memory any more."""

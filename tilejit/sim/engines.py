@@ -99,6 +99,7 @@ class Engines:
     def _operation(self, what, world, reads, writes, land, params, targets, thread: int | None = None, atom: int | None = None) -> AsyncOp:
         atom = int(self.atoms[0]) if atom is None else atom
         thread = (self.low if self.threads == 1 else MANY) if thread is None else thread
+        reads, writes = (reads, writes) if self.checks else ([], [])
         op = AsyncOp(self.sim.next_operation(), what, self.rank, atom, thread, self.line, reads, writes, land, params, targets,
                      self.sim.landing_time())
         op.world = world

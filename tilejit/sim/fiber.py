@@ -34,6 +34,8 @@ class Fiber(Parting):
         self.parked = False
         self.done = False
         self.spin: tuple | None = None
+        self.ahead = RUN_AHEAD          # pending children that a set of threads may have
+        self.unjoined: Any = None       # a call that goes on beside the children that stand in its way
         self.left = False               # whether it has arrived at the barrier that ends a cluster
         self.m = Machine(self)
         self.node = None
@@ -115,6 +117,23 @@ class Fiber(Parting):
                 return False
         return True
 
+    def overtake_children(self) -> bool:
+        """Go on beside the children that it waits for, where the machine would: their threads do not hold up the others,
+        unless all of them meet in a collective."""
+        if self.parked or not isinstance(self.wait, ChildWait) or self.waiting_call is not None or self.wait.spawns is self.after:
+            return False
+        frame = self.frames[-1]
+        if frame.pc >= len(frame.code.nodes):
+            return False
+        if isinstance(self.node, Call) and self.node.op.effect in ("reads", "writes") and not self.node.op.collective:
+            self.unjoined = self.node
+        elif isinstance(self.node, Scope):
+            self.ahead *= 2
+        else:
+            return False
+        self.wait = None
+        return True
+
     # -- values ------------------------------------------------------------------------------------------------------------
 
     def value(self, operand: Operand) -> Any:
@@ -148,7 +167,7 @@ class Fiber(Parting):
     # -- nodes ---------------------------------------------------------------------------------------------------------------
 
     def _call(self, frame: Frame, call: Call) -> None:
-        if self.children and call.op.effect != "pure" and not self.joined():
+        if self.children and call.op.effect != "pure" and call is not self.unjoined and not self.joined():
             return
         args = [self.value(a) for a in call.args]
         rule = call.op.rules.get("simulate")
@@ -193,7 +212,7 @@ class Fiber(Parting):
     def _enter_scope(self, scope: Scope, low: int, high: int, rows: np.ndarray, mask: np.ndarray | None) -> bool:
         self._prune()
         ahead = tuple(s for s in self.children if s.low < high and low < s.high)
-        if len(ahead) >= RUN_AHEAD:
+        if len(ahead) >= self.ahead:
             self.block(ChildWait(self, list(ahead), "the scopes that it opened"))
             return False
         env = {}

@@ -66,6 +66,7 @@ class Parting:
         new.frames = [f.take(other) for f in self.frames]
         new.after, new.children = list(self.after), list(self.children)
         new.polled, new.parked, new.done, new.spin, new.node, new.left = -1, False, False, None, self.node, self.left
+        new.ahead, new.unjoined = self.ahead, self.unjoined
         new.m = Machine(new)
         new.waiting_call = self.waiting_call
         new.wait = self.wait.bound(new, other) if self.wait is not None else None
