@@ -12,7 +12,7 @@ import numpy as np
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Const, Operand
 from ..ir.op import Op
-from ..types import DType, Scalar, Tile, Uniformity, bool_
+from ..types import int32, DType, Scalar, Tile, Uniformity, bool_
 
 
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
@@ -170,7 +170,15 @@ bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, {k: "xor" for k i
 
 def _shift(instruction: dict[str, str], left: bool):
     def emit(e, dtype, x, y):
-        """LLVM leaves a shift by the width or more undefined; NumPy's answer is 0, or the sign."""
+        """LLVM leaves a shift by the width or more undefined; NumPy's answer is 0, or the sign.
+
+        PTX's 64-bit shifts clamp their 32-bit amount, and LLVM 22 drops the test for it together with the amount's upper
+        half, so those are written as PTX.
+        """
+        if dtype.bits == 64 and not y.text.isdigit():
+            amount = e.ins(f"call i64 @llvm.umin.i64(i64 {y.text}, i64 64)", dtype)
+            form = f"{'shl.b' if left else 'shr.s' if dtype.kind == 'int' else 'shr.u'}64 $0, $1, $2;"
+            return e.asm(form, [dtype], [x, e.ins(f"trunc i64 {amount.text} to i32", int32)], pure=True)[0]
         wide = e.ins(f"icmp uge {dtype.llvm} {y.text}, {dtype.bits}", bool_)
         if dtype.kind == "int" and not left:
             return e.ins(f"ashr {dtype.llvm} {x.text}, {e.select(wide, e.const(dtype.bits - 1, dtype), y).text}", dtype)
@@ -290,6 +298,13 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
         if source.bits == 64 and target.bits <= 16 and target.is_float:
             return _round_once(x, target)
         return x.astype(target.np)
+
+
+def cast_number(x: bool | int | float, source: DType, target: DType) -> bool | int | float:
+    """A cast of a constant, as `cast_array` makes it."""
+    with np.errstate(all="ignore"):
+        result = cast_array(np.asarray(x).astype(source.np), source, target)
+    return bool(result) if target.kind == "bool" else int(result) if target.is_int else float(result)
 
 
 def _round_once(x: np.ndarray, target: DType) -> np.ndarray:

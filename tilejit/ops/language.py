@@ -53,7 +53,7 @@ def converted(g: Builder, x, dtype: DType) -> Operand:
     if isinstance(x, (bool, int, float)):
         return Const(fitted(g, x, dtype), dtype)
     if isinstance(x, Const):
-        return Const(fitted(g, x.value, dtype), dtype)
+        return x if x.dtype == dtype else Const(ew.cast_number(x.value, x.dtype, dtype), dtype)
     return x if t.dtype == dtype else g.call(ew.cast, x, dtype=dtype)
 
 

@@ -1,0 +1,82 @@
+"""Random kernels: the simulator agrees with NumPy, every one compiles, and the GPU agrees with the simulator.
+
+TILEJIT_FUZZ is a number of further seeds for the GPU (and for the simulator, when it is set), from 1000 on.
+"""
+
+import os
+import time
+
+import pytest
+import tilejit as tile
+from kernel_fuzz import generate
+
+from tests.gpu import in_child, needs_gpu
+
+SEEDS = range(20)
+TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+MORE = int(os.environ.get("TILEJIT_FUZZ", "0"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_kernels_agree_with_numpy(seed):
+    """To the bit where operations are exact or correctly rounded, else within what the stated ulp add up to."""
+    program = generate(seed)
+    found = program.differences(program.simulate())
+    assert not found, program.source + "\n".join(found)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_random_kernels_compile(target):
+    """To a cubin; before sm_89 casts to float8 are refused."""
+    for seed in SEEDS[TARGETS.index(target)::4]:
+        program = generate(seed)
+        try:
+            compiled = program.compiled_kernel().compile(**program.args, **program.outputs(), **program.options, target=target)
+        except tile.CompilationError as error:
+            assert target == "sm_80" and "need sm_89" in str(error), f"{error}\n{program.source}"
+        else:
+            assert compiled.cubin
+
+
+def test_a_seed_gives_the_same_kernel_every_time():
+    assert generate(3).source == generate(3).source != generate(4).source
+
+
+@pytest.mark.skipif(not MORE, reason="TILEJIT_FUZZ is the number of further seeds")
+def test_more_random_kernels_agree_with_numpy():
+    assert not (found := failures(range(1000, 1000 + MORE), on_gpu=False)), "\n".join(found[:20])
+
+
+def failures(seeds, on_gpu: bool, seconds: float = float("inf")) -> list[str]:
+    """What differs: the GPU from the simulator, or the simulator from NumPy."""
+    begin, found, count = time.perf_counter(), [], 0
+    for seed in seeds:
+        if time.perf_counter() - begin > seconds:
+            break
+        count += 1
+        program = generate(seed)
+        try:
+            simulated = program.simulate()
+            wrong = program.differences(program.launch(), simulated) if on_gpu else program.differences(simulated)
+        except tile.TileError as error:
+            wrong = [f"seed {seed}: {type(error).__name__}: {str(error)[:500]}"]
+        if wrong:
+            found.append("\n".join(wrong[:3]))
+    print(f"{count} random kernels in {time.perf_counter() - begin:.1f} s, {len(found)} differ")
+    return found
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_random_kernels_agree_on_the_gpu_and_the_simulator():
+    found = failures(SEEDS, on_gpu=True)
+    assert not found, "\n".join(found)
+
+
+@needs_gpu()
+@pytest.mark.skipif(not MORE, reason="TILEJIT_FUZZ is the number of further seeds")
+@in_child(timeout=600)
+def test_more_random_kernels_agree_on_the_gpu_and_the_simulator():
+    """As many as TILEJIT_FUZZ says and nine minutes allow."""
+    found = failures(range(1000, 1000 + MORE), on_gpu=True, seconds=540)
+    assert not found, f"{len(found)} seeds\n" + "\n".join(found[:30])
