@@ -12,7 +12,7 @@ import numpy as np
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Const, Operand
 from ..ir.op import Op
-from ..types import int32, DType, Scalar, Tile, Uniformity, bool_
+from ..types import DType, Scalar, Tile, Uniformity, bool_, int32
 
 
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
