@@ -106,7 +106,7 @@ class Fiber(Parting):
     # -- children ------------------------------------------------------------------------------------------------------------
 
     def _prune(self) -> None:
-        self.children = [s for s in self.children if s.live[self.rows].any()]
+        self.children = [s for s in self.children if s.count and s.live[self.rows].any()]
 
     def joined(self) -> bool:
         """Whether all children are done; blocks on them otherwise."""
@@ -223,7 +223,7 @@ class Fiber(Parting):
             env[v] = x if mask is None else take(x, mask)
         spawn = Spawn(low, high, rows, self.sim.rows)
         code = self.sim.program.code(scope.body, scope)
-        child = Fiber(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn, ahead)
+        child = Fiber(self.sim, self.rank, rows, low, high, env, [Frame(code, scope)], spawn, _last(ahead, low, high))
         self.children.append(spawn)
         self.sim.add(child)
         return True
@@ -250,7 +250,7 @@ class Fiber(Parting):
                 return
         self.done = True
         if self.spawn is not None:
-            self.spawn.live[self.rows] = False
+            self.spawn.end(self.rows)
         self.sim.version += 1
         self.sim.remove(self)
 
@@ -385,6 +385,16 @@ class Fiber(Parting):
         self.spin = (node, version, state)
         if old is not None and old[0] is node and old[1] == version and all(_equal(a, b) for a, b in zip(old[2], state)):
             self.block(SpinWait(self, node, version))
+
+
+def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
+    """Of the scopes before threads `low` to `high`, those that no later one stands behind for the same threads."""
+    found: list[Spawn] = []
+    for s in reversed(ahead):
+        first, stop = max(s.low, low), min(s.high, high)
+        if not any(later.low <= first and stop <= later.high for later in found):
+            found.append(s)
+    return tuple(found)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -29,12 +29,18 @@ class Join:
 class Spawn:
     """A scope instance that runs beside its parent: its threads, and for which CTAs of the chunk it is not done yet."""
 
-    __slots__ = ("low", "high", "live")
+    __slots__ = ("low", "high", "live", "count")
 
     def __init__(self, low: int, high: int, rows: np.ndarray, chunk_rows: int):
         self.low, self.high = low, high
         self.live = np.zeros(chunk_rows, bool)
         self.live[rows] = True
+        self.count = len(rows)
+
+    def end(self, rows: np.ndarray) -> None:
+        """It is done for these CTAs."""
+        self.live[rows] = False
+        self.count -= len(rows)
 
 
 class Frame:

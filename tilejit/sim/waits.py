@@ -69,9 +69,12 @@ class ChildWait(RowWait):
         self.fiber, self.spawns, self.what = fiber, spawns, what
         self.loc = None
 
-    def ready(self) -> np.ndarray:
+    def ready(self) -> Any:
+        waiting = [s for s in self.spawns if s.count]
+        if not waiting:
+            return True
         live = np.zeros(self.fiber.batch, bool)
-        for spawn in self.spawns:
+        for spawn in waiting:
             live |= spawn.live[self.fiber.rows]
         return ~live
 
