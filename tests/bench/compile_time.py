@@ -12,8 +12,8 @@ import sys
 import tempfile
 
 TILEJIT = """
-import time, llvmlite.binding, numba, numpy
-import tilejit as tile, tilejit.compiled
+import time, llvmlite.binding, numpy
+import tilejit as tile, tilejit.compile, tilejit.frontend.building
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
 from tilejit.demo import {kernel}
 spec = [tile.ArraySpec(s, "float32") for s in {shapes}]
