@@ -17,8 +17,9 @@ from .graph import Call
 class Wait:
     """What a simulate rule returns to block: `ready()` gives a bool per CTA of the batch (or one for all).
 
-    The machine asks again whenever anything has changed; CTAs that are ready go on without the others. `describe()` is
-    the sentence for a deadlock's report. `then()` runs for the CTAs that go on and gives the results.
+    The machine asks again whenever anything has changed, and goes on when all CTAs are ready; with the machine's own waits
+    (`sim.waits.RowWait`), which can be cut in two, some may go on without the others. `describe()` is the sentence for a
+    deadlock's report. `then()` runs for the CTAs that go on and gives the results.
     """
 
     def __init__(self, ready: Callable[[], Any], describe: Callable[[], str], then: Callable[[], Any] | None = None):
@@ -26,20 +27,30 @@ class Wait:
 
 
 class Machine(Protocol):
-    """One scope instance of a batch of CTAs, as `simulate` rules see it."""
+    """One scope instance of a batch of CTAs, as `simulate` rules see it. `sim.machine.Machine` has all of it."""
 
     batch: int     # B
     threads: int   # T, threads of this scope instance
+    active: Any    # the threads that take part, (B or 1, T)
+    ctas: Any      # linear ids of the CTAs in the grid, (B,)
     grid: tuple[int, int, int]
+    target: str
 
-    def program_id(self, axis: int) -> Any: ...
+    def program_id(self, axis: int) -> Any:
+        """(B, 1), or (1, 1) where all CTAs have the same."""
     def thread_ids(self) -> Any:
         """Absolute thread ids of the scope instance, (1, T)."""
-    def memory(self, buffer: Any) -> Any:
-        """The bytes behind a simulated buffer."""
-    def read(self, region: Any, offsets: Any, mask: Any, other: Any, **how: Any) -> Any:
-        """Elements of a buffer at element `offsets` (B, ...), `other` where `mask` is false."""
-    def write(self, region: Any, offsets: Any, values: Any, mask: Any, **how: Any) -> None: ...
+    def resolve(self, n: Any) -> int:
+        """A number known at launch."""
+    def owners(self, tile: Tile) -> Any:
+        """For each element the thread of the scope that holds it."""
+    def read(self, buffer: Any, coords: Any, *, mask: Any = None, other: Any = 0, owner: Any = None, region: Any = None) -> Any:
+        """Elements of a buffer at `coords` (None: those of `region`), `other` where `mask` is false."""
+    def write(self, buffer: Any, coords: Any, values: Any, *, mask: Any = None, owner: Any = None, region: Any = None) -> None: ...
+    def issue(self, what: str, **how: Any) -> None:
+        """Start an asynchronous operation, with the spans of shared or tensor memory that it reads and writes."""
+    def sync(self) -> Any: ...
+    def wait(self, barrier: Any, parity: Any) -> Wait: ...
     def finding(self, kind: str, message: str, **where: Any) -> None: ...
 
 

@@ -21,7 +21,8 @@ NEVER = float("inf")
 @dataclass
 class Span:
     """Bytes that an operation touches: pieces of `nbytes` bytes at ``start + pattern[i]`` of a shared or tensor memory.
-    The pattern may be a function of the start, where a swizzle moves the pieces. `start` is (B or 1, 1), `peer` the cluster rank (B or 1, 1) of the CTA whose memory it is, None for the own."""
+    The pattern may be a function of the start, where a swizzle moves the pieces. `start` is (B or 1, 1), `peer` the
+    cluster rank (B or 1, 1) of the CTA whose memory it is, None for the own."""
 
     space: str
     start: np.ndarray
@@ -118,7 +119,8 @@ class Engines:
         for writing, places in ((False, op.reads), (True, op.writes)):
             for space, rank, cells in places:
                 shadow = world.shadow(space, rank, self.sim.cells(space))
-                access = Access(cells, np.asarray(op.atom), np.asarray(op.thread if op.threads is None else op.threads, np.int16), op.line, after=after)
+                threads = np.asarray(op.thread if op.threads is None else op.threads, np.int16)
+                access = Access(cells, np.asarray(op.atom), threads, op.line, after=after)
                 if writing:
                     found = shadow.write(world.clocks, self.rank, access, plane, keep=False)
                 else:
@@ -192,7 +194,8 @@ class Engines:
         to, source, count = spread(to), spread(source), spread(np.asarray(count))
         keep = None if keep is None or keep.all() else spread(keep)
         self._check_cp_async(dst, to, src, source, count, keep, nbytes)
-        self._count("global -> shared (cp.async)", self._accessed(Place(to.reshape(to.shape[0], -1), (), None if keep is None else keep.reshape(keep.shape[0], -1))) * nbytes)
+        flat = lambda x: None if x is None else x.reshape(x.shape[0], -1)
+        self._count("global -> shared (cp.async)", self._accessed(Place(flat(to), (), flat(keep))) * nbytes)
         threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])
         early = self.sim.coin()
         for atom in self.active_atoms:

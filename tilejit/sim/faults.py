@@ -112,13 +112,15 @@ class Reporter:
             other = self._operation(a, c)
             self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._named(other, c)} has been waited for")
         elif c.what == "busy":
-            self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} while {self._named(self._reader(c), c)} may still read them")
+            self._blame_wait(op, a, c, "missing-wait",
+                             f"{name} overwrites {self._bytes(c)} while {self._named(self._reader(c), c)} may still read them")
         elif c.what == "reader" and c.other % self.clocks.width >= self.clocks.atoms:
             self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} whose asynchronous reader at line "
                              f"{self._number(c.line)} has not been waited for")
         elif c.what == "reader" and writing and self.shadow.explained(a.cells, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
-            self._say("missing-wait", c.line, f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
+            self._say("missing-wait", c.line,
+                      f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
         else:
             past = "read" if c.what == "reader" else "written"
             self._retract(a, c)
@@ -202,8 +204,8 @@ class Reporter:
         threads = tuple(t for t in (self._thread_number(a, c.at), c.thread if c.what in ("writer", "reader", "unfenced") else -1) if t >= 0)
         ctas = self.m.ctas if self.positions is None else self.m.ctas[self.positions]
         protocol = kind != "uninitialized-read" and (c.what not in ("writer", "reader") or self.async_)
-        self.m.fault(self.world, kind, message, loc=self._loc(line), protocol=protocol, threads=threads, ctas=ctas, bytes=(c.cell * granule, (c.cell + 1) * granule),
-                       other=self._loc(other) if other is not None else None)
+        self.m.fault(self.world, kind, message, loc=self._loc(line), protocol=protocol, threads=threads, ctas=ctas,
+                     bytes=(c.cell * granule, (c.cell + 1) * granule), other=self._loc(other) if other is not None else None)
 
     def _retract(self, a: Access, c: Conflict) -> None:
         """What was read too early was not written for that reason."""

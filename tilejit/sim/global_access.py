@@ -260,7 +260,8 @@ class GlobalAccess:
                order: str | None = "acq_rel", need_old: bool = True) -> np.ndarray | None:
         """Read, change and write back elements one after the other, CTA by CTA and element by element.
 
-        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two keep NaN), 'and', 'or', 'xor', 'exch', 'cas' (with `compare`), 'inc' or 'dec'.
+        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two keep NaN), 'and', 'or', 'xor', 'exch', 'cas'
+        (with `compare`), 'inc' or 'dec'.
         Returns the old values. On global memory `order` ('acquire', 'release', 'acq_rel' or None for relaxed) orders the
         CTAs that meet at an element.
         """

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import LaunchError
-from ..types import DType
 
 
 def strided(x: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = True) -> np.ndarray:
@@ -169,7 +168,3 @@ def _row_boxes(inside, runs, offsets, clip, inner, starts, extents, shape, strid
             if min(cut, default=1) <= 0:
                 continue
         yield slice(b, b + 1), tuple(own), offset, (1, *cut), (0, *strides)
-
-
-def nbytes_of(dtype: DType, shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * dtype.nbytes

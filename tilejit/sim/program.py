@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, blocks, operands, results, walk
+from ..ir.graph import Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk
 from ..types import Barrier, Buffer, Points, Region, Tile
 
 UNITS = {"thread": 1, "warp": 32, "warpgroup": 128}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..layout import axis
+from ..layout import TileLayout, axis
 from .atomics import apply_atomic
 from .faults import Reporter
 from .memory import TensorMemory
@@ -151,7 +151,8 @@ class SharedAccess:
         layout = buffer.type.layout
         if buffer.memory.scope == "tmem":
             return self._tmem_place(buffer, clipped, keep, itemsize, extra)
-        at = layout.offset_of(*clipped, shape=buffer.shape) if layout is not None else np.ravel_multi_index(np.broadcast_arrays(*clipped), buffer.shape)
+        layout = layout or TileLayout.row_major(buffer.shape)
+        at = layout.offset_of(*clipped, shape=buffer.shape)
         at = np.asarray(at, np.int64)
         shape = np.broadcast_shapes(*(c.shape for c in clipped), at.shape, (1, *extra) if extra else (), () if keep is None else keep.shape)
         base = np.asarray(buffer.base, np.int64).reshape(-1, *(1,) * (len(shape) - 1))
@@ -180,7 +181,8 @@ class SharedAccess:
         n = len(shifts)
         offsets = np.concatenate([place.offsets + s for s in shifts], axis=1)
         keep = None if place.keep is None else np.tile(place.keep, (1, n))
-        return Place(offsets, (offsets.shape[1],), keep), np.tile(values, (1, n)), None if owner is None else np.tile(np.asarray(owner).reshape(-1), n)
+        owner = None if owner is None else np.tile(np.asarray(owner).reshape(-1), n)
+        return Place(offsets, (offsets.shape[1],), keep), np.tile(values, (1, n)), owner
 
     def check_quarters(self, place: Place, owner) -> None:
         """A warp reaches the 32 lanes of tensor memory of its own quarter: those of its number modulo 4."""

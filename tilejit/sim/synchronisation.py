@@ -168,7 +168,8 @@ class Synchronisation:
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
         if count > b.pending:
-            where = f"{b.pending} of {b.count} are missing in this phase" if b.pending else f"all {b.count} have arrived, and the phase still waits for {b.missing()}"
+            where = (f"{b.pending} of {b.count} are missing in this phase" if b.pending
+                     else f"all {b.count} have arrived, and the phase still waits for {b.missing()}")
             self.fault(world, "barrier-phase", f"{count} arrival{'s' if count > 1 else ''} at an mbarrier where {where}")
             count = b.pending
         b.pending -= count

@@ -76,7 +76,8 @@ def describe_faults(map_: SimTensorMap) -> list[str]:
     element, itemsize = elements_of(map_), elements_of(map_).itemsize
     if map_.im2col is not None:
         faults += _im2col_faults(map_, itemsize)
-    for name, values, count in (("global_strides", map_.global_strides, rank - 1), ("box", map_.box, rank), ("element_strides", map_.element_strides, rank)):
+    counts = {"global_strides": rank - 1, "box": rank, "element_strides": rank}
+    for name, values, count in ((name, getattr(map_, name), count) for name, count in counts.items()):
         if len(values) != count:
             return [f"{name} has {len(values)} entries for a map of rank {rank}"]
     address = map_.memory.address + map_.memory.origin * map_.memory.itemsize + np.asarray(map_.base)

@@ -165,13 +165,14 @@ class TensorCopies:
             self.finding("descriptor", f"{len(coords)} coordinates for a map of rank {map_.rank}")
             return False
         if (self._absolute(buffer, offset) % 128).any():
-            self.finding("misaligned", f"a tensor copy's shared address is a multiple of 128 bytes, not {int(self._absolute(buffer, offset).flat[0])}")
+            at = int(self._absolute(buffer, offset).flat[0])
+            self.finding("misaligned", f"a tensor copy's shared address is a multiple of 128 bytes, not {at}")
             fine = False
         step = 16 // np.gcd(16, elements_of(map_).itemsize)
         bad = coords[0] % step != 0
         if bad.any():
-            self.finding("misaligned", f"the innermost coordinate times the element's bytes is a multiple of 16, and {int(coords[0][bad].flat[0])} is no "
-                         f"multiple of {step}")
+            self.finding("misaligned", "the innermost coordinate times the element's bytes is a multiple of 16, and "
+                         f"{int(coords[0][bad].flat[0])} is no multiple of {step}")
             fine = False
         if not load:
             for d, c in enumerate(coords):

@@ -197,7 +197,7 @@ def store_box(map_: SimTensorMap, coords, data: np.ndarray, batch: int, kind: st
             flat = units_of(map_)
             for rows, clip, offset, extents, steps in whole:
                 part = data[(slice(None), *clip)]
-                part = part if extents[0] == 1 and len(starts[0]) == batch == 1 else part[rows] if extents[0] > 1 or batch > 1 and max(map(len, starts)) > 1 else part[-1:]
+                part = part[rows] if max(map(len, starts)) > 1 else part[-1:]  # what all write alike, the last one writes
                 memory.box(flat, offset, extents, steps)[...] = part
             return
     at, inside = addresses(map_, coords, batch)
