@@ -33,7 +33,7 @@ def looped(x, y, N: tile.constexpr, PAIRS: tile.constexpr):
         total += tile.sum(v)
         if PAIRS:
             total *= tile.max(v)
-    tile.store(y[0], total)
+    tile.store(y[tile.program_id(0)], total)
 
 
 def test_a_reduction_in_a_loop_needs_a_barrier_before_it_unless_another_stands_between():
@@ -51,7 +51,7 @@ def conditional(x, y, N: tile.constexpr):
         total += tile.sum(v)
         if total > 100.0:
             total -= tile.max(v)
-    tile.store(y[0], total)
+    tile.store(y[tile.program_id(0)], total)
 
 
 def test_a_barrier_that_not_every_trip_passes_does_not_count():
