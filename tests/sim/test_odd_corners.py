@@ -241,3 +241,17 @@ def far_ahead(y):
 def test_a_warp_may_be_a_hundred_trips_ahead():
     """Nothing but the kernel's own barriers holds a scope back."""
     check(far_ahead, (1,), np.zeros(1, np.float32), seeds=range(3))
+
+
+@tile.jit(num_warps=1)
+def counts_for_ever(y):
+    k = 0
+    while k >= 0:  # finds: deadlock
+        k = (k + 1) % 7
+    tile.store(y[0], 1.0)
+
+
+def test_a_loop_that_counts_for_ever_is_found(monkeypatch):
+    """It changes its own registers and nothing else."""
+    monkeypatch.setattr("tilejit.sim.chunk.PATIENCE", 20_000)
+    check(counts_for_ever, (1,), np.zeros(1, np.float32), seeds=[0, 1])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Loc
+from ..errors import Loc, TileError
 from ..ir.graph import Const
 from ..layout import axis
 from ..types import Tile
@@ -20,6 +20,7 @@ from .verdicts import Verdicts
 from .world import AsyncOp, World
 
 BUDGET = 20000      # nodes that a fiber runs before the next one has its turn
+PATIENCE = 4_000_000  # nodes that may run without an effect on anything
 NEVER = float("inf")
 LATE = 1e12         # a landing time that comes only when everything waits
 
@@ -64,6 +65,7 @@ class Chunk(Verdicts):
         self.fibers: list[Fiber] = []
         self.turn = 0
         self.stuck = False
+        self.idle = 0
         for rank in range(self.ranks):
             rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
             self.add(Fiber(self, rank, rows, 0, program.threads, dict(env), [Frame(program.code(self.graph.body))]))
@@ -274,11 +276,25 @@ class Chunk(Verdicts):
             self._land_due()
             fiber = self._next()
             if fiber is not None:
-                fiber.run(BUDGET if self.patient else int(self.rng.integers(1, 64)))
+                if not self._turn(fiber):
+                    return
             elif not self._unstick():
                 self._deadlock()
                 return
         self._close()
+
+    def _turn(self, fiber: Fiber) -> bool:
+        """Run a fiber for a while. False when it goes round for ever and changes nothing."""
+        budget, version = BUDGET if self.patient else int(self.rng.integers(1, 64)), self.version
+        try:
+            left = fiber.run(budget)
+        except TileError as error:
+            error.loc = error.loc or getattr(fiber.node, "loc", None)
+            raise
+        self.idle = 0 if self.version != version else self.idle + budget - left
+        if self.idle > PATIENCE:
+            self.endless(fiber)
+        return not self.stuck
 
     def _next(self) -> Fiber | None:
         """The fiber whose turn it is, among those that can go on."""

@@ -70,8 +70,8 @@ class Fiber(Parting):
         mask = np.broadcast_to(np.asarray(self.wait.ready(), bool).reshape(-1), (self.batch,))
         return mask if mask.any() and not mask.all() else None
 
-    def run(self, budget: int) -> None:
-        """Run until it blocks, parks, ends or has used up its budget of nodes."""
+    def run(self, budget: int) -> int:
+        """Run until it blocks, parks, ends or has used up its budget of nodes. Returns what is left of it."""
         if self.wait is not None:
             self._resume()
         while not (self.done or self.parked or self.wait is not None) and budget > 0:
@@ -83,6 +83,7 @@ class Fiber(Parting):
                 _STEP[type(node)](self, frame, node)
             else:
                 self._leave(frame)
+        return budget
 
     def _resume(self) -> None:
         wait, call = self.wait, self.waiting_call

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import Loc
+from ..ir.graph import While
 from .report import Finding
 from .waits import ChildWait
 from .world import AsyncOp, World
@@ -63,6 +64,14 @@ class Verdicts:
         world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
         message = "nothing can go on:\n" + "\n".join(f"  {line}" for line in dict.fromkeys(lines))
         self._fault(world, fiber.rank, "deadlock", loc, message, tuple(range(fiber.low, fiber.high))[:8])
+
+    def endless(self, fiber: Fiber) -> None:
+        """Report a loop that goes round for ever."""
+        self.stuck = True
+        node = next((f.node for f in reversed(fiber.frames) if isinstance(f.node, While)), fiber.node)
+        world = self.worlds[self.world_of[fiber.rows[0] % self.clusters]]
+        self._fault(world, fiber.rank, "deadlock", node.loc, "the loop goes round and round, and nothing that it does is seen by anyone",
+                    tuple(range(fiber.low, fiber.high))[:8])
 
     def _miscounts(self) -> bool:
         """Whether barriers with all arrivals wait for bytes that nothing will bring."""
