@@ -144,17 +144,22 @@ reduce_.rules["scratch"] = _scratch
 def _(m, call, *xs):
     plan: ReducePlan = call.choice.plan
     t, combine = type_of(call.args[0]), call.attrs["combine"]
-    batch = max(x.shape[0] for x in xs)
-    parts = tuple(_arranged(np.broadcast_to(x, (batch, *t.shape)), t, plan, fill)
-                  for x, fill in zip(xs, combine.identity or (0,) * len(xs)))
+    parts = tuple(_arranged(x, t, plan, fill) for x, fill in zip(xs, combine.identity or (0,) * len(xs)))
     if plan.guarded:
         parts += (_arranged(np.ones((1, *t.shape), bool), t, plan, False),)
         combine = Guarded(combine)
-    parts = tuple(p.copy() for p in np.broadcast_arrays(*parts)) if len(parts) > 1 else parts
-    parts = _tree(m, combine, parts)                      # registers
-    for _ in plan.masks:                                  # lanes
-        parts = combine.simulate(m, tuple(p[0::2] for p in parts), tuple(p[1::2] for p in parts))
-    parts = _tree(m, combine, tuple(p[0] for p in parts))  # warps
+    registers, lanes = (_along(t, plan, axis) for axis in ("reg", "laneid"))
+    if all(d.extent & d.extent - 1 == 0 for d in registers[:-1]):  # halves of all are then halves of the widest digit
+        for _ in registers:
+            parts = _tree(m, combine, parts)
+    else:
+        parts = _tree(m, combine, _joined(parts, len(registers)))
+    for k in reversed(range(len(lanes))):
+        for _ in range(lanes[k].extent.bit_length() - 1):
+            low, high = ((*(slice(None),) * k, slice(i, None, 2)) for i in (0, 1))
+            parts = combine.simulate(m, tuple(p[low] for p in parts), tuple(p[high] for p in parts))
+    parts = tuple(p[(0,) * len(lanes)] for p in parts)
+    parts = _tree(m, combine, _joined(parts, len(plan.warps)))
     kept = tuple(n for d, n in enumerate(t.shape) if d not in plan.axes)
     results = []
     for part, result in zip(parts, call.results):
@@ -163,30 +168,31 @@ def _(m, call, *xs):
     return tuple(results)
 
 
+def _along(t: Tile, plan: ReducePlan, axis: str) -> list[Digit]:
+    """The digits of an axis along the reduced dimensions, widest stride first."""
+    return sorted((d for a in plan.axes for d in digits(t.layout, t.domain)[a] if d.axis == axis), key=lambda d: -d.stride)
+
+
 def _arranged(x: np.ndarray, t: Tile, plan: ReducePlan, fill) -> np.ndarray:
-    """(B, *shape) as (registers, lanes, warps, B, *digits of what is kept)."""
-    dims = digits(t.layout, t.domain)
-    x = padded(x, t.shape, t.domain, fill)
-    x = x.reshape(x.shape[0], *(d.extent for dim in dims for d in dim))
-    place = {d: n + 1 for n, d in enumerate(d for dim in dims for d in dim)}
-    order = lambda axis: sorted((d for d in place if d.dim in plan.axes and d.axis == axis), key=lambda d: -d.stride)
-    groups = [order(axis) for axis in ("reg", "laneid", "warpid")]
-    kept = [place[d] for d in place if d.dim not in plan.axes]
-    x = x.transpose(*(place[d] for group in groups for d in group), 0, *kept)
-    inner = x.shape[x.ndim - len(kept) - 1:]
-    return np.ascontiguousarray(x).reshape(*(prod(d.extent for d in group) for group in groups), *inner)
+    """(B, *shape) as a view (*registers, *lanes, *warps, B, *digits of what is kept)."""
+    all_digits = [d for dim in digits(t.layout, t.domain) for d in dim]
+    x = padded(x, t.shape, t.domain, fill).reshape(x.shape[0], *(d.extent for d in all_digits))
+    place = {d: n + 1 for n, d in enumerate(all_digits)}
+    first = [place[d] for axis in ("reg", "laneid", "warpid") for d in _along(t, plan, axis)]
+    return x.transpose(*first, 0, *(place[d] for d in all_digits if d.dim not in plan.axes))
+
+
+def _joined(parts: tuple, n: int) -> tuple:
+    """The first `n` dimensions as one."""
+    return tuple(p.reshape(-1, *p.shape[n:]) for p in parts)
 
 
 def _tree(m, combine: Combine, parts: tuple) -> tuple:
     """Combine along the leading dimension by halves."""
-    n = len(parts[0])
-    parts = tuple(p.copy() for p in parts) if n > 1 else parts
-    while n > 1:
+    while (n := len(parts[0])) > 1:
         low, step = n // 2, n - n // 2
-        joined = combine.simulate(m, tuple(p[:low] for p in parts), tuple(p[step:n] for p in parts))
-        for p, j in zip(parts, joined):
-            p[:low] = j
-        n = step
+        joined = combine.simulate(m, tuple(p[:low] for p in parts), tuple(p[step:] for p in parts))
+        parts = joined if step == low else tuple(np.concatenate([j, np.broadcast_to(p[low:step], (1, *j.shape[1:]))]) for j, p in zip(joined, parts))
     return tuple(p[0] for p in parts)
 
 
