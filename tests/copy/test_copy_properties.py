@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from bytecheck import check_partition, check_tensor_plan
 from copy_strategies import copies, swizzled_copies
 from tilejit.errors import DispatchError
+from tilejit.ops.partition import constant_steps
 from tilejit.plan import plan_copy
 
 THOROUGH = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -76,3 +77,36 @@ def test_a_tensor_load_may_begin_before_the_array(sides):
 def test_random_copies_are_often_accepted_by_the_tensor_engine():
     """The property above is not empty."""
     assert accepted["load"] > 20 and accepted["store"] > 20 and accepted["swizzled"] > 20, accepted
+
+
+@THOROUGH
+@given(st.one_of(copies(), swizzled_copies()), st.sampled_from(THREADS))
+def test_steps_of_a_constant_offset_are_where_the_layout_says(sides, scope):
+    """Emitted code adds one number to every thread's shared address; it is the layout's, whatever the swizzle does."""
+    array, shared = sides
+    plan = plan_copy(shared, array, op="copy", scope=scope[0], threads=scope[1]).plan
+    region = tuple(r if isinstance(r, slice) else slice(r, r + 1) for r in shared.region)
+    starts, extents = tuple(r.start for r in region), tuple(r.stop - r.start for r in region)
+    steps = constant_steps(plan, shared.layout, shared.shape, starts, extents)
+
+    def offset(thread, first):
+        own = iter(plan.coordinates(thread, first))
+        at = [s + (next(own) if n != 1 else 0) for s, n in zip(starts, extents)]
+        return int(shared.layout.offset_of(*at, shape=shared.shape))
+
+    for step, moved in steps.items():
+        for thread in range(plan.threads):
+            if step * plan.threads + thread < plan.vectors:
+                assert offset(thread, step * plan.threads) == offset(thread, 0) + moved
+                whole = plan.coordinates(thread, step * plan.threads)
+                assert whole == [a + b for a, b in zip(plan.coordinates(thread, 0), plan.coordinates(0, step * plan.threads))]
+    if plan.carry_free and shared.layout.swizzle is None and plan.outer <= 64 and plan.order == tuple(range(len(plan.order))):
+        constant_offsets.update(("all" if len(steps) == plan.outer else "some",))
+
+
+constant_offsets = Counter()
+
+
+def test_most_plain_layouts_need_one_address_a_thread():
+    """The property above is not empty."""
+    assert constant_offsets["all"] > 20, constant_offsets

@@ -46,6 +46,16 @@ class Partition:
         """Vectors that each participating thread moves."""
         return self.outer
 
+    @property
+    def carry_free(self) -> bool:
+        """Whether what a step adds to the coordinates is the same for all threads."""
+        span = self.threads
+        for n in reversed(self.shape[1:]):
+            if span % n and n % span:
+                return False
+            span = max(span // n, 1)
+        return True
+
     def coordinates(self, thread, first) -> list:
         """Element coordinates of vector ``first + thread`` in the region's own order of dimensions.
 
@@ -174,29 +184,88 @@ def shared_runs(layout: TileLayout, shape: tuple[int, ...], d: int, vec: int) ->
 # -- one side of a partitioned copy in emitted code ------------------------------------------------------------------------
 
 class Side:
-    """Addresses and bounds of the vectors of one side. The address of an array's region is computed once, in 64 bits;
-    what a vector adds to it is narrower where the array allows."""
+    """Addresses and bounds of the vectors of one side.
 
-    def __init__(self, e, region, bounds: tuple[int, ...]):
-        self.e, self.region, self.bounds = e, region, bounds
-        self.space = region.buffer.type.scope
-        self.nbytes = region.buffer.type.dtype.nbytes
+    What the thread decides is computed once, in 64 bits for an array; what a step adds to it is a constant offset in
+    shared memory wherever the layout allows, and in an array a constant number of strides.
+    """
+
+    def __init__(self, e, plan: Partition, region, bounds: tuple[int, ...], thread):
+        self.e, self.plan, self.region, self.bounds, self.thread = e, plan, region, bounds, thread
+        buffer = region.buffer
+        self.space, self.nbytes = buffer.type.scope, buffer.type.dtype.nbytes
+        self.own = self._inner(plan.coordinates(thread, 0))
         if self.space == "global":
-            offset = e.sum64(e.mul64(start, stride) for start, stride in zip(region.starts, region.buffer.strides))
-            self.base = e.offset_pointer(region.buffer.pointer, offset, self.nbytes)
+            offset = e.sum64(e.mul64(start, stride) for start, stride in zip(region.starts, buffer.strides))
+            self.base = e.offset_pointer(buffer.pointer, offset, self.nbytes)
+            self.first = e.offset_pointer(self.base, self._elements(self.own), self.nbytes)
+        else:
+            starts = tuple(s if isinstance(s, int) else None for s in region.starts)
+            self.steps = constant_steps(plan, buffer.type.layout, buffer.type.shape, starts, region.type.extents)
+            self.first = e.shared_address(buffer, [s + c for s, c in zip(region.starts, self.own)])
 
-    def place(self, at: list):
-        """(address, constant byte offset, whether it is in bounds or None) of the vector at `at`, the region's own
-        coordinates in the dimensions of an extent other than 1."""
-        e, region = self.e, self.region
-        own = iter(at)
-        inner = [next(own) if n != 1 else 0 for n in region.type.extents]
+    def place(self, first):
+        """(address, constant byte offset, whether it is in bounds or None) of vector ``first + thread``."""
+        e, region, plan = self.e, self.region, self.plan
+        apart = isinstance(first, int) and plan.carry_free
+        if apart:
+            added = self._inner(plan.coordinates(0, first))
+            inner = [c + a for c, a in zip(self.own, added)]
+        else:
+            inner = self._inner(plan.coordinates(self.thread, first))
         coordinates = [start + c for start, c in zip(region.starts, inner)]
         inside = e.all_of([e.in_bounds(coordinates[d], region.buffer.sizes[d]) for d in self.bounds])
-        if self.space != "global":
-            return *e.shared_address(region.buffer, coordinates), inside
+        if self.space == "global":
+            if not apart:
+                return e.offset_pointer(self.base, self._elements(inner), self.nbytes), 0, inside
+            moved = e.sum64(e.mul64(a, stride) for a, stride in zip(added, region.buffer.strides) if a != 0)
+            return e.offset_pointer(self.first, moved, self.nbytes), 0, inside
+        if apart and first // plan.threads in self.steps:
+            address, offset = self.first
+            return address, offset + self.steps[first // plan.threads] * self.nbytes, inside
+        return *e.shared_address(region.buffer, coordinates), inside
+
+    def _inner(self, at: list) -> list:
+        """The region's own coordinates as one for each dimension of the buffer."""
+        own = iter(at)
+        return [next(own) if n != 1 else 0 for n in self.region.type.extents]
+
+    def _elements(self, inner: list):
         offset = 0
-        for c, stride in zip(inner, region.buffer.strides):
+        for c, stride in zip(inner, self.region.buffer.strides):
             if not (isinstance(c, int) and c == 0):
                 offset = offset + c * stride
-        return e.offset_pointer(self.base, offset, self.nbytes), 0, inside
+        return offset
+
+
+@lru_cache(maxsize=1024)
+def constant_steps(plan: Partition, layout: TileLayout, shape: tuple[int, ...], starts: tuple, extents: tuple[int, ...]) -> dict[int, int]:
+    """The steps that move every thread's vector by the same number of elements of a layout, with that number.
+
+    `starts` are the region's, None where they are known at run time: there, only along a dimension of which the region
+    takes one element, and whose strides leave the swizzle's pattern as it is.
+    """
+    if not plan.carry_free or plan.outer > 64:
+        return {}
+    try:
+        grouped, at = layout.group(shape)
+    except CompilationError:
+        return {}
+    period = layout.swizzle.period if layout.swizzle is not None else 1
+    for d, start in enumerate(starts):
+        if start is None and (extents[d] != 1 or any(s[1] % period for s in grouped.shards[at[d]:at[d + 1]])):
+            return {}
+    thread = np.arange(plan.threads)
+
+    def offsets(first: int) -> np.ndarray:
+        own = iter(plan.coordinates(thread, first))
+        inner = [next(own) if n != 1 else 0 for n in extents]
+        return np.asarray(layout.offset_of(*((s or 0) + c for s, c in zip(starts, inner)), shape=shape)) + 0 * thread
+
+    origin, steps = offsets(0), {}
+    for step in range(plan.outer):
+        active = thread + step * plan.threads < plan.vectors
+        moved = (offsets(step * plan.threads) - origin)[active]
+        if (moved == moved[0]).all():
+            steps[step] = int(moved[0])
+    return steps

@@ -29,19 +29,18 @@ def simulate(m, plan: Partition, dst, src, fill=None):
 def emit(e, plan: Partition, dst, src, fill=None):
     """Groups of loads, each followed by its stores, so that several loads are on their way at once."""
     thread = e.thread_id() if plan.threads > 1 else 0
-    source, target = Side(e, src, plan.src_checked), Side(e, dst, plan.dst_checked)
+    source, target = Side(e, plan, src, plan.src_checked, thread), Side(e, plan, dst, plan.dst_checked, thread)
     unit, count = {16: (int32, 4), 8: (int32, 2), 4: (int32, 1), 2: (int16, 1), 1: (int8, 1)}[plan.vec_bytes]
     other = [e.const(fill_bits(src.type.dtype, unit.bits, fill), unit)] * count
 
     def move(firsts):
         stores = []
         for first, last in firsts:
-            at = plan.coordinates(thread, first)
             active = e.as_value(thread + first, int32).below(plan.vectors) if last and plan.ragged else None
-            address, offset, inside = source.place(at)
+            address, offset, inside = source.place(first)
             guard = e.all_of([t for t in (active, inside) if t is not None])
             values = e.vector_load(source.space, address, offset, unit, other, guard, None)
-            address, offset, inside = target.place(at)
+            address, offset, inside = target.place(first)
             stores.append((address, offset, values, e.all_of([t for t in (active, inside) if t is not None])))
         for address, offset, values, guard in stores:
             e.vector_store(target.space, address, offset, unit, values, guard, None)

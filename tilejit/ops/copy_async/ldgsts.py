@@ -62,12 +62,11 @@ def coordinates(region, at: list) -> list:
 def emit(e, plan: Plan, call, dst, src, mbar):
     options = call.attrs["options"]
     thread = e.thread_id()
-    source, target = Side(e, src, plan.src_checked), Side(e, dst, ())
+    source, target = Side(e, plan, src, plan.src_checked, thread), Side(e, plan, dst, (), thread)
     for step in range(plan.outer):
         first = step * plan.threads
-        at = plan.coordinates(thread, first)
-        pointer, _, inside = source.place(at)
-        address, offset, _ = target.place(at)
+        pointer, _, inside = source.place(first)
+        address, offset, _ = target.place(first)
         active = e.in_bounds(thread + first, plan.vectors) if plan.ragged and step == plan.outer - 1 else None
         e.cp_async(address, offset, pointer, plan.vec_bytes, plan.cache, inside, active,
                    prefetch=options.get("prefetch"), policy=POLICIES.get(options.get("cache")))
