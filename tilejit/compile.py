@@ -19,6 +19,7 @@ from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, operands, walk
 from .passes.layouts import assign_layouts
+from .passes.pending import check_products
 from .passes.shared import place_shared
 from .passes.variants import choose_variants
 from .records import CopyRecord
@@ -38,7 +39,7 @@ class Lowered:
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
-PASSES = (("layouts", assign_layouts), ("variants", choose_variants), ("shared", lambda graph, facts: place_shared(graph)))
+PASSES = (("layouts", assign_layouts), ("variants", choose_variants), ("products", check_products), ("shared", lambda graph, facts: place_shared(graph)))
 
 
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
@@ -95,7 +96,7 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     def visit(block, scope: str) -> None:
         from .ir.graph import blocks
         for node in block.nodes:
-            if isinstance(node, Call) and node.choice is not None and node.op.variants:
+            if isinstance(node, Call) and node.choice is not None and node.op.name in ("copy", "copy_async"):
                 records.append(_record(node, scope))
             inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
             for b in blocks(node):

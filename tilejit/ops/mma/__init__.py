@@ -1,0 +1,159 @@
+"""``mma_async``: matrix products on tensor cores, lowered per site; ``mma_commit`` and ``mma_wait`` close and await groups.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+"""
+
+from __future__ import annotations
+
+from ...dispatch import Variant
+from ...ir.builder import Builder, describe, type_of
+from ...ir.builtin import builtin
+from ...ir.graph import Value
+from ...ir.op import op
+from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, int32
+from ..memory import whole
+from ..reduce import collective
+from ..sides import asked_variant
+from . import wgmma
+from .site import MmaSite
+
+VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)
+GROUPS = 7  # that may stay pending (PTX ISA, wgmma.wait_group as the table has it)
+
+
+@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), variants=VARIANTS, collective=True)
+def mma_async_(acc, a, b, trans_a, trans_b, dtype, precision, options):
+    """Start ``acc + a @ b`` (``a @ b`` without `acc`); the result may be read once ``mma_wait`` has awaited its group."""
+
+
+@mma_async_.infer
+def _(g, acc, a, b, *, trans_a, trans_b, dtype, precision, options):
+    m, k = a.type.shape[::-1] if trans_a else a.type.shape
+    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
+    if k != k2:
+        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
+    if acc is not None and acc.type.shape != (m, n):
+        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], not {list(acc.type.shape)}")
+    return Tile(dtype, (m, n))
+
+
+def _layout(assigner, call, types):
+    """The accumulator as wgmma holds it, and A likewise where it comes from registers."""
+    acc, a, b = call.args
+    result, threads = call.result.type, assigner.scope.threads
+    made = wgmma.accumulator(result.dtype, result.shape, threads) or assigner.default(result.shape, result.dtype)
+    left = None
+    if isinstance(type_of(a), Tile):
+        left = wgmma.a_registers(a.type.dtype, a.type.shape, threads) or assigner.default(a.type.shape, a.type.dtype)
+    return (made if acc is not None else None, left, None), (made,)
+
+
+mma_async_.rules["layout"] = _layout
+
+
+@mma_async_.site
+def _(g, call):
+    return MmaSite.of_call(g, call)
+
+
+@mma_async_.simulate
+def _(m, call, acc, a, b):
+    return call.choice.lowering.simulate(m, call.choice.plan, call, acc, a, b)
+
+
+@mma_async_.emit
+def _(e, call, acc, a, b):
+    return call.choice.lowering.emit(e, call.choice.plan, call, acc, a, b)
+
+
+@builtin
+def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
+    """Start a matrix product on the tensor cores, and return the new accumulator: ``acc + a @ b``.
+
+    `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. ``trans_a=True`` takes `a` as
+    [k, m], ``trans_b=True`` takes `b` as [n, k]. `acc` is a tile [m, n], or None for a product that begins at zero, of
+    `dtype` (float32, or int32 for integers, by default); ``tile.zeros`` costs nothing either. The result is pending until
+    ``mma_wait`` has awaited the group that ``mma_commit`` closes: until then only another mma_async may take it.
+    `precision="tf32"` is how float32 operands enter. `variant` names the path.
+    """
+    collective(g, "mma_async")
+    a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
+    dtype = _dtype(g, acc, a.type.dtype, dtype)
+    if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.dtype != dtype):
+        raise g.error(f"the accumulator is a tile of {dtype}, or None, not {describe(acc)}")
+    if precision not in (None, "tf32"):
+        raise g.error(f"precision is None or 'tf32', not {precision!r}")
+    for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
+        if not isinstance(flag, bool):
+            raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
+    options = {"variant": asked_variant(g, variant, tuple(v.name for v in VARIANTS))}
+    return g.call(mma_async_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
+
+
+def _operand(g: Builder, x, name: str, registers: bool) -> Value:
+    t = type_of(x)
+    if isinstance(t, (Buffer, Region)) and t.scope == "shared":
+        x = whole(g, x)
+    elif not (registers and isinstance(t, Tile)):
+        raise g.error(f"{name} is a matrix in shared memory{' or a register tile' if registers else ''}, not {describe(x)}")
+    if len(x.type.shape) != 2:
+        raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index the others")
+    if isinstance(x.type, Region):
+        for start in g.definitions[x].args[1:]:
+            if type_of(start).uniform < g.scope.uniformity:
+                raise g.error(f"the threads of the {g.scope.kind} share this mma_async, so where {name} begins must be the same for all of them")
+    return x
+
+
+def _dtype(g: Builder, acc, operand: DType, asked) -> DType:
+    if asked is None:
+        return acc.type.dtype if isinstance(type_of(acc), Tile) else int32 if operand.is_int else float32
+    asked = dtype_of(asked)
+    if asked not in (float32, float16, int32):
+        raise g.error(f"an accumulator is float32, float16 or int32, not {asked}")
+    return asked
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------------
+
+@op("syncs", collective=True)
+def mma_commit():
+    """Close the group of the matrix products that the scope has started since the last group."""
+
+
+@op("syncs", attrs=("n",), collective=True)
+def mma_wait(n=0):
+    """Wait until at most the last `n` groups of matrix products are pending: the results of the others may be read, and
+    their operands written."""
+
+
+@mma_commit.infer
+def _(g):
+    collective(g, "mma_commit")
+
+
+@mma_wait.infer
+def _(g, n):
+    collective(g, "mma_wait")
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= GROUPS:
+        raise g.error(f"the number of groups that may stay pending is a constant from 0 to {GROUPS}, not {describe(n)}")
+
+
+@mma_commit.simulate
+def _(m, call):
+    m.commit("wgmma")
+
+
+@mma_wait.simulate
+def _(m, call):
+    m.wait_groups("wgmma", call.attrs["n"])
+
+
+@mma_commit.emit
+def _(e, call):
+    e.asm("wgmma.commit_group.sync.aligned;", convergent=True)
+
+
+@mma_wait.emit
+def _(e, call):
+    e.asm(f"wgmma.wait_group.sync.aligned {call.attrs['n']};", convergent=True)

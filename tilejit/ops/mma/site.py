@@ -1,0 +1,77 @@
+"""What the variants of a matrix product are asked about: the operands, the execution scope, the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...ir.builder import type_of
+from ...types import DType, Region, Tile
+
+
+@dataclass(frozen=True)
+class MmaSite:
+    """One call of mma_async: ``acc[m, n] (+)= a[m, k] * b[k, n]``. `a` and `b` are types of tiles or regions; `trans_a`
+    says that the operand is given as [k, m], `trans_b` as [n, k]. `g` answers divisors and bounds of the starts."""
+
+    a: Tile | Region
+    b: Tile | Region
+    a_starts: tuple
+    b_starts: tuple
+    trans_a: bool
+    trans_b: bool
+    dtype: DType
+    precision: str | None
+    scope: str
+    threads: int
+    target: str
+    a_align: int = 128
+    b_align: int = 128
+    g: Any = field(default=None, repr=False, hash=False, compare=False)
+
+    @staticmethod
+    def of_call(g, call) -> "MmaSite":
+        from ..copy_async.site import alignment
+        _, a, b = call.args
+        made = [g.definition(x) if isinstance(type_of(x), Region) else None for x in (a, b)]
+        starts = [c.args[1:] if c is not None else () for c in made]
+        aligned = [alignment(g, c) if c is not None else 0 for c in made]
+        t = call.attrs
+        return MmaSite(type_of(a), type_of(b), *starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"], g.scope.kind,
+                       g.scope.threads, g.target, *aligned, g)
+
+    def __str__(self) -> str:
+        return (f"{self.a.dtype}[{self.m}, {self.k}] in {_where(self.a)} by {self.b.dtype}[{self.k}, {self.n}] in {_where(self.b)} "
+                f"to {self.dtype}, by one {self.scope} of {self.threads} threads, for {self.target}")
+
+    @property
+    def m(self) -> int:
+        return self.a.shape[1 if self.trans_a else 0]
+
+    @property
+    def k(self) -> int:
+        return self.a.shape[0 if self.trans_a else 1]
+
+    @property
+    def n(self) -> int:
+        return self.b.shape[0 if self.trans_b else 1]
+
+    @property
+    def warpgroups(self) -> int:
+        return self.threads // 128
+
+    @property
+    def warpgroup_scope(self) -> bool:
+        """Whether the scope is whole warpgroups."""
+        return self.scope in ("cta", "warpgroup") and self.threads % 128 == 0
+
+    def searched(self, key: str, search):
+        """The result of `search()`, which the needs and the plan share."""
+        memo = self.__dict__.setdefault("_searched", {})
+        if key not in memo:
+            memo[key] = search()
+        return memo[key]
+
+
+def _where(x: Tile | Region) -> str:
+    return "registers" if isinstance(x, Tile) else f"{x.scope} memory"

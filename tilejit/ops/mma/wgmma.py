@@ -1,0 +1,239 @@
+"""wgmma: a warpgroup's asynchronous matrix product (sm_90a), B and perhaps A read from shared memory by descriptor.
+
+Each warpgroup of the scope multiplies its own rows: 64 of them with an instruction, which takes 32 bytes of k. PTX ISA,
+"wgmma.mma_async".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ... import ptx
+from ...dispatch import Need, Variant
+from ...errors import CompilationError
+from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
+from ...types import DType, Region, Tile
+from ..copy_async.tma_view import shared_digits, swizzle_mode
+from .descriptor import K_BYTES, Derived, derived
+from .site import MmaSite
+
+ROWS = 64  # of an instruction
+PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+             "int8": "s8", "uint8": "u8"}
+ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
+SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # mode of a swizzle -> its bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`tiles` blocks of 64 rows for each warpgroup by `steps` along k. `a` is None where A comes from registers.
+
+    `a_rows` is how far, in bytes, the rows of one warpgroup begin after those of the one before.
+    """
+
+    instruction: str
+    tiles: int
+    steps: int
+    n: int
+    a: Derived | None
+    b: Derived
+    a_rows: int
+    registers: bool
+
+    @property
+    def instructions(self) -> int:
+        return self.tiles * self.steps
+
+
+def accumulator(dtype: DType, shape: tuple, threads: int) -> Tile | None:
+    """The accumulator's type with its layout; None where it has none."""
+    try:
+        return Tile(dtype, shape, *wgmma_accumulator(*shape, threads // 128)) if threads % 128 == 0 else None
+    except CompilationError:
+        return None
+
+
+def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
+    """The type, with its layout, of A in registers; None where it has none."""
+    try:
+        return Tile(dtype, shape, *wgmma_a_registers(*shape, dtype.bits, threads // 128)) if threads % 128 == 0 else None
+    except CompilationError:
+        return None
+
+
+# -- what the needs and the plan share ---------------------------------------------------------------------------------------
+
+def matrix(s: MmaSite, name: str) -> Derived | str:
+    """The descriptor of operand `name` in shared memory; a string says why none names it."""
+    return s.searched(name, lambda: _matrix(s, *((s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a" else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align))))
+
+
+def _matrix(s: MmaSite, t: Region, starts, k_first: bool, mn: int, align: int) -> Derived | str:
+    itemsize, layout = t.dtype.nbytes, t.buffer.layout
+    mode = swizzle_mode(layout, itemsize)
+    if mode is None:
+        return f"the swizzle {layout.swizzle}"
+    known = [x.value if hasattr(x, "value") else x for x in starts]
+    found = shared_digits(layout, t.buffer.shape, known, t.extents, s.g.divisor)
+    if isinstance(found, str):
+        return found
+    digits, offset = found
+    first, second = ([(n, stride * itemsize) for n, stride in digits[d]] for d in t.kept)
+    rows, ks = (second, first) if k_first else (first, second)
+    span = SPANS[mode]
+    made = derived(rows, ks, mn, itemsize, span)
+    if isinstance(made, str):
+        return made
+    divisor = offset * itemsize if isinstance(offset, int) else offset.of * itemsize
+    period = 8 * span if span else 16
+    within = span if made.descriptor.major == "k" and span else 0  # steps along k stay in a row of the atom
+    if divisor % period or align % period:
+        what = f"it begins at a multiple of {divisor}" if divisor % period else f"the buffer is aligned to {align}"
+        return f"{what} bytes, and {period} are needed"
+    if any(r % period for r in made.rows) or any(k % period >= max(within, 1) for k in made.ks):
+        return f"a part of it begins inside the {period} bytes of the swizzle's period"
+    return made
+
+
+def instruction(s: MmaSite) -> str:
+    """The mnemonic of the instruction for these types and this N."""
+    a, b = PTX_TYPES[s.a.dtype.name], PTX_TYPES[s.b.dtype.name]
+    return (f"wgmma.mma_async.sync.aligned.m64n{s.n}k{K_BYTES // s.a.dtype.nbytes}.{ACCUMULATORS[s.dtype.name]}.{a}.{b}"
+            + (".a_regs" if isinstance(s.a, Tile) else ""))
+
+
+def _exists(s: MmaSite) -> bool | str:
+    try:
+        ptx.form(instruction(s))
+    except CompilationError:
+        return f"there is no m64n{s.n}k{K_BYTES // s.a.dtype.nbytes} of {s.a.dtype} by {s.b.dtype} to {s.dtype}"
+    return True
+
+
+def _types(s: MmaSite) -> bool | str:
+    for t in (s.a.dtype, s.b.dtype):
+        if t.name not in PTX_TYPES:
+            return str(t)
+    if s.a.dtype.nbytes != s.b.dtype.nbytes:
+        return f"{s.a.dtype} by {s.b.dtype}"
+    return s.dtype.name in ACCUMULATORS or str(s.dtype)
+
+
+def _operand(name: str):
+    def test(s: MmaSite) -> bool | str:
+        if isinstance(getattr(s, name), Tile):
+            return True
+        found = matrix(s, name)
+        return f"{name}: {found}" if isinstance(found, str) else True
+    return test
+
+
+def _major(name: str):
+    def test(s: MmaSite) -> bool | str:
+        t = getattr(s, name)
+        if isinstance(t, Tile) or t.dtype.nbytes == 2 or matrix(s, name).descriptor.major == "k":
+            return True
+        return f"{name} of {t.dtype} has its k elsewhere"
+    return test
+
+
+NEEDS = (
+    Need("the target sm_90a", lambda s: s.target == "sm_90a" or s.target, gate=True),
+    Need("whole warpgroups as the scope", lambda s: s.warpgroup_scope or f"a {s.scope} of {s.threads} threads", gate=True),
+    Need("operands of float16, bfloat16, float32, float8 or 8-bit integers, and an accumulator of float32, float16 or int32", _types, gate=True),
+    Need("precision='tf32' for float32 operands", lambda s: s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"),
+    Need("64 rows, or a multiple of that, for each warpgroup", lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups", gate=True),
+    Need("a multiple of 32 bytes along k", lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
+    Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
+    Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
+    Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),
+    Need("a B in a layout that a matrix descriptor names", _operand("b"), gate=True),
+    Need("elements along k side by side, for types other than of 16 bits", lambda s: next((r for r in (_major("a")(s), _major("b")(s)) if r is not True), True)),
+)
+
+
+def plan(s: MmaSite) -> Plan:
+    a = None if isinstance(s.a, Tile) else matrix(s, "a")
+    tiles = s.m // (ROWS * s.warpgroups)
+    a_rows = a.rows[tiles] if a is not None and s.warpgroups > 1 else 0
+    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, matrix(s, "b"), a_rows, a is None)
+
+
+def _blocks_in_line(s: MmaSite) -> bool | str:
+    """The rows of each warpgroup begin as far after those of the one before, and inside them alike."""
+    if isinstance(s.a, Tile) or s.warpgroups == 1:
+        return True
+    rows, tiles = matrix(s, "a").rows, s.m // (ROWS * s.warpgroups)
+    step = rows[tiles]
+    return all(rows[w * tiles + t] == rows[t] + w * step for w in range(s.warpgroups) for t in range(tiles)) or "they do not"
+
+
+NEEDS += (Need("rows of A at equal steps from one warpgroup to the next", _blocks_in_line),)
+
+
+# -- emission ----------------------------------------------------------------------------------------------------------------
+
+def emit(e, plan: Plan, call, acc, a, b):
+    """The fence, then every instruction; the accumulator stays in its pinned registers."""
+    pins, zero = e.accumulate(call)
+    inputs: list = []
+    lines = ["wgmma.fence.sync.aligned;"]
+
+    def operand(v) -> str:
+        inputs.append(v)
+        return f"${len(inputs) - 1}"
+
+    words = None if plan.a is not None else e.packed_words(a)
+    starts = {}
+    if plan.a is not None:
+        origin = e.matrix_address(a)
+        if plan.a_rows:
+            origin = origin + (e.scope_warp() >> 2) * plan.a_rows
+        starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
+    starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
+    form = ptx.form(plan.instruction)
+    per = len(words) // plan.instructions if words else 0
+    for tile in range(plan.tiles):
+        d = pins.part(tile, plan.tiles)
+        for step in range(plan.steps):
+            lines.append(f"setp.ne.b32 p, {0 if zero and step == 0 else 1}, 0;")
+            bound = {"d": d, "b": "y", "scale_d": "p"} | _constants(form, plan)
+            lines.append(_advanced("y", starts["y"], plan.b.ks[step]))
+            if words is None:
+                lines.append(_advanced("x", starts["x"], plan.a.rows[tile] + plan.a.ks[step]))
+                bound["a"] = "x"
+            else:
+                at = (tile * plan.steps + step) * per
+                bound["a"] = [operand(w) for w in words[at:at + per]]
+            lines.append(_bare(form, bound))
+    e.asm("{ .reg .b64 x, y; .reg .pred p; " + " ".join(lines) + " }", [], inputs, convergent=True)
+    return pins
+
+
+def _bare(form, bound: dict) -> str:
+    """The instruction's text; operands `$n` are this asm's own."""
+    marked = {k: [v.replace("$", "@@") for v in x] if isinstance(x, list) else x.replace("$", "@@") if isinstance(x, str) else x for k, x in bound.items()}
+    return form.asm_text(marked).replace("@@", "$")
+
+
+def _constants(form, plan: Plan) -> dict:
+    names = {o.name for o in form.operands}
+    majors = {"trans_a": int(plan.a is not None and plan.a.descriptor.major == "mn"), "trans_b": int(plan.b.descriptor.major == "mn")}
+    return {k: v for k, v in ({"scale_a": 1, "scale_b": 1} | majors).items() if k in names}
+
+
+def _advanced(register: str, start: str, nbytes: int) -> str:
+    """The descriptor `nbytes` further on. Inside the asm, since LLVM would make an `or` of the addition, for which the
+    assembler uses the same uniform registers again and again."""
+    return f"add.s64 {register}, {start}, {nbytes >> 4};"
+
+
+# -- simulation --------------------------------------------------------------------------------------------------------------
+
+def simulate(m, plan: Plan, call, acc, a, b):
+    """The bytes that the descriptors name, multiplied; operands in memory are read in the warpgroup's own time."""
+    m.collective("mma_async")
+    return m.wgmma(plan, call, acc, a, b)
+
+
+VARIANT = Variant("wgmma", plan=plan, emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)

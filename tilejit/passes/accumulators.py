@@ -1,0 +1,157 @@
+"""Which register tiles live in pinned registers, and which of them share a set: the accumulators of asynchronous products.
+
+The results of asynchronous products exist before their data does, so they are kept in registers known by name. Tiles that
+are one accumulator at different times (operand and result of a product; start, inside and result of what a loop carries)
+share a set wherever their lives do not overlap; where they do, the emitter copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..ir.builder import type_of
+from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
+from ..types import Tile
+
+Interval = tuple[int, int]
+
+
+def is_product(node) -> bool:
+    """Whether a node is an asynchronous product into registers."""
+    return isinstance(node, Call) and node.op.name == "mma_async"
+
+
+@dataclass
+class _Lives:
+    """Positions of the tiles' definitions and last uses, in the order of the code; and the joints of control flow."""
+
+    start: dict[Value, int] = field(default_factory=dict)
+    end: dict[Value, int] = field(default_factory=dict)
+    loops: list[Interval] = field(default_factory=list)
+    products: list[tuple[Value, Operand]] = field(default_factory=list)   # result, accumulator
+    carries: list[tuple] = field(default_factory=list)                    # (inner, result, init, following)
+    joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
+    uses: list[tuple[Value, int]] = field(default_factory=list)
+    at: int = 0
+
+    def step(self) -> int:
+        self.at += 1
+        return self.at
+
+    def define(self, values: Iterable[Value]) -> None:
+        for v in values:
+            if isinstance(v.type, Tile):
+                self.start[v] = self.at
+
+    def use(self, operands: Iterable[Operand]) -> None:
+        self.uses += [(o, self.at) for o in operands if isinstance(type_of(o), Tile)]
+
+    def block(self, block: Block) -> None:
+        for node in block.nodes:
+            self.step()
+            match node:
+                case Call(args=args, results=results):
+                    if is_product(node):
+                        self.products.append((node.result, args[0]))
+                    self.use(args)
+                    self.define(results)
+                case For() | While():
+                    self.loop(node)
+                case If(then=then, orelse=orelse, results=results):
+                    for inner in (then, orelse):
+                        self.block(inner)
+                        self.step()
+                        self.use(inner.yields)
+                    self.define(results)
+                    self.joins += [(r, (a, b)) for r, a, b in zip(results, then.yields, orelse.yields)]
+                case Scope(body=body):
+                    self.block(body)
+
+    def loop(self, node: For | While) -> None:
+        first = self.at
+        self.use(c.init for c in node.carried)
+        self.define(c.inner for c in node.carried)
+        if isinstance(node, While):
+            self.block(node.test)
+        self.block(node.body)
+        self.step()
+        self.use(node.body.yields)
+        self.loops.append((first, self.at))
+        self.define(c.result for c in node.carried)
+        self.carries += [(c.inner, c.result, c.init, y) for c, y in zip(node.carried, node.body.yields)]
+
+    def settle(self) -> None:
+        """A use in a loop that the value enters from outside lasts until the loop's end."""
+        for value, at in self.uses:
+            born = self.start.get(value, 0)
+            for first, last in self.loops:
+                if first <= at <= last and not first <= born <= last:
+                    at = max(at, last)
+            self.end[value] = max(self.end.get(value, 0), at)
+
+
+class Pinned:
+    """The pinned tiles of a graph: `sets` gives for each of them the number of its set of registers."""
+
+    def __init__(self, graph: Graph):
+        lives = _Lives()
+        lives.block(graph.body)
+        lives.settle()
+        self.lives = lives
+        self.parent: dict[Value, Value] = {v: v for v in self._tiles(lives)}
+        self.members: dict[Value, list[Value]] = {v: [v] for v in self.parent}
+        for inner, result, _, _ in lives.carries:
+            if inner in self.parent:
+                self._join(inner, result)
+        for inner, _, init, following in lives.carries:
+            self._try(inner, following)
+            self._try(inner, init)
+        for result, accumulator in lives.products:
+            self._try(result, accumulator)
+        for result, yields in lives.joins:
+            for y in yields:
+                self._try(result, y)
+        numbers: dict[Value, int] = {}
+        self.sets: Mapping[Value, int] = {v: numbers.setdefault(self._root(v), len(numbers)) for v in self.parent}
+
+    @staticmethod
+    def _tiles(lives: _Lives) -> dict[Value, None]:
+        """Results of products, and what control flow makes of them or hands to them."""
+        found = dict.fromkeys(r for r, _ in lives.products)
+        taken = {a for _, a in lives.products}
+        size = -1
+        while size != len(found):
+            size = len(found)
+            for inner, result, init, following in lives.carries:
+                if following in found or init in found or inner in taken and isinstance(type_of(inner), Tile):
+                    found |= dict.fromkeys((inner, result))
+            for result, yields in lives.joins:
+                if any(y in found for y in yields):
+                    found[result] = None
+        return found
+
+    def _root(self, v: Value) -> Value:
+        while self.parent[v] is not v:
+            v = self.parent[v]
+        return v
+
+    def _join(self, a: Value, b: Value) -> None:
+        a, b = self._root(a), self._root(b)
+        if a is not b:
+            self.parent[b] = a
+            self.members[a] += self.members.pop(b)
+
+    def _try(self, a: Value, b: Operand) -> None:
+        """Let both share registers, if their lives allow it."""
+        if b not in self.parent or a not in self.parent or a.type != b.type or self._root(a) is self._root(b):
+            return
+        if not any(self._overlap(x, y) for x in self.members[self._root(a)] for y in self.members[self._root(b)]):
+            self._join(a, b)
+
+    def _overlap(self, x: Value, y: Value) -> bool:
+        start, end = self.lives.start, self.lives.end
+        return start[x] < end.get(y, start[y]) and start[y] < end.get(x, start[x])
+
+
+__all__ = ["Pinned", "is_product"]

@@ -1,0 +1,131 @@
+"""The order of asynchronous products: nobody reads a result, or writes registers that a product reads, before the wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..errors import CompilationError
+from ..ir.builder import Facts, type_of
+from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
+from ..types import Tile
+from .accumulators import Pinned, is_product
+
+ROUNDS = 12  # a loop's body is followed until what is pending at its start no longer changes
+
+
+@dataclass
+class _State:
+    """How many groups have been closed since a pending tile's product was started (0: its own is still open), with the
+    call that did: `results` are tiles being made, `operands` tiles in registers being read."""
+
+    results: dict[Value, tuple[int, Call]] = field(default_factory=dict)
+    operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
+
+    def copy(self) -> "_State":
+        return _State(dict(self.results), dict(self.operands))
+
+    def join(self, other: "_State") -> "_State":
+        """What may be pending where two ways meet."""
+        new = self.copy()
+        for mine, theirs in ((new.results, other.results), (new.operands, other.operands)):
+            for value, held in theirs.items():
+                mine[value] = min(mine.get(value, held), held, key=lambda h: h[0])
+        return new
+
+    def ages(self) -> dict:
+        return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()}
+
+
+def check_products(graph: Graph, facts: Facts) -> Graph:
+    """The graph as it is. CompilationError where a product's registers are touched before they may be."""
+    if any(is_product(node) for node in _calls(graph.body)):
+        _Checker(Pinned(graph)).block(graph.body, _State())
+    return graph
+
+
+def _calls(block: Block):
+    from ..ir.graph import walk
+    return walk(block)
+
+
+class _Checker:
+    def __init__(self, pinned: Pinned):
+        self.sets = pinned.sets
+
+    def block(self, block: Block, state: _State) -> _State:
+        for node in block.nodes:
+            match node:
+                case Call():
+                    self.call(node, state)
+                case For() | While():
+                    state = self.loop(node, state)
+                case If(then=then, orelse=orelse, results=results):
+                    ways = []
+                    for inner in (then, orelse):
+                        way = self.block(inner, state.copy())
+                        self.hand(inner.yields, results, way, node)
+                        ways.append(way)
+                    state = ways[0].join(ways[1])
+                case Scope(body=body):
+                    state = state.join(self.block(body, state.copy()))
+        return state
+
+    def call(self, call: Call, state: _State) -> None:
+        name = call.op.name
+        for result in call.results:
+            if result in state.operands:
+                other = state.operands[result][1]
+                raise CompilationError(f"this writes registers that the mma_async at line {other.loc.line} may still read: it was started in "
+                                       f"the trip before, and no mma_wait has awaited it since", call.loc)
+        if is_product(call):
+            acc, a, b = call.args
+            self.read((a, b), state, call)
+            if acc in state.results:
+                if self.sets.get(acc) != self.sets[call.result]:
+                    self.read((acc,), state, call)
+                del state.results[acc]
+            state.results[call.result] = 0, call
+            if isinstance(type_of(a), Tile):
+                state.operands[a] = 0, call
+        elif name == "mma_commit":
+            for table in (state.results, state.operands):
+                table.update({v: (age + 1, c) for v, (age, c) in table.items()})
+        elif name == "mma_wait":
+            for table in (state.results, state.operands):
+                for v in [v for v, (age, _) in table.items() if age > call.attrs["n"]]:
+                    del table[v]
+        else:
+            self.read(call.args, state, call)
+
+    def read(self, operands: tuple[Operand, ...], state: _State, node) -> None:
+        for o in operands:
+            if o in state.results:
+                age, call = state.results[o]
+                what = "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {what}", node.loc)
+
+    def hand(self, operands, targets, state: _State, node) -> None:
+        """Control flow hands operands on under other names."""
+        for o, target in zip(operands, targets):
+            if o in state.results:
+                if self.sets.get(o) != self.sets.get(target):
+                    self.read((o,), state, node)
+                state.results[target] = state.results[o]
+
+    def loop(self, node: For | While, state: _State) -> _State:
+        inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
+        self.hand([c.init for c in node.carried], inner, state, node)
+        head = state
+        for _ in range(ROUNDS):
+            way = head.copy()
+            if isinstance(node, While):
+                way = self.block(node.test, way)
+            left = way.copy()
+            way = self.block(node.body, way)
+            self.hand(node.body.yields, inner, way, node)
+            following = head.join(way)
+            if following.ages() == head.ages():
+                break
+            head = following
+        self.hand(inner, results, left, node)
+        return left

@@ -1,0 +1,92 @@
+"""Tensor cores: wgmma as the hardware does it, from the bytes that matrix descriptors name."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..ops.mma.descriptor import Derived, Descriptor, encoded
+from ..types import Tile, float16, int32
+from .engines import Span
+
+ROWS, CHUNK = 64, 16  # rows of an instruction, bytes that a swizzle keeps together
+TF32 = np.uint32(0xFFFFE000)
+
+
+@lru_cache(maxsize=256)
+def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, ...]) -> np.ndarray:
+    """The byte addresses of a matrix's elements, (len(rows) * mn, k), from the descriptors of its instructions: one for
+    each block of rows, that many bytes on, and each step along k."""
+    blocks = []
+    for row in rows:
+        steps = []
+        for k in made.ks:
+            bits = encoded(made.descriptor, start + row + k)
+            descriptor, at = Descriptor.decoded(bits, made.descriptor.major)
+            steps.append(descriptor.addresses(at, mn, itemsize))
+        blocks.append(np.concatenate(steps, axis=1))
+    return np.concatenate(blocks, axis=0)
+
+
+class TensorCores:
+    """The part of the machine that multiplies matrices."""
+
+    def wgmma(self, plan, call, acc: np.ndarray | None, a: Any, b: Any) -> np.ndarray:
+        """``acc + a @ b`` by wgmma: what is in memory now is what it reads; the clocks know that it reads until the wait."""
+        t: Tile = call.result.type
+        left, right = call.args[1].type, call.args[2].type
+        reads = []
+        if plan.a is None:
+            x = a
+        else:
+            warpgroups = self.threads // 128
+            rows = tuple(w * plan.a_rows + plan.a.rows[i] for w in range(warpgroups) for i in range(plan.tiles))
+            x = self._matrix(a, left, plan.a, ROWS, rows, reads)
+        y = self._matrix(b, right, plan.b, plan.n, (0,), reads)
+        self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma", collective=True)
+        return _product(acc, _entering(x), _entering(y), plan.steps, t)
+
+    def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
+        """The elements (B, mn, k) of an operand in shared memory. Adds the bytes that it takes to `reads`."""
+        buffer, itemsize = region.buffer, type_.dtype.nbytes
+        layout = type_.buffer.layout.without_swizzle()
+        origin = layout.offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=type_.buffer.shape)
+        start = np.asarray(np.asarray(origin) * itemsize + buffer.base).reshape(-1, 1)
+        reads.append(Span(buffer.memory.scope, start, lambda at: _chunks(addresses(made, int(at), mn, itemsize, rows)) - at, CHUNK, buffer.peer))
+        data, found = buffer.memory.typed(type_.dtype.np), None
+        own = self.rows_of(buffer.peer)
+        own = np.arange(own.start, own.stop) if isinstance(own, slice) else own
+        for positions, (at,) in self.cases(start):
+            index = addresses(made, at, mn, itemsize, rows) // itemsize
+            values = data[(own if positions is None else own[positions])[:, None, None], index[None]]
+            if found is None:
+                found = np.empty((self.batch, *index.shape), data.dtype)
+            found[slice(None) if positions is None else positions] = values
+        return found
+
+
+def _chunks(at: np.ndarray) -> np.ndarray:
+    return np.unique(at // CHUNK) * CHUNK
+
+
+def _entering(x: np.ndarray) -> np.ndarray:
+    """Elements as the multipliers take them: float32 loses the mantissa bits that TF32 does not have."""
+    if x.dtype == np.float32:
+        return (np.ascontiguousarray(x).view(np.uint32) & TF32).view(np.float32)
+    return x.astype(np.float64 if x.dtype.kind in "iu" else np.float32)
+
+
+def _product(acc: np.ndarray | None, x: np.ndarray, y: np.ndarray, steps: int, t: Tile) -> np.ndarray:
+    """``acc + x @ y^T`` in the accumulator's arithmetic: float32, float16 rounded with each instruction, int32 that wraps."""
+    if t.dtype == int32:
+        total = np.matmul(x, y.swapaxes(1, 2)).astype(np.int64) + (0 if acc is None else acc.astype(np.int64))
+        return total.astype(np.int32)
+    if t.dtype == float16:
+        total = np.zeros((1, *t.shape), np.float16) if acc is None else acc
+        for part, other in zip(np.split(x, steps, axis=2), np.split(y, steps, axis=2)):
+            total = (total.astype(np.float32) + np.matmul(part, other.swapaxes(1, 2))).astype(np.float16)
+        return total
+    product = np.matmul(x, y.swapaxes(1, 2))
+    return product if acc is None else acc + product
