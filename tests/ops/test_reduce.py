@@ -203,10 +203,17 @@ def ragged(x, y, N: tile.constexpr, EXPLICIT: tile.constexpr):
     tile.store(y[i], tile.max(tile.exp(v)))
 
 
+@tile.jit
+def whole_array(x, y, N: tile.constexpr):
+    tile.store(y[0], tile.max(tile.load(x[0:N])))
+
+
 @pytest.mark.parametrize("size, explicit, warns", [(100, False, True), (100, True, False), (128, False, False)])
 def test_a_reduction_over_a_ragged_load_without_other_is_a_warning(size, explicit, warns):
     """Only where the load may reach out of bounds for all that is known, and `other` is not said."""
     compiled = ragged.compile(tile.ArraySpec((size,), "float32"), tile.ArraySpec((4,), "float32"), N=32, EXPLICIT=explicit)
     assert bool(compiled.warnings) == warns
+    inside = whole_array.compile(tile.ArraySpec((size,), "float32"), tile.ArraySpec((4,), "float32"), N=128)
+    assert bool(inside.warnings) == (size < 128)
     if warns:
         assert "out of bounds of x" in str(compiled.warnings[0]) and "other" in str(compiled.warnings[0])

@@ -238,8 +238,9 @@ def _ragged(g: Builder, source: Value) -> bool:
 def _tiles(g: Builder, t: Region, d: int, start) -> bool:
     size, extent = t.buffer.shape[d], t.extents[d]
     terms = g.linear(start)
-    if set(terms) <= {None} and isinstance(size, int):
-        return 0 <= terms.get(None, 0) and terms.get(None, 0) + extent <= size
+    if set(terms) <= {None}:
+        stop = terms.get(None, 0) + extent
+        return stop >= extent and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop))
     if any(c % extent for c in terms.values()):
         return False
     return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
