@@ -16,6 +16,7 @@ from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs,
                       warpgroup_id)
 from .ops.math import BUILTINS as _MATH
 from .ops.memory import load, store
+from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect_variant, fma, isnan, maximum, minimum,
                             where)
 from .ops.reductions import BUILTINS as _REDUCTIONS

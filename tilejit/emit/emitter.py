@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir.builder import ExecScope
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..types import Barrier, Buffer, DType, Scalar, Sym, Tile, bool_, float32, int32, int64
+from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
 from .control import ControlMixin
 from .debug import DebugInfo
@@ -60,7 +61,7 @@ class Emitted:
     maps: list = field(default_factory=list)
 
 
-class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin):
+class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, AccumulatorMixin):
     """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
 
     def __init__(self, graph: Graph):
@@ -81,6 +82,9 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
         self.barrier_ids: dict[tuple, int] = {}
+        self.pinned = None           # which tiles are pinned, once asked
+        self.pin_sets: dict[int, Pins] = {}
+        self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}
         self.loc = graph.loc
         self.debug = DebugInfo(graph)
 
@@ -362,7 +366,8 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
             return None
         if isinstance(operand, Const):
             return self.const(operand.value, operand.dtype)
-        return self.values[operand]
+        value = self.values[operand]
+        return self.cached(("pinned", operand), lambda: self.read_pins(value)) if isinstance(value, Pins) else value
 
     def _index(self, operand: Operand):
         """An operand of a region or loop bound: integer constants stay ints, so that addresses fold."""
@@ -394,7 +399,8 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
 
     def _call(self, call: Call) -> None:
         name = call.op.name
-        args = tuple(self._index(a) if name in ("region", "points") else self.operand(a) for a in call.args)
+        args = tuple(self._index(a) if name in ("region", "points") else None if name == "mma_async" and self.pins_of(a) else self.operand(a)
+                     for a in call.args)
         result = call.op.rules["emit"](self, call, *args)
         if len(call.results) == 1:
             self.values[call.results[0]] = result
@@ -407,6 +413,9 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
         before, names, places = self.current, [], []
         self.start(label)
         for init in inits:
+            if isinstance(init, Pins):  # stays where it is
+                names.append(init)
+                continue
             registers = init if isinstance(init, list) else [init]
             places.append((len(self.lines), registers))
             made = []
@@ -417,15 +426,18 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
             names.append(made if isinstance(init, list) else made[0])
 
         def close(finals: list, latch: str) -> None:
-            for (line, registers), made, final in zip(places, names, finals):
+            moving = [(n, f) for n, f in zip(names, finals) if not isinstance(n, Pins)]
+            for (line, registers), (made, final) in zip(places, moving):
                 made, final = (x if isinstance(x, list) else [x] for x in (made, final))
                 for i, (name, first, last) in enumerate(zip(made, registers, final)):
                     self.lines[line + i] = f"  {name.text} = phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]{self.debug.mark(None)}"
         return names, close
 
     def _for(self, node: For) -> None:
+        if self._over_scopes(node):
+            return
         start, stop = self.operand(node.start), self.operand(node.stop)
-        carried = [self.operand(c.init) for c in node.carried]
+        carried = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
         if node.unroll == 0:
             carried = self._unrolled(node, carried)
         else:
@@ -437,6 +449,24 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
             _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
             self.values[carry.result] = value
+
+    def _over_scopes(self, node: For) -> bool:
+        """A loop whose trips are scopes of different threads, one after the other, is one scope in all of them."""
+        (*before, scope), start, stop = node.body.nodes or (None,), node.start, node.stop
+        if not (isinstance(scope, Scope) and scope.first is node.index and scope.count == 1 and not before and not node.carried
+                and isinstance(start, Const) and isinstance(stop, Const) and node.step.value == 1):
+            return False
+        ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[scope.kind]()
+        inside, done = self.label("scopes"), self.label("after")
+        self.values[node.index] = ident
+        self.branch_if((ident - start.value).below(stop.value - start.value), inside, done)
+        self.start(inside)
+        with self.region_of_code():
+            self._inside(scope, scope.first)
+        self.loc = node.loc
+        self.branch(done)
+        self.start(done)
+        return True
 
     def _unrolled(self, node: For, carried: list) -> list:
         """Every trip written out: the bounds are constants."""
@@ -451,7 +481,7 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
             self.values[carry.inner] = value
         self.block(node.body)
         self.loc = node.loc
-        return [self.operand(y) for y in node.body.yields]
+        return self.handed(node.body.yields, [c.inner for c in node.carried])
 
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
         """A loop of `copies` bodies a trip; returns the index and the carried values after it."""
@@ -474,7 +504,7 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
 
     def _while(self, node: While) -> None:
         head, body, done = self.label("while"), self.label("body"), self.label("done")
-        inits = [self.operand(c.init) for c in node.carried]
+        inits = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
         self.branch(head)
         inner, close = self._phis(head, inits)
         for carry, value in zip(node.carried, inner):
@@ -486,9 +516,10 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
             self.start(body)
             self.block(node.body)
             self.loc = node.loc
+            following = self.handed(node.body.yields, [c.inner for c in node.carried])
             latch = self.current
             self.branch(head)
-        close([self.operand(y) for y in node.body.yields], latch)
+        close(following, latch)
         self.start(done)
         for carry, value in zip(node.carried, inner):
             self.values[carry.result] = value
@@ -502,11 +533,15 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
                 self.start(label)
                 self.block(block)
                 self.loc = node.loc
-                ends.append((self.current, [self.operand(y) for y in block.yields]))
+                values = self.handed(block.yields, node.results)
+                ends.append((self.current, values))
                 self.branch(done)
         self.start(done)
         for n, result in enumerate(node.results):
             (one, a), (two, b) = ((label, values[n]) for label, values in ends)
+            if isinstance(a, Pins):
+                self.values[result] = a
+                continue
             several = isinstance(a, list)
             joined = [self.ins(f"phi {x.dtype.llvm} [ {x.text}, %{one} ], [ {y.text}, %{two} ]", x.dtype)
                       for x, y in zip(a if several else [a], b if several else [b])]
@@ -514,26 +549,31 @@ class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin
 
     def _scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
-        elected = node.kind == "elect"
         size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
-        inner = ExecScope("thread" if elected else node.kind, size, first if first is not None else 0, elected=elected, parent=self.scope)
-        test = self._elect() if elected else self._within(node.kind, first, node.count, size)
+        test = self._elect() if node.kind == "elect" else self._within(node.kind, first, node.count, size)
         inside, done = self.label("scope"), self.label("after")
         if test is None:
             done = None
         else:
             self.branch_if(test, inside, done)
             self.start(inside)
-        outer, self.scope = self.scope, inner
         with self.region_of_code():
-            if node.regs is not None:
-                self.set_registers(node.regs)
-            self.block(node.body)
-        self.scope = outer
+            self._inside(node, first)
         if done is not None:
             self.loc = node.loc
             self.branch(done)
             self.start(done)
+
+    def _inside(self, node: Scope, first) -> None:
+        """What the threads of a scope do."""
+        elected = node.kind == "elect"
+        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
+        inner = ExecScope("thread" if elected else node.kind, size, first if first is not None else 0, elected=elected, parent=self.scope)
+        outer, self.scope = self.scope, inner
+        if node.regs is not None:
+            self.set_registers(node.regs)
+        self.block(node.body)
+        self.scope = outer
 
     def _within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in `count` warpgroups, warps or threads from `first`; None if the scope is all of it."""
