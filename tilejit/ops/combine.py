@@ -198,7 +198,8 @@ def _check(g: Builder, body: Block, params: set[Value], what: str) -> None:
             case Call(op=op):
                 computes = op.effect == "pure" and not op.collective and "element" in op.rules or op.name in ("cast", "select", "constant")
                 if not computes:
-                    raise CompilationError(f"the function that {what} combines by computes from its operands alone, and tile.{op.name} does more", node.loc)
+                    raise CompilationError(f"the function that {what} combines by computes from its operands alone, and "
+                                           f"tile.{op.name} does more", node.loc)
                 made.update(node.results)
             case For(index=index, carried=carried):
                 made.update((index, *(c.inner for c in carried), *(c.result for c in carried)))

@@ -43,7 +43,8 @@ def place_shared(graph: Graph) -> Graph:
         what = f"{graph.target} allows {limit}" if total > limit else f"max_shared allows {own}"
         table = "\n".join(f"  {n:>8} bytes  {name}" + (f"  (line {loc.line})" if loc else "") for name, n, loc in rows)
         raise CompilationError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", graph.loc)
-    return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides, scratch_unused=frozenset(places.unused))
+    return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides,
+                   scratch_unused=frozenset(places.unused))
 
 
 SMALL = 1024  # bytes of scratch that a call may have to itself
