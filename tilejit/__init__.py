@@ -10,6 +10,7 @@ from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync,
                            cp_async_wait, fence_mbarrier_init, fence_proxy_async, mbarrier, threadfence)
 from .ops.copy import copy
 from .ops.copy_async import copy_async
+from .ops.copy_async.prefetch import prefetch
 from .ops.creation import arange, full, ones, zeros
 from .ops.escape import asm, device_print
 from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id, warp_id,

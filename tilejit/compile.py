@@ -96,7 +96,7 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     def visit(block, scope: str) -> None:
         from .ir.graph import blocks
         for node in block.nodes:
-            if isinstance(node, Call) and node.choice is not None and node.op.name in ("copy", "copy_async"):
+            if isinstance(node, Call) and node.choice is not None and node.op.name in ("copy", "copy_async", "prefetch"):
                 records.append(_record(node, scope))
             inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
             for b in blocks(node):
@@ -107,7 +107,7 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
 
 
 def _record(call: Call, scope: str) -> CopyRecord:
-    dst, src = (a.type for a in call.args[:2])
+    dst, src = (a.type for a in (*call.args[:2], *call.args)[:2])
     choice: Choice = call.choice
     return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), src.scope, dst.scope, scope, choice.variant,
                       choice.declined, choice.plan.instructions, src.nbytes if isinstance(src, Region) else 0, choice.plan)

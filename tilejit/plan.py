@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .dispatch import Choice, choose
@@ -193,6 +193,8 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     if _moved(to) != _moved(of):
         (to, to_starts), (of, of_starts) = _matched((to, to_starts), (of, of_starts))
     mbar = options.pop("mbar", None)
+    if options.pop("peer", None) is not None:
+        to = replace(to, buffer=replace(to.buffer, peer=True))
     wide = threads if scope == "cta" or (scope == "warpgroup" and threads > 128) else THREADS[scope]
     primitive = OPS[op]
     names = tuple(v.name for v in primitive.variants)

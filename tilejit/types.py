@@ -189,7 +189,8 @@ class Sym:
 class Buffer:
     """Memory with a scope. Global buffers have `strides` (elements), the others a layout.
 
-    `shape` and `strides` hold ints or Syms. `arg` is the launch argument that a global buffer is.
+    `shape` and `strides` hold ints or Syms. `arg` is the launch argument that a global buffer is. `peer` says that it is
+    the shared memory of another CTA of the cluster.
     """
 
     dtype: DType
@@ -198,6 +199,7 @@ class Buffer:
     layout: TileLayout | None = None
     strides: tuple | None = None
     arg: int | None = None
+    peer: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -208,7 +210,7 @@ class Buffer:
         where = f" in {self.layout}" if self.layout is not None else ""
         if self.strides is not None:
             where = f":({', '.join(map(str, self.strides))})"
-        return f"{self.scope} {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
+        return f"{self.scope}{' of a peer' if self.peer else ''} {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,3 +192,42 @@ def check_partition(plan, dst, src) -> None:
                 need(t[0] + b not in moved, f"byte {t[0] + b} is written twice")
                 moved[t[0] + b] = o[0] + b if reads else FILL
     compare(moved, expected(dst, src))
+
+
+# -- runs of bytes -----------------------------------------------------------------------------------------------------------
+
+def check_runs(plan, dst, src) -> None:
+    """A plan of contiguous runs is aligned on both sides and moves exactly the bytes of the two layouts, each once."""
+    firsts, dtype = [], dst.dtype.nbytes
+    need(plan.chunk_bytes % 16 == 0 and 0 < plan.chunk_bytes * plan.chunks < 1 << 20, f"{plan.chunks} runs of {plan.chunk_bytes} bytes")
+    need(len(plan.places) == plan.chunks, "the number of runs")
+    for spec in (dst, src):
+        firsts.append(_plain_first(spec))
+    moved = {}
+    for place in plan.places:
+        if dst.scope == src.scope == "shared":
+            to, of = firsts[0] + place[0], firsts[1] + place[1]
+        else:
+            at, step = place
+            shared = 0 if dst.scope == "shared" else 1
+            array = (dst, src)[1 - shared]
+            addresses, inside = side(array)
+            need(inside.all(), "a region that leaves the array")
+            ends = [0, 0]
+            ends[shared], ends[1 - shared] = firsts[shared] + step, int(addresses[at])
+            to, of = ends
+        need(to % 16 == 0 and of % 16 == 0, f"a run from {of} to {to}")
+        for b in range(plan.chunk_bytes):
+            need(to + b not in moved, f"byte {to + b} is written twice")
+            moved[to + b] = of + b
+    compare(moved, expected(dst, src))
+    need(dtype * int(np.prod(side(dst)[0].shape)) == plan.chunk_bytes * plan.chunks, "the bytes of the plan")
+
+
+def _plain_first(spec) -> int:
+    """The address of a region's first element before the swizzle."""
+    if spec.scope != "shared":
+        return 0
+    layout = spec.layout.without_swizzle() if spec.layout is not None else None
+    plain = type(spec)(spec.shape, spec.dtype, spec.scope, layout=layout, region=spec.region)
+    return int(side(plain)[0].reshape(-1)[0])

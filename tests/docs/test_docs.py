@@ -204,6 +204,7 @@ TABLES = {
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
     "settings": table_settings, "facts": table_facts, "kinds": table_kinds,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
+    "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"),
 }
 
 

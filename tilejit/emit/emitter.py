@@ -13,6 +13,7 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..types import Barrier, Buffer, DType, Scalar, Sym, Tile, bool_, float32, int32, int64
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
+from .bulk import BulkMixin
 from .control import ControlMixin
 from .debug import DebugInfo
 from .instructions import InstructionMixin
@@ -32,6 +33,7 @@ class EBuffer:
     strides: tuple = ()
     offset: int = 0
 
+    rank: Any = None  # of the CTA whose shared memory it is; None for the own
 
 @dataclass
 class ERegion:
@@ -61,7 +63,7 @@ class Emitted:
     maps: list = field(default_factory=list)
 
 
-class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, AccumulatorMixin):
+class Emitter(InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin, AccumulatorMixin):
     """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
 
     def __init__(self, graph: Graph):

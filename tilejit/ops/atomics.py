@@ -137,11 +137,13 @@ def _(m, call, place, value, compare, mask):
 def _place(g: Builder, x, what: str) -> Value:
     t = type_of(x)
     if isinstance(t, Buffer):
-        return whole(g, x)
+        return _place(g, whole(g, x), what)
     if not isinstance(t, (Region, Points)):
         raise g.error(f"{what} takes a place in memory, as in x[i] or x[i, 0:BLOCK], not {describe(x)}")
     if t.scope not in ("global", "shared"):
         raise g.error(f"{what} reaches global and shared memory, not {t.scope}")
+    if t.buffer.peer:
+        raise g.error(f"{what} reaches the CTA's own shared memory, not a peer's")
     return x
 
 

@@ -47,6 +47,8 @@ def copy(g: Builder, dst, src, variant=None):
     """
     collective(g, "copy")
     dst, src = checked_sides(g, "copy", dst, src)
+    if dst.type.buffer.peer or src.type.buffer.peer:
+        raise g.error("copy reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar)")
     names = tuple(v.name for v in copy_.variants)
     g.call(copy_, dst, src, options=checked_options({"variant": asked_variant(g, variant, names)}, names))
 

@@ -256,13 +256,14 @@ CACHE = (None, "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate")
 
 
 def _memory(g: Builder, x, what: str) -> Value:
+    x = whole(g, x) if isinstance(type_of(x), Buffer) else x
     t = type_of(x)
-    if isinstance(t, Buffer):
-        return whole(g, x)
     if not isinstance(t, (Region, Points)):
         raise g.error(f"{what} takes a region of memory, as in x[i, 0:BLOCK], not {describe(x)}")
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
+    if t.buffer.peer:
+        raise g.error(f"{what} reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar)")
     return x
 
 

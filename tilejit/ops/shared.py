@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
@@ -95,6 +97,42 @@ def _(m, call):
 @sync.emit
 def _(e, call):
     e.sync()
+
+
+# -- the shared memory of the cluster --------------------------------------------------------------------------------------
+
+@op("pure")
+def peer_buffer(buffer, rank):
+    """The shared buffer at the same place in CTA `rank` of the cluster (PTX ISA, ``mapa``)."""
+
+
+@peer_buffer.infer
+def _(g, buffer, rank):
+    return replace(buffer.type, peer=True)
+
+
+@peer_buffer.simulate
+def _(m, call, buffer, rank):
+    return m.peer_buffer(call.result.type, buffer, rank)
+
+
+@peer_buffer.emit
+def _(e, call, buffer, rank):
+    return replace(buffer, type=call.result.type, rank=rank)
+
+
+@method(Buffer, name="peer")
+def _peer(g, x, rank):
+    """The buffer at the same place in CTA `rank` of the cluster: where ``copy_async`` may write."""
+    from .language import uniform_scalar
+    if x.type.scope != "shared" or x.type.peer:
+        raise g.error(f"the CTA's own shared buffers have peers, and this is {describe(x)}")
+    ranks = 1
+    for n in g.launch.cluster or ():
+        ranks *= n
+    if isinstance(rank, int) and not 0 <= rank < ranks:
+        raise g.error(f"rank {rank} does not exist in a cluster of {ranks}: give cluster=(n, 1, 1) to @tile.jit or at the launch")
+    return g.call(peer_buffer, x, uniform_scalar(g, rank, "a rank"))
 
 
 # -- attributes of memory ------------------------------------------------------------------------------------------------

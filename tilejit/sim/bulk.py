@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..types import Buffer
 from .atomics import apply_atomic
 from .engines import Span
 from .tma_bytes import peer_rows, put_run, run_bytes
@@ -14,6 +16,14 @@ from .values import SimBarrier, SimBuffer
 
 class BulkCopies:
     """The part of the machine that issues ``cp.async.bulk`` and ``cp.reduce.async.bulk``."""
+
+    def peer_buffer(self, type_: Buffer, buffer: SimBuffer, rank: np.ndarray) -> SimBuffer:
+        """The same buffer of CTA `rank` of the cluster."""
+        rank = np.asarray(rank)[:, :1].astype(np.int64)
+        if ((rank < 0) | (rank >= self.cluster_size)).any():
+            self.finding("out-of-bounds", f"rank {int(rank.flat[0])} of a cluster of {self.cluster_size} is named")
+            rank = np.clip(rank, 0, self.cluster_size - 1)
+        return replace(buffer, type=type_, peer=rank)
 
     def bulk_copy(self, dst: SimBuffer, dst_byte_offset: Any, src: SimBuffer, src_byte_offset: Any, nbytes: Any,
                   barrier: SimBarrier | None = None, *, multicast: Any = None, kind: str | None = None,

@@ -71,6 +71,11 @@ class CopySite:
         return self.elements * self.itemsize
 
     @property
+    def by_token(self) -> bool:
+        """Whether the call's token is waited for: the compiler brings the barrier, and elects the thread."""
+        return bool(self.options.get("token"))
+
+    @property
     def partial_reason(self) -> str:
         """Why not all threads of the scope take part."""
         return f"the condition on {self.partial} differs between the threads of the {self.scope}"

@@ -82,13 +82,13 @@ def inner(site: CopySite):
 # -- needs ----------------------------------------------------------------------------------------------------------------
 
 def _one_thread(s: CopySite) -> bool | str:
-    return s.threads == 1 or s.partial is not None or s.mbar is not None or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
+    return s.threads == 1 or s.partial is not None or s.mbar is not None or s.by_token or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
 
 
 def _completion(s: CopySite) -> bool | str:
     if s.scopes == STORE:
         return s.mbar is None or "mbar= on a store"
-    return s.mbar is not None or s.planning or "no mbar="
+    return s.mbar is not None or s.by_token or s.planning or "no mbar="
 
 
 def _shared_layout(s: CopySite) -> bool | str:

@@ -1,0 +1,407 @@
+"""Bulk copies and copies to a peer: plans against references and byte by byte, kernels on the simulator, PTX, cubins."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import tilejit as tile
+from bytecheck import check_runs
+from copy_strategies import copies, swizzled_copies
+from tilejit.errors import CompilationError, DispatchError, TileError
+from tilejit.layout import Swizzle, TileLayout
+from tilejit.plan import BufferSpec, plan_copy
+
+CASES = {c["id"]: c for c in json.loads((Path(__file__).parent / "data" / "dsmem_cases.json").read_text())}
+TARGETS = ("sm_90a", "sm_100a", "sm_120a")
+RNG = np.random.default_rng(3)
+
+
+def lines(ptx: str, word: str = "bulk") -> list[str]:
+    return [line.strip() for line in ptx.splitlines() if word in line and "group" not in line.replace(".bulk_group", "")]
+
+
+# -- plans ---------------------------------------------------------------------------------------------------------------
+
+def spec(case: dict, side: dict, scope: str = "shared") -> BufferSpec:
+    swizzle = Swizzle(*side["swizzle"]) if side["swizzle"] else None
+    layout = TileLayout([tuple(s) for s in side["shards"]], swizzle=swizzle)
+    return BufferSpec(tuple(side["shape"]), case["dtype"], scope, layout=layout,
+                      region=tuple(slice(s, s + n) for s, n in zip(side["start"], side["extent"])))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_copy_to_a_peer_is_planned_as_the_reference_or_declines_with_it(name):
+    """Chunk bytes and their number; where the reference declines, so does the plan, in words."""
+    case = CASES[name]
+    dst, src = spec(case, case["dst"]), spec(case, case["src"], case["scope"])
+    make = lambda: plan_copy(dst, src, variant="dsmem", peer=case["peer"])
+    if case["expected"] is None:
+        with pytest.raises(DispatchError) as failure:
+            make()
+        assert case["reason"] in str(failure.value)
+        return
+    plan = make().plan
+    assert [plan.chunk_bytes, plan.chunks] == case["expected"] and plan.instructions == plan.chunks
+    check_runs(plan, dst, src)
+
+
+def planned(variant: str, dst: BufferSpec, src: BufferSpec, **options):
+    try:
+        return plan_copy(dst, src, variant=variant, **options).plan
+    except TileError:
+        return None
+
+
+@settings(max_examples=150, deadline=None)
+@given(copies())
+def test_a_bulk_plan_covers_its_region_exactly_once(sides):
+    """Random arrays, shared layouts, regions, dtypes, both directions: the bytes of the two layouts, or a decline."""
+    array, shared = sides
+    for dst, src in ((shared, array), (array, shared)):
+        plan = planned("bulk", dst, src)
+        if plan is not None:
+            check_runs(plan, dst, src)
+
+
+@settings(max_examples=150, deadline=None)
+@given(swizzled_copies(), swizzled_copies())
+def test_a_plan_to_a_peer_covers_its_region_exactly_once(one, other):
+    """Regions of swizzled buffers, of one dtype and extents: the bytes of the two layouts, or a decline."""
+    src, dst = one[1], other[1]
+    pairs = [(src, src)]
+    if src.dtype == dst.dtype and [r.stop - r.start for r in src.region] == [r.stop - r.start for r in dst.region]:
+        pairs.append((dst, src))
+    for to, of in pairs:
+        plan = planned("dsmem", to, of, peer=1)
+        if plan is not None:
+            check_runs(plan, to, of)
+
+
+@settings(max_examples=100, deadline=None)
+@given(copies())
+def test_a_plan_to_a_peer_keeps_every_byte_of_any_layout(sides):
+    """Padded, permuted and swizzled layouts on one side, rows on the other."""
+    shared = sides[1]
+    extents = tuple(r.stop - r.start for r in shared.region)
+    rows = BufferSpec(extents, shared.dtype, "shared")
+    for dst, src in ((rows, shared), (shared, rows), (shared, shared)):
+        plan = planned("dsmem", dst, src, peer=0)
+        if plan is not None:
+            check_runs(plan, dst, src)
+
+
+def test_padded_rows_are_a_run_each():
+    """What no tensor map can say, since a box would begin off a multiple of 128 bytes."""
+    array = BufferSpec((16, 64), "float16", "global")
+    shared = BufferSpec((16, 64), "float16", "shared", layout=TileLayout([(16, 72, "m"), (64, 1, "m")]))
+    for dst, src in ((shared, array), (array, shared)):
+        choice = plan_copy(dst, src)
+        variant = {"global": "ldgsts", "shared": "bulk"}[src.scope]
+        assert choice.variant == variant
+        plan = plan_copy(dst, src, variant="bulk").plan
+        assert (plan.chunks, plan.chunk_bytes) == (16, 128)
+
+
+@pytest.mark.parametrize("dst, src, reason", [
+    (((64,), "float16", None), ((64,), slice(0, 72)), "elements up to 72 of dimension 0"),
+    (((64,), "float16", None), ((68,), slice(4, 68)), "not known to be a multiple of 16 bytes"),
+    (((4,), "float16", None), ((64,), slice(0, 4)), "runs of 8 bytes"),
+    (((64, 64), "float16", tile.swizzled("float16", (64, 64), 128)), ((64, 64), None), "a shared layout without a swizzle"),
+])
+def test_what_a_bulk_copy_cannot_move_is_declined_in_words(dst, src, reason):
+    """Bounds, alignment, whole units, swizzles."""
+    shape, dtype, layout = dst
+    region = None if src[1] is None else (src[1],)
+    extent = shape if region is None else (region[0].stop - region[0].start,)
+    shared = BufferSpec(extent, dtype, "shared", layout=layout)
+    with pytest.raises(DispatchError, match=reason):
+        plan_copy(shared, BufferSpec(src[0], dtype, "global", region=region), variant="bulk")
+
+
+# -- kernels -------------------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=1)
+def through(A, B, N: tile.constexpr, VARIANT: tile.constexpr):
+    s = tile.alloc((N,), A.dtype)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[0:N], mbar=bar, variant=VARIANT)
+        bar.wait(phase=0)
+        tile.copy_async(B[0:N], s, variant=VARIANT)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "int32", "float64"])
+def test_contiguous_bytes_go_there_and_back(dtype):
+    """Every size of element; one instruction each way."""
+    a = (RNG.random(4096) * 100).astype(dtype)
+    b = np.zeros_like(a)
+    assert not through.simulate((1,), a, b, N=4096, VARIANT="bulk").findings and (a == b).all()
+    k = through.compile(a, b, N=4096, VARIANT="bulk")
+    assert [(c.variant, c.instructions, c.plan.chunk_bytes) for c in k.copies] == [("bulk", 1, a.nbytes)] * 2
+    text = lines(k.ptx)
+    assert text[0].startswith("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [")
+    assert text[1].startswith("cp.async.bulk.global.shared::cta.bulk_group [")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_bulk_copies_assemble_for_every_target_that_has_them(target):
+    """And decline before sm_90."""
+    a = np.zeros(4096, np.float16)
+    assert through.compile(a, a.copy(), N=4096, VARIANT="bulk", target=target).cubin
+    with pytest.raises(CompilationError, match="sm_90 or later"):
+        through.compile(a, a.copy(), N=4096, VARIANT="bulk", target="sm_80")
+
+
+def test_the_array_must_be_long_enough_and_the_launch_is_asked():
+    """A shorter array is another compile, which declines."""
+    with pytest.raises(DispatchError, match="elements up to 4096 of dimension 0"):
+        through.compile(np.zeros(4088, np.float16), np.zeros(4096, np.float16), N=4096, VARIANT="bulk")
+
+
+@tile.jit(cluster=(4, 1, 1), num_warps=1)
+def broadcast(A, B, MASK: tile.constexpr):
+    s = tile.alloc((1024,), A.dtype)
+    bar = tile.mbarrier()
+    rank = tile.cta_rank()
+    tile.store(s, tile.zeros((1024,), A.dtype))
+    tile.fence_proxy_async()
+    with tile.elect():
+        bar.arrive_expect_tx(tile.where((MASK >> rank) & 1 == 1, 4096, 0))
+    tile.cluster_sync()
+    if rank == 1:
+        with tile.elect():
+            tile.copy_async(s, A[0:1024], mbar=bar, multicast=MASK, variant="bulk", cache="evict_last")
+    bar.wait(phase=0)
+    tile.copy(B[rank, 0:1024], s)
+
+
+@pytest.mark.parametrize("mask", [0b0001, 0b0010, 0b1011, 0b1111])
+def test_a_multicast_reaches_the_ranks_of_its_mask_and_their_barriers(mask):
+    """One bit is a multicast too, whoever issues."""
+    a, b = RNG.standard_normal(1024).astype(np.float32), np.ones((4, 1024), np.float32)
+    assert not broadcast.simulate((4,), a, b, MASK=mask).findings
+    for rank in range(4):
+        assert (b[rank] == (a if mask >> rank & 1 else 0)).all()
+    (line,) = lines(broadcast.compile(a, b, MASK=mask).ptx, "multicast")
+    assert line.startswith("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [")
+
+
+@tile.jit(num_warps=1)
+def reduced(A, B, N: tile.constexpr, KIND: tile.constexpr):
+    s = tile.alloc((N,), A.dtype)
+    tile.store(s, tile.load(A[tile.program_id(0), 0:N]))
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(B[0:N], s, reduce=KIND)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+GLOBAL = {"add": ("int32", "uint32", "int64", "uint64", "float32", "float64", "float16", "bfloat16"),
+          "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"), "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
+          "inc": ("uint32",), "dec": ("uint32",), "and": ("int32", "uint64"), "or": ("uint32", "int64"), "xor": ("int32", "uint32")}
+
+
+def combined(kind: str, a, b):
+    """What reductions of the rows of `a`, one after the other, make of `b`."""
+    for row in a:
+        if kind == "inc":
+            b = np.where(b >= row, 0, b + 1).astype(b.dtype)
+        elif kind == "dec":
+            b = np.where((b == 0) | (b > row), row, b - 1).astype(b.dtype)
+        else:
+            f = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[kind]
+            b = f(b, row).astype(b.dtype)
+    return b
+
+
+@pytest.mark.parametrize("kind, dtype", [(k, d) for k, ds in GLOBAL.items() for d in ds])
+def test_a_reduction_combines_with_what_is_in_global_memory(kind, dtype):
+    """Four CTAs, one place; the element types that the hardware has."""
+    a = RNG.integers(0, 50, (4, 64)).astype(tile.types.dtype_of(dtype).np)
+    b = RNG.integers(0, 50, 64).astype(a.dtype)
+    if kind in ("inc", "dec"):
+        a[:] = 20  # what remains depends on the order of the operands otherwise
+    want = combined(kind, a, b.copy())
+    assert not reduced.simulate((4,), a, b, N=64, KIND=kind).findings
+    assert (b == want).all()
+    k = reduced.compile(a, b, N=64, KIND=kind)
+    assert k.copies[0].variant == "bulk" and lines(k.ptx)[0].startswith("cp.reduce.async.bulk.global.shared::cta.bulk_group." + kind)
+
+
+@pytest.mark.parametrize("kind, dtype", [("add", "uint8"), ("min", "float32"), ("inc", "int32"), ("xor", "float32")])
+def test_a_reduction_that_does_not_exist_is_declined_with_those_that_do(kind, dtype):
+    """The assembler takes some of them, and the hardware faults."""
+    a = np.zeros((4, 64), dtype)
+    with pytest.raises(DispatchError, match=f"reduce='{kind}' of {dtype}; in global memory it takes"):
+        reduced.compile(a, a[0].copy(), N=64, KIND=kind)
+
+
+# -- to a peer -----------------------------------------------------------------------------------------------------------
+
+def hand_on(ranks: int):
+    """Every CTA hands its row to the next rank of the cluster."""
+    @tile.jit(cluster=(ranks, 1, 1))
+    def ring(A, B):
+        here = tile.program_id(0)
+        rank, size = tile.cta_rank(), tile.cluster_size()
+        mine = tile.alloc((8, 64), A.dtype, layout=tile.swizzled(A.dtype, (8, 64), 128))
+        got = tile.alloc((8, 64), A.dtype, layout=tile.swizzled(A.dtype, (8, 64), 128))
+        bar = tile.mbarrier()
+        tile.copy(mine, A[here, 0:8, 0:64])
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            bar.arrive_expect_tx(got.nbytes)
+            tile.copy_async(got.peer((rank + 1) % size), mine, mbar=bar)
+        bar.wait(phase=0)
+        tile.copy(B[here, 0:8, 0:64], got)
+    return ring
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_every_cta_of_a_cluster_hands_its_tile_to_the_next(ranks):
+    """Swizzled tiles; the peer's barrier may see the bytes before its CTA has announced them."""
+    a = RNG.standard_normal((2 * ranks, 8, 64)).astype(np.float16)
+    b = np.zeros_like(a)
+    ring = hand_on(ranks)
+    for seed in range(3):
+        b[:] = 0
+        report = ring.simulate((2 * ranks,), a, b, seed=seed)
+        assert not report.findings, report
+        want = a.reshape(2, ranks, 8, 64)[:, [(r - 1) % ranks for r in range(ranks)]].reshape(a.shape)
+        assert (b == want).all()
+    for target in TARGETS:
+        k = ring.compile(a, b, target=target)
+        copy = next(c for c in k.copies if c.op == "copy_async")
+        assert (copy.variant, copy.instructions, copy.plan.chunk_bytes) == ("dsmem", 1, 1024) and k.cubin
+        assert len(lines(k.ptx, "mapa.shared::cluster.u32")) == 2
+        assert lines(k.ptx)[0].startswith("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [")
+
+
+@tile.jit(cluster=(2, 1, 1), num_warps=1)
+def unarmed(A, B):
+    mine = tile.alloc((64,), A.dtype)
+    got = tile.alloc((64,), A.dtype)
+    bar = tile.mbarrier()
+    tile.store(mine, tile.load(A[0:64]))
+    tile.fence_proxy_async()
+    tile.sync()
+    if tile.cta_rank() == 0:
+        with tile.elect():
+            bar.arrive_expect_tx(got.nbytes)   # the sender's own, and the bytes come to the receiver's
+            tile.copy_async(got.peer(1), mine, mbar=bar)
+    else:
+        bar.wait(phase=0)
+        tile.copy(B[0:64], got)
+
+
+def test_arming_the_sender_s_barrier_is_found():
+    """The bytes complete on the destination's instance, which nobody armed: it never ends."""
+    a = np.ones(64, np.float32)
+    kinds = {f.kind for f in unarmed.simulate((2,), a, a.copy()).findings}
+    assert kinds & {"deadlock", "transaction-count", "barrier-phase"}
+
+
+@tile.jit(cluster=(2, 1, 1), num_warps=1)
+def unfenced(A, B):
+    mine = tile.alloc((64,), A.dtype)
+    got = tile.alloc((64,), A.dtype)
+    bar = tile.mbarrier()
+    tile.store(mine, tile.load(A[0:64]))
+    tile.sync()
+    if tile.cta_rank() == 0:
+        with tile.elect():
+            tile.copy_async(got.peer(1), mine, mbar=bar)
+    else:
+        with tile.elect():
+            bar.arrive_expect_tx(got.nbytes)
+        bar.wait(phase=0)
+        tile.copy(B[0:64], got)
+
+
+def test_a_copy_to_a_peer_of_bytes_written_without_a_proxy_fence_is_found():
+    """The engine reads shared memory through the async proxy."""
+    a = np.ones(64, np.float32)
+    findings = unfenced.simulate((2,), a, a.copy()).findings
+    assert [f.kind for f in findings] == ["missing-proxy-fence"] and "copy_async(got.peer(1)" in findings[0].loc.source_line
+
+
+@tile.jit(cluster=(2, 1, 1), num_warps=1)
+def summed(A, B, C, KIND: tile.constexpr):
+    mine = tile.alloc((64,), A.dtype)
+    total = tile.alloc((64,), A.dtype)
+    bar = tile.mbarrier()
+    rank = tile.cta_rank()
+    tile.store(mine, tile.load(A[rank, 0:64]))
+    tile.store(total, tile.load(B[0:64]))
+    tile.fence_proxy_async()
+    tile.cluster_sync()
+    with tile.elect():
+        if rank == 0:
+            bar.arrive_expect_tx(2 * 64 * 4)
+        tile.copy_async(total.peer(0), mine, mbar=bar, reduce=KIND)
+    if rank == 0:
+        bar.wait(phase=0)
+        tile.copy(C[0:64], total)
+
+
+@pytest.mark.parametrize("kind, dtype", [("add", "int32"), ("add", "uint32"), ("max", "int32"), ("min", "uint32"), ("xor", "uint32"), ("inc", "uint32")])
+def test_a_reduction_combines_with_what_is_in_a_peer_s_memory(kind, dtype):
+    """Both CTAs of a cluster add to the memory of rank 0."""
+    a = RNG.integers(0, 50, (2, 64)).astype(dtype)
+    if kind == "inc":
+        a[1] = a[0]
+    b = RNG.integers(0, 50, 64).astype(dtype)
+    want = combined(kind, a, b.copy())
+    c = np.zeros_like(b)
+    assert not summed.simulate((2,), a, b, c, KIND=kind).findings
+    assert (c == want).all()
+    k = summed.compile(a, b, c, KIND=kind)
+    assert lines(k.ptx)[0].startswith(f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{kind}.")
+
+
+def test_a_peer_needs_a_cluster_and_is_no_place_for_loads():
+    """The errors say what to write."""
+    @tile.jit
+    def alone(A):
+        s = tile.alloc((64,), A.dtype)
+        tile.copy_async(s.peer(1), s)
+
+    @tile.jit(cluster=(2, 1, 1))
+    def read(A):
+        s = tile.alloc((64,), A.dtype)
+        tile.store(A[0:64], tile.load(s.peer(1)))
+
+    a = np.zeros(64, np.float32)
+    with pytest.raises(CompilationError, match="rank 1 does not exist in a cluster of 1"):
+        alone.compile(a)
+    with pytest.raises(CompilationError, match="load reaches the CTA's own shared memory"):
+        read.compile(a)
+
+
+# -- prefetch ------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def fetched(A, B, N: tile.constexpr):
+    tile.prefetch(A[0:4, 0:N])
+    p = tile.program_id(0)
+    tile.prefetch(A[p:p + 4, 0:N])
+    tile.store(B[0:4, 0:N], tile.load(A[0:4, 0:N]))
+
+
+def test_a_prefetch_is_made_by_the_engine_or_line_by_line():
+    """By what is known of the region, and of the target."""
+    a = np.ones((8, 256), np.float32)
+    k = fetched.compile(a, a.copy(), N=256)
+    assert [(c.variant, c.instructions) for c in k.copies] == [("bulk", 1), ("lines", 1)]
+    assert "cp.async.bulk.prefetch.L2.global [" in k.ptx and "prefetch.global.L2 [" in k.ptx and k.cubin
+    assert [c.variant for c in fetched.compile(a, a.copy(), N=256, target="sm_80").copies] == ["lines", "lines"]
+    assert not fetched.simulate((1,), a, np.zeros_like(a), N=256).findings

@@ -1,0 +1,73 @@
+"""Bulk copies without a descriptor in emitted code. PTX ISA, ``cp.async.bulk``, ``cp.reduce.async.bulk``, ``mapa``."""
+
+from __future__ import annotations
+
+from ..types import int16, int32, int64
+from .barriers import EBarrier
+from .value import V
+
+HINT = ".L2::cache_hint"
+BYTES = "mbarrier::complete_tx::bytes"
+
+
+class BulkMixin:
+    """The part of the emitter that issues bulk copies. A place is (address, constant byte offset)."""
+
+    def bulk_load(self, to: tuple[V, int], source: V, nbytes: int, barrier: EBarrier, *, mask=None, policy: int | None = None) -> None:
+        """Global to shared; with a `mask` of ranks, to the same place of each of those CTAs, and their barriers."""
+        text = f"cp.async.bulk.shared::cluster.global.{BYTES}{'.multicast::cluster' if mask is not None else ''}{HINT if policy is not None else ''} "
+        text += f"{_place(0, to[1])}, [$1], {nbytes}, {_place(2, barrier.offset)}"
+        inputs = [to[0], source, barrier.address]
+        if mask is not None:
+            inputs.append(self.half_word(mask))
+            text += f", ${len(inputs) - 1}"
+        self._hinted(text, inputs, policy)
+
+    def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy: int | None = None, reduce: tuple[str, str] | None = None) -> None:
+        """Shared to global, or a reduction there: part of the thread's current bulk group."""
+        head = f"cp{'.reduce' if reduce else ''}.async.bulk.global.shared::cta.bulk_group{HINT if policy is not None else ''}"
+        self._hinted(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]], policy)
+
+    def bulk_to_peer(self, to: tuple[V, int], source: tuple[V, int], nbytes: int, barrier: V, *, reduce: tuple[str, str] | None = None) -> None:
+        """Shared to the shared memory of a CTA of the cluster, or a reduction there; both addresses there are mapped."""
+        head = f"cp{'.reduce' if reduce else ''}.async.bulk.shared::cluster.shared::cta.{BYTES}{_suffix(reduce)}"
+        self.asm(f"{head} {_place(0, to[1])}, {_place(1, source[1])}, {nbytes}, [$2];", [], [to[0], source[0], barrier])
+
+    def bulk_prefetch(self, source: V, nbytes: int, *, policy: int | None = None) -> None:
+        """Fetch global memory to L2."""
+        self._hinted(f"cp.async.bulk.prefetch.L2.global{HINT if policy is not None else ''} [$0], {nbytes}", [source], policy)
+
+    def prefetch_line(self, source: V, test: V | None) -> None:
+        """Fetch the line of an address to L2, where `test` holds."""
+        if test is None:
+            self.asm("prefetch.global.L2 [$0];", [], [source])
+        else:
+            self.asm("{ .reg .pred p; setp.ne.u32 p, $1, 0; @p prefetch.global.L2 [$0]; }", [], [source, self.flag(test)])
+
+    def flag(self, test: V) -> V:
+        """A bool as a 32-bit 0 or 1."""
+        return self.ins(f"zext i1 {test.text} to i32", int32)
+
+    def mapped(self, address: V, offset: int, rank) -> V:
+        """The shared::cluster address of a place in CTA `rank`."""
+        return self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [address + offset, self.word(rank)], pure=True)[0]
+
+    def half_word(self, x) -> V:
+        """An integer as a 16-bit value."""
+        if isinstance(x, int) or x.text.lstrip("-").isdigit():
+            return self.const(int(x if isinstance(x, int) else x.text), int16)
+        return self.ins(f"trunc {x.typed} to i16", int16)
+
+    def _hinted(self, text: str, inputs: list[V], policy: int | None) -> None:
+        if policy is not None:
+            text += f", ${len(inputs)}"
+            inputs = [*inputs, self.const(policy, int64)]
+        self.asm(text + ";", [], inputs)
+
+
+def _suffix(reduce: tuple[str, str] | None) -> str:
+    return "" if reduce is None else f".{reduce[0]}.{reduce[1]}"
+
+
+def _place(operand: int, offset: int) -> str:
+    return f"[${operand} + {offset}]" if offset else f"[${operand}]"

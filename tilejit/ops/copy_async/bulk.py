@@ -1,0 +1,142 @@
+"""bulk: one thread moves runs of bytes that are contiguous in both memories, global to shared or back, without a descriptor.
+
+``cp.async.bulk`` takes a multiple of 16 bytes between addresses that are multiples of 16, and clips nothing. A load
+completes by its bytes on the call's barrier (with `multicast` on the barrier of every CTA in the mask), a store or a
+reduction by the thread's bulk group. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", ``cp.async.bulk``
+and ``cp.reduce.async.bulk``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...dispatch import Need, Variant
+from .options import POLICIES
+from .reductions import TYPES, reduction
+from .runs import ArrayRegion, aligned, few, found, in_bounds, one_thread, runs_of, whole_units
+from .site import CopySite
+from .tma import LOAD, MAX_BYTES, STORE, issuers, of_thread
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`chunks` copies of `chunk_bytes` bytes. `places` are (coordinates in the region, bytes in the shared buffer from the
+    region's first element) of each; `reduce` is the operator and type of a reduction."""
+
+    chunk_bytes: int
+    chunks: int
+    places: tuple[tuple[tuple[int, ...], int], ...]
+    store: bool
+    policy: int | None = None
+    reduce: tuple[str, str] | None = None
+    each_thread: bool = False
+
+    @property
+    def instructions(self) -> int:
+        return self.chunks
+
+    @property
+    def completion(self) -> str:
+        """What tells that the copy is done: 'bulk' groups of the thread for a store, 'bytes' on a barrier for a load."""
+        return "bulk" if self.store else "bytes"
+
+
+def _completion(s: CopySite) -> bool | str:
+    if s.scopes == STORE:
+        return s.mbar is None or "mbar= on a store"
+    return s.mbar is not None or s.by_token or s.planning or "no mbar="
+
+
+def _own(s: CopySite) -> bool | str:
+    return not s.shared.buffer.peer or "the shared memory of a peer"
+
+
+def plain(s: CopySite) -> bool | str:
+    swizzle = s.shared.buffer.layout.swizzle
+    return swizzle is None or not swizzle.swizzle_len or f"{swizzle}"
+
+
+NEEDS = (
+    Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
+    Need("the CTA's own shared memory", _own),
+    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target),
+    Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
+    Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
+    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
+    Need("a shared layout without a swizzle", plain),
+    Need("layouts that are cut alike", found, gate=True),
+    Need("runs of a multiple of 16 bytes that are contiguous in both memories", whole_units, gate=True),
+    Need("at most 256 of them", few, gate=True),
+    Need("runs that begin at multiples of 16 bytes in both memories", aligned),
+    Need("a region that is provably inside the array, since nothing is clipped", in_bounds),
+    Need("an L2 policy as the cache option", lambda s: s.options.get("cache") in (None, *POLICIES) or f"cache={s.options['cache']!r}"),
+    Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == LOAD),
+    Need("a reduction that the hardware has, into global memory",
+         lambda s: s.options.get("reduce") is None or (reduction(s) if s.scopes == STORE else "reduce= on a load")),
+)
+
+
+def plan(site: CopySite) -> Plan:
+    runs, nbytes, store = runs_of(site), site.itemsize, site.scopes == STORE
+    shared = 1 if store else 0
+    places = tuple((at, steps[shared] * nbytes) for at, steps in runs.places(len(site.shape)))
+    kind = site.options.get("reduce")
+    reduce = (kind, TYPES["global", kind][site.src.dtype.name]) if kind else None
+    return Plan(runs.elements * nbytes, runs.count, places, store, POLICIES.get(site.options.get("cache")), reduce, site.partial is not None)
+
+
+def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
+    array, shared = (dst, src) if plan.store else (src, dst)
+
+    def issue():
+        address, first = region_address(e, shared)
+        side = ArrayRegion(e, array)
+        for at, step in plan.places:
+            pointer, _ = side.place(at)
+            place = address, first + step
+            if plan.store:
+                e.bulk_store(pointer, place, plan.chunk_bytes, policy=plan.policy, reduce=plan.reduce)
+            else:
+                e.bulk_load(place, pointer, plan.chunk_bytes, mbar, mask=mask, policy=plan.policy)
+
+    if plan.each_thread:
+        issue()
+    else:
+        e.by_first_thread(issue)
+
+
+def region_address(e, region) -> tuple:
+    """(address, constant byte offset) of the first element of a shared region, before the swizzle."""
+    layout, nbytes = region.buffer.type.layout.without_swizzle(), region.buffer.type.dtype.nbytes
+    at = layout.offset_of(*region.starts, shape=region.buffer.type.shape) * nbytes
+    if isinstance(at, int):
+        return e.shared_base(), region.buffer.offset + at
+    return e.shared_base() + e.word(at), region.buffer.offset
+
+
+def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
+    array, shared = (dst, src) if plan.store else (src, dst)
+    for thread, positions in issuers(m, plan.each_thread):
+        origin = region_bytes(shared, thread, positions)
+        starts = [of_thread(s, thread, positions) for s in array.starts]
+        for at, step in plan.places:
+            own = iter(at)
+            inner = [next(own) if n != 1 else 0 for n in array.type.extents]
+            pointer = sum((s + c) * m.resolve(k) for s, c, k in zip(starts, inner, array.type.buffer.strides)) * array.type.dtype.nbytes
+            if plan.store:
+                m.bulk_copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes, kind=plan.reduce and plan.reduce[0], positions=positions)
+            else:
+                m.bulk_copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
+                            multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions), positions=positions)
+
+
+def region_bytes(region, thread: int, positions) -> np.ndarray:
+    """Where a simulated shared region begins in its buffer, in bytes before the swizzle, as `thread` knows it: (B or 1, 1)."""
+    t = region.type
+    at = t.buffer.layout.without_swizzle().offset_of(*(of_thread(s, thread, positions) for s in region.starts), shape=t.buffer.shape)
+    return np.asarray(at).reshape(-1, 1) * t.dtype.nbytes
+
+
+VARIANT = Variant("bulk", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)

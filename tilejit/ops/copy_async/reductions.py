@@ -1,0 +1,36 @@
+"""What ``cp.reduce.async.bulk`` can do: the operators and types of global memory and of a peer's shared memory.
+
+PTX ISA, "Data Movement and Conversion Instructions: cp.reduce.async.bulk". The simulator and the emitter read this table.
+"""
+
+from __future__ import annotations
+
+KINDS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
+
+_BITS = {"int32": "b32", "uint32": "b32", "int64": "b64", "uint64": "b64"}
+
+# (destination, operator) -> {dtype: the instruction's type}. A sum of signed 64-bit integers is that of unsigned ones.
+TYPES = {
+    ("global", "add"): {"int32": "s32", "uint32": "u32", "int64": "u64", "uint64": "u64", "float32": "f32", "float64": "f64",
+                        "float16": "noftz.f16", "bfloat16": "noftz.bf16"},
+    ("global", "min"): {"int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64", "float16": "f16", "bfloat16": "bf16"},
+    ("global", "max"): {"int32": "s32", "uint32": "u32", "int64": "s64", "uint64": "u64", "float16": "f16", "bfloat16": "bf16"},
+    ("global", "inc"): {"uint32": "u32"},
+    ("global", "dec"): {"uint32": "u32"},
+    **{("global", kind): _BITS for kind in ("and", "or", "xor")},
+    ("shared", "add"): {"int32": "s32", "uint32": "u32", "int64": "u64", "uint64": "u64"},
+    ("shared", "min"): {"int32": "s32", "uint32": "u32"},
+    ("shared", "max"): {"int32": "s32", "uint32": "u32"},
+    ("shared", "inc"): {"uint32": "u32"},
+    ("shared", "dec"): {"uint32": "u32"},
+    **{("shared", kind): {"int32": "b32", "uint32": "b32"} for kind in ("and", "or", "xor")},
+}
+
+
+def reduction(site) -> bool | str:
+    """Whether the reduction that a site asks for exists, or what there is instead."""
+    kind = site.options.get("reduce")
+    if kind is None:
+        return True
+    known = TYPES.get((site.dst.scope, kind), {})
+    return site.src.dtype.name in known or f"reduce={kind!r} of {site.src.dtype}; in {site.dst.scope} memory it takes {', '.join(known)}"

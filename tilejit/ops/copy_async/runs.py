@@ -1,0 +1,218 @@
+"""The runs of bytes that are contiguous on both sides of a copy: what one bulk copy moves, and how often it is repeated.
+
+The region's dimensions are cut into digits where either side's layout is cut. From stride 1 on, the digits whose steps
+continue the run on both sides make it longer; each digit left over repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+
+from ...types import Region
+from .site import CopySite
+from .tma_view import Multiple, Number, multiple, number, shared_digits, times
+
+UNIT = 16            # bytes: sizes and addresses of bulk copies are multiples of it (PTX ISA, cp.async.bulk)
+MAX_RUNS = 256       # instructions that one call may become
+
+
+@dataclass(frozen=True)
+class Digit:
+    """`extent` elements, `weight` apart along dimension `dim` of the region; their steps (elements) at destination and source."""
+
+    dim: int
+    extent: int
+    weight: int
+    steps: tuple[Number, Number]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A region as `count` runs of `elements` elements. `offsets` is where it begins in the memory of either side, in
+    elements before the swizzle: an int, a Multiple where only a divisor is known, 0 in an array."""
+
+    elements: int
+    loops: tuple[Digit, ...]
+    offsets: tuple[int | Multiple, int | Multiple]
+
+    @property
+    def count(self) -> int:
+        return prod(d.extent for d in self.loops)
+
+    def places(self, rank: int) -> list[tuple[tuple[int, ...], tuple]]:
+        """For each run its coordinates in the region, and its distance from the region's first element on either side
+        (elements; None along a stride that is known at launch only)."""
+        made = []
+        for index in product(*(range(d.extent) for d in self.loops)):
+            at = [0] * rank
+            for i, d in zip(index, self.loops):
+                at[d.dim] += i * d.weight
+            made.append((tuple(at), tuple(_distance(index, self.loops, side) for side in (0, 1))))
+        return made
+
+
+def _distance(index, loops, side: int) -> int | None:
+    steps = [d.steps[side] for d in loops]
+    return sum(i * s for i, s in zip(index, steps)) if all(isinstance(s, int) for s in steps) else None
+
+
+def runs_of(site: CopySite) -> Runs | str:
+    """The longest common runs of a site, found once. A string says what is in the way."""
+    return site.searched("runs", lambda: _search(site))
+
+
+def _search(site: CopySite) -> Runs | str:
+    sides = []
+    for region in (site.dst, site.src):
+        found = _side(site, region)
+        if isinstance(found, str):
+            return found
+        sides.append(found)
+    digits: list[Digit] = []
+    for dim, (one, other) in enumerate(zip(sides[0][0], sides[1][0])):
+        cut = refined(one, other)
+        if cut is None:
+            return f"the layouts cut dimension {dim} of the region in different places"
+        weight = 1
+        for extent, *steps in cut:
+            digits.append(Digit(dim, extent, weight, tuple(steps)))
+            weight *= extent
+    run, ask = 1, site.g.facts.ask
+    while True:
+        longer = next((d for d in digits if all(equal(s, run, ask) for s in sorted(d.steps, key=lambda s: not isinstance(s, int)))), None)
+        if longer is None:
+            break
+        digits.remove(longer)
+        run *= longer.extent
+    loops = sorted(digits, key=lambda d: (d.dim, -d.weight))
+    return Runs(run, tuple(loops), (sides[0][1], sides[1][1]))
+
+
+def _side(site: CopySite, region: Region) -> tuple[list, int | Multiple] | str:
+    """For each dimension of an extent other than 1 its digits (extent, step), outermost first; and the region's offset."""
+    if region.scope == "global":
+        strides = [number(region.buffer.strides[d]) for d in site.dims(region)]
+        return [[(n, s)] for n, s in zip(site.shape, strides)], 0
+    starts = [getattr(s, "value", s) for s in site.starts(region)]
+    found = shared_digits(region.buffer.layout, region.buffer.shape, starts, region.extents, site.g.divisor)
+    if isinstance(found, str):
+        return found
+    per_dim, offset = found
+    return [per_dim[d] for d in site.dims(region)], offset
+
+
+def refined(one: list, other: list) -> list[tuple] | None:
+    """Two cuts of one dimension, (extent, step) outermost first, as one cut (extent, step, step) innermost first; None
+    where they cross."""
+    left, right, cut = list(one), list(other), []
+    while left and right:
+        (n, s), (m, t) = left.pop(), right.pop()
+        k = min(n, m)
+        if n % k or m % k:
+            return None
+        cut.append((k, s, t))
+        if n > k:
+            left.append((n // k, times(s, k)))
+        if m > k:
+            right.append((m // k, times(t, k)))
+    return cut
+
+
+def equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
+    """Whether a step is `n`: compared as far as it is known, asked of the launch for the rest."""
+    if isinstance(a, int):
+        return a == n
+    if a[0] == "mul":
+        return n % a[2] == 0 and equal(a[1], n // a[2], ask)
+    return a[0] == "stride" and ask("stride_is", a[1], a[2], n)
+
+
+# -- needs that bulk copies share ----------------------------------------------------------------------------------------
+
+def one_thread(s: CopySite) -> bool | str:
+    return s.threads == 1 or s.partial is not None or s.mbar is not None or s.by_token or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
+
+
+def found(s: CopySite) -> bool | str:
+    runs = runs_of(s)
+    return runs if isinstance(runs, str) else True
+
+
+def whole_units(s: CopySite) -> bool | str:
+    nbytes = runs_of(s).elements * s.itemsize
+    return nbytes % UNIT == 0 or f"runs of {nbytes} bytes"
+
+
+def few(s: CopySite) -> bool | str:
+    return runs_of(s).count <= MAX_RUNS or f"{runs_of(s).count} runs of {runs_of(s).elements * s.itemsize} bytes"
+
+
+def aligned(s: CopySite) -> bool | str:
+    """Whether every run begins at a multiple of 16 bytes on both sides."""
+    runs, itemsize = runs_of(s), s.itemsize
+    unit = UNIT // gcd(UNIT, itemsize)
+    for side, (region, align) in enumerate(((s.dst, s.dst_align), (s.src, s.src_align))):
+        what = ("destination", "source")[side]
+        for d in runs.loops:
+            if not multiple(d.steps[side], unit, s.g.facts.ask):
+                known = isinstance(d.steps[side], int)
+                return f"runs of the {what} are " + (f"{d.steps[side] * itemsize} bytes apart" if known else "not known to be a multiple of 16 bytes apart")
+        if region.scope == "global":
+            reason = _array_aligned(s, region, unit)
+            if reason is not None:
+                return reason
+        elif align % UNIT or runs.offsets[side] % unit:
+            at = runs.offsets[side]
+            return f"the {what} begins at " + (f"byte {at * itemsize}" if isinstance(at, int) else f"a multiple of {at.of * itemsize} bytes")
+    return True
+
+
+def _array_aligned(s: CopySite, region: Region, unit: int) -> str | None:
+    ask = s.g.facts.ask
+    if not ask("aligned", region.buffer.arg, UNIT):
+        return "the array's address is no multiple of 16 bytes"
+    for d, (start, stride) in enumerate(zip(s.starts(region), region.buffer.strides)):
+        value = getattr(start, "value", None)
+        divisor = value if value is not None else s.g.divisor(start)
+        if divisor and not multiple(times(number(stride), abs(int(divisor))), unit, ask):
+            return f"the start along dimension {d} is not known to be a multiple of 16 bytes"
+    return None
+
+
+def in_bounds(s: CopySite) -> bool | str:
+    """Whether the region of the array is provably inside it: bulk copies clip nothing."""
+    for d, (size, start, extent) in enumerate(zip(s.array.buffer.shape, s.starts(s.array), s.array.extents)):
+        low, high = s.g.bounds(start)
+        if low is None or low < 0:
+            return f"the start along dimension {d} is " + (str(low) if low is not None else "not known to be at least 0")
+        if high is None:
+            return f"the start along dimension {d} has no known upper bound"
+        inside = high + extent <= size if isinstance(size, int) else s.g.facts.ask("size_at_least", size.arg, size.dim, high + extent)
+        if not inside:
+            return f"elements up to {high + extent} of dimension {d}, which has {size}"
+    return True
+
+
+# -- an array in emitted code ----------------------------------------------------------------------------------------------
+
+class ArrayRegion:
+    """Addresses in the region of an array: that of its first element is computed once, in 64 bits."""
+
+    def __init__(self, e, region, bounds: tuple[int, ...] = ()):
+        self.e, self.region, self.bounds = e, region, bounds
+        buffer = region.buffer
+        self.nbytes = buffer.type.dtype.nbytes
+        offset = e.sum64(e.mul64(start, stride) for start, stride in zip(region.starts, buffer.strides))
+        self.first = e.offset_pointer(buffer.pointer, offset, self.nbytes)
+
+    def place(self, at):
+        """(address, whether it is in bounds or None) of the element at `at`, the region's own coordinates in the
+        dimensions of an extent other than 1."""
+        e, region, own = self.e, self.region, iter(at)
+        inner = [next(own) if n != 1 else 0 for n in region.type.extents]
+        inside = e.all_of([e.in_bounds(region.starts[d] + inner[d], region.buffer.sizes[d]) for d in self.bounds])
+        moved = e.sum64(e.mul64(c, s) for c, s in zip(inner, region.buffer.strides) if not (isinstance(c, int) and c == 0))
+        return e.offset_pointer(self.first, moved, self.nbytes), inside
