@@ -48,6 +48,7 @@ def seconds(code: str, env: dict, runs: int = 9) -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "TILEJIT_CACHE_DIR": folder}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
         numpy, ours = (seconds(code, env) for code in IMPORTS.values())
         print(f"import tilejit: {ours - numpy:.3f} s over NumPy's {numpy:.3f} s (process included)")
         print(f"process start to the first result, cached: tilejit {seconds(OURS, env):.3f} s, bare ctypes {seconds(BARE, env):.3f} s")
