@@ -21,6 +21,7 @@ from .ir.graph import Call, Const, Graph, Launch, Scope, operands, walk
 from .passes.layouts import assign_layouts
 from .passes.pending import check_products
 from .passes.shared import place_shared
+from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
 from .records import CopyRecord
 from .types import Points, Region
@@ -39,7 +40,7 @@ class Lowered:
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
-PASSES = (("layouts", assign_layouts), ("variants", choose_variants), ("products", check_products), ("shared", lambda graph, facts: place_shared(graph)))
+PASSES = (("layouts", assign_layouts), ("variants", choose_variants), ("tokens", complete_tokens), ("products", check_products), ("shared", lambda graph, facts: place_shared(graph)))
 
 
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:

@@ -34,6 +34,7 @@ def call_(w: Walker, node: ast.Call) -> Any:
         if keyword.arg is None:
             raise w.error("** arguments are not supported; write them one by one", keyword.value)
         kwargs[keyword.arg] = w.value(keyword.value)
+    w.g.discarded = node is w.discarded
     return call(w, function, args, kwargs)
 
 

@@ -68,8 +68,8 @@ def fields_of(x: Any) -> tuple | None:
 
 
 def is_record(kind: type) -> bool:
-    """Whether `kind` is a user's aggregate: a frozen dataclass or named tuple, not one of this package's."""
-    if not isinstance(kind, type) or kind.__module__.partition(".")[0] == "tilejit":
+    """Whether `kind` is a user's aggregate: a frozen dataclass or named tuple; of this package's, only those that say so."""
+    if not isinstance(kind, type) or (kind.__module__.partition(".")[0] == "tilejit" and not getattr(kind, "tile_record", False)):
         return False
     frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
     return frozen or (issubclass(kind, tuple) and hasattr(kind, "_fields"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..ir.graph import Block, Scope, Value, results, walk
 from ..ir.builder import describe
+from ..ops.copy_async.tokens import Token
 from ..types import Scalar, int32
 from . import joins
 from .names import Undefined
@@ -79,7 +80,7 @@ def _leave(w: Walker, branch: Branch) -> None:
 
 
 def _comes_out(name: Any, value: Any, made: set[Value]) -> bool:
-    if is_cell(name) and not any(joins.is_runtime(leaf) for leaf in joins.leaves(value)):
+    if (is_cell(name) or isinstance(value, Token)) and not any(joins.is_runtime(leaf) and leaf in made for leaf in joins.leaves(value)):
         return True
     return all(not joins.is_number(leaf) and leaf not in made if isinstance(leaf, Value) else not joins.is_number(leaf)
                for leaf in joins.leaves(value))

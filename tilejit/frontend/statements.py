@@ -28,6 +28,7 @@ def expr(w: Walker, node: ast.Expr) -> None:
     """An expression for its effect. Docstrings, and other constants, are comments."""
     if isinstance(node.value, ast.Constant):
         return
+    w.discarded = node.value
     value = w.expression(node.value)
     if is_callable_of_the_language(value) or source_of(value) is not None:
         raise w.error(f"{value.name} is not called here; write {value.name}(...)")

@@ -106,6 +106,7 @@ class Walker:
     home: Home
     captured: dict[tuple[Source, tuple[str, ...]], Capture] = field(default_factory=dict)
     copies: list[int] = field(default_factory=list)       # which copy of each unrolled loop around is being walked
+    discarded: ast.expr | None = None                     # the expression that is a statement of its own
     carried: dict[Any, dict] = field(default_factory=dict)  # what each loop was last found to carry, for its next walk
 
     def __post_init__(self):

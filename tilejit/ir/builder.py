@@ -26,6 +26,7 @@ class ExecScope:
     partial: Value | None = None  # the non-uniform value that opened a partial scope
     elected: bool = False
     parent: "ExecScope | None" = None
+    depth: int = 0                # open blocks inside its body
 
     @property
     def uniformity(self) -> Uniformity:
@@ -84,6 +85,7 @@ class Builder:
     cells: Any = field(default_factory=dict)
     # Calls anything that a kernel may call, helpers under @tile.jit among it: ``invoke(function, args, kwargs)``.
     invoke: Any = None
+    discarded: bool = True  # whether nobody takes what the call at hand returns
 
     def __post_init__(self):
         if self.scope is None:
@@ -128,7 +130,7 @@ class Builder:
 
     @contextmanager
     def narrowed(self, scope: ExecScope):
-        outer, self.scope = self.scope, replace(scope, parent=self.scope)
+        outer, self.scope = self.scope, replace(scope, parent=self.scope, depth=len(self.blocks) + 1)
         try:
             yield self.scope
         finally:

@@ -8,12 +8,13 @@ from ...dispatch import Need, Variant, choose
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
-from ...types import BarrierRef
+from ...types import BarrierRef, int32
 from ..language import uniform_scalar
 from ..sides import asked_variant, checked_sides
 from . import bulk, dsmem, ldgsts, tma, vector
 from .options import checked_options
 from .site import CopySite
+from .tokens import NoToken, Token, next_token
 
 
 
@@ -69,7 +70,8 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     `prefetch` (64, 128 or 256) is how many bytes of L2 a ``cp.async`` may fetch around its own; `l2_promotion` (0, 64, 128
     or 256; 128 by default) the same for a tensor map. `multicast` is a mask of the cluster's ranks: a load goes to the same
     place of each of those CTAs, and completes on the barrier of each. `reduce` ("add", "min", "max", "inc", "dec", "and",
-    "or", "xor") combines with what is there. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
+    "or", "xor") combines with what is there. Where the result is used it is a completion token: ``done.wait()`` waits for the
+    copy, whatever its path is (``done.wait(read=True)`` until a store's source may be written again). To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
     """
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
@@ -78,8 +80,14 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     options = {"variant": asked_variant(g, variant, names), "cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion,
                "multicast": multicast, "reduce": reduce}
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    mask = () if multicast is None else (uniform_scalar(g, multicast, "a multicast mask"),)
-    g.call(copy_async_, dst, src, mbar, *mask, options=checked_options(options, names), partial=partial)
+    extra, options = () if multicast is None else (uniform_scalar(g, multicast, "a multicast mask"),), checked_options(options, names)
+    token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
+    if isinstance(token, Token):
+        if extra:
+            raise g.error("a multicast completes on the barrier of every CTA that it reaches: give mbar=")
+        extra, options = (g.operand(token.count, int32),), {**options, "token": token.pool}
+    g.call(copy_async_, dst, src, mbar, *extra, options=options, partial=partial)
+    return token
 
 
 __all__ = ["choose", "copy_async", "copy_async_", "VARIANTS", "CopySite"]

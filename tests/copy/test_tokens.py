@@ -1,0 +1,236 @@
+"""Completion tokens: the right wait on every path, in straight lines, loops, branches and helpers."""
+
+import numpy as np
+import pytest
+
+import tilejit as tile
+from tilejit.errors import CompilationError
+
+RNG = np.random.default_rng(5)
+PATHS = ("ldgsts", "tma", "bulk")
+
+
+@tile.jit(num_warps=4)
+def stage_any(A, B):
+    sA = tile.alloc((128, 32), A.dtype, scope="shared")
+    done = tile.copy_async(sA, A[0:128, 0:32])
+    done.wait()
+    tile.copy(B[0:128, 0:32], sA)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_one_source_stages_a_tile_on_every_target(target):
+    """Whatever the path, the tile is there after the wait."""
+    a = RNG.standard_normal((128, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    assert not stage_any.simulate((1,), a, b, target=target).findings and (a == b).all()
+    assert stage_any.compile(a, b, target=target).cubin
+
+
+def test_ordinary_loads_and_stores_need_a_barrier_and_get_it():
+    """Odd bytes, which no asynchronous path takes."""
+    a = RNG.integers(0, 255, (130, 33), np.uint8)
+    b = np.zeros((128, 32), np.uint8)
+    assert not stage_any.simulate((1,), a, b).findings and (a[:128, :32] == b).all()
+    assert stage_any.compile(a, b).copies[0].variant == "vector"
+
+
+@tile.jit
+def both_ways(A, B, PATH: tile.constexpr):
+    s = tile.alloc((128, 32), A.dtype)
+    tile.copy_async(s, A[0:128, 0:32], variant=PATH).wait()
+    v = tile.load(s)
+    tile.sync()
+    tile.store(s, v * 2)
+    out = tile.copy_async(B[0:128, 0:32], s, variant=None if PATH == "ldgsts" else PATH)
+    out.wait()
+    tile.store(s, tile.zeros((128, 32), A.dtype))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_load_and_a_store_complete_by_their_tokens(path):
+    """The proxy fence and the barriers of both are the compiler's."""
+    a = RNG.standard_normal((128, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    for seed in range(4):
+        assert not both_ways.simulate((1,), a, b, PATH=path, seed=seed).findings
+        assert (b == a * 2).all()
+    ptx = both_ways.compile(a, b, PATH=path).ptx
+    assert ("cp.async.wait_group 0;" in ptx) == (path == "ldgsts") and "cp.async.bulk.wait_group 0;" in ptx
+
+
+@tile.jit
+def reused(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    tile.store(s, tile.load(A[0:128, 0:32]))
+    out = tile.copy_async(B[0:128, 0:32], s)
+    out.wait(read=True)
+    tile.store(s, tile.zeros((128, 32), A.dtype))
+
+
+def test_a_wait_for_the_read_frees_the_source_alone():
+    """``.read``, and the next writes may come."""
+    a = RNG.standard_normal((128, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    assert not reused.simulate((1,), a, b).findings and (a == b).all()
+    assert "cp.async.bulk.wait_group.read 0;" in reused.compile(a, b).ptx
+
+
+@tile.jit
+def pipelined(A, B, PATH: tile.constexpr):
+    s = tile.alloc((4, 128, 32), A.dtype)
+    n = A.shape[0] // 128
+    t0 = tile.copy_async(s[0], A[0:128, 0:32], variant=PATH)
+    t1 = tile.copy_async(s[1], A[128:256, 0:32], variant=PATH)
+    for k in range(n):
+        t2 = tile.copy_async(s[(k + 2) % 4], A[(k + 2) * 128:(k + 3) * 128, 0:32], variant=PATH)
+        t0.wait()
+        tile.copy(B[k * 128:(k + 1) * 128, 0:32], s[k % 4])
+        t0, t1 = t1, t2
+    t0.wait()
+    t1.wait()
+
+
+@pytest.mark.parametrize("path", ["ldgsts", "tma"])
+def test_tokens_are_carried_by_a_loop_that_stays_two_copies_ahead(path):
+    """Two groups may stay pending; or four barriers take turns, with the parity carried."""
+    a = RNG.standard_normal((9 * 128, 32)).astype(np.float16)
+    for seed in range(4):
+        b = np.zeros_like(a)
+        assert not pipelined.simulate((1,), a, b, PATH=path, seed=seed).findings
+        assert (a == b).all()
+    for target in ("sm_90a", "sm_100a", "sm_120a"):
+        ptx = pipelined.compile(a, b, PATH=path, target=target).ptx
+    if path == "ldgsts":
+        assert [n for n in range(4) if f"cp.async.wait_group {n};" in ptx] == [0, 1, 2]
+    else:
+        assert ptx.count("mbarrier.init.shared.b64") == 4
+
+
+@tile.jit
+def elected(A, B, PATH: tile.constexpr):
+    s = tile.alloc((128, 32), A.dtype)
+    for k in range(A.shape[0] // 128):
+        tile.sync()
+        with tile.elect():
+            token = tile.copy_async(s, A[k * 128:(k + 1) * 128, 0:32], variant=PATH)
+        token.wait()
+        tile.copy(B[k * 128:(k + 1) * 128, 0:32], s)
+
+
+@pytest.mark.parametrize("path", ["ldgsts", "tma"])
+def test_a_token_of_one_thread_is_waited_for_by_the_cta(path):
+    """The number of the copy is known outside of the scope that issues it."""
+    a = RNG.standard_normal((2 * 128, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    assert not elected.simulate((1,), a, b, PATH=path).findings and (a == b).all()
+    assert elected.compile(a, b, PATH=path).cubin
+
+
+@tile.jit
+def fetch(s, A, row, PATH: tile.constexpr):
+    return tile.copy_async(s, A[row:row + 128, 0:32], variant=PATH)
+
+
+@tile.jit
+def in_branches(A, B, n, PATH: tile.constexpr):
+    s = tile.alloc((128, 32), A.dtype)
+    u = tile.alloc((128, 32), A.dtype)
+    for k in range(4):
+        if k < n:
+            pair = (fetch(s, A, 0, PATH), fetch(u, A, k * 128, PATH))
+        else:
+            pair = (fetch(s, A, 128, PATH), fetch(u, A, 0, PATH))
+        for i in tile.static_range(2):
+            pair[i].wait()
+        tile.store(B[k * 128:(k + 1) * 128, 0:32], tile.load(s) + tile.load(u))
+        tile.sync()
+
+
+@pytest.mark.parametrize("path", ["ldgsts", "tma"])
+def test_tokens_come_out_of_branches_helpers_and_tuples(path):
+    """Both branches issue as many copies, or either number is allowed for."""
+    a = RNG.standard_normal((512, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    assert not in_branches.simulate((1,), a, b, 2, PATH=path).findings
+    rows = a.reshape(4, 128, 32)
+    assert (b.reshape(4, 128, 32) == np.stack([rows[0] + rows[0], rows[0] + rows[1], rows[1] + rows[0], rows[1] + rows[0]])).all()
+
+
+def expect_error(kernel, words: str, *arrays, **meta):
+    arrays = arrays or (np.zeros((1024, 32), np.float16),) * 2
+    with pytest.raises(CompilationError, match=words):
+        kernel.compile(*arrays, **meta)
+
+
+@tile.jit
+def mixed(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    done = tile.copy_async(s, A[0:128, 0:32])
+    tile.cp_async_wait(0)
+    done.wait()
+
+
+@tile.jit
+def far(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    first = tile.copy_async(s, A[0:128, 0:32], variant="tma")
+    for k in range(A.shape[0] // 128):
+        tile.copy_async(s, A[0:128, 0:32], variant="tma").wait()
+    first.wait()
+
+
+@tile.jit
+def on_a_barrier(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    bar = tile.mbarrier()
+    done = tile.copy_async(s, A[0:128, 0:32], mbar=bar)
+    done.wait()
+
+
+@tile.jit
+def narrower(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    done = tile.copy_async(s, A[0:128, 0:32])
+    with tile.warp(0):
+        done.wait()
+
+
+def test_what_tokens_cannot_mean_is_an_error():
+    """Groups counted by hand beside them, too many copies in between, an mbar=, a narrower scope."""
+    expect_error(mixed, "counts groups by hand, in a scope whose copies give tokens")
+    expect_error(far, "how many copies are issued between this token's and its wait is not known")
+    expect_error(on_a_barrier, "a copy with mbar= completes on that barrier")
+    expect_error(narrower, "waited for in the scope that issued its copy, or in a wider one")
+
+
+@tile.jit
+def forgotten(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    done = tile.copy_async(s, A[0:128, 0:32])
+    tile.copy(B[0:128, 0:32], s)  # finds: missing-wait
+    done.wait()
+
+
+def test_reading_before_the_wait_is_found():
+    """The simulator knows a token's copy as any other."""
+    a = np.ones((128, 32), np.float16)
+    kinds = {f.kind for f in forgotten.simulate((1,), a, a.copy()).findings}
+    assert kinds & {"missing-wait", "race"}
+
+
+def test_a_call_whose_result_is_not_used_is_committed_by_hand():
+    """No token, no commit of the compiler's."""
+    @tile.jit
+    def by_hand(A, B):
+        s = tile.alloc((128, 32), A.dtype)
+        tile.copy_async(s, A[0:128, 0:32])
+        tile.cp_async_commit()
+        tile.cp_async_wait(0)
+        tile.sync()
+        tile.copy(B[0:128, 0:32], s)
+
+    a = RNG.standard_normal((128, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    assert not by_hand.simulate((1,), a, b).findings and (a == b).all()
+    assert by_hand.compile(a, b).ptx.count("cp.async.commit_group") == 1

@@ -1,0 +1,101 @@
+"""Completion tokens: what ``done = tile.copy_async(...)`` holds, and what ``done.wait()`` says.
+
+The copies of a scope that give tokens are numbered in the order of their issue, by a count that control flow carries. A
+token is its copy's number. Which wait that means is settled when the copies' paths are known (passes/tokens.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.builder import Builder
+from ...ir.builtin import MEMBERS
+from ...ir.graph import Value
+from ...ir.op import op
+from ...types import int32
+
+
+@dataclass(frozen=True)
+class Token:
+    """The copy number `count` of the scope `pool`. Loops and branches carry the number."""
+
+    count: Any
+    pool: str
+
+    tile_record = True  # control flow joins its parts
+
+
+class NoToken:
+    """What a copy with ``mbar=`` gives: its bytes complete on that barrier."""
+
+
+@op("syncs", attrs=("pool", "read"))
+def token_wait(count, now, pool, read):
+    """Wait for copy number `count` of the `now` that the scope `pool` has issued."""
+
+
+@token_wait.infer
+def _(g, count, now, pool, read):
+    return None
+
+
+def next_token(g: Builder) -> Token:
+    """The token of the copy that is about to be issued."""
+    from ..language import binary
+    if g.scope.partial is not None:
+        raise g.error(f"a token is of all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them; "
+                      "leave the result of copy_async unused and wait by hand")
+    token = Token(g.cells.setdefault(_cell(pool_of(g)), 0), pool_of(g))
+    if isinstance(token.count, Value):
+        with g.reopened(_outermost(g)):
+            following = binary(g, "+", token.count, 1)
+    else:
+        following = token.count + 1
+    g.cells[_cell(token.pool)] = following
+    return token
+
+
+def pool_of(g: Builder) -> str:
+    """The scope at hand in words: the same threads wherever it is written."""
+    words, scope = [], g.scope
+    while scope is not None and scope.kind != "cta":
+        first = scope.first.name if isinstance(scope.first, Value) else scope.first
+        words.append("elect" if scope.elected else f"{scope.kind}({first}:{scope.threads})")
+        scope = scope.parent
+    return "/".join(["cta", *reversed(words)])
+
+
+def _cell(pool: str) -> tuple:
+    return "copy tokens", pool
+
+
+def _outermost(g: Builder) -> list:
+    """The block in which the scopes stand whose bodies this place is directly in: what is counted there is known there,
+    to the threads that only wait."""
+    scope, level = g.scope, len(g.blocks)
+    while scope is not None and scope.depth == level and scope.kind != "cta":
+        scope, level = scope.parent, level - 1
+    return g.blocks[level - 1]
+
+
+def wait(g: Builder, token: Token, read: bool = False):
+    """Wait until the copy has completed, and let every thread of the scope at hand see it.
+
+    `read` waits for a store only until its source may be written again.
+    """
+    if g.scope.partial is not None:
+        raise g.error(f"a token is waited for by all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them")
+    if not pool_of(g).startswith("cta") or not (token.pool + "/").startswith(pool_of(g) + "/"):
+        raise g.error("a token is waited for in the scope that issued its copy, or in a wider one around that")
+    now = g.cells[_cell(token.pool)]
+    g.call(token_wait, g.operand(token.count, int32), g.operand(now, int32), pool=token.pool, read=bool(read))
+
+
+def _nothing_to_wait_for(g: Builder, token: NoToken, read: bool = False):
+    """A copy with mbar= is waited for on its barrier."""
+    raise g.error("a copy with mbar= completes on that barrier: wait there, as in bar.wait(phase=0), or leave out mbar= and wait for the token")
+
+
+MEMBERS[Token, "wait"] = (wait, True)
+MEMBERS[NoToken, "wait"] = (_nothing_to_wait_for, True)

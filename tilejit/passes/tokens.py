@@ -1,0 +1,273 @@
+"""Settle what completion tokens mean: each copy gets the commit or the barrier that its path completes by, each wait what
+waits for it.
+
+``cp.async`` copies are committed as a group each, and waited for by how many groups came later; bulk stores likewise.
+Copies that complete by bytes get a slot of a block of mbarriers, by the copy's number: its thread waits until the slot's
+last phase is over, announces the bytes and issues; waiting is for the parity of the number. Where every other path waits in
+the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it. PTX ISA, "Asynchronous copy
+completion mechanisms".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ..errors import CompilationError
+from ..ir.builder import Facts, type_of
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..ops import barriers as bars
+from ..ops import elementwise as ew
+from ..ops.copy_async.tokens import token_wait
+from ..ops.shared import sync
+from ..types import Barrier, BarrierRef, Scalar, Uniformity, int32
+
+MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
+MAX_SLOTS = 32
+
+
+@dataclass
+class Pool:
+    """The copies of one scope that give tokens, and the waits for them."""
+
+    copies: list[Call] = field(default_factory=list)
+    waits: list[Call] = field(default_factory=list)
+    block: Value | None = None
+    slots: int = 1
+
+    @property
+    def kinds(self) -> set[str]:
+        return {c.choice.plan.completion for c in self.copies}
+
+
+def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
+    """The graph with the waits of its tokens written out."""
+    pools: dict[str, Pool] = {}
+    for node in walk(graph.body):
+        if isinstance(node, Call) and _token(node):
+            pools.setdefault(node.attrs["options"]["token"], Pool()).copies.append(node)
+        elif isinstance(node, Call) and node.op is token_wait:
+            pools.setdefault(node.attrs["pool"], Pool()).waits.append(node)
+    if not pools:
+        return graph
+    _refuse_mixtures(graph.body, "cta", pools)
+    distance, made = Distance(graph), []
+    for name, pool in pools.items():
+        if "bytes" not in pool.kinds:
+            continue
+        if "%" in name:
+            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own "
+                                   "for each of them: give mbar=", pool.copies[0].loc)
+        pool.slots = _slots(pool, distance)
+        pool.block = Value("tokens", Barrier(pool.slots, 1), pool.copies[0].loc)
+        made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": pool.slots}, (pool.block,), pool.copies[0].loc))
+    body = _rewritten(graph.body, pools, distance)
+    return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
+
+
+def _token(call: Call) -> bool:
+    return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
+
+
+def _refuse_mixtures(block: Block, path: str, pools: dict[str, Pool]) -> None:
+    """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
+    from ..ir.graph import blocks
+    for node in block.nodes:
+        if isinstance(node, Call) and node.op.name in MANUAL and path in pools and MANUAL[node.op.name] in pools[path].kinds:
+            raise CompilationError(f"{node.op.name} counts groups by hand, in a scope whose copies give tokens (line {pools[path].copies[0].loc.line}): "
+                                   "wait for the tokens, or leave the results of copy_async unused", node.loc)
+        for inner in blocks(node):
+            _refuse_mixtures(inner, _inside(path, node), pools)
+
+
+def _inside(path: str, node) -> str:
+    if not isinstance(node, Scope):
+        return path
+    first = node.first.value if isinstance(node.first, Const) else getattr(node.first, "name", None)
+    size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
+    return f"{path}/" + ("elect" if node.kind == "elect" else f"{node.kind}({first}:{size})")
+
+
+def _slots(pool: Pool, distance: "Distance") -> int:
+    """As many slots as copies may be issued from one on until its wait: a power of two."""
+    wanted = 1
+    for wait in pool.waits:
+        apart = distance(wait.args[1], wait.args[0])
+        if apart is None or apart[1] > MAX_SLOTS:
+            raise CompilationError("how many copies are issued between this token's and its wait is not known to be at most "
+                                   f"{MAX_SLOTS}: wait for it in the loop that issues them, or give mbar=", wait.loc)
+        wanted = max(wanted, apart[1])
+    return 1 << (wanted - 1).bit_length()
+
+
+class Distance:
+    """How far two counts of a graph are apart: bounds of ``a - b``, None where they are not known."""
+
+    def __init__(self, graph: Graph):
+        self.made: dict[Value, tuple] = {}
+        for node in walk(graph.body):
+            match node:
+                case Call():
+                    self.made.update((r, ("call", node)) for r in node.results)
+                case For() | While():
+                    for n, c in enumerate(node.carried):
+                        self.made[c.inner] = self.made[c.result] = ("loop", node, c.init, node.body.yields[n])
+                case If():
+                    for n, r in enumerate(node.results):
+                        self.made[r] = ("if", node, node.then.yields[n], node.orelse.yields[n])
+        self.assumed: dict[tuple, tuple[int, int]] = {}
+
+    def __call__(self, a: Operand, b: Operand) -> tuple[int, int] | None:
+        (a, i), (b, j) = self.peeled(a), self.peeled(b)
+        apart = self._apart(a, b)
+        return None if apart is None else (apart[0] + i - j, apart[1] + i - j)
+
+    def peeled(self, x: Operand) -> tuple[Operand, int]:
+        """`x` as (value, constant to add)."""
+        total = 0
+        while isinstance(x, Value) and self.made.get(x, ("", None))[0] == "call":
+            call = self.made[x][1]
+            if call.op.name == "cast":
+                x = call.args[0]
+            elif call.op.name == "add" and isinstance(call.args[1], Const):
+                x, total = call.args[0], total + int(call.args[1].value)
+            else:
+                break
+        return (None, total + int(x.value)) if isinstance(x, Const) else (x, total)
+
+    def _apart(self, a, b) -> tuple[int, int] | None:
+        if a is b:
+            return 0, 0
+        if (a, b) in self.assumed:
+            return self.assumed[a, b]
+        one, other = self.made.get(a), self.made.get(b)
+        if one and other and one[0] == other[0] == "if" and one[1] is other[1]:
+            return union(self(one[2], other[2]), self(one[3], other[3]))
+        if one and other and one[0] == other[0] == "loop" and one[1] is other[1]:
+            return self._carried(a, b, one, other)
+        for x, (kind, *_), turn in ((a, one or ("",), 0), (b, other or ("",), 1)):
+            if kind == "if":
+                ways = self.made[x][2:]
+                return union(*(self(w, b) if turn == 0 else self(a, w) for w in ways))
+        return None
+
+    def _carried(self, a, b, one, other) -> tuple[int, int] | None:
+        """Two numbers that one loop carries: what they differ by before it, if its body keeps or bounds that."""
+        start = self(one[2], other[2])
+        guess = start
+        for _ in range(4):
+            if guess is None:
+                return None
+            before = dict(self.assumed)
+            self.assumed[a, b] = guess
+            inner = self.assumed.copy()
+            for x in _twins(one[1], a):
+                for y in _twins(one[1], b):
+                    inner[x, y] = guess
+            self.assumed = inner
+            after = self(one[3], other[3])
+            self.assumed = before
+            wider = union(start, after)
+            if wider == guess:
+                return guess
+            guess = wider
+        return None
+
+
+def _twins(loop, value: Value) -> tuple[Value, ...]:
+    """A carried number as the loop's body and what follows the loop know it."""
+    for c in loop.carried:
+        if value in (c.inner, c.result):
+            return c.inner, c.result
+    return (value,)
+
+
+def union(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
+    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
+
+
+# -- rewriting -----------------------------------------------------------------------------------------------------------
+
+def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance) -> Block:
+    nodes = []
+    for node in block.nodes:
+        match node:
+            case Call() if _token(node):
+                nodes += _issued(node, pools[node.attrs["options"]["token"]])
+            case Call() if node.op is token_wait:
+                nodes += _awaited(node, pools[node.attrs["pool"]], distance)
+            case Call():
+                nodes.append(node)
+            case For() | Scope():
+                nodes.append(replace(node, body=_rewritten(node.body, pools, distance)))
+            case While():
+                nodes.append(replace(node, test=_rewritten(node.test, pools, distance), body=_rewritten(node.body, pools, distance)))
+            case If():
+                nodes.append(replace(node, then=_rewritten(node.then, pools, distance), orelse=_rewritten(node.orelse, pools, distance)))
+    return replace(block, nodes=tuple(nodes))
+
+
+def _issued(copy: Call, pool: Pool) -> list[Call]:
+    """A copy with what arms it and what closes its group."""
+    dst, src, _, count = copy.args
+    kind, loc = copy.choice.plan.completion, copy.loc
+    plain = replace(copy, args=(dst, src, None))
+    nodes: list[Call] = []
+    if kind in ("bulk", "bytes"):  # the engine comes after the scope's own accesses
+        nodes += [_do(bars.fence_proxy_async, loc), _do(sync, loc)]
+    if pool.block is not None:
+        ref, round_ = _slot(pool, count, nodes, loc)
+        if not isinstance(round_, Const) or round_.value:  # a slot's first phase comes after none
+            before = _math(ew.bit_and, _math(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
+            nodes.append(_do(bars.wait_op, loc, ref, before))
+    if kind == "bytes":
+        nodes += [_do(bars.arrive_expect_tx_op, loc, ref, Const(src.type.nbytes, int32)), replace(copy, args=(dst, src, ref))]
+        return nodes
+    nodes.append(plain)
+    if kind in ("group", "bulk"):
+        nodes.append(_do(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
+    if pool.block is not None:
+        nodes.append(_do(bars.arrive_op, loc, ref, Const(1, int32)))
+    return nodes
+
+
+def _awaited(wait: Call, pool: Pool, distance: Distance) -> list[Call]:
+    """A wait for whatever path the copies of the pool take."""
+    count, now = wait.args
+    loc, kinds, nodes = wait.loc, pool.kinds, []
+    apart = distance(now, count)
+    later = max(apart[0] - 1, 0) if apart is not None and len(kinds) == 1 else 0
+    if pool.block is not None:
+        ref, round_ = _slot(pool, count, nodes, loc)
+        nodes.append(_do(bars.wait_op, loc, ref, _math(ew.bit_and, round_, 1, nodes, loc)))
+    if "group" in kinds:
+        nodes.append(Call(bars.cp_async_wait, (), {"n": later}, (), loc))
+    if "bulk" in kinds:
+        nodes.append(Call(bars.bulk_wait, (), {"n": later, "read": wait.attrs["read"]}, (), loc))
+    if kinds - {"bytes"}:
+        nodes.append(_do(sync, loc))
+    return nodes
+
+
+def _slot(pool: Pool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
+    """The barrier of a copy's number, and how often that had been used before."""
+    slot = _math(ew.bit_and, count, pool.slots - 1, nodes, loc)
+    ref = Value("mbarrier", BarrierRef(pool.block.type), loc)
+    nodes.append(Call(bars.mbarrier_at, (pool.block, slot), {"peer": False}, (ref,), loc))
+    return ref, _math(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)
+
+
+_FOLD = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
+
+
+def _math(op, x: Operand, n: int, nodes: list[Call], loc) -> Operand:
+    """``op(x, n)`` of an int32, folded where `x` is a constant."""
+    if isinstance(x, Const):
+        return Const(_FOLD[op](int(x.value), n), int32)
+    uniform = type_of(x).uniform if isinstance(type_of(x), Scalar) else Uniformity.CTA
+    result = Value(op.name, Scalar(int32, uniform), loc)
+    nodes.append(Call(op, (x, Const(n, int32)), {}, (result,), loc))
+    return result
+
+
+def _do(op, loc, *args) -> Call:
+    return Call(op, args, {}, (), loc)
