@@ -20,6 +20,7 @@ from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, operands, walk
 from .passes.layouts import assign_layouts
 from .passes.pending import check_products
+from .passes.registers import check_registers
 from .passes.shared import place_shared
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
@@ -40,7 +41,8 @@ class Lowered:
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
-PASSES = (("layouts", assign_layouts), ("variants", choose_variants), ("tokens", complete_tokens), ("products", check_products), ("shared", lambda graph, facts: place_shared(graph)))
+PASSES = (("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)), ("variants", choose_variants), ("tokens", complete_tokens),
+          ("products", check_products), ("shared", lambda graph, facts: place_shared(graph)))
 
 
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:

@@ -50,7 +50,7 @@ class CompiledKernel:
     target: str
     signature: str
     key: str
-    cubin: bytes | None
+    cubin: bytes | None = field(repr=False)
     registers: int
     spills: int
     shared_bytes: int

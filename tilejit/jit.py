@@ -116,7 +116,7 @@ class Kernel:
 
     def __getitem__(self, grid):
         """The kernel with its grid: one to three numbers of CTAs, or a function of the arguments by name."""
-        if isinstance(grid, tuple) and len(grid) < 3:
+        if isinstance(grid, tuple) and 0 < len(grid) < 3:
             grid += (1,) * (3 - len(grid))
         elif isinstance(grid, int):
             grid = (grid, 1, 1)

@@ -76,7 +76,7 @@ def test_barriers_and_slots_that_each_cta_chooses_for_itself(checks):
     check(barrier_by_cta, (7,), A, B, result=1, expected=want, checks=checks, seeds=range(4))
 
 
-@tile.jit(num_warps=1)
+@tile.jit(num_warps=2)
 def many(x, y, N: tile.constexpr):
     i = tile.program_id(0)
     s = tile.alloc((N,), x.dtype)

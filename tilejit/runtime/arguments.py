@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any
 
 from ..errors import LaunchError
 from ..ir.builder import Facts
-from ..types import Buffer, DType, Sym, dtype_of
+from ..types import DTYPES, Buffer, DType, Sym, dtype_of
 from .arrays import ArrayView, describe
 from .facts import evaluate_fact
 
@@ -135,10 +136,21 @@ def _runtime_value(kernel: str, name: str, value):
     if value is None or isinstance(value, (str, tuple, list, dict)):
         advice = "pass an array" if isinstance(value, list) else "annotate the parameter as tile.constexpr to make it part of the kernel"
         raise LaunchError(f"{kernel}: {name} is a {type(value).__name__}, and an array or a number is needed; {advice}")
+    number = _numpy_number(value)
+    if number is not None:
+        return _runtime_value(kernel, name, number)
     view = describe(value)
     if view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item") and not hasattr(value, "__dlpack__"):
         return value.item()
     return ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view)
+
+
+def _numpy_number(value) -> bool | int | float | None:
+    """The Python number that a NumPy scalar is; None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic) or value.dtype.name not in DTYPES:
+        return None
+    return float(value) if DTYPES[value.dtype.name].is_float else value.item()
 
 
 def _signature(value):
