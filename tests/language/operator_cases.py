@@ -11,6 +11,15 @@ from language_reference import (BITWISE, COMPARE, DTYPES, FLOAT8, FLOATS, INTS, 
 
 
 
+def divisions_by_zero(dtype: str) -> Case:
+    """Integer division by 0 sets all bits and leaves `x` as the remainder."""
+    x = special(dtype, 13, 40)
+    zero = np.zeros_like(x)
+    source = ("def divisions(a, b, o0, o1):\n    x = tile.load(a[0:40])\n    y = tile.load(b[0:40])\n"
+              "    tile.store(o0[0:40], x // y)\n    tile.store(o1[0:40], x % y)\n")
+    return Case(f"{dtype} divided by 0", source, {"a": x, "b": zero}, {"o0": ~zero, "o1": x})
+
+
 def _divisors(y: np.ndarray) -> np.ndarray:
     """Integer division by 0 has no answer in NumPy."""
     return np.where(y == 0, np.ones_like(y), y) if not is_float(y.dtype.name) else y
@@ -263,6 +272,8 @@ def elementwise_cases() -> Iterator[Case]:
         yield casts(dtype)
         yield casts(dtype, "scalar")
         yield selections(dtype, dtype)
+    for dtype in INTS:
+        yield divisions_by_zero(dtype)
     for a, b in (("int8", "uint16"), ("int64", "uint64"), ("float16", "bfloat16"), ("bool", "float32"), ("float8_e4m3fn", "float16")):
         yield selections(a, b)
     for dtype in FLOATS:
@@ -270,5 +281,5 @@ def elementwise_cases() -> Iterator[Case]:
         yield fused(dtype)
 
 
-__all__ = ["FUNCTIONS", "INTS", "all_operators", "casts", "elementwise_cases", "fused", "function_case", "operators",
+__all__ = ["FUNCTIONS", "INTS", "all_operators", "casts", "divisions_by_zero", "elementwise_cases", "fused", "function_case", "operators",
            "scalar_operators", "selections", "unary_operators", "weak_operators"]

@@ -25,6 +25,10 @@ def test_numbers_adapt_to_the_tile_that_they_meet(dtype):
     simulated([cases.weak_operators(dtype)])
 
 
+def test_integer_division_by_zero_has_an_answer():
+    simulated(map(cases.divisions_by_zero, cases.INTS))
+
+
 def test_unary_operators_keep_the_dtype():
     simulated(map(cases.unary_operators, DTYPES))
 

@@ -103,6 +103,16 @@ def _emit_div(e, dtype, x, y):
 div = elementwise("div", "``x / y`` of floats, correctly rounded (with fast_math: 2 ulp).", np.true_divide, _emit_div, ("float",))
 
 
+def _guarded(emit, at_zero):
+    """Division by 0 is undefined in LLVM; here its answer is the one that `_int_division` gives."""
+    def guarded(e, dtype, x, y):
+        if y.text.lstrip("-").isdigit() and int(y.text):
+            return emit(e, dtype, x, y)
+        zero = e.ins(f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
+        return e.select(zero, at_zero(e, dtype, x), emit(e, dtype, x, e.select(zero, e.const(1, dtype), y)))
+    return guarded
+
+
 def _emit_floordiv(e, dtype, x, y):
     if dtype.kind == "uint":
         return e.ins(f"udiv {dtype.llvm} {x.text}, {y.text}", dtype)
@@ -128,7 +138,7 @@ def _emit_mod(e, dtype, x, y):
 
 
 def _int_division(function):
-    """NumPy's floor division, with the GPU's answer where the divisor is 0: all bits set, or x for the remainder."""
+    """NumPy's floor division; where the divisor is 0, all bits set, or x for the remainder."""
     def divide(x, y):
         zero = y == 0
         safe = np.where(zero, np.ones_like(y), y)
@@ -137,8 +147,10 @@ def _int_division(function):
     return divide
 
 
-floordiv = elementwise("floordiv", "``x // y`` of integers, rounded down as in Python.", _int_division(np.floor_divide), _emit_floordiv, INTEGER)
-mod = elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python.", _int_division(np.remainder), _emit_mod, INTEGER)
+floordiv = elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; all bits set where `y` is 0.",
+                       _int_division(np.floor_divide), _guarded(_emit_floordiv, lambda e, dtype, x: e.const(-1, dtype)), INTEGER)
+mod = elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python; `x` where `y` is 0.",
+                  _int_division(np.remainder), _guarded(_emit_mod, lambda e, dtype, x: x), INTEGER)
 
 
 def _extreme(which: str):

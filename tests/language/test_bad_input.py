@@ -1,0 +1,234 @@
+"""What does not fit is refused with a TileError that says so, and everything stays usable."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit.runtime.arrays import ArrayView
+
+x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+
+
+@tile.jit
+def good(x, y, BLOCK: tile.constexpr = 64):
+    tile.store(y[0:BLOCK], tile.load(x[0:BLOCK]) + 1)
+
+
+def kernel(body: str, parameters: str = "x, y"):
+    return tile.jit(source=f"def k({parameters}):\n    " + body.replace("\n", "\n    ") + "\n")
+
+
+@pytest.fixture(autouse=True)
+def the_next_valid_call_works():
+    """After every refusal."""
+    yield
+    y[:] = 0
+    good[1](x, y)
+    np.testing.assert_array_equal(y, x + 1)
+
+
+def refused(call, *texts: str, kind=tile.TileError) -> str:
+    """The call raises `kind` with every one of `texts` in its message, twice alike."""
+    messages = []
+    for _ in range(2):
+        with pytest.raises(kind) as caught:
+            call()
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    for text in texts:
+        assert text in messages[0], messages[0]
+    return messages[0]
+
+
+# -- in the kernel's source --------------------------------------------------------------------------------------------
+
+SOURCES = {
+    "tile.store(y[0:64], tile.load(z[0:64]))": "the name 'z' is not defined",
+    "tile.store(y[0:64], tile.lod(x[0:64]))": "has no attribute 'lod' (did you mean 'load'?)",
+    "tile.store(y[0:64], tile.load(x[0:64]).to(tile.int8) + 300)": "300 does not fit in int8 (-128 to 127)",
+    "tile.store(y[0:64], tile.full((64,), 2**40, tile.int32))": "1099511627776 does not fit in int32",
+    "tile.store(y[0:64], tile.cast(tile.load(x[0:64]), 'float33'))": "'float33' is not an element type",
+    "tile.store(y[0:64], tile.zeros((n,)))": "the extents of a shape are constants: declare them as tile.constexpr parameters",
+    "tile.store(y[0:64], tile.zeros((-3,)))": "an extent cannot be negative",
+    "tile.store(y[0:n], tile.load(x[0:n]))": "the extent of a slice (stop - start) must be a constant",
+    "tile.store(y[0:64], tile.load(x[:]))": "write a constant one, as in x[0:BLOCK, ...]",
+    "tile.store(y[0:64], tile.arange(n))": "the bounds of arange are constants",
+    "tile.store(y[0:64], x[0:64] + 1)": "load it first, as in tile.load(x[i, 0:BLOCK])",
+    "tile.store(y[0:32], tile.load(x[0:64]))": "do not broadcast",
+    "tile.store(y[0:64], tile.load(x[0:64]) + tile.arange(3))": "shapes [64] and [3] do not broadcast: dimension 0 is 64 and 3",
+    "tile.store(y[0, 0:64], tile.load(x[0:64]))": "2 indices for a global buffer float32[y.shape[0]], which has 1 dimension",
+    "tile.store(y[0:64], tile.load(x[1.5]))": "a buffer is indexed with integers, slices and integer tiles",
+    "tile.store(y[0:64], tile.load(x[0:64])[n:n + 3])": "slices of register tiles are constants",
+    "tile.store(y[0:64], tile.load(x[0:64]) & 1)": "& needs integers or bools",
+    "tile.store(y[0:64], tile.arange(64) ** tile.arange(64))": "an integer power needs a constant exponent",
+    "if tile.load(x[0:64]) > 0:\n    tile.store(y[0:64], 1.0)": "a condition is one scalar",
+    "a = [1, 2]\ntile.store(y[0:64], a[0])": "write a tuple, as in (a, b)",
+    "tile.store(y[0:64], tile.erf(tile.load(x[0:64]), fast=True))": "erf has no fast form",
+    "tile.store(y[0:64], 1 // 0)": "integer division or modulo by zero",
+    "for i in range(0, n, 0):\n    pass": "the step of range is not 0",
+    "tile.static_assert(1 == 2, 'one is two')": "static assertion failed: one is two",
+    "tile.store(y[0:64], tile.sum(tile.load(x[0:64]), axis=1))": "axis 1 is out of range",
+    "tile.store(y[0:64], tile.load(x[0:64], cache='fast'))": "cache is one of",
+    "v = tile.load(x[0:64])\nfor i in range(n):\n    v = tile.load(x[0:32])\ntile.store(y[0:64], v)": "v",
+}
+
+
+@pytest.mark.parametrize("body", SOURCES)
+def test_a_fault_in_the_source_is_shown_at_its_line(body):
+    message = refused(lambda: kernel(body, "x, y, n")[1](x, y, 4), SOURCES[body], kind=tile.CompilationError)
+    assert "<source>:" in message and "^" in message and "in k" in message
+
+
+# -- what is too large ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("body, texts", [
+    ("tile.store(y[0:65536], tile.load(x[0:65536]))", ("the tile float32[65536] takes 512 registers of each thread", "a thread has 255", ":2:")),
+    ("tile.store(y[0:64], tile.sum(tile.load(x[0:1000000000], other=0)))", ("the tile float32[1000000000] takes 7812500 registers",)),
+    ("tile.store(y[0:1099511627776], 1.0)", ("the tile float32[1099511627776] has 8589934592 elements for each thread",)),
+    ("a = tile.zeros((1024, 64))\nfor i in range(n):\n    a = a + tile.load(x[i])\ntile.store(y[0:64], tile.sum(a, axis=0))",
+     ("the tile a, float32[1024, 64] takes 512 registers", "for i in range(n):")),
+    ("a = tile.zeros((1024, 64))\nif n > 1:\n    a = a + n\ntile.store(y[0:64], tile.sum(a, axis=0))", ("the tile a, float32[1024, 64]",)),
+])
+def test_a_tile_that_no_thread_can_hold_is_named(body, texts):
+    """On the simulator as well, which would else run out of memory."""
+    refused(lambda: kernel(body, "x, y, n")[1](x, y, 4), *texts, "use a smaller tile, more warps (num_warps is 4)", kind=tile.CompilationError)
+    refused(lambda: kernel(body, "x, y, n").compile(x, y, 4), *texts, kind=tile.CompilationError)
+
+
+def test_a_large_tile_that_is_only_computed_is_no_fault():
+    k = kernel("tile.store(y[0:64], tile.max(tile.where(tile.arange(32768) % 3 == 0, 1, tile.arange(32768))))")
+    k[1](x, y)
+    assert (y == 32767).all()
+
+
+def test_too_much_shared_memory_is_refused_with_the_table_of_buffers():
+    k = kernel("s = tile.alloc((300, 1024), tile.float32)\nt = tile.alloc((4, 4), tile.int8)\ntile.store(s[0:1, 0:64], tile.zeros((1, 64)))\n"
+               "tile.store(t[0:4, 0:4], tile.zeros((4, 4)))")
+    refused(lambda: k[1](x, y), "sm_90a allows 232448", "1228800 bytes", "float32[300, 1024]", "16 bytes", "int8[4, 4]", "line 2", kind=tile.CompilationError)
+
+
+def test_budgets_are_kept():
+    refused(lambda: good.compile(x, y, max_registers=8), "max_registers=8", kind=tile.CompilationError)
+    refused(lambda: kernel("tile.store(y[0:64], tile.load(x[0:64]))\ns = tile.alloc((512,), tile.float32)\ntile.store(s[0:512], 1.0)").compile(x, y, max_shared=1024),
+            "max_shared allows 1024", kind=tile.CompilationError)
+
+
+# -- in the call ---------------------------------------------------------------------------------------------------------
+
+read_only = np.zeros(64, np.float32)
+read_only.flags.writeable = False
+
+
+@pytest.mark.parametrize("call, text", [
+    (lambda: good(x, y), "a kernel is launched with a grid, as in good[(number_of_ctas,)](...)"),
+    (lambda: good[1](x, y, 64, 3), "good takes 3 arguments, and 4 are given"),
+    (lambda: good[1](x), "good needs the argument 'y'"),
+    (lambda: good[1](x, y, x=x), "'x' is given twice"),
+    (lambda: good[1](x, y, num_warp=4), "no parameter 'num_warp' (did you mean 'num_warps'?)"),
+    (lambda: good[1](x, y, BLOK=4), "did you mean 'BLOCK'?"),
+    (lambda: good[1](x, y, num_warps=33), "num_warps is 1 to 32"),
+    (lambda: good[1](x, y, num_warps=2.0), "num_warps is 1 to 32"),
+    (lambda: good[1](x, y, backend="gpu"), "backend is 'sim' or 'cuda', not 'gpu'"),
+    (lambda: good[1.5](x, y), "a grid is made of integers, not 1.5"),
+    (lambda: good[-1](x, y), "the grid has -1 CTAs along axis 0"),
+    (lambda: good[1, 2, 3, 4](x, y), "a grid has one to three dimensions, not 4"),
+    (lambda: good[()](x, y), "a grid has one to three dimensions, not 0"),
+    (lambda: good[1, 70000](x, y), "70000 CTAs along axis 1"),
+    (lambda: good[3](x, y, cluster=2), "no multiple of the cluster"),
+    (lambda: good[1](x, read_only), "the kernel writes y, and that array is read-only"),
+    (lambda: good[1](x.astype(np.complex64), y), "complex64"),
+    (lambda: good[1](x.astype(">f4"), y), "the other byte order"),
+    (lambda: good[1](np.zeros(64, [("a", "f4"), ("b", "i1")])["a"], y), "not a multiple of the 4 bytes"),
+    (lambda: good[1]([1.0], y), "x is a list, and an array or a number is needed"),
+    (lambda: good[1](None, y), "x is a NoneType, and an array or a number is needed"),
+    (lambda: good[1](1j, y), "complex is not an array"),
+    (lambda: good[1](x, y, BLOCK=[64]), "the constexpr 'BLOCK' is a number, string, dtype, layout, kernel or tuple of those, not list"),
+    (lambda: good[1](x, y, BLOCK=x), "the constexpr 'BLOCK'"),
+    (lambda: good[1](tile.ArraySpec((64,), "float32"), y), "x is a spec without data"),
+    (lambda: good.compile(x, y, target="sm_75"), "'sm_75' is not a target; the targets are sm_80"),
+    (lambda: kernel("tile.store(y[0:64], n)", "x, y, n")[1](x, y, 2**70), "does not fit in 64 bits"),
+    (lambda: tile.jit(source="def k(x):\n    pass", num_wraps=3), "jit has no option 'num_wraps' (did you mean 'num_warps'?)"),
+    (lambda: tile.jit(source="def k(x, num_warps):\n    pass"), "'num_warps' is a launch option and cannot name a parameter"),
+    (lambda: tile.jit(source="def k(x:\n"), "the text is not Python"),
+    (lambda: tile.jit(3), "compiles a Python function, not int"),
+])
+def test_a_call_that_does_not_fit_is_refused(call, text):
+    refused(call, text)
+
+
+class OnDevice:
+    """An array that says that it lives on a GPU."""
+
+    def __init__(self, device: int = 0):
+        self.device = device
+
+    def __tilejit_view__(self) -> ArrayView:
+        return ArrayView(0x7F0000000000, (64,), (1,), "float32", self.device, False, self)
+
+
+def test_host_and_device_arrays_do_not_mix():
+    refused(lambda: good[1](OnDevice(), y), "the arrays of a launch are in one place, and x is on device 0, y is on the host", kind=tile.LaunchError)
+    refused(lambda: good[1](OnDevice(0), OnDevice(1)), "x is on device 0, y is on device 1", kind=tile.LaunchError)
+    refused(lambda: good[1](OnDevice(), OnDevice(), backend="sim"), "the simulator needs host arrays, and x is on a device", kind=tile.LaunchError)
+
+
+def test_without_a_driver_the_gpu_is_refused_and_the_simulator_named():
+    """In a process that sees no driver, wherever the tests run."""
+    program = ("import numpy as np, tilejit as tile\nfrom tilejit.runtime import driver\ndriver.available = lambda: False\n"
+               "k = tile.jit(source='def k(x):\\n    tile.store(x[0], 1.0)\\n')\n"
+               "x = np.zeros(1, np.float32)\n"
+               "try:\n    k[1](x, backend='cuda')\nexcept tile.LaunchError as error:\n    print(error)\n"
+               "k[1](x); print(x)\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
+    assert "no CUDA driver or no GPU was found: pass host arrays (NumPy) to run on the simulator" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.endswith("[1.]\n")
+
+
+def test_numpy_scalars_are_numbers():
+    k = kernel("tile.store(y[0:64], tile.load(x[0:64]) * n + m)", "x, y, n, m")
+    for n, m in ((np.int64(3), np.float32(0.5)), (np.float64(3), np.float16(0.5)), (np.uint8(3), 0.5)):
+        k[1](x, y, n, m)
+        np.testing.assert_array_equal(y, x * 3 + 0.5)
+
+
+# -- the cache -------------------------------------------------------------------------------------------------------------
+
+def compiled_anew(addend: int) -> int:
+    """Compile a kernel of its own; its registers."""
+    return kernel(f"tile.store(y[0:64], tile.load(x[0:64]) + {addend})").compile(x, y).registers
+
+
+def test_a_cache_folder_that_cannot_be_used_costs_one_warning(monkeypatch, tmp_path):
+    """A missing place that cannot be made, and a file where the folder should be."""
+    (tmp_path / "file").write_text("x")
+    for place in ("/proc/nowhere", str(tmp_path / "file")):
+        monkeypatch.setenv("TILEJIT_CACHE_DIR", place)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert compiled_anew(11) > 0 and compiled_anew(12) > 0
+        assert [w for w in caught if place in str(w.message)] and len(caught) == 1, [str(w.message) for w in caught]
+
+
+def test_damaged_cache_entries_are_compiled_again(monkeypatch, tmp_path):
+    """Whatever stands in them."""
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
+    first = compiled_anew(13)
+    for damage in (b"", b"garbage", b"\0" * 5000):
+        for file in tmp_path.rglob("*"):
+            if file.is_file():
+                file.write_bytes(damage)
+        assert compiled_anew(13) == first
+
+
+def test_an_assembler_that_fails_is_named(monkeypatch):
+    monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
+    monkeypatch.setenv("TILEJIT_PTXAS", "/nonexistent")
+    refused(lambda: compiled_anew(14), "TILEJIT_PTXAS=/nonexistent is not a program that can be run", kind=tile.ToolchainError)
+    monkeypatch.setenv("TILEJIT_PTXAS", "/bin/false")
+    refused(lambda: compiled_anew(14), "the assembler (/bin/false) refused the PTX", kind=tile.ToolchainError)
+    monkeypatch.delenv("TILEJIT_PTXAS")
+    assert compiled_anew(14) > 0
