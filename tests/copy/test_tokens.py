@@ -234,3 +234,32 @@ def test_a_call_whose_result_is_not_used_is_committed_by_hand():
     b = np.zeros_like(a)
     assert not by_hand.simulate((1,), a, b).findings and (a == b).all()
     assert by_hand.compile(a, b).ptx.count("cp.async.commit_group") == 1
+
+
+# -- bytes announced by hand -----------------------------------------------------------------------------------------------
+
+@tile.jit
+def announced(A, B, NBYTES: tile.constexpr, LOOP: tile.constexpr):
+    s = tile.alloc((2, 64, 32), A.dtype)
+    bar = tile.mbarrier(n=2)
+    for k in tile.static_range(2):
+        with tile.elect():
+            bar[k].arrive_expect_tx(NBYTES)
+            if LOOP:
+                for i in range(2):
+                    tile.copy_async(s[k, i * 32:(i + 1) * 32, 0:32], A[i * 32:(i + 1) * 32, 0:32], mbar=bar[k])
+            else:
+                tile.copy_async(s[k, 0:32, 0:32], A[0:32, 0:32], mbar=bar[k])
+                tile.copy_async(s[k, 32:64, 0:32], A[32:64, 0:32], mbar=bar[k])
+        bar[k].wait(phase=0)
+    tile.copy(B[0:64, 0:32], s[1])
+
+
+def test_announcing_other_bytes_than_the_copies_bring_does_not_compile():
+    """In one block; what a loop brings is left to the simulator."""
+    a = RNG.standard_normal((64, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    for loop in (False, True):
+        assert not announced.simulate((1,), a, b, NBYTES=4096, LOOP=loop).findings and (a == b).all()
+    expect_error(announced, "2048 bytes are announced, and the copies on this barrier bring 4096", a, b, NBYTES=2048, LOOP=False)
+    assert {f.kind for f in announced.simulate((1,), a, b, NBYTES=2048, LOOP=True).findings} == {"transaction-count"}

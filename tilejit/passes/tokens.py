@@ -20,6 +20,7 @@ from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import token_wait
 from ..ops.shared import sync
 from ..types import Barrier, BarrierRef, Scalar, Uniformity, int32
+from .announced import check_announced
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
@@ -40,7 +41,8 @@ class Pool:
 
 
 def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
-    """The graph with the waits of its tokens written out."""
+    """The graph with the waits of its tokens written out, and the bytes announced by hand compared with the copies'."""
+    graph = check_announced(graph)
     pools: dict[str, Pool] = {}
     for node in walk(graph.body):
         if isinstance(node, Call) and _token(node):
