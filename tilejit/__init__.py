@@ -2,7 +2,8 @@
 
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
                      ToolchainError)
-from .frontend import constexpr, elect, range_ as range, static_assert, static_print, static_range, thread, warp, warpgroup
+from .frontend import (constexpr, each_warpgroup, elect, range_ as range, static_assert, static_print, static_range, thread, warp,
+                       warpgroup)
 from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, axis
 from .ops.atomics import BUILTINS as _ATOMICS
@@ -21,6 +22,7 @@ from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect_variant, fma, isnan, maximum, minimum,
                             where)
 from .ops.reductions import BUILTINS as _REDUCTIONS
+from .ops.ring import ring
 from .ops.scan import BUILTINS as _SCANS
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, swizzled, sync

@@ -35,6 +35,15 @@ class ScopeSpec:
         return f"{self.kind}({first if self.count == 1 else f'range({first}, {first + self.count})'})"
 
 
+@dataclass(frozen=True)
+class EachScope:
+    """What ``with`` opens several scopes of one text by: one for each warpgroup from `first` on."""
+
+    first: int
+    count: int
+    regs: int | None = None
+
+
 # -- the names of the language -----------------------------------------------------------------------------------------
 
 @builtin
@@ -46,6 +55,18 @@ def warpgroup(g: Builder, i, regs=None):
     if regs is not None and (not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
         raise g.error(f"regs is a multiple of 8 from 24 to 256, not {regs!r}")
     return _spec(g, "warpgroup", i, regs)
+
+
+@builtin
+def each_warpgroup(g: Builder, over, regs=None):
+    """A scope of its own for each warpgroup of ``range(first, stop)``, all running this text side by side.
+
+    ``with tile.each_warpgroup(range(1, 3)) as i:`` gives the warpgroup's id; `regs` is as in `warpgroup`.
+    """
+    spec = warpgroup.function(g, over, regs)
+    if not isinstance(over, LoopRange):
+        raise g.error(f"each_warpgroup takes a range, as in each_warpgroup(range(1, 3)), not {describe(over)}")
+    return EachScope(spec.first, spec.count, regs)
 
 
 @builtin

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
-from ..ir.graph import Block, Scope, Value, results, walk
+from ..ir.graph import Block, Const, For, Scope, Value, results, walk
 from ..ir.builder import describe
 from ..ops.copy_async.tokens import Token
-from ..types import Scalar, int32
+from ..types import Scalar, Uniformity, int32
 from . import joins
 from .names import Undefined
-from .scopes import ScopeSpec, first_operand, opened
+from .scopes import EachScope, ScopeSpec, absent, first_operand, opened
 from .targets import bind
 from .walker import Branch, Home, Walker, is_cell, statement, where
 
@@ -33,6 +34,9 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
             raise w.error("an execution scope has no value; leave out the `as`", item.optional_vars)
         with w.place(item.context_expr):
             run_scope(w, manager, body, rest)
+    elif isinstance(manager, EachScope):
+        with w.place(item.context_expr):
+            run_each(w, manager, item.optional_vars, body, rest)
     elif hasattr(manager, "tile_enter"):
         with w.place(item.context_expr):
             value = manager.tile_enter(w.g)
@@ -41,21 +45,43 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
         _enter(w, rest, body)
         with w.place(item.context_expr):
             manager.tile_exit(w.g)
+        if getattr(manager, "tile_expires", None) and isinstance(item.optional_vars, ast.Name):
+            w.put(item.optional_vars.id, Undefined(manager.tile_expires + where("taken", w.loc(item.optional_vars))))
     else:
         raise w.error("`with` takes an execution scope (tile.elect(), tile.thread(i), tile.warp(i), tile.warpgroup(i)) "
                       f"or a construct of the language, not {describe(manager)}", item.context_expr)
 
 
-def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.withitem] = ()) -> None:
-    """Append the Scope node of `body`. Names made in it that hold registers hold nothing after it."""
+def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast.stmt], items: list[ast.withitem]) -> None:
+    """Append a loop over scopes: trips of different threads, which need not wait for each other."""
+    problem = absent(w.g, ScopeSpec("warpgroup", each.first, each.count))
+    if problem is not None:
+        raise w.g.error(problem)
+    index, loc = Value("warpgroup", Scalar(int32, Uniformity.WARPGROUP), w.g.loc), w.g.loc
+    named = None if target is None else lambda: bind(w, target, index)
+    with w.g.block() as nodes:
+        run_scope(w, ScopeSpec("warpgroup", index, 1, each.regs), body, items, named)
+    start, stop, step = (Const(n, int32) for n in (each.first, each.first + each.count, 1))
+    w.g.append(For(index, start, stop, step, (), Block(tuple(nodes)), loc))
+
+
+def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.withitem] = (), before: Callable[[], None] | None = None) -> None:
+    """Append the Scope node of `body`, with what `before` does inside it first. Names made in it that hold registers hold
+    nothing after it."""
     scope, loc = opened(w.g, spec), w.g.loc
     first = first_operand(spec)
     if isinstance(first, Value):
         first = w.coerce(first, Scalar(int32, first.type.uniform))
     outer, w.home = w.home, Home(loc)
+
+    def inside() -> None:
+        if before is not None:
+            before()
+        _enter(w, list(items), body)
+
     try:
         with w.g.narrowed(scope):
-            branch = w.collect(lambda: _enter(w, list(items), body))
+            branch = w.collect(inside)
     finally:
         w.home = outer
     w.g.append(Scope(spec.kind, first, spec.count, Block(tuple(branch.nodes)), loc, spec.regs))

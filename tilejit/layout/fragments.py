@@ -143,6 +143,31 @@ def collapse(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[in
     return _layout(dims, replicas), (*domain[:dim], 1, *domain[dim + 1:])
 
 
+@lru_cache(maxsize=1024)
+def register_slice(layout: TileLayout, domain: tuple, starts: tuple, shape: tuple) -> tuple[TileLayout, tuple, tuple[int, ...]] | None:
+    """The part of a tile from `starts` on, of extents `shape`, if every thread holds its elements already: (layout, domain,
+    the source's register for each of its registers). None where a slice cuts through threads."""
+    dims, offset = [], 0
+    for part, extent, start, kept in zip(layout.dims(domain), domain, starts, shape):
+        part = [s for s in part if s[0] != 1]
+        if kept != extent:
+            outer, stride, along = part[0] if part else (1, 0, LANE)
+            weight = extent // outer
+            if along != REG or start % weight or kept % weight:
+                return None
+            part = [(kept // weight, stride, REG), *part[1:]]
+            offset += start // weight * stride
+        dims.append(part)
+    held = sorted((stride, n) for part in dims for n, stride, along in part if along == REG and n > 1)
+    dense, reached, moves = {}, 1, [offset]
+    for stride, n in held:
+        dense[stride] = reached
+        reached *= n
+        moves = [m + i * stride for i in range(n) for m in moves]
+    dims = [[(n, dense.get(stride, stride), along) if along == REG else (n, stride, along) for n, stride, along in part] for part in dims]
+    return _layout(dims, layout.replicas), tuple(shape), tuple(moves)
+
+
 def drop_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
     """The same tile without a dimension of extent 1: (layout, domain)."""
     _, domain, dim = _dims(layout, domain, dim)

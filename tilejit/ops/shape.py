@@ -181,20 +181,44 @@ def _(m, call, x):
 
 @slice_.emit
 def _(e, call, x):
-    """Through scratch memory: every thread writes its elements, then reads those of the result."""
+    """Registers picked where every thread has what it needs. Else through scratch memory: every thread writes its elements,
+    then reads those of the result."""
     source, target = type_of(call.args[0]), call.result.type
+    found = _picked(call, source, target)
+    if found is not None:
+        return [x[r] for r in found]
     starts, steps = call.attrs["starts"], call.attrs["steps"]
     e.scratch_store(call, x, source)
     return e.scratch_load(call, target, source.shape, lambda at: tuple(s + c * step for s, c, step in zip(starts, at, steps)))
 
 
+def _register_slice(call, source: Tile):
+    """The slice as registers of the same threads: (layout, domain, registers); None where it is none."""
+    if any(step != 1 for step in call.attrs["steps"]) or source.domain != source.shape:
+        return None
+    from ..layout.fragments import register_slice
+    return register_slice(source.layout, source.domain, tuple(call.attrs["starts"]), tuple(call.attrs["shape"]))
+
+
+def _picked(call, source: Tile, target: Tile) -> tuple[int, ...] | None:
+    found = _register_slice(call, source)
+    return found[2] if found is not None and (target.layout, target.domain) == found[:2] else None
+
+
 def _slice_layout(assigner, call, types):
     t, r = call.args[0].type, call.result.type
-    return (types[0] or assigner.default(t.shape, t.dtype),), (assigner.default(r.shape, r.dtype),)
+    source = types[0] or assigner.default(t.shape, t.dtype)
+    found = _register_slice(call, source)
+    return (source,), (Tile(r.dtype, r.shape, *found[:2]) if found is not None else assigner.default(r.shape, r.dtype),)
+
+
+def _slice_scratch(call) -> int:
+    source = type_of(call.args[0])
+    return 0 if _picked(call, source, call.results[0].type) is not None else source.size * source.dtype.nbytes
 
 
 slice_.rules["layout"] = _slice_layout
-slice_.rules["scratch"] = lambda call: type_of(call.args[0]).size * type_of(call.args[0]).dtype.nbytes
+slice_.rules["scratch"] = _slice_scratch
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ class Context:
         self.scope = ExecScope("cta", graph.launch.threads)
         self.made: dict[Value, Call] = {}
         self.loops: dict[Value, For] = {}
+        self.calls: list[Call] = []
         for node in walk(graph.body):
             if isinstance(node, Call):
+                self.calls.append(node)
                 self.made.update((r, node) for r in node.results)
             if isinstance(node, For):
                 self.loops[node.index] = node
@@ -143,7 +145,9 @@ def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | Non
         tops = [high for low, high in (one, other) if low is not None and low >= 0]
         return (0, min((x for x in tops if x is not None), default=None)) if tops else (None, None)
     if c is None or c != d:
-        return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and a >= 0 and c >= (name == "floordiv") else (None, None)
+        if name == "mod" and c is not None and c >= 0:  # nothing is divided by 0
+            return 0, None if d is None else max(d - 1, 0)
+        return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and min(a, c) >= 0 else (None, None)
     if name == "mod" and c > 0:
         return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
     step = {"floordiv": c, "shr": 1 << max(c, 0) if c < 63 else 0, "shl": 1 << max(c, 0) if c < 63 else 0}.get(name, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .clocks import ORDER
-from .shadow import ATOMIC, NEVER, PENDING, Access, Conflict
+from .shadow import ATOMIC, MANY, NEVER, PENDING, Access, Conflict
 from .world import AsyncOp, World
 
 MEMORY = {"shared": "shared memory", "tmem": "tensor memory"}
@@ -155,7 +155,8 @@ class Reporter:
 
     def _knows_issue(self, a: Access, at: int, op: AsyncOp) -> bool:
         atom = self._atom(a, at)
-        if op.rank == self.m.rank and op.atom == atom and op.thread == self._thread_number(a, at):
+        collective = op.thread == MANY and op.threads is None
+        if op.rank == self.m.rank and op.atom == atom and (collective or op.thread == self._thread_number(a, at)):
             return True
         return self.clocks.known[self.m.rank, atom, ORDER, self.clocks.column(op.rank, op.atom)] >= op.epoch
 

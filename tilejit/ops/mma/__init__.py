@@ -14,7 +14,7 @@ from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, in
 from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
-from . import wgmma
+from . import stmatrix, wgmma  # noqa: F401 - stmatrix gives store its plan
 from .site import MmaSite
 
 VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)

@@ -174,14 +174,21 @@ NEEDS += (Need("rows of A at equal steps from one warpgroup to the next", _block
 # -- emission ----------------------------------------------------------------------------------------------------------------
 
 def emit(e, plan: Plan, call, acc, a, b):
-    """The fence, then every instruction; the accumulator stays in its pinned registers."""
+    """The fence, then every instruction; the accumulator stays in its pinned registers.
+
+    Descriptors are advanced inside the asm, and all before the first instruction: LLVM would make an `or` of an addition,
+    for which the assembler uses the same uniform registers again and again.
+    """
     pins, zero = e.accumulate(call)
     inputs: list = []
-    lines = ["wgmma.fence.sync.aligned;"]
+    advanced: dict[tuple[str, int], str] = {}
 
     def operand(v) -> str:
         inputs.append(v)
         return f"${len(inputs) - 1}"
+
+    def moved(matrix: str, nbytes: int) -> str:
+        return advanced.setdefault((matrix, nbytes), f"{matrix}{len(advanced)}")
 
     words = None if plan.a is not None else e.packed_words(a)
     starts = {}
@@ -191,22 +198,19 @@ def emit(e, plan: Plan, call, acc, a, b):
             origin = origin + (e.scope_warp() >> 2) * plan.a_rows
         starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
     starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
-    form = ptx.form(plan.instruction)
+    form, products = ptx.form(plan.instruction), []
     per = len(words) // plan.instructions if words else 0
     for tile in range(plan.tiles):
         d = pins.part(tile, plan.tiles)
         for step in range(plan.steps):
-            lines.append(f"setp.ne.b32 p, {0 if zero and step == 0 else 1}, 0;")
-            bound = {"d": d, "b": "y", "scale_d": "p"} | _constants(form, plan)
-            lines.append(_advanced("y", starts["y"], plan.b.ks[step]))
-            if words is None:
-                lines.append(_advanced("x", starts["x"], plan.a.rows[tile] + plan.a.ks[step]))
-                bound["a"] = "x"
-            else:
-                at = (tile * plan.steps + step) * per
-                bound["a"] = [operand(w) for w in words[at:at + per]]
-            lines.append(_bare(form, bound))
-    e.asm("{ .reg .b64 x, y; .reg .pred p; " + " ".join(lines) + " }", [], inputs, convergent=True)
+            at = tile * plan.steps + step
+            left = [operand(w) for w in words[at * per:at * per + per]] if words else moved("x", plan.a.rows[tile] + plan.a.ks[step])
+            bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": "z" if zero and step == 0 else "o"}
+            products.append(_bare(form, bound | _constants(form, plan)))
+    registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
+    adds = " ".join(f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items())
+    flags = ".reg .pred o, z; setp.ne.b32 o, 1, 0; setp.ne.b32 z, 0, 0;"
+    e.asm(f"{{ {flags}{registers} {adds} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs, convergent=True)
     return pins
 
 
@@ -220,12 +224,6 @@ def _constants(form, plan: Plan) -> dict:
     names = {o.name for o in form.operands}
     majors = {"trans_a": int(plan.a is not None and plan.a.descriptor.major == "mn"), "trans_b": int(plan.b.descriptor.major == "mn")}
     return {k: v for k, v in ({"scale_a": 1, "scale_b": 1} | majors).items() if k in names}
-
-
-def _advanced(register: str, start: str, nbytes: int) -> str:
-    """The descriptor `nbytes` further on. Inside the asm, since LLVM would make an `or` of the addition, for which the
-    assembler uses the same uniform registers again and again."""
-    return f"add.s64 {register}, {start}, {nbytes >> 4};"
 
 
 # -- simulation --------------------------------------------------------------------------------------------------------------

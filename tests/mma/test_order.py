@@ -1,0 +1,228 @@
+"""The order of asynchronous products: what the compiler refuses, what the simulator finds, what pinned registers keep."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit.errors import CompilationError, DispatchError, SimulationError
+
+BF16 = ml_dtypes.bfloat16
+RNG = np.random.default_rng(0)
+A, B = (RNG.standard_normal((64, 64)).astype(BF16) for _ in range(2))
+PRODUCT = A.astype(np.float32) @ B.astype(np.float32).T
+
+
+@tile.jit
+def filled(X):
+    s = tile.alloc((64, 64), X.dtype, layout=tile.swizzled(X.dtype, (64, 64), 128))
+    tile.copy(s, X[0:64, 0:64])
+    return s
+
+
+@tile.jit
+def started(A, B):
+    a, b = filled(A), filled(B)
+    tile.fence_proxy_async()
+    tile.sync()
+    return a, b
+
+
+def refused(kernel, match, error=CompilationError):
+    with pytest.raises(error, match=match):
+        kernel.simulate(1, A, B, np.zeros((64, 64), np.float32))
+
+
+def test_a_result_is_read_after_its_wait():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.store(C[0:64, 0:64], acc)
+    refused(kernel, "read before it is there; mma_wait\\(0\\)")
+
+
+def test_a_group_is_closed_before_the_wait():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    refused(kernel, "its group is not closed")
+
+
+def test_a_wait_that_leaves_the_group_pending():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        one = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        two = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(1)
+        tile.store(C[0:64, 0:64], one + two)
+    refused(kernel, "read before it is there; mma_wait\\(0\\)")
+
+
+def test_pending_over_the_end_of_a_loop():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc, total = tile.zeros((64, 64)), tile.zeros((64, 64))
+        for i in range(3):
+            total = total + acc
+            acc = tile.mma_async(acc, a, b, trans_b=True)
+            tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc + total)
+    refused(kernel, "read before it is there")
+
+
+def test_products_in_flight_over_trips():
+    """One group stays pending from trip to trip; the accumulator is read after the loop."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.zeros((64, 64))
+        for i in range(3):
+            acc = tile.mma_async(acc, a, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(1)
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    c = np.zeros((64, 64), np.float32)
+    kernel.simulate(1, A, B, c).raise_first()
+    np.testing.assert_allclose(c, 3 * PRODUCT, rtol=1e-5, atol=1e-4)
+    compiled = kernel.compile(A, B, c)
+    assert compiled.ptx.count(".reg .f32 \tacc") + compiled.ptx.count(".reg .f32 acc") == 1
+
+
+def test_an_accumulator_scaled_in_each_trip():
+    """What the threads make of an accumulator between products goes back to the same registers."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.zeros((64, 64))
+        for i in range(4):
+            acc = tile.mma_async(acc * 0.5, a, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    c = np.zeros((64, 64), np.float32)
+    kernel.simulate(1, A, B, c).raise_first()
+    np.testing.assert_allclose(c, 1.875 * PRODUCT, rtol=1e-5, atol=1e-4)
+    compiled = kernel.compile(A, B, c)
+    assert compiled.spills == 0 and compiled.ptx.count(".reg .f32 acc") == 1
+
+
+def test_an_accumulator_that_is_still_wanted_is_copied():
+    """The operand of a product lives on beside its result: each has registers of its own."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        one = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        two = tile.mma_async(one, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], one * 10.0 + two)
+    c = np.zeros((64, 64), np.float32)
+    kernel.simulate(1, A, B, c).raise_first()
+    np.testing.assert_allclose(c, 12 * PRODUCT, rtol=1e-5, atol=1e-3)
+    assert kernel.compile(A, B, c).ptx.count(".reg .f32 acc") == 2
+
+
+def test_a_from_registers():
+    """The left operand from registers: an accumulator converted in place, without a change of layout."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        again = tile.mma_async(None, tile.cast(acc, tile.bfloat16), b)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], again)
+    c = np.zeros((64, 64), np.float32)
+    kernel.simulate(1, A, B, c).raise_first()
+    np.testing.assert_allclose(c, PRODUCT.astype(BF16).astype(np.float32) @ B.astype(np.float32), rtol=1e-4, atol=1e-2)
+    compiled = kernel.compile(A, B, c)
+    assert "convert_layout" not in compiled.graph and compiled.spills == 0
+
+
+def test_registers_that_a_product_reads_are_not_written():
+    """The left operand of the next trip would be made in registers that the product of this trip still reads."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.zeros((64, 64))
+        for i in range(3):
+            left = tile.cast(tile.full((64, 64), 1.0) * i, tile.bfloat16)
+            acc = tile.mma_async(acc, left, b)
+            tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    refused(kernel, "may still read")
+
+
+def test_operands_in_memory_are_written_after_the_wait():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.copy(a, B[0:64, 0:64])
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    report = kernel.simulate(1, A, B, np.zeros((64, 64), np.float32))
+    assert [f.kind for f in report.findings] == ["missing-wait"]
+
+
+def test_generic_writes_need_the_proxy_fence():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = filled(A), filled(B)
+        tile.sync()
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    with pytest.raises(SimulationError, match="proxy"):
+        kernel[1](A, B, np.zeros((64, 64), np.float32))
+
+
+def test_operands_that_no_descriptor_names():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = tile.alloc((64, 64), A.dtype), filled(B)
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    refused(kernel, "a layout that a matrix descriptor names: a: its elements are neither", DispatchError)
+
+
+def test_shapes_and_targets_that_wgmma_does_not_have():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.mma_async(None, a[0:64, 0:64], b[0:60, 0:64], trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:60], acc)
+    refused(kernel, "there is no m64n60k16 of bfloat16", DispatchError)
+    with pytest.raises(DispatchError, match="sm_90a"):
+        kernel.compile(A, B, np.zeros((64, 64), np.float32), target="sm_100a")
+
+
+def test_operands_that_do_not_fit():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.mma_async(None, a[0:64, 0:32], b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+    refused(kernel, "their k differ")

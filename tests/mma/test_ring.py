@@ -1,0 +1,139 @@
+"""Rings: the cursors of producers and consumers, through loops, with any number of slots, consumers and trips."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit.errors import CompilationError
+
+
+@tile.jit(num_warps=8)
+def total(X, Y, STAGES: tile.constexpr, OUTER: tile.constexpr):
+    """The sum of the rows of X, 8 at a time, that a producer thread sends to a consumer warpgroup."""
+    ring = tile.ring(STAGES, rows=((8, 64), X.dtype))
+    trips = X.shape[0] // (8 * OUTER)
+    with tile.warp(0):
+        with tile.elect():
+            for o in range(OUTER):
+                for i in range(trips):
+                    with ring.produce() as slot:
+                        at = (o * trips + i) * 8
+                        tile.copy_async(slot.rows, X[at:at + 8, 0:64], mbar=slot.full)
+    with tile.warpgroup(1):
+        acc = tile.zeros((64,))
+        for o in range(OUTER):
+            for i in range(trips):
+                with ring.consume() as slot:
+                    acc = acc + tile.sum(tile.load(slot.rows), axis=0)
+        tile.store(Y[0:64], acc)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("trips", [0, 1, 2, 3, 4, 7])
+def test_any_number_of_trips(stages, trips):
+    """0, 1, stages - 1, stages, stages + 1 and more trips; the slots are read by threads."""
+    x = np.random.default_rng(trips).integers(-8, 8, (8 * trips, 64)).astype(np.float32)
+    x = x if trips else np.zeros((8, 64), np.float32)[:0].reshape(0, 64)
+    if trips == 0:
+        x = np.zeros((7, 64), np.float32)  # fewer rows than a slot holds: no trip
+    y = np.full(64, np.nan, np.float32)
+    total[1](x, y, STAGES=stages, OUTER=1)
+    np.testing.assert_array_equal(y, x[:8 * trips].sum(axis=0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nested_loops_carry_one_cursor(seed):
+    """The slots go on where the inner loop left off, whatever order the copies land in."""
+    x = np.random.default_rng(seed).integers(-8, 8, (8 * 10, 64)).astype(np.float32)
+    y = np.full(64, np.nan, np.float32)
+    total.simulate(1, x, y, STAGES=3, OUTER=2, seed=seed).raise_first()
+    np.testing.assert_array_equal(y, x.sum(axis=0))
+
+
+def test_a_ring_on_the_gpu_s_assembler():
+    """Ordinary reads end with a barrier of the warpgroup before its one arrival."""
+    compiled = total.compile(tile.ArraySpec((80, 64), "float32"), tile.ArraySpec((64,), "float32"), STAGES=3, OUTER=2)
+    assert [c.variant for c in compiled.copies] == ["tma"]
+    assert "bar.sync" in compiled.ptx
+
+
+def test_several_warpgroups_release_each_slot():
+    """`consumers` counts warpgroups: two scopes of one text, each with its own cursor."""
+    @tile.jit(num_warps=12)
+    def kernel(X, Y):
+        ring = tile.ring(2, rows=((8, 64), X.dtype), consumers=2)
+        with tile.warpgroup(0):
+            with tile.elect():
+                for i in range(5):
+                    with ring.produce() as slot:
+                        tile.copy_async(slot.rows, X[i * 8:i * 8 + 8, 0:64], mbar=slot.full)
+        with tile.each_warpgroup(range(1, 3)) as w:
+            acc = tile.zeros((64,))
+            for i in range(5):
+                with ring.consume() as slot:
+                    acc = acc + tile.sum(tile.load(slot.rows), axis=0)
+            tile.store(Y[w - 1, 0:64], acc * tile.float32(w))
+    x = np.random.default_rng(1).integers(-8, 8, (40, 64)).astype(np.float32)
+    y = np.full((2, 64), np.nan, np.float32)
+    kernel[1](x, y)
+    np.testing.assert_array_equal(y, np.stack([x.sum(axis=0), 2 * x.sum(axis=0)]))
+    assert kernel.compile(x, y).ptx.count("mbarrier.try_wait") == 2
+
+
+def test_a_slot_is_released_once_and_where_it_was_taken():
+    @tile.jit(num_warps=8)
+    def kernel(X, twice: tile.constexpr):
+        ring = tile.ring(2, rows=((8, 64), X.dtype))
+        with tile.warpgroup(1):
+            with ring.consume() as slot:
+                if twice:
+                    slot.release()
+                    slot.release()
+                else:
+                    for i in range(X.shape[0]):
+                        slot.release()
+    x = np.zeros((16, 64), np.float32)
+    with pytest.raises(CompilationError, match="released already"):
+        kernel.simulate(1, x, twice=True)
+    with pytest.raises(CompilationError, match="in the block that took it"):
+        kernel.simulate(1, x, twice=False)
+
+
+def test_more_consumers_than_the_ring_has():
+    @tile.jit(num_warps=12)
+    def kernel(X):
+        ring = tile.ring(2, rows=((8, 64), X.dtype))
+        with tile.warpgroup(range(1, 3)):
+            with ring.consume() as slot:
+                pass
+    with pytest.raises(CompilationError, match="2 warpgroups release each slot here, and consumers=1"):
+        kernel.simulate(1, np.zeros((16, 64), np.float32))
+
+
+def test_a_copy_that_is_missing_is_found():
+    """A slot is full when all its buffers have come."""
+    @tile.jit(num_warps=8)
+    def kernel(X, Y):
+        ring = tile.ring(2, a=((8, 64), X.dtype), b=((8, 64), X.dtype))
+        with tile.warp(0):
+            with tile.elect():
+                with ring.produce() as slot:
+                    tile.copy_async(slot.a, X[0:8, 0:64], mbar=slot.full)
+        with tile.warpgroup(1):
+            with ring.consume() as slot:
+                tile.store(Y[0:8, 0:64], tile.load(slot.a))
+    report = kernel.simulate(1, np.zeros((8, 64), np.float32), np.zeros((8, 64), np.float32))
+    assert report.findings and report.findings[0].kind in ("deadlock", "transaction-count")
+
+
+def test_what_a_ring_is_made_of():
+    @tile.jit(num_warps=4)
+    def nothing(X):
+        tile.ring(2)
+
+    @tile.jit(num_warps=4)
+    def wrong(X):
+        tile.ring(2, full=((8, 64), X.dtype))
+    with pytest.raises(CompilationError, match="at least one buffer"):
+        nothing.simulate(1, np.zeros(4, np.float32))
+    with pytest.raises(CompilationError, match="has a 'full' of its own"):
+        wrong.simulate(1, np.zeros(4, np.float32))

@@ -1,0 +1,246 @@
+"""A ring of buffers with full and empty barriers: what producers and consumers of a pipeline share, as one object.
+
+Each scope that uses a ring keeps a cursor of its own, the slot that comes next and the parity of its barriers' phase,
+which loops carry. A slot is full when all its bytes have arrived, empty when every consumer has released it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir.builder import Builder, ExecScope, describe, type_of
+from ..ir.builtin import MEMBERS, builtin
+from ..ir.graph import Const, Value
+from ..ir.op import op
+from ..layout import TileLayout, axis, standard
+from ..types import BarrierRef, int32
+from . import barriers
+from .creation import checked_shape
+from .shared import alloc
+
+ASYNCHRONOUS = ("region", "points", "mma_async", "copy_async", "ring_release")  # calls that read no slot in threads' own time
+
+
+class Ring:
+    """The buffers of a ring, `stages` slots of each, and the barriers of the slots."""
+
+    def __init__(self, number: int, stages: int, consumers: int, buffers: dict[str, Value], full: Value, empty: Value):
+        self.number, self.stages, self.consumers = number, stages, consumers
+        self.buffers, self.full, self.empty = buffers, full, empty
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes that fill a slot."""
+        total = 0
+        for buffer in self.buffers.values():
+            size = buffer.type.dtype.nbytes
+            for extent in buffer.type.shape[1:]:
+                size *= extent
+            total += size
+        return total
+
+
+@dataclass(eq=False)
+class Slot:
+    """A slot that a scope has for itself: a region for each buffer of the ring, by its name, and the barrier `full`."""
+
+    ring: Ring
+    stage: Any
+    full: Value
+    block: list
+    released: bool = False
+
+
+@dataclass(eq=False)
+class Turn:
+    """What ``with ring.produce()`` and ``with ring.consume()`` enter."""
+
+    ring: Ring
+    role: str
+    slot: Slot | None = field(default=None)
+    tile_expires = "was a ring's slot, which is held inside its `with` block only"
+
+    def tile_enter(self, g: Builder) -> Slot:
+        ring, (stage, phase) = self.ring, g.cells.setdefault(_cursor(g, self.ring, self.role), (0, 0))
+        full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
+        if self.role == "produce":
+            empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
+            barriers.wait(g, empty, _flipped(g, phase))
+            barriers.arrive_expect_tx(g, full, ring.slot_bytes)
+        else:
+            barriers.wait(g, full, phase)
+        self.slot = Slot(ring, stage, full, g.blocks[-1])
+        for name, buffer in ring.buffers.items():
+            setattr(self.slot, name, _part(g, buffer, stage))
+        return self.slot
+
+    def tile_exit(self, g: Builder) -> None:
+        if self.role == "consume" and not self.slot.released:
+            _release(g, self.slot)
+        key = _cursor(g, self.ring, self.role)
+        g.cells[key] = _advanced(g, self.ring.stages, *g.cells[key])
+
+
+def _part(g: Builder, buffer: Value, stage) -> Value:
+    from .language import getitem
+    return getitem(g, buffer, (stage, *(slice(None) for _ in buffer.type.shape[1:])))
+
+
+def _operand(g: Builder, x):
+    return Const(x, int32) if isinstance(x, int) else x
+
+
+def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
+    """The name of a scope's cursor."""
+    def place(scope: ExecScope | None) -> tuple:
+        return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *place(scope.parent))
+    return "ring", ring.number, role, place(g.scope)
+
+
+def _flipped(g: Builder, phase):
+    from .language import binary
+    return phase ^ 1 if isinstance(phase, int) else binary(g, "^", phase, 1)
+
+
+def _advanced(g: Builder, stages: int, stage, phase) -> tuple:
+    """The cursor on the next slot: the parity changes where the ring begins again."""
+    from .language import binary, compare
+    from .pointwise import where
+    if isinstance(stage, int) and isinstance(phase, int):
+        return (stage + 1) % stages, phase ^ (stage + 1 == stages)
+    following = binary(g, "+", stage, 1)
+    around = compare(g, "==", following, stages)
+    return where.function(g, around, 0, following), where.function(g, around, _flipped(g, phase), phase)
+
+
+# -- the language's names --------------------------------------------------------------------------------------------------
+
+@builtin
+def ring(g: Builder, stages, *, consumers=1, **buffers):
+    """A ring of `stages` slots; ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each of them a buffer `A`.
+
+    ``with r.produce() as slot:`` waits for an empty slot and arms its barrier with the bytes of all its buffers, which
+    copies with ``mbar=slot.full`` then bring. ``with r.consume() as slot:`` waits for a full slot, and releases it at the
+    end of the block or with ``slot.release()``, once the scope has read it. `consumers` counts the warpgroups (or
+    narrower scopes) that release each slot. Without a layout a buffer is swizzled as widely as its rows allow, as TMA
+    and the tensor cores take it.
+    """
+    for what, n in (("stages", stages), ("consumers", consumers)):
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise g.error(f"{what} is a constant of at least 1, not {describe(n)}")
+    if not buffers:
+        raise g.error("a ring has at least one buffer, as in ring(4, A=((128, 64), A.dtype))")
+    made = g.state.setdefault("rings", [])
+    made.append(None)
+    held = {name: _buffer(g, name, stages, spec) for name, spec in buffers.items()}
+    full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (1, consumers))
+    return Ring(len(made), stages, consumers, held, full, empty)
+
+
+def _buffer(g: Builder, name: str, stages: int, spec) -> Value:
+    if name in Slot.__dataclass_fields__ or name == "release":
+        raise g.error(f"a slot has a {name!r} of its own; give the buffer another name")
+    if not isinstance(spec, tuple) or not 2 <= len(spec) <= 3:
+        raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), not {describe(spec)}")
+    shape, dtype, layout = (*spec, None)[:3]
+    shape = checked_shape(g, shape)
+    if layout is None:
+        return alloc.function(g, (stages, *shape), dtype, layout=slot_layout(dtype, (stages, *shape)))
+    if not isinstance(layout, TileLayout):
+        raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+    slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
+    return alloc.function(g, (stages, *shape), dtype, layout=slots)
+
+
+def slot_layout(dtype, shape: tuple[int, ...]) -> TileLayout | None:
+    """The standard layout of slots with the widest swizzle that their rows allow; None (row-major) if they allow none."""
+    if len(shape) < 3 or shape[-2] % 8:
+        return None
+    span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % n == 0), None)
+    return standard(dtype.bits, shape, span) if span else None
+
+
+def _produce(g: Builder, ring: Ring) -> Turn:
+    """The next empty slot, armed: ``with r.produce() as slot``."""
+    return Turn(ring, "produce")
+
+
+def _consume(g: Builder, ring: Ring) -> Turn:
+    """The next full slot, released at the end of the block: ``with r.consume() as slot``."""
+    return Turn(ring, "consume")
+
+
+def _release(g: Builder, slot: Slot) -> None:
+    """Give the slot back: the scope has read it (and awaited the products that do)."""
+    if slot.released:
+        raise g.error("this slot has been released already")
+    if g.blocks[-1] is not slot.block:
+        raise g.error("a slot is released in the block that took it, not in a branch or loop inside it")
+    if arrivals(g.scope.threads) > slot.ring.consumers:
+        raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={slot.ring.consumers}")
+    slot.released = True
+    empty = g.call(barriers.mbarrier_at, slot.ring.empty, _operand(g, slot.stage), peer=False)
+    g.call(ring_release, empty, *slot.ring.buffers.values())
+
+
+MEMBERS[Ring, "produce"] = (_produce, True)
+MEMBERS[Ring, "consume"] = (_consume, True)
+MEMBERS[Slot, "release"] = (_release, True)
+
+
+# -- the release -------------------------------------------------------------------------------------------------------------
+
+def arrivals(threads: int) -> int:
+    """How often a scope arrives: once for each of its warpgroups."""
+    return max(threads // 128, 1)
+
+
+@op("syncs", collective=True)
+def ring_release(barrier, *buffers):
+    """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers.
+
+    Products of a warpgroup are over for all of it where one of its threads has awaited them; ordinary reads of other
+    threads are over after a barrier of the scope only.
+    """
+
+
+@ring_release.infer
+def _(g, barrier, *buffers):
+    if not isinstance(type_of(barrier), BarrierRef):
+        raise g.error(f"one barrier is needed, not {describe(barrier)}")
+
+
+@dataclass(frozen=True)
+class Release:
+    """Whether threads themselves read the buffers somewhere in the kernel."""
+
+    ordinary: bool
+
+
+def _plan(g, call) -> Release:
+    buffers = set(call.args[1:])
+    views = buffers | {c.results[0] for c in g.made.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
+    return Release(any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
+
+
+ring_release.rules["plan"] = _plan
+
+
+@ring_release.simulate
+def _(m, call, barrier, *buffers):
+    if call.choice.plan.ordinary:
+        m.sync()
+    m.arrive(barrier, arrivals(m.threads))
+
+
+@ring_release.emit
+def _(e, call, barrier, *buffers):
+    if call.choice.plan.ordinary:
+        e.sync()
+    first = (e.absolute_thread() & 127).equals(0) if e.threads >= 128 else e.first_thread()
+    text = f"mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];"
+    if first is None:
+        e.asm(text, [], [barrier.address])
+    else:
+        e.asm("@$1 " + text, [], [barrier.address, first])
