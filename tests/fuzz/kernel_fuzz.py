@@ -135,12 +135,16 @@ class Generator:
         self.locked: set[str] = set()   # the index of a loop, which is not assigned
         self.count = 0
         self.depth = 0
+        self.largest = 1                # elements of the largest tile, extents rounded up to powers of two
 
     # -- small choices ----------------------------------------------------------------------------------------------------
 
     def name(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count}"
+
+    def note(self, shape: tuple) -> None:
+        self.largest = max(self.largest, int(np.prod([1 << (n - 1).bit_length() for n in shape])))
 
     def shapes(self) -> list[tuple]:
         r, c = self.rows, self.columns
@@ -193,6 +197,7 @@ class Generator:
 
     def load(self, shape: tuple) -> Node:
         """A region of a new argument, at a place that may depend on the CTA and reach out of bounds."""
+        self.note(shape)
         dtype = self.r.choice(STORED)
         name = self.name("a")
         offsets = [self.r.choice((0, 0, 0, 1, -1, 2, -3)) for _ in shape]
@@ -238,6 +243,7 @@ class Generator:
 
     def full(self, x: Node, shape: tuple) -> Node:
         """`x` in exactly `shape`."""
+        self.note(shape)
         if x.shape == shape:
             return x
         return Node(f"tile.broadcast_to({x.text}, {shape})", shape, x.dtype,
@@ -397,7 +403,7 @@ class Generator:
         extra = self.r.choice((2, 3, 8, 17))
         at = self.r.randrange(len(shape) + 1)
         larger = shape[:at] + (extra,) + shape[at:]
-        if len(larger) > 3 or int(np.prod(larger)) > 8192:
+        if len(larger) > 3 or int(np.prod(larger)) > 4096:
             return self.leaf(shape)
         self.depth += 1
         x = self.full(self.expression(larger, min(depth, 1)), larger)
@@ -442,7 +448,7 @@ class Generator:
         """A constant slice of a larger tile."""
         cuts = [(self.r.choice((0, 1, 3)), self.r.choice((1, 1, 2))) for _ in shape]
         larger = tuple(s + (n - 1) * step + 1 + self.r.choice((0, 2)) for n, (s, step) in zip(shape, cuts))
-        if int(np.prod(larger)) > 8192:
+        if int(np.prod(larger)) > 4096:
             return self.leaf(shape)
         x = self.full(self.expression(larger, min(depth, 1)), larger)
         parts = tuple(slice(s, s + (n - 1) * step + 1, step) for n, (s, step) in zip(shape, cuts))
@@ -612,7 +618,8 @@ class Generator:
         lines = ["pid = tile.program_id(0)", *(line for s in statements for line in s.lines), *stores]
         parameters = ", ".join([*self.args, *expected, "zero"])
         source = f"def fuzzed({parameters}):\n    " + "\n    ".join(lines) + "\n"
-        return Program(self.seed, source, {**self.args, "zero": 0}, (self.ctas,), {"num_warps": self.r.choice((1, 2, 4, 8))}, expected, slack)
+        warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w]  # 64-bit elements in half of the registers
+        return Program(self.seed, source, {**self.args, "zero": 0}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack)
 
 
 def _pair(function, pair):

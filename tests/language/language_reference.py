@@ -83,7 +83,11 @@ def cast(x: np.ndarray, target: str) -> np.ndarray:
 def exact_cast(x: np.ndarray, target: str) -> np.ndarray:
     """`x` as `target`: floats round to nearest even, to float8 saturating; to integers they truncate and saturate, and
     NaN gives 0; integers keep the low bits; to bool says whether it is not 0."""
-    source = name_of(x)
+    with np.errstate(all="ignore"):
+        return _exact_cast(x, name_of(x), target)
+
+
+def _exact_cast(x: np.ndarray, source: str, target: str) -> np.ndarray:
     if source == target:
         return x
     if target == "bool":
