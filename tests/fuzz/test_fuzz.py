@@ -10,7 +10,7 @@ import pytest
 import tilejit as tile
 from kernel_fuzz import generate
 
-from tests.gpu import in_child, needs_gpu
+from tests.gpu import needs_gpu, run_child
 
 SEEDS = range(20)
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -66,17 +66,18 @@ def failures(seeds, on_gpu: bool, seconds: float = float("inf")) -> list[str]:
     return found
 
 
+def on_gpu(first: int, count: int, seconds: float):
+    found = failures(range(first, first + count), on_gpu=True, seconds=seconds)
+    assert not found, f"{len(found)} seeds\n" + "\n".join(found[:30])
+
+
 @needs_gpu()
-@in_child(timeout=120)
 def test_random_kernels_agree_on_the_gpu_and_the_simulator():
-    found = failures(SEEDS, on_gpu=True)
-    assert not found, "\n".join(found)
+    print(run_child(on_gpu, timeout=120, first=0, count=len(SEEDS), seconds=100))
 
 
 @needs_gpu()
 @pytest.mark.skipif(not MORE, reason="TILEJIT_FUZZ is the number of further seeds")
-@in_child(timeout=600)
 def test_more_random_kernels_agree_on_the_gpu_and_the_simulator():
-    """As many as TILEJIT_FUZZ says and nine minutes allow."""
-    found = failures(range(1000, 1000 + MORE), on_gpu=True, seconds=540)
-    assert not found, f"{len(found)} seeds\n" + "\n".join(found[:30])
+    """As many as TILEJIT_FUZZ says and eight minutes allow."""
+    print(run_child(on_gpu, timeout=560, first=1000, count=MORE, seconds=480))

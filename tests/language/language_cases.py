@@ -82,9 +82,12 @@ class Case:
     def compile(self, target: str):
         return self.kernel().compile(**{n: host(a) for n, a in self.arguments().items()}, **self.options, target=target)
 
-    def launch(self) -> list[str]:
-        """Run on the GPU, on device arrays: what differs."""
+    def launch(self, copies: bool = False) -> list[str]:
+        """Run on the GPU, on device arrays (or on host arrays that the launch copies there and back): what differs."""
         arguments = self.arguments()
+        if copies:
+            self.kernel()[self.grid](**{n: host(a) for n, a in arguments.items()}, **self.options, backend="cuda")
+            return self.problems(arguments)
         there = {n: tile.to_device(_whole(a)) if isinstance(a, (np.ndarray, View)) else a for n, a in arguments.items()}
         parts = {n: arguments[n].of(a) if isinstance(arguments[n], View) else a for n, a in there.items()}
         self.kernel()[self.grid](**parts, **self.options)
@@ -105,14 +108,14 @@ def simulated(cases) -> None:
     assert not found, f"{len(found)} problems\n" + "\n".join(found[:40])
 
 
-def launched(cases) -> str:
+def launched(cases, copies: bool = False) -> str:
     """Run cases on the GPU, all of them whatever fails; returns a summary, or fails with what differs."""
     import time
     begin, found, count = time.perf_counter(), [], 0
     for case in cases:
         count += 1
         try:
-            found += case.launch()
+            found += case.launch(copies)
         except tile.TileError as error:
             found.append(f"{case.name}: {type(error).__name__}: {str(error)[:600]}")
     summary = f"{count} kernels on the GPU in {time.perf_counter() - begin:.1f} s, {len(found)} problems"

@@ -187,10 +187,10 @@ FUNCTIONS = {
 FLOAT64_ULP = 4  # libdevice's, and what NumPy's own may be off by
 
 
-def arguments_of(name: str, dtype: str, count: int = 500) -> np.ndarray:
+def arguments_of(name: str, dtype: str, seed: int = 0, count: int = 500) -> np.ndarray:
     """Arguments inside a function's domain, dense near 0, with the special values."""
     low, high = FUNCTIONS[name][2]
-    rng = np.random.default_rng(len(name))
+    rng = np.random.default_rng([len(name), seed])
     if low > 0:
         x = 10.0 ** rng.uniform(np.log10(low), np.log10(high), count)
         if dtype == "float16":
@@ -203,24 +203,63 @@ def arguments_of(name: str, dtype: str, count: int = 500) -> np.ndarray:
         return x.astype(np_dtype(dtype))
 
 
-def function_case(dtype: str, names=tuple(FUNCTIONS), fast: bool = False) -> Case:
+def function_case(dtype: str, names=tuple(FUNCTIONS), rows: int = 1) -> Case:
     """Elementary functions of a tile, each against float64 within its stated ulp; 16-bit floats round once, so that they
-    are within 1/2 of theirs and a trifle."""
+    are within 1/2 of theirs and a trifle. `rows` CTAs have arguments of their own."""
     args, lines, expected, how = {}, [], {}, {}
     for i, name in enumerate(names):
-        x = arguments_of(name, dtype)
+        x = np.stack([arguments_of(name, dtype, seed) for seed in range(rows)])
         args[f"a{i}"] = x
         exact, ulp, _ = FUNCTIONS[name]
         with np.errstate(all="ignore"):
-            want = exact(x.astype(np.float64))
-        lines.append(f"tile.store(o{i}[0:N], tile.{name}(tile.load(a{i}[0:N])))")
+            want = exact(x.astype(np.float64).ravel()).reshape(x.shape)
+        lines.append(f"tile.store(o{i}[p, 0:N], tile.{name}(tile.load(a{i}[p, 0:N])))")
         expected[f"o{i}"] = want
         how[f"o{i}"] = (0.5 if ulp <= 0.5 else FLOAT64_ULP) if dtype == "float64" else max(ulp, 0.5) if dtype == "float32" else 0.501
     parameters = ", ".join([*args, *expected, "N: tile.constexpr"])
-    source = f"def functions({parameters}):\n    " + "\n    ".join(lines) + "\n"
-    case = Case(f"functions of {dtype}", source, args, expected, how, options={"N": len(x)})
-    case.start = {o: np.zeros(len(x), np_dtype(dtype)) for o in expected}
+    source = f"def functions({parameters}):\n    p = tile.program_id(0)\n    " + "\n    ".join(lines) + "\n"
+    case = Case(f"functions of {dtype}", source, args, expected, how, grid=(rows,), options={"N": x.shape[1]})
+    case.start = {o: np.zeros(x.shape, np_dtype(dtype)) for o in expected}
     return case
+
+
+# fast form -> (where its arguments lie, the error that is allowed: of the result, of the argument)
+FAST = {
+    "exp": ((-80, 80), lambda r, x: (2 + np.abs(x)) * ulp(r)),
+    "exp2": ((-120, 120), lambda r, x: 2 * ulp(r)),
+    "log": ((1e-3, 1e3), lambda r, x: np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * ulp(r))),
+    "log2": ((1e-3, 1e3), lambda r, x: np.where((x >= 0.5) & (x <= 2), 2.0**-22, 2 * ulp(r))),
+    "log10": ((1e-3, 1e3), lambda r, x: np.where((x >= 0.5) & (x <= 2), 2.0**-22, 3 * ulp(r))),
+    "sqrt": ((1e-20, 1e20), lambda r, x: ulp(r)),
+    "rsqrt": ((1e-20, 1e20), lambda r, x: 2 * ulp(r)),
+    "sin": ((-np.pi, np.pi), lambda r, x: 2.0**-20.5),
+    "cos": ((-np.pi, np.pi), lambda r, x: 2.0**-20.5),
+    "tanh": ((-10, 10), lambda r, x: 2.0**-11 * np.abs(r)),
+    "sigmoid": ((-20, 20), lambda r, x: 2.0**-11),
+}
+
+
+def ulp(values: np.ndarray) -> np.ndarray:
+    """A unit in the last place of float32."""
+    return 2.0 ** (np.floor(np.log2(np.maximum(np.abs(values), 2.0**-126))) - 23)
+
+
+def fast_functions_differ() -> list[str]:
+    """Run the fast forms on the GPU: which ones are further from float64 than they say."""
+    import tilejit as tile
+    found = []
+    for name, ((low, high), allowed) in FAST.items():
+        rng = np.random.default_rng(3)
+        x = (10.0 ** rng.uniform(np.log10(low), np.log10(high), (64, 512)) if low > 0 else rng.uniform(low, high, (64, 512))).astype(np.float32)
+        source = (f"def fast(x, y):\n    p = tile.program_id(0)\n    tile.store(y[p, 0:512], tile.{name}(tile.load(x[p, 0:512]), fast=True))\n")
+        there, result = tile.to_device(x), tile.empty(x.shape)
+        tile.jit(source=source)[64](there, result)
+        exact = FUNCTIONS[name][0](x.astype(np.float64))
+        over = np.abs(result.numpy().astype(np.float64) - exact) / allowed(exact, x.astype(np.float64))
+        if not over.max() <= 1:
+            at = np.unravel_index(int(np.argmax(np.nan_to_num(over, nan=np.inf))), over.shape)
+            found.append(f"fast {name}({x[at]!r}) is {result.numpy()[at]!r}, not {exact[at]!r}: {over[at]:.2f} times the error that is stated")
+    return found
 
 
 # -- selection -----------------------------------------------------------------------------------------------------------------
