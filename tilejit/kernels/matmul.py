@@ -7,6 +7,7 @@ tile by wgmma and stores them by TMA from a staging buffer, while the ring alrea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import tilejit as tile
 
@@ -27,7 +28,7 @@ def tile_of(t, tiles_m, tiles_n, GROUP: tile.constexpr):
 
 @tile.jit
 def persistent(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, GROUP: tile.constexpr,
-               B_NK: tile.constexpr, REGS: tile.constexpr, STORE: tile.constexpr):
+               B_NK: tile.constexpr, PRODUCER_REGS: tile.constexpr, CONSUMER_REGS: tile.constexpr, STORE: tile.constexpr):
     """``C = A @ B``, with A [M, K] and B [N, K] (``B_NK``) or [K, N]: tiles of BM x BN, BK of k in each of STAGES slots."""
     M, K = A.shape
     N = C.shape[1]
@@ -37,7 +38,7 @@ def persistent(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constex
     ring = tile.ring(STAGES, A=((BM, BK), A.dtype), B=((BN, BK) if B_NK else (BK, BN), B.dtype), consumers=BM // 64)
     WIDTH = 128 if BN % 128 == 0 else 64
     stage = tile.alloc((BM // 64, 64, WIDTH), C.dtype, layout=tile.swizzled(C.dtype, (BM // 64, 64, WIDTH), 128))
-    with tile.warpgroup(0, regs=REGS[0]):
+    with tile.warpgroup(0, regs=PRODUCER_REGS):
         with tile.elect():
             for i in range(trips):
                 m, n = tile_of(first + i * stride, tiles_m, tiles_n, GROUP)
@@ -48,7 +49,7 @@ def persistent(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constex
                             tile.copy_async(slot.B, B[n * BN:n * BN + BN, k * BK:k * BK + BK], mbar=slot.full)
                         else:
                             tile.copy_async(slot.B, B[k * BK:k * BK + BK, n * BN:n * BN + BN], mbar=slot.full)
-    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
+    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=CONSUMER_REGS) as warpgroup:
         w = warpgroup - 1
         for i in range(trips):
             m, n = tile_of(first + i * stride, tiles_m, tiles_n, GROUP)
@@ -109,8 +110,8 @@ class Config:
 
     def constants(self, b_nk: bool, store: str) -> dict:
         """The kernel's compile-time arguments and options."""
-        return dict(BM=self.bm, BN=self.bn, BK=self.bk, STAGES=self.stages, GROUP=self.group, B_NK=b_nk, REGS=self.regs, STORE=store,
-                    num_warps=self.num_warps)
+        return dict(BM=self.bm, BN=self.bn, BK=self.bk, STAGES=self.stages, GROUP=self.group, B_NK=b_nk, PRODUCER_REGS=self.regs[0],
+                    CONSUMER_REGS=self.regs[1], STORE=store, num_warps=self.num_warps)
 
 
 # Tiles with the share of the tensor cores' speed that each keeps busy on large matrices, measured on an H200.
@@ -118,6 +119,7 @@ TILES = {(128, 256): 1.0, (192, 192): 1.0, (128, 192): 0.96, (192, 128): 0.96, (
 EPILOGUE = 512  # elements of k in whose time a tile is begun and stored
 
 
+@lru_cache(maxsize=1024)
 def choose(m: int, n: int, k: int, processors: int) -> Config:
     """The configuration that a model of waves expects to be the fastest: tiles in turn on all processors, each of a cost."""
     def cost(shape: tuple[int, int]) -> float:
