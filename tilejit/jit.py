@@ -294,8 +294,8 @@ class Kernel:
         args, kwargs = given
         if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
             return
-        if any(isinstance(v, tuple) or isinstance(v, float) and v == 0 for n, v in kwargs.items() if n in bound.constants):
-            return  # equal ones may be different constants: 0.0 and -0.0, (1,) and (1.0,)
+        if any(_has_zero(v) for n, v in kwargs.items() if n in bound.constants):
+            return  # 0.0 and -0.0 are equal, and different constants
         self.watched += [c for c in version.captured if c.token[0] not in ("Op", "Builtin", "module", "DType") and c not in self.watched]
         launchers = self.warm.setdefault(_form(kwargs), [])
         if launcher not in launchers:
@@ -304,7 +304,17 @@ class Kernel:
 
 def _form(kwargs: dict) -> tuple:
     """What keywords are remembered by: 1, 1.0 and True are equal, and different constants."""
-    return tuple(kwargs.items()), tuple(map(type, kwargs.values()))
+    return tuple(kwargs.items()), tuple(map(_kind, kwargs.values()))
+
+
+def _kind(value):
+    kind = type(value)
+    return kind if kind is not tuple else tuple(map(_kind, value))
+
+
+def _has_zero(value) -> bool:
+    """Whether a float 0 stands in a constant."""
+    return any(map(_has_zero, value)) if isinstance(value, tuple) else isinstance(value, float) and value == 0
 
 
 _said = False
