@@ -35,6 +35,7 @@ def run(name: str, x: np.ndarray, axis, dtype, num_warps: int = 4) -> np.ndarray
     axes = range(x.ndim) if axis is None else [a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
     shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
     y = np.empty(shape, dtype)
+    num_warps = max(num_warps, -(-x.nbytes // 8192))  # that the registers hold
     kernel_of(name, x.ndim)[(1,)](x, y, AXIS=axis, S=x.shape, R=shape, num_warps=num_warps)
     return y
 

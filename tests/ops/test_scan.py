@@ -33,6 +33,7 @@ def kernel_of(function):
 
 def run(function, x: np.ndarray, axis: int, reverse: bool, dtype, num_warps: int) -> np.ndarray:
     y = np.empty(x.shape, dtype)
+    num_warps = max(num_warps, -(-x.nbytes // 8192))  # that the registers hold
     kernel_of(function)[(1,)](x, y, N=x.shape[0], M=x.shape[1], AXIS=axis, REVERSE=reverse, num_warps=num_warps)
     return y
 
