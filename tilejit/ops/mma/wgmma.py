@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ... import ptx
 from ...dispatch import Need, Variant
 from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
@@ -104,7 +103,8 @@ def instruction(s: MmaSite) -> str:
 
 def _exists(s: MmaSite) -> bool | str:
     try:
-        ptx.form(instruction(s))
+        from ...ptx import form  # the table takes tens of milliseconds to load
+        form(instruction(s))
     except CompilationError:
         return f"there is no m64n{s.n}k{K_BYTES // s.a.dtype.nbytes} of {s.a.dtype} by {s.b.dtype} to {s.dtype}"
     return True
@@ -198,7 +198,8 @@ def emit(e, plan: Plan, call, acc, a, b):
             origin = origin + (e.scope_warp() >> 2) * plan.a_rows
         starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
     starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
-    form, products = ptx.form(plan.instruction), []
+    from ...ptx import form as form_of
+    form, products = form_of(plan.instruction), []
     per = len(words) // plan.instructions if words else 0
     for tile in range(plan.tiles):
         d = pins.part(tile, plan.tiles)
