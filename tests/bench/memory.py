@@ -22,7 +22,7 @@ def vadd_case(dtype):
     n = 1 << 28
     x, y = (torch.randn(n, device="cuda", dtype=dtype) for _ in range(2))
     out = torch.empty_like(x)
-    block = 2048 if dtype == torch.bfloat16 else 1024
+    block = 512
     grid = (n // block,)
     compiled = torch.compile(torch.add)
     vector_add[grid](x, y, out, BLOCK=block)

@@ -1,6 +1,9 @@
-"""A tile in another layout: registers renamed when every thread has what it needs, scratch memory otherwise."""
+"""A tile in another layout: registers renamed where threads have what they need, shuffles inside warps, scratch memory else."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
 
 from ..ir.builder import type_of
 from ..ir.op import op
@@ -22,23 +25,66 @@ def _(m, call, x):
     return x
 
 
-def local_moves(source: Tile, target: Tile) -> tuple[int, ...] | None:
-    """For each register of the target the source register of the same thread that holds its element, the same in every
-    thread; None when an element must cross threads."""
+IDENTITY = (1, 2, 4, 8, 16)
+SEARCHED = 1024  # pairs of registers up to which lanes are searched; larger tiles go through scratch memory
+
+
+@dataclass(frozen=True)
+class Move:
+    """A register of the target is register `reg` of the lane ``base ^ (bits of the own lane, each mapped by lanes)``."""
+
+    reg: int
+    base: int = 0
+    lanes: tuple[int, ...] = IDENTITY
+
+    @property
+    def local(self) -> bool:
+        return self.base == 0 and self.lanes == IDENTITY
+
+
+@lru_cache(maxsize=512)
+def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
+    """How each register of the target comes from a register of the same warp, the same one for all threads.
+
+    None where an element must cross warps, or where shuffles would cost more than scratch memory: a shuffle costs about
+    as much as a store or a load of shared memory, and the two barriers of scratch as much as 16 of them.
+    """
     import numpy as np
 
     from ..layout import thread_table
     threads = max(_threads(source), _threads(target))
-    have, need = thread_table(source.layout, source.domain, threads), thread_table(target.layout, target.domain, threads)
-    have, need = _flat(have, source), _flat(need, target)
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1) for t in (source, target))
     moves = []
-    for column in range(need.shape[1]):
-        wanted = need[:, column:column + 1]
-        same = np.all((have == wanted) | (wanted < 0), axis=0)
-        if not same.any():
+    for column in range(need.shape[2]):
+        wanted = need[:, :, column:column + 1]
+        same = np.all((have == wanted) | (wanted < 0), axis=(0, 1))
+        move = Move(int(np.argmax(same))) if same.any() else _crossing(have, wanted[:, :, 0], need.shape[2])
+        if move is None:
             return None
-        moves.append(int(np.argmax(same)))
+        moves.append(move)
+    words = max(1, source.dtype.nbytes // 4)
+    if words * sum(not m.local for m in moves) > words * (have.shape[2] + need.shape[2]) + 16:
+        return None
     return tuple(moves)
+
+
+def _crossing(have, wanted, columns: int) -> Move | None:
+    """One register from which all lanes can fetch what they want, each from a lane that is linear in its own bits."""
+    if have.shape[2] * columns > SEARCHED:
+        return None
+    for reg in range(have.shape[2]):
+        offers = ((have[:, None, :, reg] == wanted[:, :, None]) | (wanted[:, :, None] < 0)).all(axis=0)  # [lane, from lane]
+        base = int(offers[0].argmax())
+        lanes = tuple(int(offers[1 << b].argmax()) ^ base for b in range(5))
+        if all(offers[lane, _mapped(lane, base, lanes)] for lane in range(32)):
+            return Move(reg, base, lanes)
+    return None
+
+
+def _mapped(lane: int, base: int, lanes: tuple[int, ...]) -> int:
+    for b, to in enumerate(lanes):
+        base ^= to if lane >> b & 1 else 0
+    return base
 
 
 def _threads(t: Tile) -> int:
@@ -58,19 +104,29 @@ def _flat(table, t: Tile):
     return np.where(inside, flat, -1)
 
 
+def _lane(e, move: Move):
+    """The lane that a move fetches from."""
+    kept = sum(1 << b for b, to in enumerate(move.lanes) if to == 1 << b)
+    lane = (e.lane_id() & kept) ^ move.base
+    for b, to in enumerate(move.lanes):
+        if to and to != 1 << b:
+            lane = lane ^ ((e.lane_id() >> b) & 1) * to
+    return lane
+
+
 @convert_layout.emit
 def _(e, call, x):
     source, target = type_of(call.args[0]), call.result.type
-    moves = local_moves(source, target)
+    moves = register_moves(source, target)
     if moves is not None:
-        return [x[m] for m in moves]
+        return [x[m.reg] if m.local else e.shuffle("idx", x[m.reg], e.cached(("lane", m.base, m.lanes), lambda: _lane(e, m))) for m in moves]
     e.scratch_store(call, x, source)
     return e.scratch_load(call, target, source.shape)
 
 
 def _scratch(call) -> int:
     source, target = type_of(call.args[0]), call.results[0].type
-    return 0 if local_moves(source, target) is not None else source.size * source.dtype.nbytes
+    return 0 if register_moves(source, target) is not None else source.size * source.dtype.nbytes
 
 
 convert_layout.rules["scratch"] = _scratch
