@@ -42,7 +42,7 @@ def softmax(x, out, rows: int, columns: int, nbytes: int):
     if nbytes == 2 and columns >= 16384:
         launch, options = in_shared[(rows,)], dict(BLOCK=columns, CHUNK=4096, num_warps=16)
     else:
-        warps = {1024: 4, 2048: 2 if nbytes == 4 else 4, 4096: 16 if nbytes == 4 else 8, 8192: 16 if nbytes == 4 else 4,
+        warps = {1024: 2 if nbytes == 4 else 4, 2048: 2 if nbytes == 4 else 4, 4096: 16 if nbytes == 4 else 8, 8192: 16 if nbytes == 4 else 4,
                  16384: 16, 32768: 32}[columns]
         per = 2 if nbytes == 2 and columns in (1024, 4096) else 1
         launch, options = in_registers[(rows // per,)], dict(BLOCK=columns, ROWS=per, num_warps=warps)
