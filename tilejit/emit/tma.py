@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import int32, int64
+from ..types import int64
 from .barriers import EBarrier
 from .value import V
 

@@ -1,0 +1,115 @@
+"""Where the emitted thread is: its ids, the scope it runs in, the scope's barrier, and values made once for it."""
+
+from __future__ import annotations
+
+from ..ir.graph import Const, Value
+from ..types import int32
+from .value import V
+
+
+class PlaceMixin:
+    """The part of the emitter that knows the thread and its execution scope."""
+
+    def scope_key(self):
+        return id(self.scope)
+
+    def cached(self, key, make):
+        """A value made once for the region of code that its first use dominates."""
+        for memo in self.memo:
+            if key in memo:
+                return memo[key]
+        value = make()
+        self.memo[-1][key] = value
+        return value
+
+    def entry(self, key, make):
+        """A value made once at the function's entry."""
+        if key not in self.memo[0]:
+            body, self.lines = self.lines, self.entry_lines
+            self.memo[0][key] = make()
+            self.lines = body
+        return self.memo[0][key]
+
+    def sreg(self, name: str) -> V:
+        """A special register (PTX ISA, "Special Registers")."""
+        if name.startswith("cluster"):
+            return self.entry(name, lambda: self.asm(f"mov.u32 $0, %{name.replace('cluster.', 'cluster_') if name.startswith('cluster.') else name};", [int32], pure=True)[0])
+        return self.entry(name, lambda: self.ins(f"call i32 @llvm.nvvm.read.ptx.sreg.{name}()", int32))
+
+    def absolute_thread(self) -> V:
+        return self.sreg("tid.x")
+
+    def lane_id(self) -> V:
+        return self.entry("lane", lambda: self.absolute_thread() & 31)
+
+    def warp_id(self) -> V:
+        """The warp's id in the CTA, passed through a shuffle so that the assembler knows that it is uniform."""
+        return self.entry("warp", lambda: self.asm("shfl.sync.idx.b32 $0, $1, 0, 31, -1;", [int32], [self.absolute_thread() >> 5], convergent=True)[0])
+
+    def warpgroup_id(self) -> V:
+        return self.entry("warpgroup", lambda: self.warp_id() >> 2)
+
+    @property
+    def threads(self) -> int:
+        return self.scope.threads
+
+    def scope_first_warp(self):
+        """The first warp of the current scope, in the CTA (an int or a value)."""
+        scope = self.scope
+        first = self.operand(scope.first) if isinstance(scope.first, (Value, Const)) else scope.first
+        return {"cta": 0, "warpgroup": first * 4, "warp": first, "thread": first // 32 if not scope.elected else 0}[scope.kind]
+
+    def thread_warp(self):
+        """The warp's id in the current scope, for addresses: without the shuffle of `warp_id`."""
+        if self.threads <= 32:
+            return 0
+        return self.cached(("thread_warp", self.scope_key()), lambda: self.thread_id() >> 5)
+
+    def scope_warp(self):
+        """The warp's id in the current scope, known to be uniform."""
+        first = self.scope_first_warp()
+        if self.threads <= 32:
+            return 0
+        return self.warp_id() - first
+
+    def thread_id(self):
+        """The thread's id in the current scope."""
+        if self.threads == 1:
+            return 0
+        if self.threads == 32:
+            return self.lane_id()
+        first = self.scope_first_warp()
+        return self.absolute_thread() - first * 32
+
+    def first_thread(self) -> V | None:
+        """Whether this is the first thread of the scope; None in a scope of one thread."""
+        if self.threads == 1 or self.scope.partial is not None:
+            return None
+        return self.cached(("first", self.scope_key()), lambda: self.as_value(self.thread_id(), int32).equals(0))
+
+    def sync(self) -> None:
+        """The barrier of the current scope."""
+        scope = self.scope
+        if self.threads == 1:
+            return
+        if scope.kind == "cta":
+            self.asm("bar.sync 0;", convergent=True)
+        elif self.threads == 32:
+            self.asm("bar.warp.sync -1;", convergent=True)
+        else:
+            ident = self._named_barrier()
+            text, inputs = (f"bar.sync {ident}, {self.threads};", []) if isinstance(ident, int) else (f"bar.sync $0, {self.threads};", [ident])
+            self.asm(text, [], inputs, convergent=True)
+
+    def _named_barrier(self):
+        """The hardware barrier of a group of warps: one for each set of warps that ever synchronises."""
+        scope = self.scope
+        first = scope.first.value if isinstance(scope.first, Const) else scope.first
+        if isinstance(first, int):
+            key = (scope.kind, first, scope.threads)
+            return self.barrier_ids.setdefault(key, len(self.barrier_ids) + 1)
+        count = self.graph.launch.threads // scope.threads
+        base = self.barrier_ids.setdefault((scope.kind, "any", scope.threads), len(self.barrier_ids) + 1)
+        for n in range(1, count):
+            self.barrier_ids.setdefault((scope.kind, "any", scope.threads, n), len(self.barrier_ids) + 1)
+        return self.operand(first) + base

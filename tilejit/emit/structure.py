@@ -1,0 +1,203 @@
+"""Loops, branches and scopes as basic blocks, with a phi for each register of each carried value."""
+
+from __future__ import annotations
+
+from ..ir.builder import ExecScope
+from ..ir.graph import Const, For, If, Scope, Value, While
+from ..types import bool_, int32
+from .accumulators import Pins
+from .value import V
+
+
+class StructureMixin:
+    """The part of the emitter that writes control flow."""
+
+    def _phis(self, label: str, inits: list):
+        """Start `label` with a phi for each register of each carried value: (their names, what fills in the loop's end)."""
+        before, names, places = self.current, [], []
+        self.start(label)
+        for init in inits:
+            if isinstance(init, Pins):  # stays where it is
+                names.append(init)
+                continue
+            registers = init if isinstance(init, list) else [init]
+            places.append((len(self.lines), registers))
+            made = []
+            for v in registers:
+                self.count += 1
+                made.append(V(self, f"%v{self.count}", v.dtype))
+                self.lines.append("")
+            names.append(made if isinstance(init, list) else made[0])
+
+        def close(finals: list, latch: str) -> None:
+            moving = [(n, f) for n, f in zip(names, finals) if not isinstance(n, Pins)]
+            for (line, registers), (made, final) in zip(places, moving):
+                made, final = (x if isinstance(x, list) else [x] for x in (made, final))
+                for i, (name, first, last) in enumerate(zip(made, registers, final)):
+                    self.lines[line + i] = f"  {name.text} = phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]{self.debug.mark(None)}"
+        return names, close
+
+    def _for(self, node: For) -> None:
+        if self._over_scopes(node):
+            return
+        start, stop = self.operand(node.start), self.operand(node.stop)
+        carried = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
+        if node.unroll == 0:
+            carried = self._unrolled(node, carried)
+        else:
+            index = start
+            if node.unroll > 1:  # whole groups of copies first, the rest one by one
+                step = node.step.value
+                last = self.ins(f"sub {stop.dtype.llvm} {stop.text}, {(node.unroll - 1) * step}", stop.dtype)
+                index, carried = self._loop(node, index, last, carried, node.unroll)
+            _, carried = self._loop(node, index, stop, carried, 1)
+        for carry, value in zip(node.carried, carried):
+            self.values[carry.result] = value
+
+    def _over_scopes(self, node: For) -> bool:
+        """A loop whose trips are scopes of different threads, one after the other, is one scope in all of them."""
+        (*before, scope), start, stop = node.body.nodes or (None,), node.start, node.stop
+        if not (isinstance(scope, Scope) and scope.first is node.index and scope.count == 1 and not before and not node.carried
+                and isinstance(start, Const) and isinstance(stop, Const) and node.step.value == 1):
+            return False
+        ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[scope.kind]()
+        inside, done = self.label("scopes"), self.label("after")
+        self.values[node.index] = ident
+        self.branch_if((ident - start.value).below(stop.value - start.value), inside, done)
+        self.start(inside)
+        with self.region_of_code():
+            self._inside(scope, scope.first)
+        self.loc = node.loc
+        self.branch(done)
+        self.start(done)
+        return True
+
+    def _unrolled(self, node: For, carried: list) -> list:
+        """Every trip written out: the bounds are constants."""
+        for i in range(node.start.value, node.stop.value, node.step.value):
+            carried = self._trip(node, self.const(i, node.index.type.dtype), carried)
+        return carried
+
+    def _trip(self, node: For, index: V, carried: list) -> list:
+        """One copy of the body; returns the carried values after it."""
+        self.values[node.index] = index
+        for carry, value in zip(node.carried, carried):
+            self.values[carry.inner] = value
+        self.block(node.body)
+        self.loc = node.loc
+        return self.handed(node.body.yields, [c.inner for c in node.carried])
+
+    def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
+        """A loop of `copies` bodies a trip; returns the index and the carried values after it."""
+        head, body, done = self.label("for"), self.label("body"), self.label("done")
+        dtype, step = node.index.type.dtype, node.step.value
+        self.branch(head)
+        (index, *inner), close = self._phis(head, [start, *carried])
+        self.branch_if(self.ins(f"icmp {'slt' if step > 0 else 'sgt'} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
+        with self.region_of_code():
+            self.start(body)
+            after, at = inner, index
+            for _ in range(copies):
+                after = self._trip(node, at, after)
+                at = self.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
+            latch = self.current
+            self.branch(head)
+        close([at, *after], latch)
+        self.start(done)
+        return index, inner
+
+    def _while(self, node: While) -> None:
+        head, body, done = self.label("while"), self.label("body"), self.label("done")
+        inits = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
+        self.branch(head)
+        inner, close = self._phis(head, inits)
+        for carry, value in zip(node.carried, inner):
+            self.values[carry.inner] = value
+        with self.region_of_code():
+            self.block(node.test)
+            self.loc = node.loc
+            self.branch_if(self.operand(node.test.yields[0]), body, done)
+            self.start(body)
+            self.block(node.body)
+            self.loc = node.loc
+            following = self.handed(node.body.yields, [c.inner for c in node.carried])
+            latch = self.current
+            self.branch(head)
+        close(following, latch)
+        self.start(done)
+        for carry, value in zip(node.carried, inner):
+            self.values[carry.result] = value
+
+    def _if(self, node: If) -> None:
+        then, orelse, done = self.label("then"), self.label("else"), self.label("endif")
+        self.branch_if(self.operand(node.test), then, orelse)
+        ends = []
+        for label, block in ((then, node.then), (orelse, node.orelse)):
+            with self.region_of_code():
+                self.start(label)
+                self.block(block)
+                self.loc = node.loc
+                values = self.handed(block.yields, node.results)
+                ends.append((self.current, values))
+                self.branch(done)
+        self.start(done)
+        for n, result in enumerate(node.results):
+            (one, a), (two, b) = ((label, values[n]) for label, values in ends)
+            if isinstance(a, Pins):
+                self.values[result] = a
+                continue
+            several = isinstance(a, list)
+            joined = [self.ins(f"phi {x.dtype.llvm} [ {x.text}, %{one} ], [ {y.text}, %{two} ]", x.dtype)
+                      for x, y in zip(a if several else [a], b if several else [b])]
+            self.values[result] = joined if several else joined[0]
+
+    def _scope(self, node: Scope) -> None:
+        first = node.first.value if isinstance(node.first, Const) else node.first
+        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
+        test = self._elect() if node.kind == "elect" else self._within(node.kind, first, node.count, size)
+        inside, done = self.label("scope"), self.label("after")
+        if test is None:
+            done = None
+        else:
+            self.branch_if(test, inside, done)
+            self.start(inside)
+        with self.region_of_code():
+            self._inside(node, first)
+        if done is not None:
+            self.loc = node.loc
+            self.branch(done)
+            self.start(done)
+
+    def _inside(self, node: Scope, first) -> None:
+        """What the threads of a scope do."""
+        elected = node.kind == "elect"
+        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
+        inner = ExecScope("thread" if elected else node.kind, size, first if first is not None else 0, elected=elected, parent=self.scope)
+        outer, self.scope = self.scope, inner
+        if node.regs is not None:
+            self.set_registers(node.regs)
+        self.block(node.body)
+        self.scope = outer
+
+    def _within(self, kind: str, first, count: int, size: int) -> V | None:
+        """Whether the thread is in `count` warpgroups, warps or threads from `first`; None if the scope is all of it."""
+        if size == self.threads and kind != "thread":
+            return None
+        ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[kind]()
+        first = self.operand(first) if isinstance(first, Value) else first
+        return (ident - first).below(count) if count > 1 else ident.equals(first)
+
+    def _elect(self) -> V:
+        """One thread of the scope: in its first warp, the lane that ``elect.sync`` names (lane 0 before sm_90)."""
+        if self.architecture < 90:
+            return self.as_value(self.thread_id(), int32).equals(0)
+        lane = self.asm("{ .reg .b32 r; elect.sync r|$0, -1; }", [bool_], convergent=True)[0]
+        if self.threads == 32:
+            return lane
+        return self.all_of([self.as_value(self.scope_warp(), int32).equals(0), lane])
+
+    def set_registers(self, count: int) -> None:
+        """``setmaxnreg``: more registers than the launch gave, or fewer (PTX ISA; sm_90a and later)."""
+        launched = 65536 // self.graph.launch.threads // 8 * 8
+        word = "inc" if count > min(launched, 255) else "dec"
+        self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)
