@@ -6,14 +6,14 @@ Each stage's text can be dumped (``TILEJIT_DUMP=folder``) and replaced from a fi
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
 from .config import TARGETS, config
 from .dispatch import Choice
 from .emit.emitter import Emitted, emit
-from .errors import CompilationError, Loc
+from .errors import CompilationError
 from .frontend import build
 from .ir.builder import Facts, Warning_
 from .ir.check import check

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import CompilationError, Loc, at
 from ..types import Buffer, Scalar, Sym, Tile, Type, Uniformity, bool_, float32, int32, int64
-from .graph import Block, Call, Const, Launch, Node, Operand, Value
+from .graph import Call, Const, Launch, Node, Operand, Value
 from .op import Op
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.builder import Builder, describe, type_of
-from ..ir.builtin import attribute, builtin, method
+from ..ir.builtin import builtin
 from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
 from ..types import Buffer, Points, Region, Scalar, Sym, Tile, Uniformity, int32, int64
-from .shape import product
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------

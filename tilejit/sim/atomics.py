@@ -6,7 +6,7 @@ import numpy as np
 
 _UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum,
           "maximum": np.maximum, "minimum": np.minimum,  # of floats: NaN wins; min and max ignore it
-          "maximum": np.maximum, "minimum": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+          "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.ndarray, compare: np.ndarray | None,
