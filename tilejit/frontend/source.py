@@ -6,6 +6,7 @@ import ast
 import builtins
 import hashlib
 import inspect
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,14 @@ class constexpr:
 
 
 MISSING = inspect.Parameter.empty
+
+_parsing = threading.Lock()
+
+
+def parsed(text: str, **options) -> ast.AST:
+    """``ast.parse``, by one thread at a time: in CPython 3.11 the parsers of two threads share a counter and fail."""
+    with _parsing:
+        return ast.parse(text, **options)
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ class Source:
     def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> "Source":
         """The source of the one function that `text` defines; its free names are looked up in `namespace`."""
         try:
-            tree = ast.parse(text)
+            tree = parsed(text)
         except SyntaxError as error:
             line = (error.text or "").rstrip("\n")
             place = Loc(file, error.lineno or 1, max(0, (error.offset or 1) - 1), source_line=line)
@@ -102,7 +111,7 @@ class Source:
         # An indented function is parsed as the body of an `if`, so that columns stay the file's.
         indented = self.text[:1] in " \t"
         try:
-            module = ast.parse("if True:\n" + self.text if indented else self.text)
+            module = parsed("if True:\n" + self.text if indented else self.text)
         except SyntaxError as error:
             raise CompilationError(f"{self.file}:{self.first_line}: the source of {self.name} cannot be parsed on its own "
                                    f"({error.msg}); put its def on lines of its own") from None
@@ -196,7 +205,7 @@ class Source:
         """What an annotation means: dotted names, also inside a string; None for anything else."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
-                return self._evaluate(ast.parse(node.value, mode="eval").body)
+                return self._evaluate(parsed(node.value, mode="eval").body)
             except SyntaxError:
                 return None
         if isinstance(node, ast.Attribute):
