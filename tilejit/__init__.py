@@ -1,7 +1,7 @@
 """tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python, compiled per call site and testable without a GPU."""
 
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
-                     ToolchainError)
+                     TileWarning, ToolchainError)
 from .frontend import (constexpr, each_warpgroup, elect, range_ as range, static_assert, static_print, static_range, thread, warp,
                        warpgroup)
 from .jit import Kernel, jit

@@ -130,7 +130,8 @@ def told(lowered: Lowered, bound) -> dict[str, Any]:
     recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
               "shared": graph.shared_bytes, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
-            "written": sorted(lowered.written), "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed)}
+            "written": sorted(lowered.written), "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
+            "spills_allowed": launch.spills}
 
 
 def coded(code: Code) -> dict[str, Any]:
@@ -148,8 +149,16 @@ def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, copies: tu
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
         registers=code["registers"], spills=code["spills"], shared_bytes=recipe["shared"], assembler=code["assembler"],
         copies=copies, tensor_maps=map_records(bound.names, recipe["maps"], bound),
-        warnings=(*lowered["warnings"], *code["notes"]), compile_time=seconds, recipe=recipe,
+        warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])), compile_time=seconds, recipe=recipe,
         written=tuple(lowered["written"]), texts=texts)
+
+
+def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
+    """That registers spill, where the kernel has no budget for it. Each byte is one that is stored or loaded."""
+    if spilled <= 0 or allowed is not None:
+        return ()
+    return (f"registers spill: {spilled} bytes are stored to memory and loaded again; smaller tiles or more warps avoid it, and "
+            f"spills={spilled} accepts it",)
 
 
 def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:

@@ -109,6 +109,10 @@ class ToolchainError(TileError):
     """LLVM, the assembler or the driver refused what it was given."""
 
 
+class TileWarning(UserWarning):
+    """What a kernel's author should know of a kernel that compiles: ``warnings`` filters it as any other."""
+
+
 @contextmanager
 def at(loc: Loc | None):
     """Stamp `loc` on any TileError raised inside that does not know its place yet."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
+import warnings
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
 from .config import TARGETS, config
-from .errors import CompilationError, LaunchError, TileError
+from .errors import CompilationError, LaunchError, TileError, TileWarning
 from .frontend import Capture, Source, constexpr
 from .ir.builder import Facts
 from .ir.graph import Launch
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from .compile import Lowered
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
+_HERE = os.path.dirname(__file__) + os.sep
 CALL_OPTIONS = ("backend", "stream", "device")
 
 
@@ -182,19 +185,23 @@ class Kernel:
         found = shelf.find(bound, rebuild=lambda: shelf.compile(self._lower(bare, options, target), bare).texts())
         if found is None:
             version = self.version(bound, options, target, shelf.missed)
-            version.compiled = shelf.compile(version.lowered, bound)
-            return version.compiled
+            compiled = shelf.compile(version.lowered, bound)
+            self._warn_of(compiled.warnings[len(version.lowered.warnings):])
+            version.compiled = compiled
+            return compiled
         self._hold_to_expectations(found.compiled.copies)
         if version is None:
-            self._say(found.warnings, found.printed)
+            self._say(found.compiled.warnings, found.printed)
             version = Version(found.facts, found.captured)
             versions.append(version)
+        else:
+            self._warn_of(found.compiled.warnings[len(version.lowered.warnings):])
         version.compiled = found.compiled
         return version.compiled
 
     def _lower(self, bound: Bound, options: dict[str, Any], target: str) -> Lowered:
         from .compile import lower
-        facts = Facts(lambda fact: answer(fact, bound))
+        facts = Facts(lambda fact: answer(fact, bound), bound.runtime)
         return lower(self.source, self._arguments(bound, facts), target=target, launch=make_launch({**self.options, **options}), facts=facts)
 
     def _arguments(self, bound: Bound, facts: Facts) -> dict[str, tuple]:
@@ -219,16 +226,23 @@ class Kernel:
                     raise CompilationError(f"the copy of {argument} is held to {variant!r}, and was lowered as {record.variant!r}: {reasons}\n"
                                            f"  line {record.line}: {record.source}")
 
-    def _say(self, warnings: tuple, printed: tuple | None = None, cause: str = "") -> None:
-        """Tell the author of a new version: its warnings; what it prints, if it was found in the cache (`printed`); and
+    def _say(self, told: tuple, printed: tuple | None = None, cause: str = "") -> None:
+        """Tell the author of a new version: what it warns of (`told`); what it prints, if it was found in the cache (`printed`); and
         in the log why it was needed."""
         for line in printed or ():
             print(line)
-        for warning in warnings:
-            print(f"tilejit: {self.name}: {warning}", file=sys.stderr)
+        self._warn_of(told)
         if config().log:
             how = f"compiled {self.name}: {cause or 'first call'}" if printed is None else f"loaded {self.name} from the cache"
             print(f"tilejit: {how}", file=sys.stderr)
+
+    def _warn_of(self, told: tuple) -> None:
+        """A TileWarning each, at the line outside this package that called."""
+        frame, level = sys._getframe(), 1
+        while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+            frame, level = frame.f_back, level + 1
+        for text in told:
+            warnings.warn(f"{self.name}: {text}", TileWarning, stacklevel=level)
 
     # -- without a GPU ---------------------------------------------------------------------------------------------------
 

@@ -49,12 +49,11 @@ _SEPARATOR = b"\n"    # between an entry's JSON, which is one line, and its mach
 
 @dataclass(frozen=True)
 class Found:
-    """A compiled kernel from the cache, what it holds for, and what it printed and warned of when it was compiled."""
+    """A compiled kernel from the cache, what it holds for, and what it printed when it was compiled."""
 
     compiled: CompiledKernel
     facts: dict[tuple, bool]
     captured: tuple[Capture, ...]
-    warnings: tuple[str, ...]
     printed: tuple[str, ...]
 
 
@@ -101,7 +100,7 @@ class Shelf:
             texts = _reader(self.store, manifest["code"], rebuild)
             seconds = {"cache": perf_counter() - start}
             compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, copies_from_data(manifest["copies"]), texts, seconds, bound)
-            return Found(compiled, facts, captured, tuple(lowered["warnings"]), tuple(lowered["printed"]))
+            return Found(compiled, facts, captured, tuple(lowered["printed"]))
         return None
 
     def _manifests(self) -> list[dict]:

@@ -90,6 +90,11 @@ def dtype_of(spec) -> DType:
     raise CompilationError(f"{spec!r} is not an element type of tilejit; the element types are {', '.join(DTYPES)}")
 
 
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer dtype."""
+    return (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+
+
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation on `a` and `b`: NumPy's, but an int with a float gives that float's dtype."""
     if a == b:

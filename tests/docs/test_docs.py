@@ -13,6 +13,7 @@ import io
 import linecache
 import os
 import re
+import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -63,7 +64,9 @@ def run(example: Example, namespace: dict) -> str:
     name = "example.py"
     linecache.cache[name] = (len(example.code), None, example.code.splitlines(keepends=True), name)
     printed = io.StringIO()
-    with redirect_stdout(printed), redirect_stderr(printed):
+    with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_: print(f"{type(message).__name__}: {message}", file=printed)
         if example.raises is None:
             exec(compile(example.code, name, "exec"), namespace)
             return printed.getvalue()
@@ -163,7 +166,7 @@ def table_facts() -> str:
     from tilejit.runtime.facts import describe_fact
     kinds = re.findall(r'case "(\w+)":', getsource(describe_fact))
     rest = {"aligned": (16,), "size_multiple": (1, 64), "size_is": (0, 1), "size_at_least": (0, 1), "stride_multiple": (0, 8),
-            "stride_is": (1, 1), "stride_at_least": (0, 0), "no_overlap": (1,)}
+            "stride_is": (1, 1), "stride_at_least": (0, 0), "scalar_between": (-128, 127), "no_overlap": (1,)}
     name = lambda kind: "n" if kind.startswith("scalar") else "A"
     return markdown(("fact", "for example"), ((code(kind), describe_fact((kind, 0, *rest.get(kind, ())), (name(kind), "B"))) for kind in kinds))
 

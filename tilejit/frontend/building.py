@@ -70,6 +70,8 @@ def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -
             continue
         value = _argument(param.name, arguments[param.name], w)
         if isinstance(value, Value):
+            if isinstance(value.type, Scalar):
+                w.g.arguments[value] = len(params)
             params.append(value)
         w.put(param.name, value)
     return tuple(params)

@@ -74,10 +74,8 @@ def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple, kwar
 
 
 def cast(w: Walker, dtype: DType, x: Any) -> Any:
-    """``tile.float32(x)``: `x` with another element type. A float number is truncated to an integer, as Python does."""
+    """``tile.float32(x)``: `x` with another element type."""
     x = x.value if isinstance(x, Const) else x
-    if isinstance(x, float) and dtype.is_int:
-        x = folded(w, int, x)
     return language.strong_cast(w.g, x, dtype)
 
 

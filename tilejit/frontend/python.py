@@ -80,7 +80,8 @@ def _conversion(kind: type, dtype) -> Callable:
             return folded(w, kind, x)
         if kind is bool:
             return language.as_condition(w.g, x)
-        language.number(w.g, x)
+        if language.number(w.g, x).dtype.is_int and dtype.is_int:
+            return x
         return language.converted(w.g, x, dtype)
     return rule
 

@@ -40,11 +40,13 @@ class Facts:
 
     A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
     ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n), ("fits32", arg),
-    ("scalar_fits32", arg), ("no_overlap", arg, arg). `answer(fact)` says what holds for the call being compiled.
+    ("scalar_fits32", arg), ("scalar_between", arg, low, high), ("no_overlap", arg, arg). `answer(fact)` says what holds for
+    the call being compiled; `values` are its arguments, for messages only.
     """
 
-    def __init__(self, answer):
+    def __init__(self, answer, values=()):
         self._answer = answer
+        self.values = values
         self.asked: dict[tuple, bool] = {}
 
     def ask(self, *fact) -> bool:
@@ -77,6 +79,7 @@ class Builder:
     expected_variant: str | None = None
     blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     definitions: dict[Value, Call] = field(default_factory=dict)
+    arguments: dict[Value, int] = field(default_factory=dict)  # the scalar parameters, by their number
     # What constructs of several calls remember (hoisted barriers, …): plain containers, since a loop's body may be built
     # more than once and all but the last are undone.
     state: dict[str, Any] = field(default_factory=dict)

@@ -12,7 +12,7 @@ import numpy as np
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Const, Operand
 from ..ir.op import Op
-from ..types import DType, Scalar, Tile, Uniformity, bool_, int32
+from ..types import DType, Scalar, Tile, Uniformity, bool_, int32, integer_range
 
 
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
@@ -273,7 +273,7 @@ def _(e, call, condition, x, y):
 
 # -- casts -------------------------------------------------------------------------------------------------------------
 
-def _cast_declaration(x, dtype): ...
+def _cast_declaration(x, dtype, exact): ...
 
 
 _cast_declaration.__name__ = "cast"
@@ -281,13 +281,14 @@ _cast_declaration.__doc__ = """`x` as `dtype`.
 
 Float to a narrower float rounds to nearest even; to float8 it saturates at the largest finite value (PTX ISA
 ``cvt.satfinite``), NaN stays NaN. Float to integer truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``).
-Integer to a narrower integer keeps the low bits. To bool: whether it is not 0.
+Integer to a narrower integer keeps the low bits. To bool: whether it is not 0. An `exact` cast, of a weak number that
+adapts, changes no value: the simulator checks it.
 """
-cast = Op(_cast_declaration, "pure", ("dtype",))
+cast = Op(_cast_declaration, "pure", ("dtype", "exact"))
 
 
 @cast.infer
-def _(g, x, dtype):
+def _(g, x, dtype, exact=None):
     return result_type(g, dtype, x)
 
 
@@ -339,7 +340,15 @@ def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
 
 @cast.simulate
 def _(m, call, x):
-    return cast_array(x, type_of(call.args[0]).dtype, call.attrs["dtype"])
+    target = call.attrs["dtype"]
+    if call.attrs.get("exact"):
+        low, high = integer_range(target)
+        fits = (x >= low) & (x <= high) | ~m.active
+        if not fits.all():
+            value = np.broadcast_to(x, fits.shape)[~fits][0]
+            m.assertion(f"{value} does not fit in {target} ({low} to {high}), whose dtype this Python number takes here; "
+                        "tile.cast keeps its low bits", ~fits.all(axis=1))
+    return cast_array(x, type_of(call.args[0]).dtype, target)
 
 
 @cast.emit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import reduce
 
-from ..errors import CompilationError
+from ..errors import LaunchError
 from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.graph import Call, Const, Operand, Value
-from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Tile, Type, Uniformity, bool_, float32, int32,
-                     int64, promote, uint64)
+from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Tile, Type, Uniformity, bool_, float32, float64,
+                     int32, int64, integer_range, promote, uint64)
 from . import creation, elementwise as ew, shape as shapes
 
 
@@ -34,32 +34,62 @@ def number(g: Builder, x) -> Scalar | Tile:
 
 def common_dtype(g: Builder, *xs) -> DType:
     """The dtype to which the operands promote. Python numbers and Python scalar arguments are weak: they take the
-    other's dtype unless their kind is higher (a float with ints gives float32)."""
+    other's dtype unless their kind is higher (a float with ints gives float32), or they need 64 bits where it has 32."""
     types = [number(g, x) for x in xs]
-    weak = [t.dtype for t in types if isinstance(t, Scalar) and t.weak]
+    weak = [(x, t.dtype) for x, t in zip(xs, types) if isinstance(t, Scalar) and t.weak]
     strong = [t.dtype for t in types if isinstance(t, Tile) or not t.weak]
-    result = reduce(promote, strong or weak)
-    for dtype in weak if strong else ():
+    result = reduce(promote, strong or [dtype for _, dtype in weak])
+    for x, dtype in weak if strong else ():
         if dtype.is_float and not result.is_float:
             result = float32
-        elif dtype.is_int and (result.kind == "bool" or (result.is_int and dtype.bits == 64)):
-            result = promote(result, dtype)  # a Python scalar argument that needs 64 bits keeps them
+        elif dtype.is_int and (result.kind == "bool" or result.is_int and result.bits >= 32 and dtype.bits == 64 and not fits(x, result)):
+            result = promote(result, dtype)
     return result
 
 
+def fits(x, dtype: DType) -> bool:
+    """Whether `x` is an integer known while compiling that an integer dtype holds."""
+    low, high = integer_range(dtype)
+    return isinstance(x, int) and low <= x <= high
+
+
 def converted(g: Builder, x, dtype: DType) -> Operand:
-    """`x` as an operand of `dtype`: a Python number becomes a constant (if it fits), a value is cast."""
+    """`x` as an operand of `dtype`: a Python number becomes a constant, a value is cast. A weak integer has to fit."""
     t = type_of(x)
     if isinstance(x, (bool, int, float)):
         return Const(fitted(g, x, dtype), dtype)
     if isinstance(x, Const):
         return x if x.dtype == dtype else Const(ew.cast_number(x.value, x.dtype, dtype), dtype)
+    if isinstance(t, Scalar) and t.weak and t.dtype.is_int and dtype.is_int and promote(t.dtype, dtype) != dtype:
+        return adapted(g, x, dtype)
     return x if t.dtype == dtype else g.call(ew.cast, x, dtype=dtype)
 
 
+def adapted(g: Builder, x: Value, dtype: DType) -> Value:
+    """A weak run-time integer as the integer dtype of what it meets, which may not hold it. An argument (and one with a
+    constant added) has to fit, by a fact that the launch guards; of other values the simulator checks it.
+    """
+    low, high = integer_range(dtype)
+    terms = g.linear(x)
+    shift = terms.pop(None, 0)
+    argument = next(iter(terms)) if list(terms.values()) == [1] else None
+    if argument not in g.arguments:
+        return g.call(ew.cast, x, dtype=dtype, exact=True)
+    n = g.arguments[argument]
+    if not g.facts.ask("scalar_between", n, low - shift, high - shift):
+        given = f" = {g.facts.values[n]}" if n < len(g.facts.values) else ""
+        plus = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
+        raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), which it meets here: {argument.name}{given}; "
+                          f"to keep its low bits write tile.cast({x.name}, tile.{dtype})", g.loc)
+    return g.call(ew.cast, x, dtype=dtype)
+
+
 def strong_cast(g: Builder, x, dtype: DType) -> Operand:
-    """`x` as `dtype` for good: a weak number would go on adapting to what it meets."""
+    """`x` as `dtype` for good, as the cast of a value is made: a weak number would go on adapting to what it meets."""
     t = number(g, x)
+    if isinstance(x, (bool, int, float)):
+        source = bool_ if isinstance(x, bool) else float64 if isinstance(x, float) else int64 if x < 2**63 else uint64
+        return Const(ew.cast_number(x, source, dtype), dtype)
     if not isinstance(x, Value) or isinstance(t, Tile) or not t.weak:
         return converted(g, x, dtype)
     strong = Value("cast", Scalar(dtype, t.uniform), g.loc)
@@ -72,11 +102,11 @@ def fitted(g: Builder, x, dtype: DType):
     if dtype.kind == "bool":
         return bool(x)
     if dtype.is_float:
-        return float(x)
+        return float(x) if dtype.bits > 8 else ew.cast_number(x, float64, dtype)
     if isinstance(x, float):
         raise g.error(f"{x!r} is not an integer, and {dtype} is needed here")
-    low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
-    if not low <= int(x) <= high:
+    if not fits(x, dtype):
+        low, high = integer_range(dtype)
         raise g.error(f"{x} does not fit in {dtype} ({low} to {high})")
     return int(x)
 
@@ -206,9 +236,7 @@ def compare(g: Builder, symbol: str, a, b) -> Value:
         if isinstance(t, Scalar) and t.weak and isinstance(x, Value) and t.dtype.is_int and dtype.is_int:
             dtype = promote(dtype, t.dtype)
         if isinstance(x, int) and not isinstance(x, bool) and isinstance(other, Value) and dtype.is_int:
-            try:
-                fitted(g, x, dtype)
-            except CompilationError:
+            if not fits(x, dtype):
                 dtype = promote(dtype, weak_dtype(x))
     signed = [number(g, x).dtype.kind == "int" for x in (a, b)]
     if dtype == int64 and signed[0] != signed[1] and uint64 in (number(g, a).dtype, number(g, b).dtype):

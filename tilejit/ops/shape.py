@@ -382,8 +382,8 @@ def _size(g, x):
 def _to(g, x, dtype):
     """The value as `dtype`."""
     from ..types import dtype_of
-    from .language import converted
-    return converted(g, x, dtype_of(dtype))
+    from .language import strong_cast
+    return strong_cast(g, x, dtype_of(dtype))
 
 
 @method(Tile, Scalar, name="astype")

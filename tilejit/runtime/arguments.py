@@ -11,6 +11,7 @@ from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..types import DTYPES, Buffer, DType, Sym, dtype_of
 from .arrays import ArrayView, describe
+from .dtypes import fits_float32
 from .facts import evaluate_fact
 
 
@@ -131,7 +132,10 @@ def _runtime_value(kernel: str, name: str, value):
         return value
     if isinstance(value, (bool, int, float)):
         if isinstance(value, int) and not -2**63 <= value < 2**63:
-            raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits")
+            raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
+        if isinstance(value, float) and not fits_float32(value):
+            raise LaunchError(f"{kernel}: {name} = {value} does not fit in float32, as which a float is passed (-3.4028235e38 to 3.4028235e38); "
+                              "an array of one float64 holds it")
         return value
     if value is None or isinstance(value, (str, tuple, list, dict)):
         advice = "pass an array" if isinstance(value, list) else "annotate the parameter as tile.constexpr to make it part of the kernel"

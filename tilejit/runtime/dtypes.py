@@ -52,6 +52,14 @@ BY_DLPACK = {row[2]: row[0] for row in _ROWS}
 TENSOR_MAP_ONLY = {"float32_ftz": (10, 4), "tfloat32": (11, 4), "tfloat32_ftz": (12, 4)}
 
 
+FLOAT32_LIMIT = 2.0 ** 128 - 2.0 ** 103  # from here on finite numbers round to infinity
+
+
+def fits_float32(x: float) -> bool:
+    """Whether float32 has `x`, rounded: infinities and NaN too, but no larger number becomes infinite."""
+    return abs(x) < FLOAT32_LIMIT or x - x != 0
+
+
 def element_type(name: str) -> ElementType:
     """The element type called `name`. LaunchError when there is none."""
     found = ELEMENT_TYPES.get(name)

@@ -56,6 +56,8 @@ def condition(fact, arguments) -> list:
             return _fits32(i, arguments[i])
         case "scalar_fits32":
             return ["and", ["le", -INT32_LIMIT, ["scalar", i]], ["le", ["scalar", i], INT32_LIMIT - 1]]
+        case "scalar_between":
+            return ["and", ["le", rest[0], ["scalar", i]], ["le", ["scalar", i], rest[1]]]
         case "no_overlap":
             low, high = _interval(i, arguments[i])
             other_low, other_high = _interval(rest[0], arguments[rest[0]])
@@ -170,6 +172,8 @@ def describe_fact(fact, names=()) -> str:
             return f"offsets in {name} fit in 32 bits"
         case "scalar_fits32":
             return f"{name} fits in 32 bits"
+        case "scalar_between":
+            return f"{name} is {rest[0]} to {rest[1]}"
         case "no_overlap":
             other = names[rest[0]] if rest[0] < len(names) else f"argument {rest[0]}"
             return f"{name} does not overlap {other}"

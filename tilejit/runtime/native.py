@@ -17,7 +17,7 @@ import sys
 
 from tilejit.errors import TileError
 from tilejit.runtime import dlpack, tensormap
-from tilejit.runtime.dtypes import ELEMENT_TYPES
+from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT
 from tilejit.runtime.facts import condition
 from tilejit.runtime.recipe import GRID_LIMIT, Recipe
 
@@ -27,6 +27,7 @@ _WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tens
           "borrow", "stream_of", "launch", "encode_tiled", "get_context",
           "context", "function", "attributes", "attribute_count", "device")
 
+_TOO_LARGE, _INFINITE = struct.unpack("<2Q", struct.pack("<2d", FLOAT32_LIMIT, float("inf")))
 _HEAD = object.__basicsize__             # reference count and type
 _TYPE = _HEAD - 8                        # where an object's type stands
 _ITEMS = tuple.__basicsize__             # where a tuple's items start; their number stands at _HEAD
@@ -284,6 +285,9 @@ class _Code:
         if dtype in ("float32", "float64"):
             self.need(f"icmp eq i1 {self.is_a(item, 'float_type')}, true")
             self.scalars[i] = self.load("double", item, _HEAD)
+            if dtype == "float32":  # nothing finite that would round to infinity; bits of absolute values order as they do
+                size = self("and i64", self.load("i64", item, _HEAD), 2**63 - 1)
+                self.need(f"icmp uge i64 {self('sub i64', size, _TOO_LARGE)}, {_INFINITE - _TOO_LARGE}")
             return
         if dtype == "bool":
             yes = self("icmp eq ptr", item, self.word("true"))

@@ -12,7 +12,7 @@ import sys
 from tilejit.errors import LaunchError
 from tilejit.runtime import streams, tensormap
 from tilejit.runtime.arrays import DESCRIBERS, ArrayView, describe
-from tilejit.runtime.dtypes import ELEMENT_TYPES, scalar_bytes
+from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, scalar_bytes
 from tilejit.runtime.facts import LEAVES, condition, python
 from tilejit.runtime.recipe import CONFIG, Recipe, normal_grid
 
@@ -41,7 +41,7 @@ def is_scalar(value, dtype: str) -> bool:
             return dtype.startswith("uint") and 0 <= value < 2 ** int(dtype[4:])
         return -2 ** bits <= value < 2 ** bits
     if kind is float:
-        return "float" in dtype
+        return "float" in dtype and (dtype != "float32" or fits_float32(value))
     return getattr(getattr(value, "dtype", None), "name", None) == dtype and getattr(value, "shape", None) == ()
 
 
@@ -126,7 +126,9 @@ def _read_scalar(i: int, dtype: str) -> list[str]:
         quick = f"x{i}.__class__ is int and -2147483648 <= x{i} <= 2147483647"
     elif dtype == "int64":
         quick = f"x{i}.__class__ is int and {-2**63} <= x{i} <= {2**63 - 1}"
-    elif dtype in ("float32", "float64"):
+    elif dtype == "float32":
+        quick = f"x{i}.__class__ is float and {-FLOAT32_LIMIT} < x{i} < {FLOAT32_LIMIT}"
+    elif dtype == "float64":
         quick = f"x{i}.__class__ is float"
     else:
         quick = "False"

@@ -1,0 +1,69 @@
+"""What compiles and should still be known is a warning: once, in the kernel's own list, and filtered as Python's are."""
+
+import warnings
+
+import pytest
+import tilejit as tile
+
+SPILLS = """
+def wide(x, y, n):
+    v = tile.load(x[0:4096], other=0.0)
+    w = tile.load(x[1:4097], other=0.0)
+    for i in range(n):
+        v, w = v * w, w + 1.0
+    tile.store(y[0:4096], v + w)
+"""
+SPECS = tile.ArraySpec((4097,), "float32"), tile.ArraySpec((4096,), "float32"), 3
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
+
+
+def spilling(**options):
+    return tile.jit(source=SPILLS, num_warps=1, **options)
+
+
+def test_a_kernel_that_spills_registers_warns_once_of_the_bytes_and_how_to_accept_them():
+    kernel = spilling()
+    with pytest.warns(tile.TileWarning) as told:
+        compiled = kernel.compile(*SPECS)
+        kernel.compile(*SPECS)
+    (warning,) = told
+    assert compiled.spills > 0 and warning.filename == __file__
+    assert str(warning.message).startswith(f"wide: registers spill: {compiled.spills} bytes")
+    assert f"spills={compiled.spills} accepts it" in str(warning.message) and compiled.warnings[-1] in str(warning.message)
+
+
+def test_a_kernel_that_spills_warns_from_the_cache_too():
+    for _ in range(2):
+        with pytest.warns(tile.TileWarning, match="registers spill"):
+            spilling().compile(*SPECS)
+
+
+def test_a_kernel_with_a_budget_for_spills_does_not_warn_of_them():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = spilling(spills=4096).compile(*SPECS)
+    assert 0 < compiled.spills <= 4096 and compiled.warnings == ()
+
+
+def test_a_kernel_that_spills_after_it_ran_on_the_simulator_warns():
+    import numpy as np
+    kernel, x, y = spilling(), np.ones(4097, np.float32), np.ones(4096, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel[1](x, y, 3)
+    with pytest.warns(tile.TileWarning, match="registers spill"):
+        kernel.compile(x, y, 3)
+
+
+def test_warnings_can_be_made_errors_and_silenced():
+    kernel = spilling()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tile.TileWarning)
+        with pytest.raises(tile.TileWarning, match="registers spill"):
+            kernel.compile(*SPECS)
+        warnings.simplefilter("ignore", tile.TileWarning)
+        assert kernel.compile(*SPECS).spills > 0
