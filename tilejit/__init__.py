@@ -8,17 +8,19 @@ from .jit import Kernel, jit
 from .layout import R, S, Swizzle, TileLayout, axis
 from .ops.atomics import BUILTINS as _ATOMICS
 from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
-                           cp_async_wait, fence_mbarrier_init, fence_proxy_async, mbarrier, threadfence)
+                           cp_async_wait, fence_mbarrier_init, fence_proxy_async, griddepcontrol_launch_dependents, griddepcontrol_wait,
+                           mbarrier, threadfence)
 from .ops.copy import copy
 from .ops.copy_async import copy_async
 from .ops.copy_async.prefetch import prefetch
-from .ops.creation import arange, full, ones, zeros
+from .ops.creation import arange, fragment_index, full, ones, zeros
 from .ops.escape import asm, device_print
 from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id, warp_id,
                       warpgroup_id)
 from .ops.math import BUILTINS as _MATH
 from .ops.memory import load, store
 from .ops.mma import mma_async, mma_commit, mma_wait
+from .ops.named_barriers import named_barrier, turns
 from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect_variant, fma, isnan, maximum, minimum,
                             where)
 from .ops.reductions import BUILTINS as _REDUCTIONS
@@ -29,6 +31,7 @@ from .ops.shared import alloc, swizzled, sync
 from .plan import BufferSpec, plan_copy
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device
+from .schedule import next_tile, tile_at, tile_order
 from .types import (DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32,
                     int64, uint8, uint16, uint32, uint64)
 

@@ -85,6 +85,19 @@ class CompiledKernel:
             self.launchers[device] = load(self.recipe, self.cubin if self.cubin is not None else self.ptx, device, store=open_store())
         return self.launchers[device]
 
+    def active_ctas(self, device: int = 0) -> int:
+        """How many CTAs of the kernel a multiprocessor of the GPU holds at once, as the driver says: a persistent grid is
+        that many for each. (CUDA driver API, ``cuOccupancyMaxActiveBlocksPerMultiprocessor``.)"""
+        from .runtime import driver
+        return driver.active_ctas(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"], device)
+
+    def active_clusters(self, device: int = 0) -> int:
+        """How many clusters of the kernel the GPU holds at once, as the driver says: with clusters a persistent grid is that
+        many, since they do not fill every multiprocessor. (``cuOccupancyMaxActiveClusters``.)"""
+        from .runtime import driver
+        return driver.active_clusters(self.launcher(device).function, self.recipe["threads"], self.recipe["shared"],
+                                      tuple(self.recipe["cluster"] or (1, 1, 1)), device)
+
     def told_for(self, bound) -> "CompiledKernel":
         """The same code, with its tensor maps in the numbers of these arguments."""
         return replace(self, tensor_maps=map_records(bound.names, self.recipe["maps"], bound)) if self.tensor_maps else self

@@ -128,3 +128,9 @@ class BarrierMixin:
 
     def cluster_wait(self) -> None:
         self.asm("barrier.cluster.wait;", convergent=True)
+
+    def griddepcontrol_wait(self) -> None:
+        self.asm("griddepcontrol.wait;")
+
+    def griddepcontrol_launch_dependents(self) -> None:
+        self.asm("griddepcontrol.launch_dependents;")

@@ -86,7 +86,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.scope = ExecScope("cta", graph.launch.threads)
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
-        self.barrier_ids: dict[tuple, int] = {}
+        self.barrier_ids: dict = {}   # who a hardware barrier is kept for: (the first number, how many)
         self.pinned = None           # which tiles are pinned, once asked
         self.pin_sets: dict[int, Pins] = {}
         self.made_by = {r: n for n in walk(graph.body) if isinstance(n, Call) for r in n.results}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from ..errors import CompilationError
 from ..ir.graph import Const, Value
-from ..types import int32
+from ..types import bool_, int32
 from .value import V
+
+HARDWARE_BARRIERS = 16  # of a CTA (PTX ISA, "barrier")
 
 
 class PlaceMixin:
@@ -97,19 +100,38 @@ class PlaceMixin:
         elif self.threads == 32:
             self.asm("bar.warp.sync -1;", convergent=True)
         else:
-            ident = self._named_barrier()
-            text, inputs = (f"bar.sync {ident}, {self.threads};", []) if isinstance(ident, int) else (f"bar.sync $0, {self.threads};", [ident])
-            self.asm(text, [], inputs, convergent=True)
+            self._bar("sync", self._scope_barrier(), self.threads)
 
-    def _named_barrier(self):
+    def named_barrier(self, what: str, barriers, index) -> None:
+        """``bar.sync`` or ``bar.arrive`` at one of a kernel's own hardware barriers."""
+        base = self._reserve(barriers, barriers.n)
+        index = int(index.text) if isinstance(index, V) and index.text.isdigit() else index
+        self._bar(what, index + base, barriers.threads)
+
+    def first_turn(self, barriers) -> None:
+        """The last threads of the CTA, as many as a member has, arrive for the first member's turn."""
+        base, member = self._reserve(barriers, barriers.n), barriers.threads // 2
+        last = self.ins(f"icmp uge {self.absolute_thread().typed}, {self.graph.launch.threads - member}", bool_)
+        self.asm(f"@$0 bar.arrive {base}, {barriers.threads};", [], [last], convergent=True)
+
+    def _bar(self, what: str, ident, threads: int) -> None:
+        text, inputs = (f"bar.{what} {ident}, {threads};", []) if isinstance(ident, int) else (f"bar.{what} $0, {threads};", [ident])
+        self.asm(text, [], inputs, convergent=True)
+
+    def _scope_barrier(self):
         """The hardware barrier of a group of warps: one for each set of warps that ever synchronises."""
         scope = self.scope
         first = scope.first.value if isinstance(scope.first, Const) else scope.first
         if isinstance(first, int):
-            key = (scope.kind, first, scope.threads)
-            return self.barrier_ids.setdefault(key, len(self.barrier_ids) + 1)
-        count = self.graph.launch.threads // scope.threads
-        base = self.barrier_ids.setdefault((scope.kind, "any", scope.threads), len(self.barrier_ids) + 1)
-        for n in range(1, count):
-            self.barrier_ids.setdefault((scope.kind, "any", scope.threads, n), len(self.barrier_ids) + 1)
-        return self.operand(first) + base
+            return self._reserve((scope.kind, first, scope.threads), 1)
+        return self.operand(first) + self._reserve((scope.kind, "any", scope.threads), self.graph.launch.threads // scope.threads)
+
+    def _reserve(self, key, n: int) -> int:
+        """The first of `n` hardware barriers in a row that are kept for `key`. The CTA's own barrier is number 0."""
+        if key not in self.barrier_ids:
+            first = 1 + sum(count for _, count in self.barrier_ids.values())
+            if first + n > HARDWARE_BARRIERS:
+                raise CompilationError(f"a CTA has {HARDWARE_BARRIERS} hardware barriers, and this kernel needs {first + n} or more: one for the CTA, "
+                                       "one for each group of warps that synchronises, and those of named_barrier and turns", self.loc)
+            self.barrier_ids[key] = first, n
+        return self.barrier_ids[key][0]

@@ -34,6 +34,8 @@ DTYPES = {
     "xor":  _INTS,
     "exch": (*_INTS, "float32", "float64"),
     "cas":  _INTS,
+    "inc":  ("uint32",),
+    "dec":  ("uint32",),
 }
 
 
@@ -212,6 +214,8 @@ BUILTINS = {f.__name__: f for f in (
     _declared("or", "``element | value``"),
     _declared("xor", "``element ^ value``"),
     _declared("exch", "Write `value`"),
+    _declared("inc", "Add 1, or begin again at 0 where the element is `value` or more", " A counter that wraps by itself."),
+    _declared("dec", "Subtract 1, or begin again at `value` where the element is 0 or more than `value`"),
     builtin(atomic_cas),
 )}
 

@@ -89,7 +89,7 @@ class _Unit:
             return self._vector(address, values, predicate)
         operands = [self._register(v) for v in ([compare] if kind == "cas" else []) + values]
         suffix, name = self._type(), kind + (".noftz" if kind == "add" and d.bits == 16 else "")
-        if not returns and kind in ("add", "max", "min", "and", "or", "xor") and self.sem in ("relaxed", "release"):
+        if not returns and kind in ("add", "max", "min", "and", "or", "xor", "inc", "dec") and self.sem in ("relaxed", "release"):
             return self._red(f"{self.head('red')}.{name}.{suffix}", address, operands, predicate)
         return self._value(self._atom(f"{self.head('atom')}.{name}.{suffix}", address, operands, predicate))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir.builder import Builder, type_of
+from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.op import op
 from ..types import Scalar, Tile, Uniformity, dtype_of, float32, int32
@@ -73,7 +73,29 @@ def _(e, call):
     return [e.as_value(e.coordinates(t, r)[0] + start, int32) for r in range(e.registers(t))]
 
 
-splat.rules["free"] = iota.rules["free"] = True  # made anew in whatever layout a use asks for
+@op("pure", attrs=("shape", "axis"))
+def indices(shape, axis):
+    """The index along `axis` of each element of a tile of `shape`."""
+
+
+@indices.infer
+def _(g, shape, axis):
+    return Tile(int32, shape)
+
+
+@indices.simulate
+def _(m, call):
+    shape, axis = call.attrs["shape"], call.attrs["axis"]
+    return np.broadcast_to(np.arange(shape[axis], dtype=np.int32).reshape(-1, *(1,) * (len(shape) - axis - 1)), (1, *shape))
+
+
+@indices.emit
+def _(e, call):
+    t = call.result.type
+    return [e.as_value(e.coordinates(t, r)[call.attrs["axis"]], int32) for r in range(e.registers(t))]
+
+
+splat.rules["free"] = iota.rules["free"] = indices.rules["free"] = True  # made anew in whatever layout a use asks for
 
 
 @builtin
@@ -86,6 +108,18 @@ def arange(g: Builder, start, stop=None):
     if stop < start:
         raise g.error(f"arange({start}, {stop}) is empty backwards: its stop is below its start")
     return g.call(iota, start=start, stop=stop, axis=0)
+
+
+@builtin
+def fragment_index(g: Builder, t, axis):
+    """An int32 tile of the shape of `t` that holds each element's index along `axis`, in the layout of `t` where both meet:
+    every thread makes the indices of its own elements, and no data move. For masks and positions."""
+    tile = type_of(t)
+    if not isinstance(tile, Tile):
+        raise g.error(f"fragment_index takes a tile, not {describe(t)}")
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -len(tile.shape) <= axis < len(tile.shape):
+        raise g.error(f"axis {axis!r} of a tile of {len(tile.shape)} dimensions does not exist")
+    return g.call(indices, shape=tile.shape, axis=axis % len(tile.shape))
 
 
 def checked_shape(g: Builder, shape) -> tuple[int, ...]:

@@ -25,8 +25,8 @@ ASYNCHRONOUS = ("region", "points", "mma_async", "copy_async", "ring_release")  
 class Ring:
     """The buffers of a ring, `stages` slots of each, and the barriers of the slots."""
 
-    def __init__(self, number: int, stages: int, consumers: int, buffers: dict[str, Value], full: Value, empty: Value):
-        self.number, self.stages, self.consumers = number, stages, consumers
+    def __init__(self, number: int, stages: int, consumers: int, filled: str, buffers: dict[str, Value], full: Value, empty: Value):
+        self.number, self.stages, self.consumers, self.filled = number, stages, consumers, filled
         self.buffers, self.full, self.empty = buffers, full, empty
 
     @property
@@ -67,7 +67,8 @@ class Turn:
         if self.role == "produce":
             empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
             barriers.wait(g, empty, _flipped(g, phase))
-            barriers.arrive_expect_tx(g, full, ring.slot_bytes)
+            if ring.filled == "copies":
+                barriers.arrive_expect_tx(g, full, ring.slot_bytes)
         else:
             barriers.wait(g, full, phase)
         self.slot = Slot(ring, stage, full, g.blocks[-1])
@@ -78,6 +79,8 @@ class Turn:
     def tile_exit(self, g: Builder) -> None:
         if self.role == "consume" and not self.slot.released:
             _release(g, self.slot)
+        if self.role == "produce" and self.ring.filled == "stores":
+            barriers.arrive(g, self.slot.full)
         key = _cursor(g, self.ring, self.role)
         g.cells[key] = _advanced(g, self.ring.stages, *g.cells[key])
 
@@ -117,25 +120,28 @@ def _advanced(g: Builder, stages: int, stage, phase) -> tuple:
 # -- the language's names --------------------------------------------------------------------------------------------------
 
 @builtin
-def ring(g: Builder, stages, *, consumers=1, **buffers):
+def ring(g: Builder, stages, *, consumers=1, filled="copies", **buffers):
     """A ring of `stages` slots; ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each of them a buffer `A`.
 
     ``with r.produce() as slot:`` waits for an empty slot and arms its barrier with the bytes of all its buffers, which
     copies with ``mbar=slot.full`` then bring. ``with r.consume() as slot:`` waits for a full slot, and releases it at the
     end of the block or with ``slot.release()``, once the scope has read it. `consumers` counts the warpgroups (or
-    narrower scopes) that release each slot. Without a layout a buffer is swizzled as widely as its rows allow, as TMA
+    narrower scopes) that release each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it
+    is full at the end of the producer's block: so a scope hands numbers to others. Without a layout a buffer is swizzled as widely as its rows allow, as TMA
     and the tensor cores take it.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise g.error(f"{what} is a constant of at least 1, not {describe(n)}")
+    if filled not in ("copies", "stores"):
+        raise g.error(f"filled is 'copies' or 'stores', not {filled!r}")
     if not buffers:
         raise g.error("a ring has at least one buffer, as in ring(4, A=((128, 64), A.dtype))")
     made = g.state.setdefault("rings", [])
     made.append(None)
     held = {name: _buffer(g, name, stages, spec) for name, spec in buffers.items()}
     full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (1, consumers))
-    return Ring(len(made), stages, consumers, held, full, empty)
+    return Ring(len(made), stages, consumers, filled, held, full, empty)
 
 
 def _buffer(g: Builder, name: str, stages: int, spec) -> Value:

@@ -150,7 +150,7 @@ class _Assigner:
 
     def loop(self, node: For | While) -> None:
         """The layouts of carried tiles: their start's, or what the body makes of them when the start is free."""
-        guesses = [self.settled(c.init) or (self.default(c.inner.type.shape, c.inner.type.dtype) if isinstance(c.inner.type, Tile) else None)
+        guesses = [(self.settled(c.init) or self.default(c.inner.type.shape, c.inner.type.dtype)) if isinstance(c.inner.type, Tile) else None
                    for c in node.carried]
         saved = dict(self.new.values), dict(self.deferred)
         free = {c.inner for c in node.carried if c.init in self.deferred}

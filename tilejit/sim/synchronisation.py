@@ -41,31 +41,28 @@ class Synchronisation:
         """Check that all threads of the scope take part in a collective operation."""
         self._divergent(what)
 
-    def named_sync(self, number: Any, threads: int | None = None) -> RowWait:
-        """Arrive at hardware barrier `number` (or any key) of `threads` threads and wait for all of them."""
-        generations = self._named_arrive(number, threads or self.threads)
-        return RowWait(self, _named_ready, _named_words, _named_pass, (generations, number), self.loc)
+    def named_sync(self, number: Any, threads: int, index: Any = 0) -> RowWait:
+        """Arrive at hardware barrier `index` of those called `number`, for `threads` threads, and wait for all of them."""
+        index = np.asarray(index).reshape(-1, 1)[:, :1]
+        generations = self.named_arrive(number, threads, index)
+        return RowWait(self, _named_ready, _named_words, _named_pass, (generations, index, number), self.loc)
 
-    def named_arrive(self, number: Any, threads: int | None = None) -> None:
-        """Arrive at a hardware barrier without waiting."""
-        self._named_arrive(number, threads or self.threads)
-
-    def _named_arrive(self, number: Any, threads: int) -> np.ndarray:
-        """Arrive; the generation to wait for, (B, 1)."""
+    def named_arrive(self, number: Any, threads: int, index: Any = 0, count: int | None = None) -> np.ndarray:
+        """`count` threads (those of the scope) arrive at a hardware barrier without waiting; the generation that they
+        complete in, (B, 1)."""
         self.sim.version += 1
         generations = np.zeros((self.batch, 1), np.int64)
-        for world, where in self.worlds():
-            key = "named", self.rank, number
-            barrier = world.named.get(key)
-            if barrier is None:
-                barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks), empty_clock(world.clocks))
-            if barrier.threads != threads:
-                if barrier.arrived:
-                    self.finding("divergent-collective", f"barrier {number} is used for {threads} threads, while {barrier.arrived} threads "
-                                 f"wait at it for {barrier.threads}")
-                barrier.threads = threads
-            generations[slice(None) if where is None else where] = barrier.generation + 1
-            barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
+        for positions, (i,) in self.cases(np.asarray(index).reshape(-1, 1)):
+            for world, where in self.worlds(positions):
+                key = "named", self.rank, number, i
+                barrier = world.named.get(key)
+                if barrier is None:
+                    barrier = world.named[key] = NamedBarrier(threads, empty_clock(world.clocks), empty_clock(world.clocks))
+                generations[slice(None) if where is None else where] = barrier.generation + 1
+                if barrier.arrived + (count or self.threads) > threads:
+                    self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier of {threads}, where "
+                               f"{barrier.arrived} wait already")
+                barrier.arrive(count or self.threads, world.clocks.release(self.rank, self.atoms))
         return generations
 
     # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
@@ -99,6 +96,12 @@ class Synchronisation:
 
     def fence_mbarrier_init(self) -> None:
         """Make initialised mbarriers visible to other CTAs and the async proxy (here they are from the start)."""
+
+    def griddepcontrol_wait(self) -> None:
+        """Wait for the grids before this one (here launches follow each other)."""
+
+    def griddepcontrol_launch_dependents(self) -> None:
+        """Let the grid behind this one start."""
 
     # -- mbarriers ------------------------------------------------------------------------------------------------------------------
 
@@ -284,22 +287,29 @@ def _pass(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> None
             m._learn(world, rank, number)
 
 
-def _named_ready(m, generations: np.ndarray, number: Any) -> np.ndarray:
+def _named(m, index: np.ndarray, number: Any):
+    """(positions, NamedBarrier) of each hardware barrier that the CTAs mean, without cutting worlds."""
+    for positions, (i,) in m.cases(index):
+        for world, where in m.peek(positions):
+            yield slice(None) if where is None else where, world.named["named", m.rank, number, i]
+
+
+def _named_ready(m, generations: np.ndarray, index: np.ndarray, number: Any) -> np.ndarray:
     ready = np.zeros(m.batch, bool)
-    for world, where in m.peek():
-        at = slice(None) if where is None else where
-        ready[at] = world.named["named", m.rank, number].generation >= generations[at, 0]
+    for at, barrier in _named(m, index, number):
+        ready[at] = barrier.generation >= generations[at, 0]
     return ready
 
 
-def _named_words(m, generations: np.ndarray, number: Any) -> str:
-    barrier = m.peek()[0][0].named["named", m.rank, number]
-    return f"waits at barrier {number}, where {barrier.arrived} of {barrier.threads} threads have arrived"
+def _named_words(m, generations: np.ndarray, index: np.ndarray, number: Any) -> str:
+    _, barrier = next(_named(m, index, number))
+    return f"waits at a named barrier, where {barrier.arrived} of {barrier.threads} threads have arrived"
 
 
-def _named_pass(m, generations: np.ndarray, number: Any) -> None:
-    for world, _ in m.worlds():
-        world.clocks.acquire(m.rank, m.atoms, world.named["named", m.rank, number].done)
+def _named_pass(m, generations: np.ndarray, index: np.ndarray, number: Any) -> None:
+    for positions, (i,) in m.cases(index):
+        for world, _ in m.worlds(positions):
+            world.clocks.acquire(m.rank, m.atoms, world.named["named", m.rank, number, i].done)
 
 
 def _cluster_ready(m) -> np.ndarray:

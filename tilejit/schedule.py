@@ -1,0 +1,161 @@
+"""Which tile comes when: orders that keep what neighbours in time share in the L2 cache, and persistent loops over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .frontend.ranges import LoopRange
+from .ir.builder import Builder, describe, type_of
+from .ir.builtin import builtin
+from .jit import Kernel, jit
+from .ops.atomics import BUILTINS as ATOMICS
+from .ops.ids import num_programs, program_id
+from .ops.language import binary, strong_cast
+from .types import Points, Region, Scalar, int32, uint32
+
+
+# -- orders: functions of the tile's number t and the extents of the grid of tiles ---------------------------------------
+
+@jit
+def row(t, tiles_m, tiles_n, group):
+    """Row by row."""
+    return t // tiles_n, t % tiles_n
+
+
+@jit
+def column(t, tiles_m, tiles_n, group):
+    """Column by column."""
+    return t % tiles_m, t // tiles_m
+
+
+@jit
+def grouped(t, tiles_m, tiles_n, group):
+    """Groups of `group` rows one after the other, each column by column."""
+    above = t // (group * tiles_n) * group
+    rows = min(tiles_m - above, group)
+    at = t % (group * tiles_n)
+    return above + at % rows, at // rows
+
+
+@jit
+def snake(t, tiles_m, tiles_n, group):
+    """As grouped, but every other group goes from the last column back to the first, where the one before it ended."""
+    above = t // (group * tiles_n) * group
+    rows = min(tiles_m - above, group)
+    at = t % (group * tiles_n)
+    n = at // rows
+    back = above // group % 2
+    return above + at % rows, n + back * (tiles_n - 1 - 2 * n)
+
+
+@jit
+def hilbert(t, tiles_m, tiles_n, group):
+    """A space-filling curve through a grid of any extents: each tile is a neighbour of the one before it (where extents are
+    odd, sometimes a diagonal one). The box at hand, `w` steps along a and `h` along b, is cut in two halves where it is long,
+    else in three parts that the curve enters and leaves at corners, until one step wide."""
+    wide = tiles_n >= tiles_m
+    m, n = 0, 0
+    w, h = max(tiles_m, tiles_n), min(tiles_m, tiles_n)
+    an = number(wide)
+    am = 1 - an
+    bm, bn = an, am
+    while min(w, h) > 1:
+        w2, h2 = w // 2, h // 2
+        if 2 * w > 3 * h:
+            w2 += w2 % 2 * number(w > 2)
+            if t < w2 * h:
+                w = w2
+            else:
+                t, m, n, w = t - w2 * h, m + am * w2, n + an * w2, w - w2
+        else:
+            h2 += h2 % 2 * number(h > 2)
+            if t < w2 * h2:
+                w, h, am, an, bm, bn = h2, w2, bm, bn, am, an
+            elif t < w2 * h2 + w * (h - h2):
+                t, m, n, h = t - w2 * h2, m + bm * h2, n + bn * h2, h - h2
+            else:
+                t -= w2 * h2 + w * (h - h2)
+                m, n = m + am * (w - 1) + bm * (h2 - 1), n + an * (w - 1) + bn * (h2 - 1)
+                w, h, am, an, bm, bn = h2, w - w2, 0 - bm, 0 - bn, 0 - am, 0 - an
+    return m + t * select(h == 1, am, bm), n + t * select(h == 1, an, bn)
+
+
+@jit
+def number(flag):
+    """1 where the flag is set, else 0."""
+    return flag * 1
+
+
+@jit
+def select(flag, a, b):
+    """`a` where the flag is set, else `b`."""
+    return b + flag * (a - b)
+
+
+ORDERS = {kernel.name: kernel for kernel in (row, column, grouped, snake, hilbert)}
+
+
+# -- the language's names --------------------------------------------------------------------------------------------------
+
+@builtin
+def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
+    """(m, n) of the tile that comes `t`-th, of a grid of `tiles_m` by `tiles_n` tiles.
+
+    `order` is "row", "column", "grouped" (groups of `group` rows, column by column), "snake" (the same, every other group
+    backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and returns (m, n).
+    """
+    if isinstance(order, str) and order not in ORDERS:
+        raise g.error(f"order is {', '.join(map(repr, ORDERS))} or a helper under @tile.jit, not {order!r}")
+    if not isinstance(order, (str, Kernel)):
+        raise g.error(f"order is a name or a helper under @tile.jit, not {describe(order)}")
+    if isinstance(group, bool) or not isinstance(group, int) or group < 1:
+        raise g.error(f"group is a constant of at least 1, not {describe(group)}")
+    place = g.invoke(ORDERS[order] if isinstance(order, str) else order, (t, tiles_m, tiles_n, group), {})
+    if not isinstance(place, tuple) or len(place) != 2:
+        raise g.error(f"an order returns (m, n), not {describe(place)}")
+    return place
+
+
+@builtin
+def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=None, stride=None):
+    """A persistent loop: ``for m, n in tile.tile_order(tiles_m, tiles_n):`` runs over this CTA's share of the tiles.
+
+    The share is every `stride`-th tile from `first` on: by default ``program_id(0)`` and ``num_programs(0)``. `order` and
+    `group` are as in `tile_at`.
+    """
+    first = g.call(program_id, axis=0) if first is None else first
+    stride = g.call(num_programs, axis=0) if stride is None else stride
+    for what, x in (("tiles_m", tiles_m), ("tiles_n", tiles_n), ("first", first), ("stride", stride)):
+        t = type_of(x)
+        if not isinstance(t, Scalar) or not t.dtype.is_int:
+            raise g.error(f"{what} is an integer, not {describe(x)}")
+    total = tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int) else binary(g, "*", tiles_m, tiles_n)
+    left = g.invoke(share, (total, first, stride), {})
+
+    def item(g: Builder, i) -> Any:
+        t = binary(g, "+", first, binary(g, "*", i, stride))
+        return tile_at.function(g, t, tiles_m, tiles_n, order, group)
+
+    return LoopRange(0, left, item=item)
+
+
+@jit
+def share(total, first, stride):
+    """How many of `total` tiles come from every `stride`-th, from `first` on."""
+    return (max(total - first, 0) + stride - 1) // stride
+
+
+@builtin
+def next_tile(g: Builder, counter, tiles):
+    """The number of the next tile that no CTA has taken, counted by the uint32 element `counter` of global memory; a number
+    of `tiles` or more says that none is left.
+
+    One scope of each CTA asks until none is left; the counter, 0 before the launch, is 0 again after it: it wraps by itself
+    (``atom.inc``) with the last answer.
+    """
+    t = type_of(counter)
+    if not isinstance(t, (Region, Points)) or t.shape != () or t.scope != "global" or t.dtype != uint32:
+        raise g.error(f"the counter is one uint32 element of global memory, as in counter[0], not {describe(counter)}")
+    asking = binary(g, "*", binary(g, "*", g.call(num_programs, axis=0), g.call(num_programs, axis=1)), g.call(num_programs, axis=2))
+    last = binary(g, "-", binary(g, "+", tiles, asking), 1)
+    return strong_cast(g, ATOMICS["atomic_inc"].function(g, counter, strong_cast(g, last, uint32)), int32)
