@@ -58,7 +58,7 @@ ROWS = (
         "dst:shared map:map coords:s32*5 bar:shared", "writes", SM100),
 
     # Tensor copies, shared to global.
-    Row("cp.async.bulk.tensor.<dim>.global.shared::cta.bulk_group<hint> [{map}, {coords}], [{src}], {hint};",                          "map:map coords:s32*<dim> src:shared hint:b64?cache_hint",  "writes", SM90),
+    Row("cp.async.bulk.tensor.<dim>.global.shared::cta<|.tile>.bulk_group<hint> [{map}, {coords}], [{src}], {hint};",                  "map:map coords:s32*<dim> src:shared hint:b64?cache_hint",  "writes", SM90),
     Row("cp.async.bulk.tensor.<dim=3d|4d|5d>.global.shared::cta.im2col_no_offs.bulk_group<hint> [{map}, {coords}], [{src}], {hint};",  "map:map coords:s32*<dim> src:shared hint:b64?cache_hint",  "writes", SM90),
     Row("cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group<hint> [{map}, {coords}], [{src}], {hint};",              "map:map coords:s32*5 src:shared hint:b64?cache_hint",      "writes", TMEM),
     Row("cp.async.bulk.tensor.2d.tile::scatter4.global.shared::cta.bulk_group [{map}, {coords}], [{src}];",                            "map:map coords:s32*5 src:shared",                          "writes", TMEM),

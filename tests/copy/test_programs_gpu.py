@@ -1,0 +1,88 @@
+"""The programs of each path on the GPU; and the bytes of a host's tensor map, field by field."""
+
+import numpy as np
+import pytest
+
+from tests.gpu import in_child, needs_gpu
+
+HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+def _here(name: str):
+    import sys
+    from importlib import import_module
+    from pathlib import Path
+    sys.path.insert(0, str(Path(__file__).parent))
+    return import_module(name)
+
+
+def _back(kernel, grid, shape, dtype, **options):
+    x = (np.random.default_rng(0).random(shape) * 100).astype(dtype)
+    y = np.zeros_like(x)
+    kernel[grid](x, y, backend="cuda", **options)
+    assert (x == y).all(), (dtype, options)
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_the_program_of_ldgsts_gives_its_tile_back_on_the_gpu():
+    """Every width of cp.async: 16, 8 and 4 bytes."""
+    staged = _here("programs").staged
+    for dtype, columns in (("float16", 32), ("float32", 32), ("int8", 32), ("float64", 32), ("float16", 36), ("float16", 34)):
+        _back(staged, (1,), (128, columns), dtype, ROWS=128, COLUMNS=columns)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_the_program_of_dsmem_gives_its_tile_back_on_the_gpu():
+    """CTA 1 writes what CTA 0 read."""
+    handed_over = _here("programs").handed_over
+    for dtype in ("float16", "int8", "float32"):
+        _back(handed_over, (2,), (128, 64), dtype)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=180)
+@pytest.mark.parametrize("way", ["boxed", "boxed_out"])
+def test_the_program_of_tma_gives_its_tile_back_on_the_gpu(way):
+    """Copy first and expect after; every swizzle, every size of element, both directions."""
+    kernel = getattr(_here("programs"), way)
+    for mode in (0, 32, 64, 128):
+        for dtype in ("int8", "float16", "float32", "float64"):
+            _back(kernel, (1,), (8, 256), dtype, MODE=mode)
+
+
+# -- the bytes of a map --------------------------------------------------------------------------------------------------------
+
+def fields_of(map_: bytes) -> dict:
+    """What the 128 bytes of a tiled map say: the layout that this hardware generation reads (opaque by contract)."""
+    word = lambda at: int.from_bytes(map_[at:at + 4], "little")
+    flags = word(8)
+    rank = (flags >> 4 & 7) + 1
+    high = int.from_bytes(map_[28:30], "little")
+    strides = [(word(12 + 4 * i) + ((high >> 4 * i & 15) << 32)) * 16 for i in range(rank - 1)]
+    element = int.from_bytes(map_[52:55], "little")
+    return {"address": int.from_bytes(map_[:8], "little"), "rank": rank, "dims": [word(32 + 4 * i) + 1 for i in range(rank)], "strides": strides,
+            "element_strides": [(element >> 3 * i & 7) + 1 for i in range(rank)], "box": [map_[55 + i] + 1 for i in range(rank)],
+            "interleave": flags >> 11 & 3, "swizzle": flags >> 13 & 3, "oob_fill": flags >> 15 & 1, "l2_promotion": flags >> 17 & 3}
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_the_bytes_of_a_host_map_say_every_field_of_the_plan():
+    """Each reference plan that the driver takes is encoded, and read back as the hardware reads it."""
+    from tilejit.errors import TileError
+    from tilejit.runtime import driver
+    cases, reference = _here("copy_cases"), _here("test_copy_reference_plans")
+    encoded = 0
+    for case in cases.cases("tma"):
+        try:
+            m = reference.planned(case)[2]().plan.tensor_map
+        except TileError:
+            continue
+        given = {"dims": list(m.global_dim), "strides": list(m.global_strides), "box": list(m.box), "element_strides": list(m.element_strides),
+                 "rank": m.rank, "address": (1 << 30) + m.base_offset, "interleave": m.interleave, "swizzle": m.swizzle,
+                 "l2_promotion": m.l2_promotion, "oob_fill": m.oob_fill}
+        assert fields_of(driver.encode_tiled(dtype=m.dtype, **given)) == given, case["id"]
+        encoded += 1
+    assert encoded > 80
