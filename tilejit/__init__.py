@@ -1,5 +1,6 @@
 """tilejit: GPU kernels for Ampere, Hopper and Blackwell in Python, compiled per call site and testable without a GPU."""
 
+from .autotune import autotune
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
                      TileWarning, ToolchainError)
 from .frontend import (constexpr, each_warpgroup, elect, range_ as range, static_assert, static_print, static_range, thread, warp,

@@ -1,0 +1,109 @@
+"""Tuned kernels: which configuration a call gets, and what tuning leaves as it was."""
+
+import json
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.gpu import in_child, needs_gpu
+from tilejit.errors import CompilationError, LaunchError
+
+
+@tile.autotune([dict(BLOCK=64, num_warps=1), dict(BLOCK=1024, num_warps=4), dict(BLOCK=4096, num_warps=8)], key=("x", "n"))
+@tile.jit
+def accumulate(x, out, n, BLOCK: tile.constexpr):
+    i = tile.program_id(0) * BLOCK
+    tile.store(out[i:i + BLOCK], tile.load(out[i:i + BLOCK]) + tile.load(x[i:i + BLOCK]))
+
+
+def grid(meta):
+    return (tile.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def test_the_simulator_takes_the_first_configuration():
+    x, out = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
+    accumulate[grid](x, out, 1000)
+    np.testing.assert_array_equal(out, x + 1)
+    assert accumulate.config(grid, x, out, 1000) == dict(BLOCK=64, num_warps=1)
+
+
+def test_a_configuration_that_does_not_compile_is_passed_over():
+    @tile.autotune([dict(ROWS=4096), dict(ROWS=8)])
+    @tile.jit
+    def staged(x, ROWS: tile.constexpr):
+        buffer = tile.alloc((ROWS, 128), x.dtype)
+        tile.copy(buffer, x[0:ROWS, 0:128])
+        tile.sync()
+        tile.copy(x[0:ROWS, 0:128], buffer)
+    x = np.ones((8, 128), np.float32)
+    staged[1](x)
+    assert list(staged.chosen.values()) == [dict(ROWS=8)]
+    assert "shared memory" in next(iter(staged.rejected.values()))[0]
+
+
+def test_where_none_compiles_the_first_error_is_raised():
+    @tile.autotune([dict(ROWS=4096), dict(ROWS=8192)])
+    @tile.jit
+    def staged(x, ROWS: tile.constexpr):
+        buffer = tile.alloc((ROWS, 128), x.dtype)
+        tile.copy(buffer, x[0:ROWS, 0:128])
+    with pytest.raises(CompilationError, match="shared memory"):
+        staged[1](np.ones((8, 128), np.float32))
+
+
+def test_prune_leaves_configurations_out():
+    seen = []
+
+    def prune(configs, arguments):
+        seen.append(arguments["n"])
+        return [c for c in configs if c["BLOCK"] == 32]
+
+    @tile.autotune([dict(BLOCK=16), dict(BLOCK=32)], prune=prune)
+    @tile.jit
+    def fill(out, n, BLOCK: tile.constexpr):
+        i = tile.program_id(0) * BLOCK
+        tile.store(out[i:i + BLOCK], tile.full((BLOCK,), BLOCK))
+    out = np.zeros(64, np.int32)
+    fill[grid](out, 64)
+    assert (out == 32).all() and seen == [64]
+
+
+def test_what_autotune_refuses():
+    @tile.jit
+    def kernel(x, n, BLOCK: tile.constexpr):
+        pass
+    for configs, key, match in (([], None, "at least one"), ([dict(BLOCK=1), dict(num_warps=2)], None, "the same names"),
+                                ([dict(n=1)], None, "'n' is none"), ([dict(BLOCK=1)], ("m",), "'m' is none")):
+        with pytest.raises(LaunchError, match=match):
+            tile.autotune(configs, key)(kernel)
+    with pytest.raises(LaunchError, match="decorates a kernel"):
+        tile.autotune([dict(BLOCK=1)])(lambda x: x)
+    with pytest.raises(LaunchError, match="the configurations set it"):
+        tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3), 3, BLOCK=2)
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_the_gpu_takes_the_fastest_and_leaves_arrays_as_they_were():
+    n = 1 << 24
+    host = np.arange(n, dtype=np.float32) % 1000
+    x, out = tile.to_device(host, 0), tile.to_device(np.ones(n, np.float32), 0)
+    accumulate[grid](x, out, n)
+    np.testing.assert_array_equal(out.numpy(), host + 1)
+    (kind, times), = accumulate.timings.items()
+    assert len(times) == 3
+    assert accumulate.chosen[kind] == accumulate.configs[min(times, key=times.get)]
+    accumulate[grid](x, out, n)
+    np.testing.assert_array_equal(out.numpy(), 2 * host + 1)
+    print(json.dumps(times))
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_a_choice_is_kept_on_disk():
+    again = tile.autotune(accumulate.configs, accumulate.key)(accumulate.kernel)
+    x, out = (tile.to_device(np.ones(1 << 20, np.float32), 0) for _ in range(2))
+    accumulate[grid](x, out, 1 << 20)
+    again[grid](x, out, 1 << 20)
+    assert not again.timings and again.chosen == accumulate.chosen
+    assert (out.numpy() == 3).all()

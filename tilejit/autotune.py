@@ -1,0 +1,285 @@
+"""Choosing among configurations of a kernel by timing them, once for each kind of call.
+
+    @tile.autotune([dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)], key=("n",))
+    @tile.jit
+    def add(x, y, out, n, BLOCK: tile.constexpr): ...
+
+    add[lambda meta: (tile.cdiv(meta["n"], meta["BLOCK"]),)](x, y, out, n)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .config import config
+from .errors import CompilationError, LaunchError, TileError, ToolchainError
+from .frontend.captures import Unrecorded, identity
+from .jit import LAUNCH_OPTIONS, Kernel, checked_target
+from .manifest import package
+from .runtime.arguments import ArraySpec, Bound, is_host
+from .runtime.store import open_store
+from .toolchain.installed import tools
+
+ROUNDS = 5          # timings of each configuration, in turns with the others'
+BURST_MS = 1.0      # launches between two events last about as long
+LOST = 1.5          # a configuration so many times slower than the best in the first round runs no other
+LAUNCHES_AT_MOST = 200
+RECENT = 4096       # calls whose configuration is remembered by the looks of their arguments
+
+
+class Tuned:
+    """A kernel with several configurations, launched as a kernel is. The first call of a kind times them all.
+
+    `chosen` has the configuration of each kind of call, `timings` the milliseconds of each that ran, in the order of
+    `configs`, `rejected` why the others did not.
+    """
+
+    def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None, prune: Callable | None):
+        self.kernel, self.configs, self.key, self.prune = kernel, configs, key, prune
+        self.__name__, self.__doc__ = kernel.__name__, kernel.__doc__
+        self.recent: dict[tuple, dict[str, Any]] = {}  # by the looks of the arguments, for calls that need no second look
+        self.chosen: dict[tuple, dict[str, Any]] = {}
+        self.timings: dict[tuple, dict[int, float]] = {}
+        self.rejected: dict[tuple, dict[int, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.kernel.name}, tuned over {len(self.configs)} configurations>"
+
+    def __getitem__(self, grid):
+        def launch(*args, **kwargs):
+            looks = _looks(args, kwargs)
+            chosen = self.recent.get(looks)
+            if chosen is None:
+                chosen = self.config(grid, *args, **{k: v for k, v in kwargs.items() if k != "stream"})
+                if len(self.recent) >= RECENT:
+                    self.recent.clear()
+                if looks is not None:
+                    self.recent[looks] = chosen
+            self.kernel[grid](*args, **kwargs, **chosen)
+        return launch
+
+    def config(self, grid, *args, backend: str | None = None, device: int | None = None, **kwargs) -> dict[str, Any]:
+        """The configuration for a call: chosen before (in this process or, on this GPU, another), or timed now.
+
+        On the simulator, which has no clock, it is the first configuration that compiles. Arrays that the kernel writes have
+        their contents again when the choice is made. Raises the first configuration's error when none runs.
+        """
+        for name in self.configs[0]:
+            if name in kwargs:
+                raise LaunchError(f"{self.kernel.name}: {name!r} is given, and the configurations set it")
+        bound = self._bound(args, {**kwargs, **self.configs[0]})
+        simulated = (backend or config().backend or ("sim" if is_host(bound) else "cuda")) == "sim"
+        kind = (simulated, device, *self._kind(bound))
+        if kind not in self.chosen:
+            configs = self._candidates(bound)
+            if simulated:
+                self.chosen[kind] = self._first(kind, configs, args, kwargs)
+            else:
+                self.chosen[kind] = self._fastest(kind, configs, grid, args, kwargs, device)
+        return self.chosen[kind]
+
+    def _bound(self, args: tuple, kwargs: dict) -> Bound:
+        return self.kernel._bind(args, kwargs)[0]
+
+    def _kind(self, bound: Bound) -> tuple:
+        """What calls share that share a configuration: the key's numbers, and shapes and dtypes of its arrays."""
+        fixed = set(self.configs[0])
+        names = [n for n in bound.values if n not in fixed] if self.key is None else self.key
+        parts = []
+        for name in names:
+            value = bound.values[name]
+            parts.append((str(value.dtype), value.shape, value.strides) if isinstance(value, ArraySpec) else repr(value))
+        return tuple(parts)
+
+    def _candidates(self, bound: Bound) -> dict[int, dict[str, Any]]:
+        configs = dict(enumerate(self.configs))
+        if self.prune is None:
+            return configs
+        kept = list(self.prune(list(self.configs), bound.meta()))
+        configs = {i: c for i, c in configs.items() if c in kept}
+        if not configs:
+            raise LaunchError(f"{self.kernel.name}: prune= keeps none of the {len(self.configs)} configurations for this call")
+        return configs
+
+    # -- what compiles -----------------------------------------------------------------------------------------------------
+
+    def _compiled(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict, target: str) -> dict[int, Any]:
+        """The configurations that compile, side by side; notes why the others do not."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        def attempt(item):
+            try:
+                return item[0], self.kernel.compile(*args, **kwargs, **item[1], target=target)
+            except (CompilationError, ToolchainError) as error:
+                return item[0], error
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            results = dict(pool.map(attempt, configs.items()))
+        self._reject(kind, {i: r for i, r in results.items() if isinstance(r, TileError)})
+        return {i: r for i, r in results.items() if not isinstance(r, TileError)}
+
+    def _reject(self, kind: tuple, errors: dict[int, TileError]) -> None:
+        self.rejected.setdefault(kind, {}).update({i: str(error) for i, error in errors.items()})
+
+    def _first(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict) -> dict[str, Any]:
+        first: TileError | None = None
+        for i, chosen in configs.items():
+            try:
+                bound, options, _ = self.kernel._bind(args, {**kwargs, **chosen})
+                self.kernel.version(bound, options, checked_target(config().target or "sm_90a"))
+                return chosen
+            except CompilationError as error:
+                first = first or error
+                self._reject(kind, {i: error})
+        raise first
+
+    # -- what is fastest -----------------------------------------------------------------------------------------------------
+
+    def _fastest(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int | None) -> dict[str, Any]:
+        from .runtime import driver
+        from .runtime.launch import device_of
+        bound = self._bound(args, {**kwargs, **self.configs[0]})
+        device = device_of(bound, {} if device is None else {"device": device})
+        store, place = open_store(), self._place(kind, driver.name(device))
+        known = None if store is None or place is None else store.get("tuned", place)
+        if known is not None and json.loads(known) in configs:
+            return configs[json.loads(known)]
+        compiled = self._compiled(kind, configs, args, kwargs, driver.target(device))
+        if not compiled:
+            raise LaunchError(f"{self.kernel.name}: none of {len(configs)} configurations compiles; the first: "
+                              f"{next(iter(self.rejected[kind].values()))}")
+        written = {n for c in compiled.values() for n in c.written}
+        with _Kept(bound, written, device):
+            times = self._timed(kind, {i: configs[i] for i in compiled}, grid, args, kwargs, device)
+        if not times:
+            raise LaunchError(f"{self.kernel.name}: none of {len(compiled)} configurations can be launched; the first: "
+                              f"{next(iter(self.rejected[kind].values()))}")
+        self.timings[kind] = times
+        best = min(times, key=times.get)
+        if store is not None and place is not None:
+            store.put("tuned", place, json.dumps(best).encode())
+        return configs[best]
+
+    def _timed(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int) -> dict[int, float]:
+        """Milliseconds of a launch of each configuration that can be launched: the median of bursts taken in turns."""
+        from .runtime import driver
+        driver.synchronize(device)
+        stream = driver.create_stream(device)
+        try:
+            def burst(chosen: dict, count: int) -> float:
+                start, end = driver.Event(device), driver.Event(device)
+                start.record(stream)
+                for _ in range(count):
+                    self.kernel[grid](*args, **kwargs, **chosen, stream=stream)
+                end.record(stream).wait()
+                return end.since(start) / count
+
+            counts, times = {}, {}
+            for i, chosen in configs.items():
+                try:
+                    burst(chosen, 1)
+                    once = burst(chosen, 2)
+                except LaunchError as error:
+                    self._reject(kind, {i: error})
+                    continue
+                counts[i] = max(1, min(LAUNCHES_AT_MOST, int(BURST_MS / max(once, 1e-3))))
+                times[i] = [once]
+            near = {i for i in times if times[i][0] <= LOST * min(t[0] for t in times.values())}
+            for _ in range(ROUNDS):
+                for i in near:
+                    times[i].append(burst(configs[i], counts[i]))
+            return {i: sorted(t[1:] or t)[len(t[1:] or t) // 2] for i, t in times.items()}
+        finally:
+            driver.synchronize(device)
+            driver.destroy_stream(stream, device)
+
+    def _place(self, kind: tuple, device: str) -> str | None:
+        """The cache's key of a choice."""
+        try:
+            what = identity(self.kernel.source)
+        except Unrecorded:
+            return None
+        parts = (package(), tools(), what, repr(self.configs), repr(sorted(self.kernel.options.items())), repr(kind), device)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _looks(args: tuple, kwargs: dict) -> tuple | None:
+    """What tells calls apart at a glance; None where that cannot be said."""
+    try:
+        looks = tuple(map(_look, args)), tuple((k, _look(v)) for k, v in kwargs.items() if k != "stream")
+        hash(looks)
+        return looks
+    except (AttributeError, TypeError):
+        return None
+
+
+def _look(x: Any) -> tuple:
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return type(x), repr(x)
+    strides = x.stride() if hasattr(x, "stride") else x.strides
+    return type(x), tuple(x.shape), x.dtype, strides, getattr(x, "device", None)
+
+
+class _Kept:
+    """Keeps the contents of device arrays while a block runs."""
+
+    def __init__(self, bound: Bound, written: Iterable[int], device: int):
+        self.device, self.spans, self.copies = device, [], []
+        for n in sorted(written):
+            spec = bound.runtime[n]
+            if spec.view is None or spec.view.device == "host" or not spec.view.size:
+                continue
+            reaches = [stride * (extent - 1) for extent, stride in zip(spec.shape, spec.strides)]
+            low, high = sum(min(r, 0) for r in reaches), sum(max(r, 0) for r in reaches)
+            size = spec.dtype.nbytes
+            self.spans.append((spec.pointer + low * size, (high - low + 1) * size))
+
+    def __enter__(self) -> None:
+        from .runtime import driver
+        driver.synchronize(self.device)
+        for address, nbytes in self.spans:
+            self.copies.append(driver.allocate(nbytes, self.device))
+            driver.copy_on_device(self.copies[-1], address, nbytes, self.device)
+        driver.synchronize(self.device)
+
+    def __exit__(self, *error) -> None:
+        from .runtime import driver
+        for (address, nbytes), copy in zip(self.spans, self.copies):
+            driver.copy_on_device(address, copy, nbytes, self.device)
+        driver.synchronize(self.device)
+        for copy in self.copies:
+            driver.free(copy, self.device)
+
+
+def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable | None = None) -> Callable[[Kernel], Tuned]:
+    """Decorate a kernel with configurations: dicts of constexpr arguments and launch options, all with the same names.
+
+    The first call of a kind compiles all of them side by side, times those that compile and fit the device in bursts on
+    its arguments, and keeps the fastest, on disk too; budgets such as ``spills=0`` reject a configuration. A kind is what
+    the parameters named by `key` are (numbers; shapes, strides and dtypes of arrays), by default all parameters.
+    ``prune(configs, arguments)`` returns the configurations worth timing for a call. A kernel shorter than its launch
+    (some microseconds) is timed as its launch.
+    """
+    configs = [dict(c) for c in configs]
+    if not configs:
+        raise LaunchError("autotune takes at least one configuration")
+    if any(set(c) != set(configs[0]) for c in configs):
+        raise LaunchError("the configurations of autotune set the same names: " + "; ".join(", ".join(c) for c in configs))
+
+    def decorate(kernel: Kernel) -> Tuned:
+        if not isinstance(kernel, Kernel):
+            raise LaunchError(f"autotune decorates a kernel under @tile.jit, not {type(kernel).__name__}")
+        parameters = {p.name: p for p in kernel.parameters}
+        for name in configs[0]:
+            if name not in LAUNCH_OPTIONS and (name not in parameters or not parameters[name].constexpr):
+                raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, and {name!r} is none")
+        names = None if key is None else tuple(key)
+        for name in names or ():
+            if name not in parameters:
+                raise LaunchError(f"key names parameters of {kernel.name}, and {name!r} is none")
+        return Tuned(kernel, configs, names, prune)
+
+    return decorate
