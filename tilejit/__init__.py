@@ -40,3 +40,11 @@ globals().update(_MATH)
 globals().update(_REDUCTIONS | _SCANS | _ATOMICS)
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    """`tile.ptx`, the instruction table, is loaded when it is first named: that takes tens of milliseconds."""
+    if name == "ptx":
+        from importlib import import_module
+        return import_module(".ptx", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

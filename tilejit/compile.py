@@ -17,7 +17,7 @@ from .errors import CompilationError
 from .frontend import build
 from .ir.builder import Facts, Warning_
 from .ir.check import check
-from .ir.graph import Call, Const, Graph, Launch, Scope, operands, walk
+from .ir.graph import Call, Const, Graph, Launch, Scope, operands, walk, written
 from .passes.layouts import assign_layouts
 from .passes.pending import check_products
 from .passes.registers import check_registers
@@ -81,8 +81,7 @@ class _Clock:
 
 def written_arguments(graph: Graph) -> frozenset[int]:
     """The numbers of the arguments that some call of the graph writes."""
-    places = (c.args[0] for c in walk(graph.body) if isinstance(c, Call) and c.op.effect == "writes" and c.args)
-    types = (p.type for p in places if isinstance(getattr(p, "type", None), (Region, Points)))
+    types = (place.type for c in walk(graph.body) if isinstance(c, Call) for place in written(c) if isinstance(place.type, (Region, Points)))
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 

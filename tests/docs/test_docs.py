@@ -203,9 +203,14 @@ def _needs(name: str) -> str:
     return "".join(f"- {need.words}\n" for need in variant.needs)
 
 
+def table_instructions() -> str:
+    from tilejit.ptx import coverage_markdown
+    return re.sub(r"^##", "###", coverage_markdown().partition("\n\n")[2], flags=re.MULTILINE)
+
+
 TABLES = {
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
-    "settings": table_settings, "facts": table_facts, "kinds": table_kinds,
+    "settings": table_settings, "instructions": table_instructions, "facts": table_facts, "kinds": table_kinds,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"),
 }

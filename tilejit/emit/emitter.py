@@ -18,6 +18,7 @@ from .control import ControlMixin
 from .debug import DebugInfo
 from .instructions import InstructionMixin
 from .place import PlaceMixin
+from .ptx import PtxMixin
 from .structure import StructureMixin
 from .tiles import TileMixin
 from .tma import TmaMixin
@@ -66,7 +67,7 @@ class Emitted:
 
 
 class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin,
-              AccumulatorMixin):
+              AccumulatorMixin, PtxMixin):
     """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
 
     def __init__(self, graph: Graph):

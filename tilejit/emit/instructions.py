@@ -6,7 +6,7 @@ from ..errors import CompilationError
 from ..types import DType, bool_, float32, int8, int16, int32, int64
 from .value import V
 
-CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "float": "f", "double": "d"}
+CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q", "float": "f", "double": "d"}
 
 _LOAD_CACHE = {None: "", "ca": ".ca", "cg": ".cg", "cs": ".cs", "evict_first": ".L1::evict_first",
                "evict_last": ".L1::evict_last", "no_allocate": ".L1::no_allocate"}

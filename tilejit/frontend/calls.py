@@ -14,7 +14,8 @@ from ..ir.builder import describe
 from ..ir.builtin import BoundMethod, Builtin, apply
 from ..ir.graph import Const, Value
 from ..ir.op import Op
-from ..ops import language
+from ..names import InstructionName
+from ..ops import language, ptx_calls
 from ..types import DType
 from . import joins
 from .captures import of_tilejit, source_of
@@ -42,6 +43,8 @@ def call(w: Walker, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call anything a kernel may call, at the builder's place."""
     if isinstance(function, (Op, Builtin, BoundMethod)):
         return apply(w.g, function, args, kwargs)
+    if isinstance(function, InstructionName):
+        return ptx_calls.call(w.g, function, args, dict(kwargs))
     helper = source_of(function)
     if helper is not None:
         return inline(w, helper, args, kwargs)

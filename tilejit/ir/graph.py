@@ -12,7 +12,7 @@ from typing import Any
 
 from ..dispatch import Choice
 from ..errors import Loc
-from ..types import DType, Type
+from ..types import Buffer, DType, Points, Region, Type
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -53,6 +53,18 @@ class Call:
     def result(self) -> Value:
         (value,) = self.results
         return value
+
+
+def written(call: Call) -> tuple[Value, ...]:
+    """The memory operands that a call may write: of one that does more than read all but its sources, or what the op's own
+    rule `written` says."""
+    if "written" in call.op.rules:
+        return call.op.rules["written"](call)
+    if call.op.effect not in ("writes", "syncs"):
+        return ()
+    names = [*call.op.signature.parameters] + [""] * len(call.args)
+    return tuple(a for a, name in zip(call.args, names)
+                 if isinstance(a, Value) and isinstance(a.type, (Buffer, Region, Points)) and name not in ("src", "source"))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

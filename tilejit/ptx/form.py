@@ -57,6 +57,10 @@ class Form:
                 return operand
         raise CompilationError(f"{self.name} has no operand {name!r}: it has {', '.join(o.name for o in self.operands) or 'none'}")
 
+    def on(self, target: str) -> bool:
+        """Whether `target` has it; the other Ampere parts, sm_86 and sm_89, have what sm_80 has."""
+        return ("sm_80" if target in ("sm_86", "sm_89") else target) in self.targets
+
     @property
     def results(self) -> tuple[Operand, ...]:
         """What it writes to registers, in the order of LLVM's results."""

@@ -6,11 +6,12 @@ import keyword
 import re
 
 from ..errors import CompilationError
+from ..names import InstructionName
 from .form import Form
 from .lookup import form, is_prefix
 
 
-class Name:
+class Name(InstructionName):
     """Some words of a form's name, from the first on; a whole name is what a kernel calls."""
 
     __slots__ = ("_words",)

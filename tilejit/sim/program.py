@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir.graph import Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk
+from ..ir.graph import Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
 from ..types import Barrier, Buffer, Points, Region, Tile
 
 UNITS = {"thread": 1, "warp": 32, "warpgroup": 128}
@@ -131,10 +131,7 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
         if not isinstance(node, Call):
             continue
         sources = [a for a in node.args if isinstance(a, Value) and isinstance(a.type, memory)]
-        if node.op.effect in ("writes", "syncs"):
-            names = [*node.op.signature.parameters] + [""] * len(node.args)
-            read = {a for a, name in zip(node.args, names) if name in ("src", "source")}
-            found |= {root.get(s, s) for s in sources if s not in read}
+        found |= {root.get(s, s) for s in written(node)}
         for result in node.results:
             if sources and isinstance(result.type, memory):
                 root[result] = root.get(sources[0], sources[0])

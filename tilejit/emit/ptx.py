@@ -1,0 +1,60 @@
+"""Operands and results of the instruction table's forms in emitted code."""
+
+from __future__ import annotations
+
+from ..types import DType, bool_, float32, float64, int8, int16, int32, int64
+from .barriers import EBarrier
+from .value import V
+
+INT128 = DType("int128", "int", 128, "i128")
+_REGISTER = {"i1": bool_, "i16": int16, "i32": int32, "i64": int64, "i128": INT128, "float": float32, "double": float64}
+
+
+class PtxMixin:
+    """The part of the emitter that brings values to an instruction form's registers and back."""
+
+    def ptx_dtype(self, operand) -> DType:
+        """The dtype of the registers that an operand takes."""
+        return _REGISTER[operand.register.llvm]
+
+    def ptx_register(self, operand, x: V) -> V:
+        """A value in the register class of an operand: floats that are held as bits become integers, bytes widen to 16 bits."""
+        wanted = self.ptx_dtype(operand)
+        if x.dtype.llvm == wanted.llvm:
+            return x
+        if x.dtype.llvm == "i8":
+            return self.ins(f"zext i8 {x.text} to i16", int16)
+        return self.ins(f"bitcast {x.typed} to {wanted.llvm}", wanted)
+
+    def ptx_result(self, operand, x: V, dtype: DType) -> list[V]:
+        """A register as the result that the language has: two words of 128 bits, a byte of 16, a float of its bits."""
+        if operand.type == "b128":
+            high = self.ins(f"lshr i128 {x.text}, 64", INT128)
+            return [V(self, self.ins(f"trunc i128 {part.text} to i64", int64).text, dtype) for part in (x, high)]
+        if dtype.llvm == x.dtype.llvm:
+            return [V(self, x.text, dtype)]
+        word = "trunc" if dtype.llvm == "i8" else "bitcast"
+        return [self.ins(f"{word} {x.typed} to {dtype.llvm}", dtype)]
+
+    def ptx_wide(self, low: V, high: V) -> V:
+        """128 bits of two words."""
+        low, high = (x if x.dtype.llvm == "i64" else self.ins(f"bitcast {x.typed} to i64", int64) for x in (low, high))
+        low, high = (self.ins(f"zext i64 {x.text} to i128", INT128) for x in (low, high))
+        return self.ins(f"or i128 {low.text}, {self.ins(f'shl i128 {high.text}, 64', INT128).text}", INT128)
+
+    def ptx_address(self, operand, place) -> tuple[V, int]:
+        """(address, constant byte offset) of a place for an address operand; an integer is the address itself."""
+        from ..ops.access import Access, AccessPlan
+        if isinstance(place, V):
+            return place, 0
+        if isinstance(place, EBarrier):
+            return place.address, place.offset
+        address, offset = Access(self, place, None, AccessPlan(1, 0, ())).address(0)
+        if place.buffer.type.scope == "global":
+            return address, offset
+        if place.buffer.rank is not None:
+            return self.mapped(address, offset, place.buffer.rank), 0
+        if operand.space == "generic":
+            wide = self.ins(f"zext i32 {(address + offset).text} to i64", int64)
+            return self.asm("cvta.shared.u64 $0, $1;", [int64], [wide], pure=True)[0], 0
+        return address, offset

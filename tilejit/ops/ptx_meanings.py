@@ -1,0 +1,415 @@
+"""What instruction forms mean on the simulator, where the meaning is short. PTX ISA, "Instruction Set".
+
+A meaning is a function over (machine, form, operands by name): registers are arrays (B or 1, T or 1) of the operand's dtype,
+vectors tuples of them, immediates ints, places simulated regions and barriers. Forms without one are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import SimulationError
+from ..types import DTYPES
+
+_MEANINGS: list[tuple[re.Pattern, Callable]] = []
+
+
+def means(pattern: str):
+    """Give the forms whose whole name matches `pattern` this meaning."""
+    def register(function: Callable) -> Callable:
+        _MEANINGS.append((re.compile(pattern), function))
+        return function
+    return register
+
+
+def meaning(form) -> Callable | None:
+    """What a form means; None where the simulator has no meaning for it."""
+    return next((function for pattern, function in _MEANINGS if pattern.fullmatch(form.name)), None)
+
+
+# -- special registers -----------------------------------------------------------------------------------------------------
+
+@means(r"mov\.\w+\.(tid|ntid|ctaid|nctaid|laneid|warpid|nwarpid|lanemask_\w+|cluster\w*|nclusterid|is_explicit_cluster)(\.[xyz])?")
+def special_register(m, form, x):
+    name, _, axis = form.name.split(".", 2)[2].partition(".")
+    axis = "xyz".index(axis) if axis else 0
+    whole = lambda n: np.full((1, 1), n)
+    lanes, cluster = m.thread_ids() % 32, m.sim.cluster or (1, 1, 1)
+    inside = (m.rank % cluster[0], m.rank // cluster[0] % cluster[1], m.rank // (cluster[0] * cluster[1]))
+    masks = {"eq": lambda n: 1 << n, "lt": lambda n: (1 << n) - 1, "le": lambda n: (2 << n) - 1,
+             "gt": lambda n: 0xFFFFFFFF & ~((2 << n) - 1), "ge": lambda n: 0xFFFFFFFF & ~((1 << n) - 1)}
+    if name.startswith("lanemask_"):
+        return masks[name[9:]](lanes.astype(np.int64))
+    values = {
+        "tid": lambda: m.thread_ids() if axis == 0 else whole(0), "ntid": lambda: whole(m.sim.program.threads if axis == 0 else 1),
+        "ctaid": lambda: m.program_id(axis), "nctaid": lambda: whole(m.grid[axis]), "laneid": lambda: lanes,
+        "warpid": lambda: m.thread_ids() // 32, "nwarpid": lambda: whole(-(-m.sim.program.threads // 32)),
+        "cluster_ctaid": lambda: whole(inside[axis]), "cluster_nctaid": lambda: whole(cluster[axis]),
+        "cluster_ctarank": lambda: m.cluster_rank, "cluster_nctarank": lambda: whole(m.cluster_size),
+        "clusterid": lambda: m.cluster_id(axis), "nclusterid": lambda: whole(m.grid[axis] // cluster[axis]),
+        "is_explicit_cluster": lambda: whole(bool(m.sim.graph.launch.cluster)),
+    }
+    return values[name]()
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------------------
+
+_OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "abs": np.abs, "neg": np.negative, "rcp": lambda a: np.float32(1) / a,
+               "sqrt": np.sqrt, "rsqrt": lambda a: np.float32(1) / np.sqrt(a), "ex2": np.exp2, "lg2": np.log2, "sin": np.sin,
+               "cos": np.cos, "tanh": np.tanh}
+
+
+@means(r"(add|sub|mul)\.rn(\.sat)?\.(f32|f64|f16|bf16)|(ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh)\.approx\.f32|(abs|neg)\.(f16|bf16)|"
+       r"(rcp|sqrt)\.rn\.f(32|64)")
+def arithmetic(m, form, x):
+    """The approximate functions are computed to NumPy's precision."""
+    operands = [x[o.name] for o in form.inputs]
+    with np.errstate(all="ignore"):
+        result = _OPERATIONS[form.name.split(".")[0]](*operands)
+        return np.where(np.isnan(result), 0, np.clip(result, 0, 1)) if ".sat" in form.name else result
+
+
+@means(r"div\.(approx|full)\.f32")
+def divide(m, form, x):
+    with np.errstate(all="ignore"):
+        return x["a"] / x["b"]
+
+
+@means(r"(min|max)(\.NaN)?\.(f32|f16|bf16)")
+def extreme(m, form, x):
+    """The number, where one operand is NaN; NaN with .NaN."""
+    names = {"min": (np.fmin, np.minimum), "max": (np.fmax, np.maximum)}[form.name[:3]]
+    return names[".NaN" in form.name](x["a"], x["b"])
+
+
+@means(r"cvt\.(rn\.)?(f16|bf16|f32)\.(f16|bf16|f32)|cvt\.(rni|rzi|rmi|rpi)\.(s32|u32|s64|u64|f32)\.f32")
+def convert(m, form, x):
+    """To an integer: rounded, saturated, NaN gives 0."""
+    rounding = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}.get(form.name.split(".")[1])
+    kind = form.name.split(".")[-2]
+    with np.errstate(all="ignore"):
+        if rounding is None or kind == "f32":
+            wanted = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}[kind]
+            return (rounding(x["a"]) if rounding else x["a"]).astype(DTYPES[wanted].np)
+        limits = np.iinfo({"s": "int", "u": "uint"}[kind[0]] + kind[1:])
+        whole = np.nan_to_num(rounding(x["a"].astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        result = np.clip(whole, float(limits.min), float(limits.max))
+        exact = np.where((whole > limits.min) & (whole < limits.max), result, 0).astype(limits.dtype)
+        return np.where(whole >= limits.max, limits.max, np.where(whole <= limits.min, limits.min, exact))
+
+
+@means(r"cvt\.rn\.(f16x2|bf16x2)\.f32")
+def convert_pair(m, form, x):
+    """The first operand is the upper half."""
+    kind = DTYPES["float16" if form.name.endswith("f16x2.f32") and "bf16" not in form.name else "bfloat16"].np
+    high, low = (np.ascontiguousarray(x[n].astype(kind)).view(np.uint16).astype(np.uint32) for n in ("a", "b"))
+    return high << 16 | low
+
+
+@means(r"mov\.(b16|b32|b64|f32|f64)")
+def move(m, form, x):
+    return x["a"]
+
+
+@means(r"mov\.b(32|64)\.pack")
+def pack(m, form, x):
+    low, high = x["a"]
+    wide = np.uint64 if low.dtype == np.uint32 else np.uint32
+    return high.astype(wide) << wide(8 * low.dtype.itemsize) | low.astype(wide)
+
+
+@means(r"mov\.b(32|64)\.unpack")
+def unpack(m, form, x):
+    half = np.uint32 if x["a"].dtype == np.uint64 else np.uint16
+    return x["a"].astype(half), (x["a"] >> x["a"].dtype.type(8 * np.dtype(half).itemsize)).astype(half)
+
+
+@means(r"lop3\.b32")
+def lop3(m, form, x):
+    """Bit k of the table is the result where the bits of a, b, c read as the number k."""
+    result = np.uint32(0)
+    for k in range(8):
+        if x["table"] >> k & 1:
+            term = np.uint32(0xFFFFFFFF)
+            for name, bit in (("a", 4), ("b", 2), ("c", 1)):
+                term = term & (x[name] if k & bit else ~x[name])
+            result = result | term
+    return result + np.zeros_like(x["a"])
+
+
+@means(r"prmt\.b32")
+def permute_bytes(m, form, x):
+    """Each nibble of the selector names one of eight bytes; its top bit repeats that byte's sign."""
+    pool = x["b"].astype(np.uint64) << np.uint64(32) | x["a"].astype(np.uint64)
+    result = np.uint32(0)
+    for i in range(4):
+        nibble = (x["selector"] >> np.uint32(4 * i)) & np.uint32(15)
+        byte = (pool >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(np.uint32) & np.uint32(255)
+        byte = np.where(nibble & np.uint32(8), np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0)), byte)
+        result = result | byte << np.uint32(8 * i)
+    return result
+
+
+@means(r"shf\.(l|r)\.(clamp|wrap)\.b32")
+def funnel_shift(m, form, x):
+    count = x["count"] & np.uint32(31) if ".wrap" in form.name else np.minimum(x["count"], np.uint32(32))
+    both, count = x["high"].astype(np.uint64) << np.uint64(32) | x["low"].astype(np.uint64), count.astype(np.uint64)
+    return (both << count) >> np.uint64(32) if ".l." in form.name else both >> count
+
+
+@means(r"dp4a\.(u32|s32)\.(u32|s32)")
+def dot_of_bytes(m, form, x):
+    a, b = (np.ascontiguousarray(np.broadcast_arrays(x["a"], x["b"])[i])[..., None].view(np.int8 if t == "s32" else np.uint8).astype(np.int64)
+            for i, t in enumerate(form.name.split(".")[1:]))
+    return ((a * b).sum(axis=-1) + x["c"].astype(np.int64)).astype(np.uint32)
+
+
+# -- warps -----------------------------------------------------------------------------------------------------------------
+
+def _lanes(m, x) -> np.ndarray:
+    """A scalar by CTA, warp and lane: (B, warps, 32)."""
+    if m.threads % 32:
+        raise SimulationError("the simulator runs forms that exchange values among lanes in scopes of whole warps only", m.loc)
+    return np.broadcast_to(x, (m.batch, m.threads)).reshape(m.batch, -1, 32)
+
+
+def _members(m, x) -> np.ndarray:
+    """Which lanes take part: those of the mask that are here."""
+    named = _lanes(m, x) >> np.arange(32, dtype=np.uint32) & np.uint32(1)
+    return (named.astype(bool)) & _lanes(m, m.active)
+
+
+def _threads(m, x: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x, (m.batch, m.threads // 32, 32)).reshape(m.batch, m.threads)
+
+
+@means(r"shfl\.sync\.(up|down|bfly|idx)\.b32(\.pred)?")
+def shuffle(m, form, x):
+    """PTX ISA, ``shfl.sync``: the segment's mask and the clamp value are in `c`."""
+    mode, a, b, c = form.name.split(".")[2], *(_lanes(m, x[n]).astype(np.int64) for n in "abc")
+    lane, segment = np.arange(32), c >> 8 & 31
+    clamp, low = c & 31, lane & segment
+    most = low | (clamp & ~segment & 31)
+    at = {"up": lane - (b & 31), "down": lane + (b & 31), "bfly": lane ^ (b & 31), "idx": low | (b & ~segment & 31)}[mode]
+    inside = at >= most if mode == "up" else at <= most
+    at = np.where(inside, at, lane)
+    value = np.take_along_axis(a, np.broadcast_to(at & 31, a.shape), axis=2)
+    value = _threads(m, value).astype(np.uint32)
+    return (value, _threads(m, inside)) if form.name.endswith(".pred") else value
+
+
+@means(r"vote\.sync\.(all|any|uni)\.pred|vote\.sync\.ballot\.b32")
+def vote(m, form, x):
+    here, p = _members(m, x["membermask"]), _lanes(m, x["p"]).astype(bool)
+    if ".ballot" in form.name:
+        return _threads(m, ((p & here) << np.arange(32, dtype=np.int64)).sum(axis=2, keepdims=True))
+    every, some = (p | ~here).all(axis=2, keepdims=True), (p & here).any(axis=2, keepdims=True)
+    return _threads(m, {"all": every, "any": some, "uni": every | ~some}[form.name.split(".")[2]])
+
+
+@means(r"match\.any\.sync\.(b32|b64)")
+def match(m, form, x):
+    here, a = _members(m, x["membermask"]), _lanes(m, x["a"])
+    equal = (a[..., :, None] == a[..., None, :]) & here[..., None, :]
+    return _threads(m, (equal << np.arange(32, dtype=np.int64)).sum(axis=3))
+
+
+@means(r"redux\.sync\.(add|min|max)\.(u32|s32)|redux\.sync\.(and|or|xor)\.b32")
+def reduce_lanes(m, form, x):
+    kind, a = form.name.split(".")[2], _lanes(m, x["a"])
+    ufunc, unit = {"add": (np.add, 0), "min": (np.minimum, np.iinfo(a.dtype).max), "max": (np.maximum, np.iinfo(a.dtype).min),
+                   "and": (np.bitwise_and, np.iinfo(a.dtype).max), "or": (np.bitwise_or, 0), "xor": (np.bitwise_xor, 0)}[kind]
+    with np.errstate(all="ignore"):
+        return _threads(m, ufunc.reduce(np.where(_members(m, x["membermask"]), a, a.dtype.type(unit)), axis=2, keepdims=True, dtype=a.dtype))
+
+
+@means(r"activemask\.b32")
+def active_mask(m, form, x):
+    return _threads(m, (_lanes(m, m.active).astype(np.int64) << np.arange(32)).sum(axis=2, keepdims=True))
+
+
+@means(r"elect\.sync")
+def elect(m, form, x):
+    leader = _members(m, x["membermask"]).argmax(axis=2)[..., None]
+    return _threads(m, leader), _threads(m, np.arange(32) == leader)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------------
+
+def _place(m, form, place):
+    """The buffer and coordinates of a place whose elements are those of the instruction."""
+    bits = int(re.search(r"[bsuf]f?(\d+)", form.name.replace("::", " ").split(".")[-1] or "")[1])
+    if not hasattr(place, "buffer"):
+        raise SimulationError(f"the simulator runs {form.name} on a place in memory, as in x[i], not on a number as address", m.loc)
+    if place.buffer.type.dtype.bits != bits:
+        raise SimulationError(f"the simulator runs {form.name} on elements of {bits} bits, not on {place.buffer.type.dtype}", m.loc)
+    return place.buffer, tuple(s.astype(np.int64) for s in place.starts)
+
+
+def _vector(form) -> int:
+    found = re.search(r"\.v(\d)", form.name)
+    return int(found[1]) if found else 1
+
+
+def _elements(coords: tuple, count: int):
+    """Consecutive elements along the last dimension."""
+    for i in range(count):
+        yield (*coords[:-1], coords[-1] + i)
+
+
+@means(r"ld(\.volatile)?\.(global|shared(::cta)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
+def load(m, form, x):
+    buffer, coords = _place(m, form, x["a"])
+    word = np.dtype(f"u{buffer.type.dtype.nbytes}")
+    found = tuple(np.ascontiguousarray(m.read(buffer, at, bounds=False)).view(word) for at in _elements(coords, _vector(form)))
+    return found if len(found) > 1 else found[0]
+
+
+@means(r"st(\.volatile)?\.(global|shared(::cta)?)(\.(wb|cg|cs|wt))?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
+def store(m, form, x):
+    buffer, coords = _place(m, form, x["a"])
+    values = x["value"] if isinstance(x["value"], tuple) else (x["value"],)
+    for at, value in zip(_elements(coords, _vector(form)), values):
+        m.write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), bounds=False)
+
+
+@means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::cta)\.(add|min|max|and|or|xor|exch|cas|inc|dec)"
+       r"\.(u32|s32|u64|s64|f32|f64|b32|b64)")
+def atomic(m, form, x):
+    """Every active thread acts for itself."""
+    buffer, coords = _place(m, form, x["a"])
+    if buffer.peer is not None:
+        raise SimulationError(f"the simulator runs {form.name} on the CTA's own shared memory", m.loc)
+    words = form.name.split(".")
+    kind, order = words[-2], words[1] if words[1] in ("acquire", "release", "acq_rel") else None
+    own = buffer.type.dtype.np
+    threads = lambda v: np.broadcast_to(np.ascontiguousarray(v).view(own), (m.batch, m.threads))
+    coords = tuple(np.broadcast_to(c, (m.batch, m.threads)) for c in coords)
+    swap = kind == "cas"
+    old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None, order=order)
+    return None if words[0] == "red" else np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b" else old
+
+
+# -- barriers, groups, fences ----------------------------------------------------------------------------------------------
+
+def _times(m, n) -> np.ndarray:
+    """What every thread of the scope does once, as one operation of the scope."""
+    return np.asarray(n) * (m.threads if m._active is None else 1)
+
+
+def _barrier(m, form, x):
+    if not hasattr(x["bar"], "first"):
+        raise SimulationError(f"the simulator runs {form.name} on a barrier of tile.mbarrier(), not on a number as address", m.loc)
+    return x["bar"]
+
+
+@means(r"mbarrier\.arrive(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64(\.count)?")
+def arrive(m, form, x):
+    m.arrive(_barrier(m, form, x), _times(m, x.get("count", 1)))
+    return np.zeros((1, 1), np.uint64)
+
+
+@means(r"mbarrier\.arrive\.expect_tx(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64")
+def arrive_expect(m, form, x):
+    m.expect_tx(_barrier(m, form, x), _each(m, x["tx_count"]))
+    m.arrive(x["bar"], _times(m, 1))
+    return np.zeros((1, 1), np.uint64)
+
+
+def _each(m, n) -> np.ndarray:
+    """The sum over the threads that are here."""
+    return (np.broadcast_to(n, (m.batch, m.threads)) * np.broadcast_to(m.active, (m.batch, m.threads))).sum(axis=1, keepdims=True)
+
+
+@means(r"mbarrier\.(expect_tx|complete_tx)\.relaxed\.(cta|cluster)\.shared::(cta|cluster)\.b64")
+def count_bytes(m, form, x):
+    getattr(m, form.name.split(".")[1])(_barrier(m, form, x), _each(m, x["tx_count"].astype(np.int64)))
+
+
+@means(r"mbarrier\.(test_wait|try_wait)\.parity(\.acquire)?(\.cta|\.cluster)?\.shared::cta\.b64(\.hint)?")
+def test_phase(m, form, x):
+    """try_wait may come back before the phase is over, which here it does at once."""
+    return m.test(_barrier(m, form, x), x["parity"][:, :1].astype(np.int64))
+
+
+@means(r"mbarrier\.inval\.shared::cta\.b64")
+def invalidate(m, form, x):
+    m.mbarrier_inval(_barrier(m, form, x))
+
+
+@means(r"cp\.async\.(commit_group|wait_group|wait_all)|cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
+def groups(m, form, x):
+    if ".bulk" in form.name:
+        return m.bulk_commit() if "commit" in form.name else m.bulk_wait(x["n"], form.name.endswith(".read"))
+    return m.cp_async_commit() if "commit" in form.name else m.cp_async_wait(x.get("n"))
+
+
+@means(r"bar\.sync|barrier\.sync(\.aligned)?")
+def barrier_of_the_cta(m, form, x):
+    """Barrier 0 at the scope of the CTA is its sync(); another one is met by number."""
+    number = int(np.asarray(x["id"]).flat[0])
+    return m.sync() if m.threads == m.sim.program.threads else m.named_sync(("ptx", number), m.sim.program.threads)
+
+
+@means(r"bar\.warp\.sync")
+def barrier_of_a_warp(m, form, x):
+    return m.sync() if m.threads == 32 else None
+
+
+@means(r"barrier\.cluster\.(arrive(\.release)?|wait(\.acquire)?)(\.aligned)?")
+def barrier_of_the_cluster(m, form, x):
+    return m.cluster_arrive() if ".arrive" in form.name else m.cluster_wait()
+
+
+@means(r"fence\.(acq_rel|sc)\.(cta|cluster|gpu|sys)|membar\.(cta|gl|sys)")
+def fence(m, form, x):
+    m.threadfence({"gl": "gpu"}.get(form.name.split(".")[-1], form.name.split(".")[-1]))
+
+
+@means(r"fence\.proxy\.async(\.(shared::cta|shared::cluster|global))?|fence\.proxy\.alias")
+def proxy_fence(m, form, x):
+    if not form.name.endswith((".global", ".alias")):
+        m.fence_proxy_async()
+
+
+@means(r"fence\.mbarrier_init\.release\.cluster")
+def init_fence(m, form, x):
+    m.fence_mbarrier_init()
+
+
+# -- bulk copies -----------------------------------------------------------------------------------------------------------
+
+def _run(m, form, place):
+    """The buffer and the byte offset (B or 1, 1) of a place that one thread names."""
+    if not hasattr(place, "buffer"):
+        raise SimulationError(f"the simulator runs {form.name} on places in memory, not on numbers as addresses", m.loc)
+    if m.threads != 1:
+        raise SimulationError(f"the simulator runs {form.name} in a scope of one thread, as in with tile.elect():", m.loc)
+    buffer, starts = place.buffer, [s[:, :1].astype(np.int64) for s in place.starts]
+    if buffer.memory.scope == "global":
+        at = sum((s * k for s, k in zip(starts, buffer.strides)), np.zeros((1, 1), np.int64))
+    else:
+        at = np.asarray(buffer.type.layout.without_swizzle().offset_of(*starts, shape=buffer.shape)).reshape(-1, 1)
+    return buffer, at * buffer.type.dtype.nbytes
+
+
+@means(r"cp\.async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|global\.shared::cta\.bulk_group)"
+       r"(\.L2::cache_hint)?")
+def bulk_copy(m, form, x):
+    (dst, to), (src, source) = _run(m, form, x["dst"]), _run(m, form, x["src"])
+    barrier = _barrier(m, form, x) if "bar" in x else None
+    mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
+    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask)
+
+
+# -- what nothing is seen of -----------------------------------------------------------------------------------------------
+
+@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\..*|pmevent|setmaxnreg\..*|griddepcontrol\.\w+")
+def unseen(m, form, x):
+    """Hints, and what steers the machine without a result."""
+
+
+__all__ = ["meaning"]
