@@ -8,6 +8,7 @@ import sys
 import warnings
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
@@ -102,6 +103,8 @@ class Kernel:
         self.__name__ = self.name = source.name
         self.__doc__ = ast.get_docstring(source.tree)
         self.parameters = source.params
+        self.names = [p.name for p in self.parameters]
+        self.defaults = {p.name: p.default for p in self.parameters if p.default is not Parameter.empty}
         reserved = [p.name for p in self.parameters if p.name in LAUNCH_OPTIONS + CALL_OPTIONS]
         if reserved:
             raise CompilationError(f"{reserved[0]!r} is a launch option and cannot name a parameter of {self.name}")
@@ -129,7 +132,14 @@ class Kernel:
                 if launcher(grid, None, args):
                     return
             self.launch(grid, args, kwargs)
-        return launch
+
+        def launch_on_grid_of(*args, **kwargs):
+            for launcher in self._warm(kwargs):
+                if launcher(grid({**self.defaults, **dict(zip(self.names, args)), **kwargs}), None, args):
+                    return
+            self.launch(grid, args, kwargs)
+
+        return launch_on_grid_of if callable(grid) else launch
 
     def _warm(self, kwargs: dict):
         """The launchers that calls with these keywords used, while what they captured has not changed."""

@@ -56,3 +56,29 @@ def test_host_arrays_are_copied_to_the_gpu_and_back():
 @needs_gpu()
 def test_control_flow_on_the_gpu():
     print(run_child(control, timeout=120))
+
+
+def grids_of_every_kind():
+    """A second call takes the short way; both get the same grid."""
+    import numpy as np
+    import tilejit as tile
+
+    @tile.jit
+    def grown(x, n, by=2, BLOCK: tile.constexpr = 128):
+        i = tile.program_id(0) * BLOCK
+        tile.store(x[i:i + BLOCK], tile.load(x[i:i + BLOCK]) + by)
+
+    x = tile.to_device(np.zeros(1000, np.float32), 0)
+    grids = [8, (8,), (8, 1), [8, 1, 1], lambda meta: tile.cdiv(meta["n"], meta["BLOCK"]),
+             lambda meta: (tile.cdiv(meta["x"].shape[0], meta["BLOCK"]), meta["by"] // 2)]
+    for grid in grids:
+        for _ in range(3):
+            grown[grid](x, 1000, 2)
+    for _ in range(3):
+        grown[grids[-1]](x, 1000, BLOCK=256)
+    assert (x.numpy() == 2 * (3 * len(grids) + 3)).all()
+
+
+@needs_gpu()
+def test_grids_of_every_kind_on_the_gpu():
+    run_child(grids_of_every_kind, timeout=60)

@@ -44,9 +44,10 @@ class InstructionMixin:
     # -- special functions -------------------------------------------------------------------------------------------------
 
     def approx(self, function: str, x: V) -> V:
-        """ex2, lg2, sin, cos, tanh, rsqrt, sqrt or rcp of float32 by the special function unit (``.approx``)."""
-        name = "tanh.approx.f32" if function == "tanh" else f"{function}.approx.f32"
-        return self.asm(f"{name} $0, $1;", [float32], [x], pure=True)[0]
+        """ex2, lg2, sin, cos, tanh, rsqrt, sqrt or rcp of float32 by the special function unit (``.approx``), or a form such as
+        "ex2.approx.ftz"."""
+        name = function if "." in function else f"{function}.approx"
+        return self.asm(f"{name}.f32 $0, $1;", [float32], [x], pure=True)[0]
 
     def fma(self, a: V, b: V, c: V) -> V:
         return self.ins(f"call float @llvm.fma.f32(float {a.text}, float {b.text}, float {c.text})", float32)

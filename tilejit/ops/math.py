@@ -57,6 +57,9 @@ def _approx(form: str):
     return emit
 
 
+EX2 = "ex2.approx.ftz"  # one MUFU; without .ftz the assembler adds three instructions for subnormal results, and squares their error
+
+
 def exp2_parts(e, x, scale: float, scale_low: float):
     """2 to the power of ``x * (scale + scale_low)``, float32, in 8 instructions: the integer part goes into the
     exponent field, the rest (at most 1/2, unless the result over- or underflows) through ex2.approx.
@@ -75,7 +78,7 @@ def exp2_parts(e, x, scale: float, scale_low: float):
     bits = e.ins(f"bitcast float {shifted.text} to i32", int32)
     power = e.ins(f"add i32 {e.ins(f'shl i32 {bits.text}, 23', int32).text}, {127 << 23}", int32)
     power = e.ins(f"bitcast i32 {power.text} to float", float32)
-    return e.ins(f"fmul float {e.approx('ex2', rest).text}, {power.text}", float32)
+    return e.ins(f"fmul float {e.approx(EX2, rest).text}, {power.text}", float32)
 
 
 LOG2_E = 1.4426950216293335   # float32(log2 e), and what it lacks
@@ -90,13 +93,16 @@ def _emit_exp(e, dtype, x):
 
 def _emit_exp_fast(e, dtype, x):
     scaled = e.ins(f"fmul contract float {e.f32(x).text}, {e.const(LOG2_E, float32).text}", float32)
-    return e.cast(e.approx("ex2", scaled), dtype)
+    return e.cast(e.approx(EX2, scaled), dtype)
 
 
 def _emit_exp2(e, dtype, x):
     if dtype.bits == 64:
         return e.libdevice("__nv_exp2", dtype, x)
-    return e.approx("ex2", x)
+    small = e.ins(f"fcmp olt float {x.text}, {e.const(-126.0, float32).text}", bool_)
+    shifted = e.select(small, e.ins(f"fadd float {x.text}, {e.const(64.0, float32).text}", float32), x)  # exact there
+    power = e.approx(EX2, shifted)
+    return e.select(small, e.ins(f"fmul float {power.text}, {e.const(2.0**-64, float32).text}", float32), power)
 
 
 def _emit_sqrt(e, dtype, x):
@@ -154,8 +160,8 @@ _LOG10_2 = 0.30102999566398120
 
 # name, NumPy, accurate form, ulp of float32, fast form, its accuracy
 _TABLE = (
-    ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,          "2 + |x| ulp"),
-    ("exp2",    np.exp2,                    _emit_exp2,           "2 ulp",    _approx("ex2"),          "2 ulp"),
+    ("exp",     np.exp,                     _emit_exp,            "2 ulp",    _emit_exp_fast,          "2 + |x| ulp; 0 where subnormal"),
+    ("exp2",    np.exp2,                    _emit_exp2,           "2 ulp",    _approx(EX2),            "2 ulp; 0 where subnormal"),
     ("expm1",   np.expm1,                   _libdevice("expm1"),  "2 ulp",    None,                    ""),
     ("log",     np.log,                     _libdevice("log"),    "1 ulp",    _emit_log_fast(_LN2),    "2**-21 absolute in [0.5, 2], else 3 ulp"),
     ("log2",    np.log2,                    _libdevice("log2"),   "2 ulp",    _emit_log_fast(1),       "2**-22 absolute in [0.5, 2], else 2 ulp"),
