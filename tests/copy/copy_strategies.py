@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tilejit.layout import TileLayout, standard
 from tilejit.plan import BufferSpec
 
-DTYPES = ("bool", "int8", "float8_e4m3fn", "int16", "float16", "bfloat16", "int32", "float32", "int64", "float64")
-NBYTES = {"bool": 1, "int8": 1, "float8_e4m3fn": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
+NBYTES = {"bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
+          "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8}
+DTYPES = tuple(NBYTES)
 
 
 @st.composite
