@@ -6,7 +6,7 @@ from .errors import (CacheError, CompilationError, DispatchError, LaunchError, S
 from .frontend import (constexpr, each_warpgroup, elect, range_ as range, static_assert, static_print, static_range, thread, warp,
                        warpgroup)
 from .jit import Kernel, jit
-from .layout import R, S, Swizzle, TileLayout, axis
+from .layout import R, S, Swizzle, TileLayout, axis, tmem_datapath
 from .ops.atomics import BUILTINS as _ATOMICS
 from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                            cp_async_wait, fence_mbarrier_init, fence_proxy_async, griddepcontrol_launch_dependents, griddepcontrol_wait,
@@ -29,6 +29,8 @@ from .ops.ring import ring
 from .ops.scan import BUILTINS as _SCANS
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, swizzled, sync
+from .ops.tmem.ldst import tcgen05_ld, tcgen05_st
+from .ops.tmem.order import tcgen05_commit, tcgen05_fence, tcgen05_wait
 from .plan import BufferSpec, plan_copy
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device

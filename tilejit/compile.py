@@ -22,6 +22,7 @@ from .passes.layouts import assign_layouts
 from .passes.pending import check_products
 from .passes.registers import check_registers
 from .passes.shared import place_shared
+from .passes.tensor_memory import place_tensor_memory
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
 from .records import CopyRecord
@@ -42,7 +43,7 @@ class Lowered:
 
 
 PASSES = (("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)), ("variants", choose_variants), ("tokens", complete_tokens),
-          ("products", check_products), ("shared", lambda graph, facts: place_shared(graph)))
+          ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
@@ -95,6 +96,9 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
     return warnings
 
 
+COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
+
+
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     """A record for each copy call of the graph, in order."""
     records = []
@@ -102,7 +106,7 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     def visit(block, scope: str) -> None:
         from .ir.graph import blocks
         for node in block.nodes:
-            if isinstance(node, Call) and node.choice is not None and node.op.name in ("copy", "copy_async", "prefetch"):
+            if isinstance(node, Call) and node.choice is not None and node.op.name in COPIES:
                 records.append(_record(node, scope))
             inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
             for b in blocks(node):
@@ -113,10 +117,12 @@ def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
 
 
 def _record(call: Call, scope: str) -> CopyRecord:
-    dst, src = (a.type for a in (*call.args[:2], *call.args)[:2])
+    dst, src = (a.type for a in ((*call.results, *call.args[:2], *call.args)[:2]))
     choice: Choice = call.choice
-    return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), src.scope, dst.scope, scope, choice.variant,
-                      choice.declined, choice.plan.instructions, src.nbytes if isinstance(src, Region) else 0, choice.plan)
+    scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
+    moved = next((t for t in (src, dst) if isinstance(t, Region)), None)
+    return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
+                      choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan)
 
 
 # -- to code -------------------------------------------------------------------------------------------------------------

@@ -208,7 +208,9 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the buffer takes, with the gaps of its layout (not for global buffers)."""
+        """Bytes that the buffer takes, with the gaps of its layout (not for global buffers; of tensor memory its elements')."""
+        if self.scope == "tmem":
+            return self.layout.size() * self.dtype.nbytes
         return self.layout.span("m") * self.dtype.nbytes
 
     def __str__(self) -> str:

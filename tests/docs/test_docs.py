@@ -191,7 +191,7 @@ MEANING = {
     "transaction-count": "the bytes announced to a barrier are not those that its copies bring",
     "descriptor": "a tensor map whose fields do not fit the copy",
     "wgmma-order": "an operand or accumulator of an issued mma that is touched before its wait",
-    "tmem": "tensor memory used outside its allocation or lifetime",
+    "tmem": "tensor memory used outside its allocation, its lifetime or the warp's lanes, or without the fences between threads",
     "divergent-collective": "an operation of the whole scope that some of its threads do not reach",
     "assertion": "a `device_assert` or `assume` that does not hold",
 }
@@ -199,7 +199,8 @@ MEANING = {
 
 def _needs(name: str) -> str:
     from tilejit.ops.copy_async import VARIANTS
-    (variant,) = (v for v in VARIANTS if v.name == name)
+    from tilejit.ops.tmem import ldst
+    (variant,) = (v for v in (*VARIANTS, *ldst.VARIANTS) if v.name == name)
     return "".join(f"- {need.words}\n" for need in variant.needs)
 
 
@@ -212,7 +213,7 @@ TABLES = {
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
     "settings": table_settings, "instructions": table_instructions, "facts": table_facts, "kinds": table_kinds,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
-    "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"),
+    "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
 }
 
 

@@ -22,6 +22,7 @@ from .ptx import PtxMixin
 from .structure import StructureMixin
 from .tiles import TileMixin
 from .tma import TmaMixin
+from .tmem import TensorMemoryMixin
 from .value import V
 from .warps import WarpMixin
 
@@ -67,7 +68,7 @@ class Emitted:
 
 
 class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin,
-              AccumulatorMixin, PtxMixin):
+              AccumulatorMixin, PtxMixin, TensorMemoryMixin):
     """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
 
     def __init__(self, graph: Graph):
@@ -320,11 +321,13 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             else:
                 self.values[value] = EBuffer(t, self.param(("ptr", n), int64), tuple(map(self.resolve, t.shape)), tuple(map(self.resolve, t.strides)))
         self.init_barriers()
+        self.init_tensor_memory()
         self.block(self.graph.body)
         self.loc = self.graph.loc
         if self.graph.launch.cluster:  # a peer may still reach this CTA's shared memory; every thread meets here
             self.cluster_arrive()
             self.cluster_wait()
+        self.free_tensor_memory()
         self.stmt("ret void")
         return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps)
 

@@ -159,6 +159,19 @@ class Launch:
         return 32 * self.num_warps
 
 
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where a buffer in tensor memory is: `column` columns into the allocation that `leader`'s slot in shared memory names,
+    of `columns` columns, which the simulator puts at column `first`. `freed` says that the kernel deallocates it itself."""
+
+    leader: Value
+    column: int
+    columns: int
+    first: int
+    cta_group: int
+    freed: bool = False
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Graph:
     """A kernel: parameters (global buffers and scalars, in the order of the launch's arguments), a body, options.
@@ -177,6 +190,7 @@ class Graph:
     # Scratch in scopes whose place is known at run time: (place, bytes) pairs, whose products are added to the offset.
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
     scratch_unused: frozenset[Value] = frozenset()  # calls whose scratch nobody reads any more when they begin
+    tensor_memory: Mapping[Value, "TensorPlace"] = field(default_factory=dict)
 
     def __str__(self) -> str:
         from .printer import text

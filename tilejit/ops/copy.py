@@ -10,7 +10,7 @@ from . import vectors
 from .copy_async.options import checked_options
 from .copy_async.site import CopySite
 from .reduce import collective
-from .sides import asked_variant, checked_sides
+from .sides import asked_variant, checked_sides, moves_tile
 
 @op("writes", attrs=("options",))
 def copy_(dst, src, options):
@@ -43,9 +43,12 @@ def copy(g: Builder, dst, src, variant=None):
 
     The threads of the scope share the elements; nothing is waited for, and nothing synchronises the threads (``sync()``
     does, where others read what was written). Both sides have one dtype and equal extents other than 1. Reads out of
-    bounds give 0, writes out of bounds are dropped, to the element. `variant` names the path.
+    bounds give 0, writes out of bounds are dropped, to the element. `variant` names the path. `src` may be a register tile
+    where `dst` is tensor memory.
     """
     collective(g, "copy")
+    if moves_tile(g, "copy", dst, src, wait=True, variant=variant):
+        return
     dst, src = checked_sides(g, "copy", dst, src)
     if dst.type.buffer.peer or src.type.buffer.peer:
         raise g.error("copy reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar)")

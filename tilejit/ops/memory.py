@@ -266,6 +266,14 @@ def _memory(g: Builder, x, what: str) -> Value:
     return x
 
 
+def _plain_move(g: Builder, name: str, x: Value, *options) -> None:
+    """CompilationError for what a move of tensor memory does not have."""
+    if isinstance(type_of(x), Points):
+        raise g.error(f"{name} moves regions of tensor memory, and this names elements one by one")
+    if any(o is not None for o in options):
+        raise g.error(f"{name} of tensor memory moves all of the region: it has no other=, mask= or cache=")
+
+
 def _checked_cache(g: Builder, cache, kinds=CACHE):
     if cache not in kinds:
         raise g.error(f"cache is one of {', '.join(str(c) for c in kinds)}, not {cache!r}")
@@ -277,9 +285,14 @@ def load(g: Builder, source, other=None, mask=None, cache=None):
     """The elements of a region or of points as a register tile (a scalar for a single element).
 
     Elements out of bounds, or where `mask` (broadcast to the shape) is false, are `other` (0 by default).
-    `cache`: "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate" (PTX ISA, "Cache Operators").
+    `cache`: "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate" (PTX ISA, "Cache Operators"). From tensor memory it
+    is ``tcgen05_ld``.
     """
     from .language import as_condition, coerce
+    if getattr(type_of(source), "scope", None) == "tmem":
+        from .tmem.ldst import tcgen05_ld
+        _plain_move(g, "load", source, other, mask, cache)
+        return tcgen05_ld.function(g, source)
     source = _memory(g, source, "load")
     t = source.type
     if t.shape == () and mask is not None and isinstance(type_of(mask), Tile):
@@ -302,9 +315,14 @@ def load(g: Builder, source, other=None, mask=None, cache=None):
 def store(g: Builder, target, value, mask=None, cache=None):
     """Write a tile or scalar to a region or to points, cast to its dtype and broadcast to its shape.
 
-    Elements out of bounds, or where `mask` is false, are dropped.
+    Elements out of bounds, or where `mask` is false, are dropped. To tensor memory it is ``tcgen05_st``.
     """
     from .language import as_condition, coerce, spread
+    if getattr(type_of(target), "scope", None) == "tmem":
+        from .tmem.ldst import tcgen05_st
+        _plain_move(g, "store", target, mask, cache)
+        tcgen05_st.function(g, target, value)
+        return
     target = _memory(g, target, "store")
     t = target.type
     if t.scope == "global" and t.buffer.arg is not None:

@@ -45,14 +45,24 @@ def _(e, call):
 
 
 @builtin
-def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None):
+def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta_group=1):
     """Memory of a constant `shape`, one allocation per call site, alive for the whole kernel.
 
-    `layout=None` is row-major. The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or of `align`.
+    In "shared" memory `layout=None` is row-major, and the offset a multiple of 128 bytes (1024 when the layout is swizzled) or
+    of `align`. In "tmem", tensor memory (sm_100a, sm_103a), a layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol``
+    (512 columns of 32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins
+    and deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
     """
     shape, dtype = checked_shape(g, shape), dtype_of(dtype)
+    if scope == "tmem":
+        from .tmem.alloc import allocate
+        if align is not None:
+            raise g.error("align is for shared memory")
+        return allocate(g, shape, dtype, layout, cta_group)
     if scope != "shared":
-        raise g.error(f"alloc knows the scope 'shared', not {scope!r}")
+        raise g.error(f"alloc knows the scopes 'shared' and 'tmem', not {scope!r}")
+    if cta_group != 1:
+        raise g.error("cta_group is for tensor memory")
     if layout is None:
         layout = TileLayout.row_major(shape)
     if not isinstance(layout, TileLayout):

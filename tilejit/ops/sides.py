@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
-from ..types import Buffer, Region
+from ..types import Buffer, Region, Tile
 from .memory import whole
 
 
@@ -28,6 +28,20 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     if dst.type.scope == "global":
         g.state.setdefault("written", set()).add(dst.type.buffer.arg)
     return dst, src
+
+
+def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, *options) -> bool:
+    """Whether a copy is of a register tile to tensor memory, which is then moved by ``tcgen05.st``."""
+    if getattr(type_of(dst), "scope", None) != "tmem" or not isinstance(type_of(src), Tile):
+        return False
+    from .tmem.ldst import checked, tmem_store
+    if asked_variant(g, variant, ("tcgen05_ldst",)) not in (None, "tcgen05_ldst") or any(o is not None for o in options):
+        raise g.error(f"{name} of a register tile to tensor memory is the variant tcgen05_ldst, and has no other options")
+    region = checked(g, name, dst, None, None, wait)
+    if (src.type.dtype, src.type.shape) != (region.type.dtype, region.type.shape):
+        raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not {region.type.dtype}{list(region.type.shape)}")
+    g.call(tmem_store, region, src, shape=None, pack=None, wait=wait)
+    return True
 
 
 def describe_name(x) -> str:

@@ -16,31 +16,39 @@ ROUNDS = 12  # a loop's body is followed until what is pending at its start no l
 @dataclass
 class _State:
     """How many groups have been closed since a pending tile's product was started (0: its own is still open), with the
-    call that did: `results` are tiles being made, `operands` tiles in registers being read."""
+    call that did: `results` are tiles being made, `operands` tiles in registers being read. `moves` are tiles on their way
+    from tensor memory."""
 
     results: dict[Value, tuple[int, Call]] = field(default_factory=dict)
     operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
+    moves: dict[Value, Call] = field(default_factory=dict)
 
     def copy(self) -> "_State":
-        return _State(dict(self.results), dict(self.operands))
+        return _State(dict(self.results), dict(self.operands), dict(self.moves))
 
     def join(self, other: "_State") -> "_State":
         """What may be pending where two ways meet."""
         new = self.copy()
+        new.moves.update(other.moves)
         for mine, theirs in ((new.results, other.results), (new.operands, other.operands)):
             for value, held in theirs.items():
                 mine[value] = min(mine.get(value, held), held, key=lambda h: h[0])
         return new
 
     def ages(self) -> dict:
-        return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()}
+        return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()} | dict.fromkeys(self.moves, 0)
 
 
 def check_products(graph: Graph, facts: Facts) -> Graph:
     """The graph as it is. CompilationError where a product's registers are touched before they may be."""
-    if any(is_product(node) for node in _calls(graph.body)):
+    if any(is_product(node) or _moves(node) for node in _calls(graph.body)):
         _Checker(Pinned(graph)).block(graph.body, _State())
     return graph
+
+
+def _moves(node) -> bool:
+    """Whether a node starts a move from tensor memory that a later wait completes."""
+    return isinstance(node, Call) and node.op.name == "tmem_load" and not node.attrs["wait"]
 
 
 def _calls(block: Block):
@@ -94,11 +102,18 @@ class _Checker:
             for table in (state.results, state.operands):
                 for v in [v for v, (age, _) in table.items() if age > call.attrs["n"]]:
                     del table[v]
+        elif name == "tcgen05_wait" and call.attrs["what"] == "ld":
+            state.moves.clear()
         else:
             self.read(call.args, state, call)
+            if _moves(call):
+                state.moves[call.result] = call
 
     def read(self, operands: tuple[Operand, ...], state: _State, node) -> None:
         for o in operands:
+            if o in state.moves:
+                raise CompilationError(f"the tile that line {state.moves[o].loc.line} loads from tensor memory is used before "
+                                       'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
                 what = "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"
@@ -107,6 +122,8 @@ class _Checker:
     def hand(self, operands, targets, state: _State, node) -> None:
         """Control flow hands operands on under other names."""
         for o, target in zip(operands, targets):
+            if o in state.moves:
+                state.moves[target] = state.moves[o]
             if o in state.results:
                 if self.sets.get(o) != self.sets.get(target):
                     self.read((o,), state, node)

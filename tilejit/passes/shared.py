@@ -21,6 +21,11 @@ def place_shared(graph: Graph) -> Graph:
     top = 0
     for node in walk(graph.body):
         for value in node.results if isinstance(node, Call) else ():
+            if value in graph.tensor_memory and graph.tensor_memory[value].leader is value:  # where its address is published
+                top = -(-top // 4) * 4
+                offsets[value] = top
+                rows.append((f"the address of {value.name}", 4, node.loc))
+                top += 4
             if isinstance(value.type, Barrier) or (isinstance(value.type, Buffer) and node.op.name == "alloc_shared"):
                 align = node.attrs.get("align") or 8
                 nbytes = 8 * value.type.n if isinstance(value.type, Barrier) else value.type.nbytes

@@ -42,7 +42,7 @@ class Chunk(Verdicts):
         self.tmem_top = 0
         self.atom_start = np.array(program.bounds[:-1])
         self.atom_of = np.repeat(np.arange(len(self.atom_start)), np.diff(program.bounds))
-        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers))
+        world = World(np.arange(self.clusters), Clocks(self.ranks, len(self.atom_start), program.barriers, bool(self.graph.tensor_memory)))
         self.worlds = [world]
         self.world_of = np.zeros(self.clusters, np.int64)
         self.cuts = 0
@@ -352,8 +352,19 @@ class Chunk(Verdicts):
             if op.due < NEVER or not op.queued:
                 self.move(op)
         if self.checks:
+            self._close_tensor_memory()
             for world in self.worlds:
                 for ops in world.recent.values():
                     for op in ops:
                         if not op.awaited:
                             self._unawaited(op)
+
+    def _close_tensor_memory(self) -> None:
+        """What the kernel deallocates itself, it has deallocated on every way to its end."""
+        for value, place in self.graph.tensor_memory.items():
+            for world in self.worlds if place.freed else ():
+                for rank in range(self.ranks):
+                    if ("freed", rank, (place.first + place.column) * 4) not in world.facts:
+                        self._fault(world, rank, "tmem", value.loc, f"{value.name} is deallocated on other ways through the kernel, and not on "
+                                    "this one: its columns stay taken")
+                        return

@@ -17,20 +17,23 @@ import copy
 import numpy as np
 
 ORDER, FENCED = 0, 1  # planes: known to come before; known to be visible to the async proxy as well
+BEFORE, AFTER = 2, 3  # where there is tensor memory: fenced before it was told of; and after it was learnt
 
 
 class Clocks:
     """The clocks of one cluster: `known[rank, atom, plane, column]`, `now[rank, atom]`, `fenced[rank, atom]`."""
 
-    def __init__(self, ranks: int, atoms: int, barriers: int):
+    def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False):
         self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
-        self.known = np.zeros((ranks, atoms, 2, ranks * self.width), np.int32)
+        self.tensor = tensor
+        self.known = np.zeros((ranks, atoms, 4 if tensor else 2, ranks * self.width), np.int32)
         self.now = np.ones((ranks, atoms), np.int32)
         self.fenced = np.zeros((ranks, atoms), np.int32)
+        self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
 
     def copy(self) -> "Clocks":
         new = copy.copy(self)
-        new.known, new.now, new.fenced = self.known.copy(), self.now.copy(), self.fenced.copy()
+        new.known, new.now, new.fenced, new.before = self.known.copy(), self.now.copy(), self.fenced.copy(), self.before.copy()
         return new
 
     def column(self, rank: int, atom: int) -> int:
@@ -47,11 +50,16 @@ class Clocks:
         columns = rank * self.width + atoms
         clock[ORDER, columns] = self.now[rank, atoms]
         clock[FENCED, columns] = np.maximum(clock[FENCED, columns], self.fenced[rank, atoms])
+        if self.tensor:
+            clock[BEFORE, columns] = np.maximum(clock[BEFORE, columns], self.before[rank, atoms])
         self.now[rank, atoms] += 1
         return clock
 
     def acquire(self, rank: int, atoms: np.ndarray, clock: np.ndarray) -> None:
         """These atoms learn what a release knew."""
+        if self.tensor:  # what follows a wait is ordered on tensor memory by its own fence alone
+            clock = clock.copy()
+            clock[AFTER] = 0
         self.known[rank, atoms] = np.maximum(self.known[rank, atoms], clock)
 
     def sync(self, rank: int, atoms: np.ndarray) -> None:
@@ -63,7 +71,19 @@ class Clocks:
         self.fenced[rank, atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
+    def tensor_before(self, rank: int, atoms: np.ndarray) -> None:
+        """``tcgen05.fence::before_thread_sync`` in every thread of these atoms."""
+        self.before[rank, atoms] = self.now[rank, atoms]
+        self.now[rank, atoms] += 1
+
+    def tensor_after(self, rank: int, atoms: np.ndarray) -> None:
+        """``tcgen05.fence::after_thread_sync`` in every thread of these atoms."""
+        if self.tensor:
+            known = self.known[rank, atoms]
+            known[:, AFTER] = np.maximum(known[:, AFTER], known[:, BEFORE])
+            self.known[rank, atoms] = known
+
 
 def empty_clock(clocks: Clocks) -> np.ndarray:
     """The clock that knows nothing."""
-    return np.zeros((2, clocks.ranks * clocks.width), np.int32)
+    return np.zeros((clocks.known.shape[2], clocks.ranks * clocks.width), np.int32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import FENCED
+from .clocks import FENCED, ORDER
 from .faults import Reporter
 from .shadow import MANY, Access
 from .shared_access import Place
@@ -70,6 +70,7 @@ class Engines:
                 op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
                                      MANY if collective else self.low)
                 op.collect, op.pipe = collect, pipe
+                op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
                 ahead = [o for o in world.flight if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
                 op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
                 if self.checks:
@@ -120,11 +121,12 @@ class Engines:
             for space, rank, cells in places:
                 shadow = world.shadow(space, rank, self.sim.cells(space))
                 threads = np.asarray(op.thread if op.threads is None else op.threads, np.int16)
-                access = Access(cells, np.asarray(op.atom), threads, op.line, after=after)
+                access = Access(cells, np.asarray(op.atom), threads, op.line, after=after, pipe=op.pipe_number if shadow.tensor else 0)
+                through = plane if space == "shared" else ORDER  # tensor memory has no proxies
                 if writing:
-                    found = shadow.write(world.clocks, self.rank, access, plane, keep=False)
+                    found = shadow.write(world.clocks, self.rank, access, through, keep=False)
                 else:
-                    found = shadow.read(world.clocks, self.rank, access, plane, keep=False)
+                    found = shadow.read(world.clocks, self.rank, access, through, keep=False)
                 if found is not None:
                     Reporter(self, world, rank, space).asynchronous(op, access, found, writing)
         for shadow, cells in read_ahead:
@@ -158,7 +160,7 @@ class Engines:
     def _queues(self, world, queue: str):
         wanted = {MANY} | set(range(self.low, self.high))
         keys = [(queue, self.rank, t) for t in (range(self.low, self.high) if self.threads == 1 else (MANY,))]
-        if queue in ("cp.async", "wgmma"):
+        if queue in ("cp.async", "wgmma", "tcgen05.ld", "tcgen05.st"):
             keys = [(queue, self.rank, ("atom", int(a))) for a in self.active_atoms]
         elif self.threads > 1:
             keys = [k for k in world.queues if k[0] == queue and k[1] == self.rank and k[2] in wanted] or keys
@@ -276,15 +278,22 @@ class Engines:
     def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
         """The barrier gets an arrival when all operations that the thread has issued to `queue` so far are done
         (``tcgen05.commit``)."""
-        for world, rank, number, _ in self._each(barrier):
-            pending = []
-            for q in self._queues(world, queue):
-                pending += [op for group in q.groups for op in group] + q.open
-                q.groups, q.open = [], []
-            op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
-            op.then = _arrival(self, pending, rank, number, 1, by_barrier=True)
-            world.launch(op, self.sim.cells)
-            self.sim.flying += 1
+        self.commit_to_barriers(queue, [barrier])
+
+    def commit_to_barriers(self, queue: str, barriers: list[SimBarrier]) -> None:
+        """The same for several barriers, each of which gets an arrival."""
+        taken: dict[int, list[AsyncOp]] = {}
+        for barrier in barriers:
+            for world, rank, number, _ in self._each(barrier):
+                if id(world) not in taken:
+                    taken[id(world)] = pending = []
+                    for q in self._queues(world, queue):
+                        pending += [op for group in q.groups for op in group] + q.open
+                        q.groups, q.open = [], []
+                op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
+                op.then = _arrival(self, taken[id(world)], rank, number, 1, by_barrier=True)
+                world.launch(op, self.sim.cells)
+                self.sim.flying += 1
 
 
 def _nothing(rows, params) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .clocks import ORDER
+from .clocks import BEFORE, ORDER
 from .shadow import ATOMIC, MANY, NEVER, PENDING, Access, Conflict
 from .world import AsyncOp, World
 
@@ -30,6 +30,8 @@ class Reporter:
         elif c.what == "reader" and c.other % self.clocks.width >= self.clocks.atoms:
             self._say("missing-wait", a.line, f"{self._bytes(c)} are written while the operation at line {self._number(c.line)}, which reads "
                       "them, has not been waited for", a, c, c.line)
+        elif c.what == "unordered":
+            self._unordered(a, c, f"{self._thread(a, c.at)} {'writes' if writing else 'reads'}")
         elif c.what in ("writer", "reader"):
             self._race(a, c, writing)
         elif c.what == "busy":
@@ -51,6 +53,23 @@ class Reporter:
                 f"at line {theirs.line if theirs else '?'} without a barrier between the two")
         self._retract(a, c)
         self._say("race", line, what, a, c, other)
+
+    def _unordered(self, a: Access, c: Conflict, what: str) -> None:
+        """Synchronised accesses to tensor memory without the fences around what synchronised them."""
+        atom, epoch = self._atom(a, c.at), self._last(c)
+        told = self.clocks.known[self.m.rank, atom, BEFORE, c.other] >= epoch
+        line, side = (a.line, 'tcgen05_fence("after_thread_sync") between the wait and it') if told else (
+            c.line, f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier')
+        other = c.line if told else a.line
+        self._say("tmem", line, f"{what} {self._bytes(c)}, which {self._other_thread(c)} touched at line {self._number(c.line)}, "
+                  f"without {side}", a, c, other)
+
+    def _last(self, c: Conflict) -> int:
+        """The epoch of the conflict's other access."""
+        if self.shadow.writer[c.cell] == c.other and self.shadow.line[c.cell] == c.line:
+            return int(self.shadow.epoch[c.cell])
+        readers = self.shadow.readers.get(c.other)
+        return int(readers[0][c.cell]) if readers is not None else int(self.shadow.epoch[c.cell])
 
     def _overwritten(self, a: Access, c: Conflict) -> None:
         op = self._reader(c)
@@ -108,6 +127,8 @@ class Reporter:
         elif c.what == "unfenced":
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; {self._other_thread(c)} wrote them at "
                       f"line {self._number(c.line)} without fence_proxy_async() between its write and the barrier", a, c, c.line)
+        elif c.what == "unordered":
+            self._unordered(a, c, f"{name} {verb}")
         elif c.what in ("pending", "async"):
             other = self._operation(a, c)
             self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._named(other, c)} has been waited for")
@@ -155,8 +176,9 @@ class Reporter:
 
     def _knows_issue(self, a: Access, at: int, op: AsyncOp) -> bool:
         atom = self._atom(a, at)
-        collective = op.thread == MANY and op.threads is None
-        if op.rank == self.m.rank and op.atom == atom and (collective or op.thread == self._thread_number(a, at)):
+        thread = self._thread_number(a, at)
+        issued = op.thread in (MANY, thread) if op.threads is None else bool((op.threads == thread).any())
+        if op.rank == self.m.rank and op.atom == atom and issued:
             return True
         return self.clocks.known[self.m.rank, atom, ORDER, self.clocks.column(op.rank, op.atom)] >= op.epoch
 

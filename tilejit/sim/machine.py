@@ -19,13 +19,15 @@ from .report import Finding
 from .shared_access import SharedAccess
 from .synchronisation import Synchronisation
 from .tensor_cores import TensorCores
+from .tensor_memory import TensorMemoryAccess
 from .tma import TensorCopies
 from .traffic import Traffic
 from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, TensorCores, Traffic):
+class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, TensorCores, TensorMemoryAccess,
+              Traffic):
     """What a rule knows and can do.
 
     Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .clocks import FENCED, ORDER, Clocks
+from .clocks import AFTER, FENCED, ORDER, Clocks
 
 NEVER = -1          # no one wrote the cell yet
 SETTLED = -2        # written, and visible to everybody (or reported already)
@@ -28,12 +28,13 @@ class Access:
     line: int
     scope: tuple[int, int] = (0, 0)  # atoms of the scope, for accesses of ANYONE
     after: tuple[int, ...] = ()      # operations in flight that come first, being ahead in the same pipe
+    pipe: int = 0                    # of tensor memory: the number of the pipe whose operation this is
 
 
 @dataclass
 class Conflict:
-    """Two accesses without order. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'writer', 'reader' or
-    'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread` and `line` its own."""
+    """Two accesses without order. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
+    'writer', 'reader' or 'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread` and `line` its own."""
 
     what: str
     at: int
@@ -46,8 +47,10 @@ class Conflict:
 class Shadow:
     """The shadow of one memory of one CTA of the cluster (`rank`)."""
 
-    def __init__(self, rank: int, cells: int):
+    def __init__(self, rank: int, cells: int, tensor: bool = False):
         self.rank = rank
+        self.tensor = tensor  # whether accesses of different threads need the fences of tensor memory between them
+        self.pipes = np.zeros(cells if tensor else 0, np.int32)  # the pipe of the last operation that touched the cell
         self.writer = np.full(cells, NEVER, np.int32)
         self.epoch = np.zeros(cells, np.int32)
         self.thread = np.zeros(cells, np.int16)
@@ -58,7 +61,7 @@ class Shadow:
 
     def copy(self) -> "Shadow":
         new = copy.copy(self)
-        for name in ("writer", "epoch", "thread", "line", "busy"):
+        for name in ("writer", "epoch", "thread", "line", "busy", "pipes"):
             setattr(new, name, getattr(self, name).copy())
         new.readers = {c: tuple(a.copy() for a in r) for c, r in self.readers.items()}
         new.unset_line = dict(self.unset_line)
@@ -92,6 +95,8 @@ class Shadow:
         late = ordinary & (epochs > known)
         if late.any():
             late &= ~self._own(clocks, rank, a, columns, threads)
+        if a.pipe:
+            late &= ~self._ahead(clocks, a, columns)
         if atomic:
             late &= threads != ATOMIC
         pending = writer >= PENDING
@@ -106,7 +111,24 @@ class Shadow:
                 return self._conflict(what, a, at, column)
         if plane == FENCED:
             return self._unfenced(clocks, rank, a, ordinary, columns, epochs, threads)
-        return None
+        return self._unordered(clocks, rank, a, ordinary, columns, epochs, threads, self.line) if self.tensor else None
+
+    def _ahead(self, clocks: Clocks, a: Access, columns: np.ndarray) -> np.ndarray:
+        """Where the last asynchronous access was an operation of the same pipe, which came first in any case."""
+        return (columns % clocks.width >= clocks.atoms) & (self.pipes[a.cells] == a.pipe)
+
+    def _unordered(self, clocks, rank, a, some, columns, epochs, threads, lines) -> Conflict | None:
+        """The first of `some` cells whose last access is known to come first, but not by the fences of tensor memory."""
+        bad = some & (epochs > self._known(clocks, rank, a, columns, AFTER))
+        if bad.any():
+            bad &= ~self._own(clocks, rank, a, columns, threads)
+        if a.pipe:
+            bad &= ~self._ahead(clocks, a, columns)
+        if not bad.any():
+            return None
+        at = int(np.argmax(bad))
+        cell = int(a.cells[at])
+        return Conflict("unordered", at, cell, int(np.broadcast_to(columns, a.cells.shape)[at]), int(threads[at]), int(lines[cell]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
         generic = ordinary & (columns % clocks.width < clocks.atoms)
@@ -184,10 +206,16 @@ class Shadow:
             if late.any():
                 threads = thread[a.cells]
                 late &= ~self._own(clocks, rank, a, np.full(a.cells.shape, column), threads)
+                if a.pipe:
+                    late &= ~self._ahead(clocks, a, np.full(a.cells.shape, column))
                 if late.any():
                     at = int(np.argmax(late))
                     cell = int(a.cells[at])
                     return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]))
+            if self.tensor:
+                found = self._unordered(clocks, rank, a, epochs > 0, np.full(a.cells.shape, column), epochs, thread[a.cells], line)
+                if found is not None:
+                    return found
         return None
 
     def settle(self, cells: np.ndarray) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
-from .clocks import empty_clock
+from .clocks import BEFORE, ORDER, empty_clock
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -230,7 +230,9 @@ class Synchronisation:
     def _learn(self, world: World, rank: int, number: int) -> None:
         b = world.barriers[rank, number]
         column = world.clocks.barrier_column(rank, number)
-        b.done[0, column] = b.phase
+        b.done[ORDER, column] = b.phase
+        if world.clocks.tensor:  # a commit contains the fence before it
+            b.done[BEFORE, column] = b.phase
         atoms = self.active_atoms
         for atom in atoms:
             atom = int(atom)

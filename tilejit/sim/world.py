@@ -44,6 +44,7 @@ class AsyncOp:
     world: "World" = None
     queued: bool = False               # it completes in a group: landing early teaches nobody anything
     pipe: str | None = None            # operations of one pipe run in the order of their issue
+    pipe_number: int = 0               # of the thread's pipe, for tensor memory
     moved: bool = False                # its bytes are where they go
     over: bool = False
     awaited: bool = False
@@ -89,7 +90,7 @@ class World:
         """The shadow of a memory of the CTA of that rank."""
         key = space, rank
         if key not in self.shadows:
-            self.shadows[key] = Shadow(rank, cells)
+            self.shadows[key] = Shadow(rank, cells, tensor=space == "tmem" and self.clocks.tensor)
         return self.shadows[key]
 
     def queue(self, kind: str, rank: int, thread: Any) -> Queue:
@@ -145,6 +146,10 @@ class World:
                 epoch[where] = 0
         for space, rank, where in op.reads:
             self.shadow(space, rank, cells(space)).busy[where] += 1
+        for space, rank, where in (*op.reads, *op.writes):
+            shadow = self.shadow(space, rank, cells(space))
+            if shadow.tensor:
+                shadow.pipes[where] = op.pipe_number
 
     def retag(self, op: AsyncOp, cells: Callable[[str], int], column_of: Callable[[int], tuple[int, int, int]]) -> None:
         """The operation has landed: what it wrote and read is tagged (column, epoch, thread) = ``column_of(rank)``."""
@@ -167,7 +172,8 @@ class World:
                 n = len(shadow.writer)
                 shadow.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
             epochs, threads, lines = shadow.readers[column]
-            epochs[where], threads[where], lines[where] = epoch, thread, op.line
+            epochs[where], lines[where] = epoch, op.line
+            threads[where] = thread if op.threads is None else op.threads
         op.reads = []
 
     @staticmethod

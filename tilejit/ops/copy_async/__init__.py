@@ -10,7 +10,7 @@ from ...ir.builtin import builtin
 from ...ir.op import op
 from ...types import BarrierRef, int32
 from ..language import uniform_scalar
-from ..sides import asked_variant, checked_sides
+from ..sides import asked_variant, checked_sides, moves_tile
 from . import bulk, dsmem, ldgsts, tma, vector
 from .options import checked_options
 from .site import CopySite
@@ -71,8 +71,11 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     or 256; 128 by default) the same for a tensor map. `multicast` is a mask of the cluster's ranks: a load goes to the same
     place of each of those CTAs, and completes on the barrier of each. `reduce` ("add", "min", "max", "inc", "dec", "and",
     "or", "xor") combines with what is there. Where the result is used it is a completion token: ``done.wait()`` waits for the
-    copy, whatever its path is (``done.wait(read=True)`` until a store's source may be written again). To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
+    copy, whatever its path is (``done.wait(read=True)`` until a store's source may be written again). A register tile as `src` goes to tensor memory by ``tcgen05_st``, and is there
+    after ``tcgen05_wait("st")``. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
     """
+    if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce):
+        return None
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")

@@ -1,0 +1,309 @@
+"""Tensor memory in the language: allocations, their lives, and moves to and from registers."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from faulty import check
+from tilejit.layout import TileLayout, tmem_datapath
+
+TARGETS = ("sm_100a", "sm_103a")
+SHAPES = ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
+
+
+@tile.jit
+def through(x, y, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constexpr, TO: tile.constexpr, FROM: tile.constexpr, PACK: tile.constexpr):
+    d = tile.alloc((M, N), x.dtype, scope="tmem", layout=LAYOUT)
+    tile.tcgen05_st(d, tile.load(x[0:M, 0:N]), shape=TO, pack=PACK)
+    tile.tcgen05_wait("st")
+    tile.store(y[0:M, 0:N], tile.tcgen05_ld(d, shape=FROM, pack=PACK))
+
+
+def alone(columns, rows=128):
+    """Elements of 16 bits with a column each, as the tensor cores leave them."""
+    return TileLayout([(rows, 1, "TLane"), (columns, 2, "TCol")])
+
+
+def moved(shape, dtype, layout=None, to=None, back=None, pack=None, warps=4, target="sm_100a", compile=False):
+    """A tile there and back on the simulator, and (with `compile`) through the assembler; gives the compiled kernel."""
+    x = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
+    y = np.zeros_like(x)
+    options = dict(M=shape[0], N=shape[1], LAYOUT=layout, TO=to, FROM=back, PACK=pack, num_warps=warps, target=target)
+    through.simulate(1, x, y, **options).raise_first()
+    np.testing.assert_array_equal(x, y)
+    return through.compile(x, y, **options) if compile else None
+
+
+@pytest.mark.parametrize("to", SHAPES)
+@pytest.mark.parametrize("back", SHAPES)
+def test_what_one_shape_writes_another_reads(to, back):
+    """The hardware's own pictures of the shapes, met from both sides: the elements lie where the layout says."""
+    moved((128, 64), "float32", None, to, back)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_assembles_with_every_repetition(shape, target):
+    """x1 to x128, as far as the shape goes, alone and packed."""
+    largest = {"32x32b": 128, "16x64b": 256, "16x128b": 256, "16x256b": 256, "16x32bx2": 256}[shape]
+    columns = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 2}[shape]
+    rows, seen = (128, set()) if shape == "32x32b" else (64, set())
+    layout = None if shape == "32x32b" else "F"
+    while columns <= largest:
+        compiled = moved((rows, columns), "float32", layout and tmem_datapath("F", columns), shape, shape, target=target, compile=True)
+        text = next(line for line in compiled.ptx.splitlines() if "tcgen05.ld.sync" in line)
+        seen.add(text.split(shape + ".")[1].split(".")[0])
+        columns *= 2
+    words = {"16x128b": 64, "16x256b": 32}.get(shape, 128)
+    assert seen == {f"x{1 << k}" for k in range(words.bit_length())}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_elements_of_16_bits_with_a_column_each_are_packed(shape):
+    """pack::16b and unpack::16b bring two of them in a register; without, each has its own."""
+    for pack in (True, False):
+        compiled = moved((128, 32), "float16", alone(32), shape, shape, pack, compile=True)
+        assert ("pack::16b" in compiled.ptx) == pack
+    moved((128, 32), "float16", alone(32), shape, None)
+
+
+@pytest.mark.parametrize("datapath,rows", [("A", 128), ("B", 64), ("C", 64), ("D", 128), ("E", 64), ("F", 64), ("G", 32)])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_every_datapath_of_the_tensor_cores_is_moved(datapath, rows, dtype):
+    """The layouts in which products leave their accumulators, by the first shape that moves them."""
+    moved((rows, 64), dtype, tmem_datapath(datapath, 64), compile=True)
+    if datapath in "CF":
+        moved((rows, 64), dtype, tmem_datapath(datapath, 64, 1))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 24, 40, 96, 100, 127])
+def test_columns_that_are_no_power_of_two_take_several_instructions(columns):
+    """The fewest: one for each bit of the count."""
+    compiled = moved((128, columns), "float32", compile=True)
+    record = compiled.copies[0]
+    assert (record.variant, record.dst_scope, record.src_scope) == ("tcgen05_ldst", "tmem", "local")
+    assert record.instructions == bin(columns).count("1") and record.bytes == 128 * columns * 4
+
+
+@pytest.mark.parametrize("warps", [4, 8, 12, 16])
+@pytest.mark.parametrize("shape", ["32x32b", "16x64b", "16x128b", "16x256b"])
+def test_several_warpgroups_share_the_columns(warps, shape):
+    """Each reaches all lanes, so they part the columns."""
+    moved((128, 96 if warps == 12 else 128), "float32", None, shape, shape, warps=warps, compile=shape == "32x32b")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float32", "int32", "uint16"])
+def test_every_element_of_8_to_32_bits_is_moved(dtype):
+    """Side by side in the columns."""
+    moved((128, 64), dtype, compile=True)
+
+
+@tile.jit
+def parts(x, y, n, W: tile.constexpr):
+    d = tile.alloc((128, 128), x.dtype, scope="tmem")
+    tile.store(d[0:128, 32:64], tile.load(x[0:128, 0:32]))
+    for i in range(n):
+        tile.store(d[:, 64 + 16 * i:80 + 16 * i], tile.load(x[0:128, 16 * i:16 * i + 16]))
+    v = tile.load(d[:, 32:64])
+    for i in range(n):
+        tile.store(y[0:128, 16 * i:16 * i + 16], tile.load(d[:, 64 + 16 * i:80 + 16 * i]) + 1)
+    tile.tcgen05_fence("before_thread_sync")
+    tile.sync()
+    tile.tcgen05_fence("after_thread_sync")
+    with tile.warp(W):
+        own = tile.load(d[32 * (W % 4):32 * (W % 4) + 32, 32:48])
+        tile.store(y[32 * (W % 4):32 * (W % 4) + 32, 32:48], own)
+    tile.store(y[0:128, 64:96], v)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("warp", [0, 3, 6])
+def test_regions_begin_at_run_time_columns_and_a_warp_moves_its_own_lanes(n, warp):
+    """A column may be known at run time, and a warp reaches 32 lanes by its number modulo 4."""
+    x = np.random.default_rng(1).random((128, 32), np.float32)
+    y = np.zeros((128, 96), np.float32)
+    warps = 8 if warp > 3 else 4
+    parts.simulate(1, x, y, n, W=warp, target="sm_100a", num_warps=warps).raise_first()
+    np.testing.assert_array_equal(y[:, 64:], x)
+    np.testing.assert_array_equal(y[:, :16 * n], x[:, :16 * n] + 1)
+    lanes = slice(32 * (warp % 4), 32 * (warp % 4) + 32)
+    np.testing.assert_array_equal(y[lanes, 32:48], x[lanes, :16])
+    assert parts.compile(x, y, n, W=warp, target="sm_103a", num_warps=warps).cubin
+
+
+@tile.jit
+def copied(x, y):
+    d, e = tile.alloc((128, 16), x.dtype, scope="tmem"), tile.alloc((128, 16), x.dtype, scope="tmem")
+    v = tile.load(x[0:128, 0:16])
+    tile.copy(e, v)
+    tile.copy_async(d, v)
+    tile.tcgen05_wait("st")
+    a = tile.tcgen05_ld(d, wait=False)
+    b = tile.tcgen05_ld(e, wait=False)
+    tile.tcgen05_wait("ld")
+    tile.store(y[0:128, 0:16], a + b)
+
+
+def test_moves_may_be_under_way_until_one_wait():
+    """copy_async of a tile, and loads with wait=False."""
+    x, y = np.random.default_rng(2).random((128, 16), np.float32), np.zeros((128, 16), np.float32)
+    copied.simulate(1, x, y, target="sm_100a").raise_first()
+    np.testing.assert_array_equal(y, x + x)
+    compiled = copied.compile(x, y, target="sm_100a")
+    assert [c.variant for c in compiled.copies] == ["tcgen05_ldst"] * 4
+    assert compiled.ptx.count("tcgen05.wait::ld") == 1 and compiled.ptx.count("tcgen05.alloc") == 1
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------------
+
+Y = np.zeros((128, 16), np.float32)
+
+
+@tile.jit
+def unwaited(y):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    tile.tcgen05_st(d, tile.zeros((128, 16)), wait=False)
+    tile.store(y[0:128, 0:16], tile.load(d))  # finds: missing-wait
+    tile.tcgen05_wait("st")
+
+
+@tile.jit
+def overwritten(y):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    tile.store(d, tile.zeros((128, 16)))
+    v = tile.tcgen05_ld(d, wait=False)
+    tile.store(d, tile.ones((128, 16)))  # finds: missing-wait
+    tile.tcgen05_wait("ld")
+    tile.store(y[0:128, 0:16], v)
+
+
+@tile.jit
+def never_written(y):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    tile.store(y[0:128, 0:16], tile.load(d))  # finds: uninitialized-read
+
+
+@tile.jit
+def between_warpgroups(y, BEFORE: tile.constexpr, AFTER: tile.constexpr):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    with tile.warpgroup(0):
+        tile.store(d, tile.ones((128, 16)))
+    if BEFORE:
+        tile.tcgen05_fence("before_thread_sync")
+    tile.sync()
+    if AFTER:
+        tile.tcgen05_fence("after_thread_sync")
+    with tile.warpgroup(1):
+        tile.store(y[0:128, 0:16], tile.load(d))
+
+
+@tile.jit
+def freed_and_used(y):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    tile.store(d, tile.ones((128, 16)))
+    d.dealloc()
+    tile.store(y[0:128, 0:16], tile.load(d))  # finds: tmem
+
+
+@tile.jit
+def freed_twice(y, n):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    if n > 0:
+        d.dealloc()
+    d.dealloc()  # finds: tmem
+
+
+@tile.jit
+def leaked(y, n):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")  # finds: tmem
+    if n > 3:
+        d.dealloc()
+
+
+@tile.jit
+def freed_under_way(y):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    tile.tcgen05_st(d, tile.ones((128, 16)), wait=False)
+    d.dealloc()  # finds: missing-wait
+    tile.tcgen05_wait("st")
+
+
+def test_moves_that_are_not_waited_for_are_found():
+    """A read before wait::st, a write before wait::ld, a read of what nobody wrote."""
+    check(unwaited, (1,), Y, target="sm_100a")
+    check(overwritten, (1,), Y, target="sm_100a")
+    check(never_written, (1,), Y, target="sm_100a")
+
+
+def test_threads_that_meet_on_tensor_memory_need_both_fences():
+    """One before what synchronises them, in the threads that came first; one after it, in those that follow."""
+    for before, after in ((False, True), (True, False), (False, False)):
+        report = between_warpgroups.simulate(1, Y.copy(), BEFORE=before, AFTER=after, num_warps=8, target="sm_100a")
+        assert [f.kind for f in report.findings] == ["tmem"]
+        assert f'tcgen05_fence("{"after" if before else "before"}_thread_sync")' in report.findings[0].message
+    between_warpgroups.simulate(1, Y.copy(), BEFORE=True, AFTER=True, num_warps=8, target="sm_100a").raise_first()
+
+
+def test_the_life_of_an_allocation_is_checked():
+    """Use after dealloc, a second dealloc, one that some ways leave out, one while a move is under way."""
+    check(freed_and_used, (1,), Y, target="sm_100a")
+    check(freed_twice, (1,), Y, 1, target="sm_100a")
+    check(leaked, (1,), Y, 1, target="sm_100a")
+    check(freed_under_way, (1,), Y, target="sm_100a")
+    leaked.simulate(1, Y.copy(), 4, target="sm_100a").raise_first()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_allocation_that_the_kernel_frees_is_its_own(target):
+    """The others are one allocation: a power of two of columns, at least 32, the largest first."""
+    @tile.jit
+    def several(y):
+        a = tile.alloc((128, 40), "float32", scope="tmem")
+        b = tile.alloc((128, 16), "float16", scope="tmem")
+        c = tile.alloc((128, 200), "float32", scope="tmem")
+        tile.store(a, 1.0)
+        tile.store(b, 1.0)
+        tile.store(c, 2.0)
+        tile.store(y[0:128, 0:8], tile.load(c[:, 8:16]))
+        c.dealloc()
+        tile.store(y[0:128, 8:16], tile.load(a[:, 0:8]))
+
+    y = Y.copy()
+    several.simulate(1, y, target=target).raise_first()
+    np.testing.assert_array_equal(y, np.repeat([[2.0, 1.0]], 128, 0).repeat(8, 1))
+    ptx = several.compile(y, target=target).ptx
+    allocations = [line.rsplit(", ", 1)[1] for line in ptx.splitlines() if "tcgen05.alloc" in line]
+    assert allocations == ["256;", "64;"] and ptx.count("tcgen05.dealloc") == 2 and ptx.count("relinquish") == 1
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------------
+
+def refused(words, source, target="sm_100a", **options):
+    kernel = tile.jit(source="def kernel(y):\n" + "\n".join("    " + line for line in source.splitlines()))
+    with pytest.raises(tile.CompilationError, match=words):
+        kernel.compile(Y, target=target, **options)
+
+
+def test_wrong_tensor_memory_is_an_error_at_its_line():
+    """Targets, layouts, sizes, scopes and lives."""
+    alloc = 'd = tile.alloc((128, 16), "float32", scope="tmem")\n'
+    refused("needs sm_100a or sm_103a, and the target is sm_90a", alloc, target="sm_90a")
+    refused("at most 128 rows", 'd = tile.alloc((256, 16), "float32", scope="tmem")')
+    refused("128 lanes and 512 columns", 'd = tile.alloc((128, 513), "float32", scope="tmem")')
+    refused("8, 16 and 32 bits", 'd = tile.alloc((128, 16), "float64", scope="tmem")')
+    refused("over axis.TLane and axis.TCol", 'd = tile.alloc((128, 16), "float32", scope="tmem", layout=tile.S[128, 16])')
+    refused("two elements at one place", 'd = tile.alloc((128, 16), "float32", scope="tmem", layout=tile.S[(128, 16):(1 @ tile.axis.TLane, 0 @ tile.axis.TCol)])')
+    refused("needs 1024 columns of tensor memory", 'd = tile.alloc((128, 300), "float32", scope="tmem")\ne = tile.alloc((128, 300), "float32", scope="tmem")')
+    refused("pairs of CTAs", 'd = tile.alloc((128, 16), "float32", scope="tmem", cta_group=2)')
+    refused("one cta_group", alloc + 'e = tile.alloc((128, 16), "float32", scope="tmem", cta_group=2)', cluster=(2, 1, 1))
+    refused("deallocated before", alloc + "d.dealloc()\nd.dealloc()")
+    refused("outside loops", alloc + "for i in range(3):\n    d.dealloc()")
+    refused("begins in lane 0", alloc + "with tile.warp(1):\n    v = tile.load(d[0:32, 0:8])")
+    refused("warp 1 reaches lanes 32 to 63", alloc + "with tile.warp(1):\n    v = tile.load(d[64:96, 0:8])")
+    refused("whole warpgroups as the scope, or one warp", alloc + "with tile.warp(range(0, 2)):\n    v = tile.load(d[0:64, 0:8])")
+    refused("whole warpgroups as the scope", alloc + "with tile.elect():\n    v = tile.load(d[0:32, 0:1])")
+    refused("16x256b", alloc + 'v = tile.tcgen05_ld(d[:, 0:4], shape="16x256b")')
+    refused("the shape is one of", alloc + 'v = tile.tcgen05_ld(d, shape="8x8b")')
+    refused("used before tcgen05_wait", alloc + 'tile.store(d, 0.0)\nv = tile.tcgen05_ld(d, wait=False)\ntile.store(y[0:128, 0:16], v)')
+    refused("has no other=, mask=", alloc + "v = tile.load(d, other=1.0)")
+    refused("waits for 'ld' or 'st'", alloc + 'tile.tcgen05_wait("both")')
+    refused("of one thread", alloc + "b = tile.mbarrier()\ntile.tcgen05_commit(b)")

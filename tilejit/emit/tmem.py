@@ -1,0 +1,90 @@
+"""Tensor memory in emitted code: allocations and addresses. PTX ISA, "Tensor Memory Allocation and Management Instructions"."""
+
+from __future__ import annotations
+
+from ..ir.graph import Value
+from ..passes.tensor_memory import leaders
+from ..types import int32
+from .value import V
+
+GROUP = ".cta_group::{}.sync.aligned"
+
+
+class TensorMemoryMixin:
+    """The part of the emitter that knows tensor memory. An address has the lane in its upper half and the column, of 32
+    bits, in its lower one."""
+
+    def init_tensor_memory(self) -> None:
+        """At the kernel's entry: the first warp allocates and publishes the addresses, and everybody reads them."""
+        made = leaders(self.graph)
+        self.tensor_addresses: dict[Value, V] = {}
+        if not made:
+            return
+        base = self.shared_base()
+
+        def allocate():
+            for value, place in made:
+                self.asm(f"tcgen05.alloc{GROUP.format(place.cta_group)}.shared::cta.b32 [$0 + {self.graph.shared[value]}], {place.columns};",
+                         [], [base], convergent=True)
+            self.asm(f"tcgen05.relinquish_alloc_permit{GROUP.format(made[0][1].cta_group)};", convergent=True)
+
+        self._by_first_warp(allocate)
+        self.tcgen05_fence("before_thread_sync")
+        self.asm("bar.sync 0;", convergent=True)
+        self.tcgen05_fence("after_thread_sync")
+        for value, _ in made:
+            self.tensor_addresses[value] = self.asm(f"ld.shared.b32 $0, [$1 + {self.graph.shared[value]}];", [int32], [base])[0]
+
+    def free_tensor_memory(self) -> None:
+        """At the kernel's end: what it has not deallocated itself."""
+        left = [value for value, place in leaders(self.graph) if not place.freed]
+        if not left:
+            return
+        self.tcgen05_fence("before_thread_sync")
+        if not self.graph.launch.cluster:  # the kernel of a cluster has just met at the cluster's barrier
+            self.asm("bar.sync 0;", convergent=True)
+        for value in left:
+            self.deallocate(value)
+
+    def deallocate(self, value: Value) -> None:
+        """``tcgen05.dealloc`` of a buffer's allocation, by the first warp."""
+        place = self.graph.tensor_memory[value]
+        address = self.tensor_addresses[place.leader]
+        self._by_first_warp(lambda: self.asm(f"tcgen05.dealloc{GROUP.format(place.cta_group)}.b32 $0, {place.columns};", [], [address], convergent=True))
+
+    def _by_first_warp(self, then) -> None:
+        inside, done = self.label("warp"), self.label("all")
+        self.branch_if(self.warp_id().equals(0), inside, done)
+        self.start(inside)
+        with self.region_of_code():
+            then()
+        self.branch(done)
+        self.start(done)
+
+    def narrowed(self, word: V, dtype) -> V:
+        """The element of less than 32 bits in the lower part of a register."""
+        bits = self.ins(f"trunc i32 {word.text} to i{dtype.bits}", int32)
+        return bits if dtype.llvm == f"i{dtype.bits}" and not setattr(bits, "dtype", dtype) else self.ins(f"bitcast i{dtype.bits} {bits.text} to {dtype.llvm}", dtype)
+
+    def widened_bits(self, value: V) -> V:
+        """An element of less than 32 bits as a register, zero above it."""
+        n = value.dtype.bits
+        text = value.text if value.dtype.llvm == f"i{n}" else self.ins(f"bitcast {value.typed} to i{n}", int32).text
+        return self.ins(f"zext i{n} {text} to i32", int32)
+
+    def tcgen05_fence(self, side: str) -> None:
+        self.asm(f"tcgen05.fence::{side};")
+
+    def tensor_buffer(self, value: Value):
+        from .emitter import EBuffer
+        place = self.graph.tensor_memory[value]
+        return EBuffer(value.type, self.tensor_addresses[place.leader], value.type.shape, offset=place.column)
+
+    def tensor_address(self, region) -> V:
+        """The address of a region's first element; its column begins a word of 32 bits."""
+        buffer, dtype = region.buffer, region.buffer.type.dtype
+        at = buffer.type.layout.apply(*region.starts, shape=buffer.type.shape)
+        lane = at.get("TLane", 0)
+        column = at.get("TCol", 0)
+        column = column * dtype.bits // 32 if isinstance(column, int) else self.word(column) * dtype.bits // 32
+        return buffer.pointer + (lane * 65536 if isinstance(lane, int) else self.word(lane) * 65536) + column + buffer.offset

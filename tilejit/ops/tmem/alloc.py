@@ -1,0 +1,146 @@
+"""Allocations in tensor memory: 128 lanes of 512 columns of 32 bits for each CTA.
+
+PTX ISA, "Tensor Memory Allocation and Management Instructions".
+"""
+
+from __future__ import annotations
+
+from ...ir.builder import Builder, describe
+from ...ir.builtin import method
+from ...ir.graph import Call, Value
+from ...ir.op import op
+from ...layout import TileLayout, axis
+from ...types import Buffer, DType
+from ..shared import sync
+
+TARGETS = ("sm_100a", "sm_103a")  # the parts that have tensor memory
+LANES, COLUMNS = 128, 512
+
+
+def needs_tensor_memory(g: Builder, what: str) -> None:
+    """CompilationError for a target without tensor memory."""
+    if g.target not in TARGETS:
+        raise g.error(f"{what} needs {' or '.join(TARGETS)}, and the target is {g.target}")
+
+
+@op("writes", attrs=("dtype", "shape", "layout", "cta_group"))
+def alloc_tmem(dtype, shape, layout, cta_group):
+    """Columns of tensor memory, from the kernel's start until its end or until they are deallocated."""
+
+
+@alloc_tmem.infer
+def _(g, dtype, shape, layout, cta_group):
+    return Buffer(dtype, shape, "tmem", layout)
+
+
+@alloc_tmem.simulate
+def _(m, call):
+    return m.tensor_buffer(call.result)
+
+
+@alloc_tmem.emit
+def _(e, call):
+    return e.tensor_buffer(call.result)
+
+
+def default_layout(shape: tuple[int, ...]) -> TileLayout | None:
+    """One row in each lane, its elements side by side; None for a shape that has no such layout."""
+    if len(shape) != 2 or shape[0] > LANES:
+        return None
+    return TileLayout([(shape[0], 1, axis.TLane), (shape[1], 1, axis.TCol)])
+
+
+def columns_of(layout: TileLayout, dtype: DType) -> int:
+    """The columns of 32 bits that a layout takes. Its own count elements."""
+    return -(-layout.span("TCol") * dtype.bits // 32)
+
+
+def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group) -> Value:
+    """``tile.alloc(..., scope="tmem")``."""
+    needs_tensor_memory(g, "tensor memory")
+    if layout is None:
+        layout = default_layout(shape)
+    if layout is None:
+        raise g.error(f"the shape {list(shape)} is not [rows, columns] of at most {LANES} rows: give a layout over axis.TLane and axis.TCol")
+    _check_layout(g, shape, dtype, layout)
+    if cta_group not in (1, 2) or isinstance(cta_group, bool):
+        raise g.error(f"cta_group is 1 or 2, not {describe(cta_group)}")
+    pairs = (g.launch.cluster or (1, 1, 1))[0] % 2 == 0
+    if cta_group == 2 and not pairs:
+        raise g.error("cta_group=2 works on pairs of CTAs: give cluster=(2, 1, 1), or another even number of CTAs along x")
+    known = g.state.setdefault("cta_group", cta_group)
+    if known != cta_group:
+        raise g.error(f"all tensor memory of a kernel has one cta_group, and another allocation has {known}")
+    buffer = Value("tmem", Buffer(dtype, shape, "tmem", layout), g.loc)
+    g.hoist(Call(alloc_tmem, (), dict(dtype=dtype, shape=shape, layout=layout, cta_group=cta_group), (buffer,), g.loc))
+    return buffer
+
+
+def _check_layout(g: Builder, shape, dtype: DType, layout) -> None:
+    if not isinstance(layout, TileLayout):
+        raise g.error(f"a layout is a tile.TileLayout, as tile.tmem_datapath('D', columns) makes, not {describe(layout)}")
+    if dtype.bits not in (8, 16, 32):
+        raise g.error(f"tensor memory holds elements of 8, 16 and 32 bits, and {dtype} has {dtype.bits}")
+    if any(along not in (axis.TLane, axis.TCol) for along in layout.axes) or layout.swizzle is not None:
+        raise g.error(f"a layout of tensor memory is over axis.TLane and axis.TCol, and {layout} is not")
+    size = 1
+    for n in shape:
+        size *= n
+    if layout.size() != size or size == 0:
+        raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {size}")
+    if layout.span("TLane") > LANES or columns_of(layout, dtype) > COLUMNS:
+        raise g.error(f"tensor memory has {LANES} lanes and {COLUMNS} columns, and {layout} of {dtype} takes {layout.span('TLane')} lanes and "
+                      f"{columns_of(layout, dtype)} columns")
+    if not _injective(layout, size):
+        raise g.error(f"{layout} puts two elements at one place")
+
+
+def _injective(layout: TileLayout, size: int) -> bool:
+    import numpy as np
+    at = layout.without_offset().apply(np.arange(size), shape=(size,))
+    places = np.broadcast_to(np.asarray(at.get(axis.TLane, 0)) * (1 << 16) + np.asarray(at.get(axis.TCol, 0)), (size,))
+    return len(np.unique(places)) == size
+
+
+# -- the end of an allocation ----------------------------------------------------------------------------------------------
+
+@op("syncs", collective=True)
+def dealloc_tmem(buffer):
+    """Give the columns of `buffer` back before the kernel's end (PTX ISA, ``tcgen05.dealloc``)."""
+
+
+@dealloc_tmem.infer
+def _(g, buffer):
+    return None
+
+
+@dealloc_tmem.simulate
+def _(m, call, buffer):
+    m.deallocate(buffer)
+
+
+@dealloc_tmem.emit
+def _(e, call, buffer):
+    e.deallocate(call.args[0])
+
+
+@method(Buffer, name="dealloc")
+def _dealloc(g: Builder, x: Value):
+    """Give the columns of a buffer in tensor memory back before the kernel ends, so that a CTA that waits for them may begin.
+
+    It has an allocation of its own then. All threads of the CTA come here, and nothing may be under way on the buffer.
+    """
+    if x.type.scope != "tmem":
+        raise g.error(f"tensor memory is deallocated, and this is {describe(x)}")
+    if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
+        raise g.error("tensor memory is deallocated once, at CTA scope and outside loops")
+    freed = g.state.setdefault("freed tmem", set())
+    if x in freed and len(g.blocks) == 1:
+        raise g.error(f"{x.name} has been deallocated before")
+    if len(g.blocks) == 1:
+        freed.add(x)
+    g.call(sync)
+    g.call(dealloc_tmem, x)
+
+
+__all__ = ["COLUMNS", "LANES", "TARGETS", "alloc_tmem", "allocate", "columns_of", "dealloc_tmem", "needs_tensor_memory"]

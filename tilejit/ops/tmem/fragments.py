@@ -1,0 +1,271 @@
+"""Which thread's registers hold which element when a warpgroup moves a region of tensor memory by ``tcgen05.ld`` or ``.st``.
+
+An instruction's shape says which lane and column each register of each thread meets. A region's layout says which element is
+there, so the two give the layout of the register tile, and the instructions that move it. PTX ISA, "Data Movement Shape".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from ...errors import CompilationError
+from ...layout import TileLayout, axis
+from ...layout.shards import slice_dim
+from ...types import Region
+from ..copy_async.tma_view import Multiple
+
+LANE, WARP, REG = axis.laneid, axis.warpid, axis.reg
+SHAPES = ("32x32b", "16x256b", "16x128b", "16x64b", "16x32bx2")
+UPPER = 1 << 20       # words from the registers of the first 16 lanes to those of the second, before they are made compact
+MANY = 1 << 12        # repetitions: as many as there are
+
+# What a step along lanes, or along columns of 32 bits, is to the threads: (extent, axis, stride), the innermost first; strides
+# on `reg` count registers. Columns of one repetition, then repetitions.
+ROWS = {
+    "32x32b":   ((32, LANE, 1), (4, WARP, 1)),
+    "16x64b":   ((8, LANE, 4), (2, LANE, 1), (2, REG, UPPER), (4, WARP, 1)),
+    "16x128b":  ((8, LANE, 4), (2, REG, 1), (2, REG, UPPER), (4, WARP, 1)),
+    "16x256b":  ((8, LANE, 4), (2, REG, 2), (2, REG, UPPER), (4, WARP, 1)),
+    "16x32bx2": ((16, LANE, 1), (2, REG, UPPER), (4, WARP, 1)),
+}
+COLUMNS = {
+    "32x32b":   ((MANY, REG, 1),),
+    "16x64b":   ((2, LANE, 2), (MANY, REG, 1)),
+    "16x128b":  ((4, LANE, 1), (MANY, REG, 2)),
+    "16x256b":  ((2, REG, 1), (4, LANE, 1), (MANY, REG, 4)),
+}
+WORDS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}    # registers of a repetition
+WIDTH = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}    # columns of a repetition
+LARGEST = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}
+HALF_LIMIT = 512      # columns between the halves of 16x32bx2: an immediate
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One instruction: `repeat` repetitions from `lane` and `column` (of 32 bits) on, relative to where the region and the
+    warp's quarter begin; registers from number `first` on."""
+
+    lane: int
+    column: int
+    repeat: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`elements` of a tile are in each register; where `packed`, they come from two columns. `across` is how many columns
+    each further warpgroup begins after the one before it; `half` is where the second half of 16x32bx2 begins. `quarters`: the
+    scope's warps have a quarter of the lanes each."""
+
+    shape: str
+    packed: bool
+    elements: int
+    bits: int
+    half: int
+    across: int
+    quarters: bool
+    registers: int
+    issues: tuple[Issue, ...]
+    layout: TileLayout
+    domain: tuple[int, ...]
+
+    @property
+    def instructions(self) -> int:
+        return len(self.issues)
+
+    def hardware(self, threads: int, first: int):
+        """What each register of each thread meets, as arrays [threads, registers * elements]: the lane, and the byte in it,
+        relative to the region's first element; `first` is the scope's first thread."""
+        import numpy as np
+        thread = np.arange(threads)[:, None]
+        t, warp = thread % 32, (first + thread) // 32
+        lanes, places = [], []
+        for issue in self.issues:
+            i = np.arange(issue.repeat * WORDS[self.shape])[None]
+            row, column = _met(self.shape, t, i, self.half // (2 if self.packed else 1))
+            lane = issue.lane + row + (warp % 4 * 32 if self.quarters else 0)
+            column = (2 if self.packed else 1) * column + issue.column + (warp - first // 32) // 4 * self.across
+            for element in range(self.elements):
+                places.append((4 * column + element * (4 if self.packed else self.bits // 8), issue.first * self.elements + i * self.elements + element))
+                lanes.append(lane)
+        shape = threads, self.registers * self.elements
+        out = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for lane, (place, register) in zip(lanes, places):
+            at = thread, np.broadcast_to(register, (threads, register.shape[1]))
+            out[0][at] = np.broadcast_to(lane, at[1].shape)
+            out[1][at] = np.broadcast_to(place, at[1].shape)
+        return out
+
+
+def _met(shape: str, t, i, half: int):
+    """The lane and the column that register `i` of thread `t` of a warp meets (PTX ISA, figures of "Data Movement Shape")."""
+    if shape == "32x32b":
+        return t + 0 * i, i + 0 * t
+    if shape == "16x64b":
+        return t % 2 * 8 + t // 4 + 0 * i, i * 2 + t // 2 % 2
+    if shape == "16x128b":
+        return i % 2 * 8 + t // 4, i // 2 * 4 + t % 4
+    if shape == "16x256b":
+        return i // 2 % 2 * 8 + t // 4, i // 4 * 8 + t % 4 * 2 + i % 2
+    return t % 16 + 0 * i, i + t // 16 * half
+
+
+# -- a region's digits -----------------------------------------------------------------------------------------------------
+
+def digits_of(t: Region, starts: tuple, divisor) -> tuple[list, dict] | str:
+    """For each dimension that remains its (extent, stride, axis) digits, outermost first, and where the region begins, by
+    axis: ints, or `Multiple` where it is known at run time. Strides on columns count elements."""
+    layout = t.buffer.layout
+    try:
+        grouped, at = layout.group(t.buffer.shape)
+    except CompilationError as error:
+        return error.message
+    offset = dict(layout.offset)
+    digits = []
+    for d, (start, extent) in enumerate(zip(starts, t.extents)):
+        start = start.value if hasattr(start, "value") else start
+        start = start if isinstance(start, int) else Multiple(divisor(start))
+        if isinstance(start, int) and not 0 <= start <= t.buffer.shape[d] - extent:
+            return f"elements {start} to {start + extent - 1} of dimension {d}, which has {t.buffer.shape[d]}"
+        sliced = slice_dim(grouped.shards[at[d]:at[d + 1]], start, extent, lambda m, n: m.of % n == 0)
+        if sliced is None:
+            return f"elements {'' if isinstance(start, Multiple) else start} to +{extent} of dimension {d} cut across the layout's blocks"
+        for along, value in sliced[1].items():
+            offset[along] = offset[along] + value if along in offset else value
+        if d in t.kept:
+            digits.append([s for s in sliced[0] if s[0] != 1])
+    return digits, offset
+
+
+# -- from digits to registers ------------------------------------------------------------------------------------------------
+
+def through(extent: int, stride: int, fields) -> list[tuple] | None:
+    """The digit (extent, stride) as digits (extent, stride, axis) of the threads, outermost first; None where it does not
+    fit the fields' cuts."""
+    found, weight = [], 1
+    for n, along, step in fields:
+        if extent == 1:
+            break
+        if stride < weight * n:
+            if stride % weight or (weight * n) % stride:
+                return None
+            take = min(extent, weight * n // stride)
+            if extent % take or along is None:
+                return None
+            found.insert(0, (take, stride // weight * step, along))
+            extent, stride = extent // take, stride * take
+        weight *= n
+    return found if extent == 1 else None
+
+
+@lru_cache(maxsize=1024)
+def planned(digits: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool) -> Plan | str:
+    """The plan for a region with these digits, whose first element is in lane `lane` and begins a column."""
+    dense = any(along == "TCol" and stride == 1 for part in digits for _, stride, along in part) and bits < 32
+    per = 32 // bits
+    elements = 2 if packed else per if dense else 1
+    if packed and (bits != 16 or dense):
+        return "pack= moves elements of 16 bits that have a column each"
+    inner = ((2, None, 0), (2, REG, 1)) if packed else ((per, REG, 1),) if dense else ((per, None, 0),)
+    size = prod(n for part in digits for n, _, _ in part)
+    if size % threads:
+        return f"{size} elements do not go to {threads} threads alike"
+    if size // threads % elements:
+        return f"{size // threads} elements for each thread are no whole registers"
+    half = size // threads // elements // (2 if _rows(digits) == 128 else 1)
+    columns = COLUMNS[shape] if shape != "16x32bx2" else ((half, REG, 1), (2, LANE, 16))
+    fields = {"TCol": inner + tuple((n, a, s * elements if a == REG else s) for n, a, s in columns),
+              "TLane": tuple((n, a, s * elements if a == REG else s) for n, a, s in ROWS[shape])}
+    made = []
+    for part in digits:
+        dim = []
+        for extent, stride, along in part:
+            found = through(extent, stride, fields[along])
+            if found is None:
+                return f"a step of {stride} along {along} crosses what {shape} moves"
+            dim += found
+        made.append(dim)
+    return _complete(made, lane, bits, elements, threads, shape, packed, half)
+
+
+def _rows(digits: tuple) -> int:
+    return prod(n for part in digits for n, _, along in part if along == "TLane")
+
+
+def _complete(made: list, lane: int, bits: int, elements: int, threads: int, shape: str, packed: bool, half: int) -> Plan | str:
+    """The plan, once every digit has its place among the threads."""
+    warps, across = max(threads // 32, 1), 0
+    if threads % 128 == 0 and threads > 128:
+        made, words = _split(made, threads // 128, elements)
+        if not words or words % WORDS[shape]:
+            return f"its columns do not divide among {threads // 128} warpgroups"
+        across = words // WORDS[shape] * WIDTH[shape] * (2 if packed else 1)
+    flat = [d for dim in made for d in dim]
+    lanes, groups = ([(n, s) for n, s, a in flat if a == along] for along in (LANE, WARP))
+    if not _covers(lanes, 32) or not _covers(groups, warps):
+        return f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, and there are 32 of {warps}"
+    steps = sorted(s for n, s, a in flat if a == REG and s >= elements)
+    words = sorted((s // elements, n) for n, s, a in flat if a == REG and s >= elements)
+    compact, position = {}, 1
+    for s, n in words:
+        compact[s * elements] = position * elements
+        position *= n
+    if len(set(steps)) != len(steps):
+        return "two dimensions go to the same registers"
+    layout = TileLayout([(n, compact.get(s, s) if a == REG else s, a) for dim in made for n, s, a in (dim or [(1, 1, REG)])])
+    issues = _issues(words, shape, packed)
+    if isinstance(issues, str):
+        return issues
+    within = max((i.lane for i in issues), default=0) + (32 if shape == "32x32b" else 16)
+    if lane % (32 if shape == "32x32b" else 16) or lane % 32 + within > 32:
+        return f"{shape} begins in a lane that is a multiple of {32 if shape == '32x32b' else 16} and stays in 32 lanes, and it begins in lane {lane}"
+    distance = half * (2 if packed else 1) if shape == "16x32bx2" else 0
+    if distance >= HALF_LIMIT:
+        return f"the halves of 16x32bx2 are {distance} columns apart, and at most {HALF_LIMIT - 1} can be said"
+    domain = tuple(prod(n for n, _, _ in dim) for dim in made)
+    return Plan(shape, packed, elements, bits, distance, across, threads >= 128, position, issues, layout, domain)
+
+
+def _covers(digits: list, count: int) -> bool:
+    """Whether digits (extent, stride) count through 0 to `count` - 1, each once."""
+    weight = 1
+    for n, s in sorted(digits, key=lambda d: d[1]):
+        if s != weight:
+            return False
+        weight *= n
+    return weight == count
+
+
+def _split(made: list, groups: int, elements: int) -> tuple[list, int]:
+    """The outermost columns divided among warpgroups: (digits, registers from one to the next); 0 where they do not divide."""
+    steps = [(s, d, i) for d, dim in enumerate(made) for i, (n, s, a) in enumerate(dim) if a == REG and s // elements < UPPER and n % groups == 0]
+    if not steps:
+        return made, 0
+    s, d, i = max(steps)
+    n = made[d][i][0]
+    made = [list(dim) for dim in made]
+    made[d][i:i + 1] = [(groups, 4, WARP)] + ([(n // groups, s, REG)] if n > groups else [])
+    return made, s * (n // groups) // elements
+
+
+def _issues(words: list, shape: str, packed: bool) -> tuple[Issue, ...] | str:
+    """Instructions for registers at these digits (stride, extent), the innermost first: runs of repetitions."""
+    at = [0]
+    for s, n in words:
+        at = [k * s + a for k in range(n) for a in at]
+    per, found, r = WORDS[shape], [], 0
+    while r < len(at):
+        if at[r] % UPPER % per or any(at[r + k] != at[r] + k for k in range(per) if r + k < len(at)) or r + per > len(at):
+            return f"it is no whole number of repetitions of {shape}"
+        run = 1
+        while run * 2 <= LARGEST[shape] and r + run * 2 * per <= len(at) and at[r + run * 2 * per - 1] == at[r] + run * 2 * per - 1:
+            run *= 2
+        column = at[r] % UPPER // per * WIDTH[shape] * (2 if packed else 1)
+        found.append(Issue(16 * (at[r] // UPPER), column, run, r))
+        r += run * per
+    return tuple(found)
+
+
+__all__ = ["Issue", "Plan", "SHAPES", "digits_of", "planned", "through"]

@@ -1,0 +1,253 @@
+"""tcgen05_ldst: whole warpgroups move a region of tensor memory to registers, or back, each warp its own quarter of the lanes.
+
+``tcgen05.ld`` and ``tcgen05.st`` of every shape, with two elements of 16 bits in a register where each has a column of its own
+(``.pack::16b``, ``.unpack::16b``). PTX ISA, "Tensor Memory and Register Load/Store Instructions".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...dispatch import Need, Variant
+from ...ir.builder import Builder, describe, type_of
+from ...ir.builtin import builtin
+from ...ir.graph import Const, Value
+from ...ir.op import op
+from ...types import Buffer, Region, Tile, int32
+from ..reduce import collective
+from .alloc import TARGETS, needs_tensor_memory
+from .fragments import SHAPES, Plan, digits_of, planned
+
+ATTRS = ("shape", "pack", "wait")
+
+
+@dataclass(frozen=True)
+class MoveSite:
+    """One move between a region of tensor memory and a register tile. `first` is the scope's first warp, None where it is
+    known at run time."""
+
+    region: Region
+    starts: tuple
+    tile: Tile
+    scope: str
+    threads: int
+    first: int | None
+    target: str
+    shape: str | None
+    pack: bool | None
+    g: Any = field(repr=False, hash=False, compare=False)
+
+    @staticmethod
+    def of_call(g, call) -> "MoveSite":
+        region = call.args[0]
+        tile = call.result.type if call.results else type_of(call.args[1])
+        return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads, first_warp(g.scope), g.target,
+                        call.attrs["shape"], call.attrs["pack"], g)
+
+    def __str__(self) -> str:
+        return f"{self.region} and registers, by one {self.scope} of {self.threads} threads, for {self.target}"
+
+    def searched(self, key: str, search):
+        """The result of `search()`, which the needs and the plan share."""
+        memo = self.__dict__.setdefault("_searched", {})
+        if key not in memo:
+            memo[key] = search()
+        return memo[key]
+
+
+def first_warp(scope) -> int | None:
+    """The first warp of a scope in the CTA; None where it is known at run time."""
+    first = scope.first.value if isinstance(scope.first, Const) else scope.first
+    if scope.kind == "cta":
+        return 0
+    return first * {"warpgroup": 4, "warp": 1}.get(scope.kind, 0) if isinstance(first, int) else 0 if scope.kind == "warpgroup" else None
+
+
+def found(s: MoveSite) -> Plan | str:
+    """The first shape that moves the region; a string says why none does."""
+    return s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack))
+
+
+def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None) -> Plan | str:
+    if len(region.kept) != 2 and len(region.kept) != 1:
+        return f"the region has {len(region.kept)} dimensions"
+    read = digits_of(region, starts, divisor)
+    if isinstance(read, str):
+        return read
+    digits, offset = read
+    lane, column, bits = offset.get("TLane", 0), offset.get("TCol", 0), region.dtype.bits
+    if not isinstance(lane, int):
+        return "the lane in which it begins is known at run time only"
+    if (column if isinstance(column, int) else column.of) * bits % 32:
+        return "it begins inside a column of 32 bits"
+    reasons = []
+    frozen = tuple(tuple(part) for part in digits)
+    for name in (shape,) if shape else SHAPES:
+        for packed in (pack,) if pack is not None else (True, False) if bits == 16 else (False,):
+            made = planned(frozen, lane, bits, threads, name, packed)
+            if not isinstance(made, str):
+                return made
+            reasons.append(f"{name}{' packed' if packed else ''}: {made}")
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _quarter(s: MoveSite) -> bool | str:
+    """A warp reaches the 32 lanes of its number modulo 4, and no others."""
+    at = digits_of(s.region, s.starts, s.g.divisor)
+    lane = at[1].get("TLane", 0)
+    if s.threads == 32:
+        if s.first is None:
+            return "a warp known at run time only"
+        mine = s.first % 4
+        return lane // 32 == mine or f"warp {s.first} reaches lanes {32 * mine} to {32 * mine + 31}, and the region begins in lane {lane}"
+    return lane < 32 or f"the region begins in lane {lane}, and the first of the scope's warps reaches lanes 0 to 31"
+
+
+NEEDS = (
+    Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True),
+    Need("whole warpgroups as the scope, or one warp", lambda s: s.threads % 128 == 0 or s.threads == 32 or f"a {s.scope} of {s.threads} threads", gate=True),
+    Need("a region of one or two dimensions that an instruction's shape moves", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),
+    Need("each warp in its own quarter of the lanes", _quarter),
+)
+
+
+def _text(plan: Plan, store: bool, repeat: int, operands: tuple[str, str]) -> str:
+    words, address = operands
+    half = f", {plan.half}" if plan.shape == "16x32bx2" else ""
+    modifier = (".unpack::16b" if store else ".pack::16b") if plan.packed else ""
+    head = f"tcgen05.{'st' if store else 'ld'}.sync.aligned.{plan.shape}.x{repeat}{modifier}.b32"
+    return f"{head} [{address}]{half}, {{{words}}};" if store else f"{head} {{{words}}}, [{address}]{half};"
+
+
+def _address(e, plan: Plan, region):
+    """Where the calling warp begins."""
+    address = e.tensor_address(region)
+    if not plan.quarters:
+        return address
+    warp = e.warp_id()
+    address = address + ((warp & 3) << 21)
+    if plan.across:
+        warp = e.scope_warp()
+        address = address + (warp >> 2) * plan.across
+    return address
+
+
+def emit(e, plan: Plan, call, region, value=None):
+    """Every instruction in one asm, and the wait with them: the registers are whole when it ends."""
+    store = value is not None
+    address, dtype = _address(e, plan, region), region.type.dtype
+    total, lines = plan.registers, []
+    from .fragments import WORDS
+    base = 0 if store else total
+    for issue in plan.issues:
+        n = issue.repeat * WORDS[plan.shape]
+        words = ", ".join(f"${(1 if store else 0) + issue.first + i}" for i in range(n))
+        lines.append(_text(plan, store, issue.repeat, (words, f"t{len(lines)}")))
+    moved = [i.lane << 16 | i.column for i in plan.issues]
+    place = " ".join(f".reg .b32 t{k}; add.u32 t{k}, ${base}, {m};" for k, m in enumerate(moved))
+    wait = f" tcgen05.wait::{'st' if store else 'ld'}.sync.aligned;" if call.attrs["wait"] else ""
+    text = f"{{ {place} {' '.join(lines)}{wait} }}"
+    if store:
+        e.asm(text, [], [address, *_words(e, plan, value)], convergent=True)
+        return None
+    words = e.asm(text, [int32] * total, [address], convergent=True)
+    if plan.elements == 1 and dtype.bits < 32:
+        return [e.narrowed(w, dtype) for w in words]
+    return e._from_units(words, dtype, total * plan.elements)
+
+
+def _words(e, plan: Plan, values: list) -> list:
+    if plan.elements == 1 and plan.bits < 32:
+        return [e.widened_bits(v) for v in values]
+    return e._to_units(values, values[0].dtype) if len(values) * plan.bits >= 32 else e.packed_words(values)
+
+
+def simulate(m, plan: Plan, call, region, value=None):
+    return m.tensor_load(plan, call, region) if value is None else m.tensor_store(plan, call, region, value)
+
+
+VARIANT = Variant("tcgen05_ldst", plan=lambda s: found(s), emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
+VARIANTS = (VARIANT,)
+
+
+# -- the operations --------------------------------------------------------------------------------------------------------
+
+@op("reads", attrs=ATTRS, variants=VARIANTS, collective=True)
+def tmem_load(src, shape=None, pack=None, wait=True):
+    """A region of tensor memory as a register tile."""
+
+
+@tmem_load.infer
+def _(g, src, shape, pack, wait):
+    return Tile(src.type.dtype, src.type.shape)
+
+
+@op("writes", attrs=ATTRS, variants=VARIANTS, collective=True)
+def tmem_store(dst, value, shape=None, pack=None, wait=True):
+    """Write a register tile to a region of tensor memory."""
+
+
+@tmem_store.infer
+def _(g, dst, value, shape, pack, wait):
+    return None
+
+
+def _held(assigner, call, region: Value, t: Tile) -> Tile:
+    """The tile's type in the layout in which an instruction moves it."""
+    g = assigner.context
+    made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"], call.attrs["pack"])
+    return assigner.default(t.shape, t.dtype) if isinstance(made, str) else Tile(t.dtype, t.shape, made.layout, made.domain)
+
+
+tmem_load.rules["layout"] = lambda assigner, call, types: ((None,), (_held(assigner, call, call.args[0], call.result.type),))
+tmem_store.rules["layout"] = lambda assigner, call, types: ((None, _held(assigner, call, call.args[0], type_of(call.args[1]))), ())
+
+for moved in (tmem_load, tmem_store):
+    moved.site(MoveSite.of_call)
+    moved.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call.choice.plan, call, *args))
+    moved.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
+
+
+def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
+    """The region of tensor memory that a move is about. CompilationError says what is wrong with it or with the options."""
+    from ..memory import whole
+    needs_tensor_memory(g, name)
+    collective(g, name)
+    t = type_of(x)
+    if not isinstance(t, (Buffer, Region)) or t.scope != "tmem":
+        raise g.error(f"{name} takes a region of tensor memory, not {describe(x)}")
+    if shape is not None and shape not in SHAPES:
+        raise g.error(f"the shape is one of {', '.join(SHAPES)}, or None for the first that fits, not {shape!r}")
+    if pack not in (None, True, False) or not isinstance(wait, bool):
+        raise g.error("pack is True, False or None, and wait is True or False, known at compile time")
+    x = whole(g, x)
+    for start in g.definitions[x].args[1:]:
+        if type_of(start).uniform < g.scope.uniformity:
+            raise g.error(f"the threads of the {g.scope.kind} share this {name}, so its region must be the same for all of them")
+    return x
+
+
+@builtin
+def tcgen05_ld(g: Builder, source, shape=None, pack=None, wait=True):
+    """A region of tensor memory as a register tile: ``tile.load`` with the instruction's options.
+
+    The scope is a warpgroup, several, or one warp in its own 32 lanes. `shape` names the instruction's: "32x32b", "16x64b",
+    "16x128b", "16x256b" or "16x32bx2"; the tile's layout follows from it. ``pack=True`` brings two elements of 16 bits, from two
+    columns, in one register. With ``wait=False`` the tile may be used, and the region written, after ``tcgen05_wait("ld")``.
+    """
+    return g.call(tmem_load, checked(g, "tcgen05_ld", source, shape, pack, wait), shape=shape, pack=pack, wait=wait)
+
+
+@builtin
+def tcgen05_st(g: Builder, target, value, shape=None, pack=None, wait=True):
+    """Write a tile to a region of tensor memory: ``tile.store`` with the instruction's options, those of ``tcgen05_ld``.
+
+    With ``wait=False`` it is there after ``tcgen05_wait("st")``.
+    """
+    from ..language import coerce
+    target = checked(g, "tcgen05_st", target, shape, pack, wait)
+    g.call(tmem_store, target, coerce(g, value, Tile(target.type.dtype, target.type.shape)), shape=shape, pack=pack, wait=wait)
+
+
+__all__ = ["MoveSite", "VARIANT", "checked", "search", "tcgen05_ld", "tcgen05_st", "tmem_load", "tmem_store"]

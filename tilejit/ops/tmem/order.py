@@ -1,0 +1,114 @@
+"""The order of operations on tensor memory: fences, waits and commits.
+
+``tcgen05.ld`` and ``.st`` complete by waits of their warp, ``.mma``, ``.cp`` and ``.shift`` by a commit that arrives on an
+mbarrier. From one thread to another a fence on either side of what synchronises them orders them. PTX ISA, "Memory
+Consistency Model for 5th generation of TensorCore operations".
+"""
+
+from __future__ import annotations
+
+from ...ir.builder import Builder, describe, type_of
+from ...ir.builtin import builtin
+from ...ir.graph import Value
+from ...ir.op import op
+from ...types import BarrierRef
+from .alloc import needs_tensor_memory
+
+SIDES = ("before_thread_sync", "after_thread_sync")
+MOVES = ("ld", "st")
+
+
+@op("syncs", attrs=("side",))
+def tcgen05_fence(side):
+    """Order the thread's operations on tensor memory with those of other threads, around what synchronises them.
+
+    "before_thread_sync" stands before the barrier or arrival, after what the thread itself did; "after_thread_sync" after the
+    barrier or wait, before what follows. ``tcgen05_commit`` contains the first. (PTX ISA, ``tcgen05.fence``.)
+    """
+
+
+@tcgen05_fence.infer
+def _(g, side):
+    needs_tensor_memory(g, "tcgen05_fence")
+    if side not in SIDES:
+        raise g.error(f"the side of a tcgen05_fence is {SIDES[0]!r} or {SIDES[1]!r}, not {describe(side)}")
+
+
+@tcgen05_fence.simulate
+def _(m, call):
+    m.tensor_fence(call.attrs["side"])
+
+
+@tcgen05_fence.emit
+def _(e, call):
+    e.tcgen05_fence(call.attrs["side"])
+
+
+@op("syncs", attrs=("what",), collective=True)
+def tcgen05_wait(what):
+    """Wait until the moves from tensor memory to registers ("ld"), or back ("st"), that the warps have started are complete.
+
+    (PTX ISA, ``tcgen05.wait``.)
+    """
+
+
+@tcgen05_wait.infer
+def _(g, what):
+    needs_tensor_memory(g, "tcgen05_wait")
+    if what not in MOVES:
+        raise g.error(f"tcgen05_wait waits for 'ld' or 'st', not {describe(what)}")
+    if g.scope.partial is not None or g.scope.kind == "thread":
+        raise g.error("tcgen05_wait needs whole warps")
+
+
+@tcgen05_wait.simulate
+def _(m, call):
+    m.tensor_wait(call.attrs["what"])
+
+
+@tcgen05_wait.emit
+def _(e, call):
+    e.asm(f"tcgen05.wait::{call.attrs['what']}.sync.aligned;", convergent=True)
+
+
+@op("syncs", attrs=("cta_group",))
+def tcgen05_commit_(bar, mask=None, cta_group=1):
+    """An arrival on `bar` when the thread's matrix products and copies to tensor memory so far are done."""
+
+
+@tcgen05_commit_.infer
+def _(g, bar, mask=None, cta_group=1):
+    return None
+
+
+@tcgen05_commit_.simulate
+def _(m, call, bar, mask=None):
+    m.tensor_commit(bar, mask)
+
+
+@tcgen05_commit_.emit
+def _(e, call, bar, mask=None):
+    group, several = call.attrs["cta_group"], ".multicast::cluster" if mask is not None else ""
+    address = bar.address + bar.offset
+    text = f"tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster{several}.b64 [$0]"
+    e.asm(text + (", $1;" if several else ";"), [], [address, e.half_word(mask)] if several else [address])
+
+
+@builtin
+def tcgen05_commit(g: Builder, bar, multicast=None):
+    """Arrive once on the mbarrier `bar` when all matrix products and copies to tensor memory that this thread has started are done.
+
+    It is called by the one thread that started them, and contains the fence before the arrival; who waits on `bar` then
+    stands behind ``tcgen05_fence("after_thread_sync")``. `multicast` is a mask of ranks: the barrier at the same place of
+    each of those CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
+    """
+    from ..language import uniform_scalar
+    needs_tensor_memory(g, "tcgen05_commit")
+    if not isinstance(type_of(bar), BarrierRef) or not isinstance(bar, Value):
+        raise g.error(f"bar is one barrier, as tile.mbarrier() makes, not {describe(bar)}")
+    if g.scope.threads != 1 and g.scope.partial is None:
+        raise g.error(f"tcgen05_commit is of one thread, the one that started the operations, and {g.scope.threads} of a {g.scope.kind} are here: use tile.elect()")
+    if multicast is not None and type_of(bar).peer:
+        raise g.error("a multicast names the CTAs by its mask: give the CTA's own barrier")
+    extra = () if multicast is None else (uniform_scalar(g, multicast, "a multicast mask"),)
+    g.call(tcgen05_commit_, bar, *extra, cta_group=g.state.get("cta_group", 1))
