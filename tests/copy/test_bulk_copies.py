@@ -205,7 +205,7 @@ def reduced(A, B, N: tile.constexpr, KIND: tile.constexpr):
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
-        tile.copy_async(B[0:N], s, reduce=KIND)
+        tile.copy_async(B[0:N], s, reduce=KIND, variant="bulk")
         tile.bulk_commit()
         tile.bulk_wait(0)
 
@@ -399,7 +399,7 @@ def test_a_peer_needs_a_cluster_and_is_no_place_for_loads():
 def fetched(A, B, N: tile.constexpr):
     tile.prefetch(A[0:4, 0:N])
     p = tile.program_id(0)
-    tile.prefetch(A[p:p + 4, 0:N])
+    tile.prefetch(A[p - 1:p + 3, 0:N])
     tile.store(B[0:4, 0:N], tile.load(A[0:4, 0:N]))
 
 

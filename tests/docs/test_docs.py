@@ -147,6 +147,13 @@ def table_atomics() -> str:
     return markdown(("operation", "dtypes"), ((code(f"tile.atomic_{kind}"), ", ".join(dtypes)) for kind, dtypes in DTYPES.items()))
 
 
+def table_reductions() -> str:
+    from tilejit.ops.copy_async.reductions import TYPES
+    where = {"tensor map": "`tma`", "global": "`bulk`, to an array", "shared": "`dsmem`, to a peer"}
+    kinds = list(dict.fromkeys(kind for _, kind in TYPES))
+    return markdown(("reduce=", *where.values()), ((code(kind), *(", ".join(TYPES[place, kind]) for place in where)) for kind in kinds))
+
+
 def table_targets() -> str:
     from tilejit.compile import TARGETS
     from tilejit.passes.shared import SHARED_LIMIT
@@ -211,7 +218,8 @@ def table_instructions() -> str:
 
 TABLES = {
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
-    "settings": table_settings, "instructions": table_instructions, "facts": table_facts, "kinds": table_kinds,
+    "settings": table_settings, "instructions": table_instructions, "reductions": table_reductions, "facts": table_facts,
+    "kinds": table_kinds,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
 }

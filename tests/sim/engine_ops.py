@@ -68,7 +68,7 @@ def _(m, call, dst, src, x, y):
     if call.attrs["reduce"] is None:
         m.tma_store(map_, (x, y), *place(src, call.attrs["offset"]))
     else:
-        m.tma_reduce(map_, (x, y), *place(src, call.attrs["offset"]), call.attrs["reduce"])
+        m.tma_store(map_, (x, y), *place(src, call.attrs["offset"]), kind=call.attrs["reduce"])
 
 
 @op("writes", attrs=("nbytes", "rank"))

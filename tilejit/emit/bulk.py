@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import int16, int32, int64
+from ..types import float32, int16, int32, int64
 from .barriers import EBarrier
 from .value import V
 
@@ -13,7 +13,7 @@ BYTES = "mbarrier::complete_tx::bytes"
 class BulkMixin:
     """The part of the emitter that issues bulk copies. A place is (address, constant byte offset)."""
 
-    def bulk_load(self, to: tuple[V, int], source: V, nbytes: int, barrier: EBarrier, *, mask=None, policy: int | None = None) -> None:
+    def bulk_load(self, to: tuple[V, int], source: V, nbytes: int, barrier: EBarrier, *, mask=None, policy=None) -> None:
         """Global to shared; with a `mask` of ranks, to the same place of each of those CTAs, and their barriers."""
         text = f"cp.async.bulk.shared::cluster.global.{BYTES}{'.multicast::cluster' if mask is not None else ''}{HINT if policy is not None else ''} "
         text += f"{_place(0, to[1])}, [$1], {nbytes}, {_place(2, barrier.offset)}"
@@ -23,7 +23,7 @@ class BulkMixin:
             text += f", ${len(inputs) - 1}"
         self._hinted(text, inputs, policy)
 
-    def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy: int | None = None, reduce: tuple[str, str] | None = None) -> None:
+    def bulk_store(self, to: V, source: tuple[V, int], nbytes: int, *, policy=None, reduce: tuple[str, str] | None = None) -> None:
         """Shared to global, or a reduction there: part of the thread's current bulk group."""
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.global.shared::cta.bulk_group{HINT if policy is not None else ''}"
         self._hinted(f"{head}{_suffix(reduce)} [$0], {_place(1, source[1])}, {nbytes}", [to, source[0]], policy)
@@ -33,7 +33,7 @@ class BulkMixin:
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.shared::cluster.shared::cta.{BYTES}{_suffix(reduce)}"
         self.asm(f"{head} {_place(0, to[1])}, {_place(1, source[1])}, {nbytes}, [$2];", [], [to[0], source[0], barrier])
 
-    def bulk_prefetch(self, source: V, nbytes: int, *, policy: int | None = None) -> None:
+    def bulk_prefetch(self, source: V, nbytes: int, *, policy=None) -> None:
         """Fetch global memory to L2."""
         self._hinted(f"cp.async.bulk.prefetch.L2.global{HINT if policy is not None else ''} [$0], {nbytes}", [source], policy)
 
@@ -52,17 +52,30 @@ class BulkMixin:
         """The shared::cluster address of a place in CTA `rank`."""
         return self.asm("mapa.shared::cluster.u32 $0, $1, $2;", [int32], [address + offset, self.word(rank)], pure=True)[0]
 
+    def peer_barrier(self, barrier: EBarrier, rank) -> EBarrier:
+        """CTA `rank`'s instance of a barrier of the own CTA."""
+        return EBarrier(self.mapped(barrier.address, barrier.offset, rank), 0, remote=True)
+
     def half_word(self, x) -> V:
         """An integer as a 16-bit value."""
         if isinstance(x, int) or x.text.lstrip("-").isdigit():
             return self.const(int(x if isinstance(x, int) else x.text), int16)
         return self.ins(f"trunc {x.typed} to i16", int16)
 
-    def _hinted(self, text: str, inputs: list[V], policy: int | None) -> None:
+    def _hinted(self, text: str, inputs: list[V], policy) -> None:
+        """Issue an instruction, with an L2 policy as its last operand if there is one."""
         if policy is not None:
             text += f", ${len(inputs)}"
-            inputs = [*inputs, self.const(policy, int64)]
+            inputs = [*inputs, self.policy(policy)]
         self.asm(text + ";", [], inputs)
+
+    def policy(self, policy) -> V:
+        """An L2 policy: its 64 bits, or (primary, fraction, secondary) that the kernel makes once (``createpolicy``)."""
+        if isinstance(policy, int):
+            return self.const(policy, int64)
+        primary, fraction, secondary = policy
+        text = f"createpolicy.fractional.L2::{primary}.L2::{secondary}.b64 $0, $1;"
+        return self.entry(("policy", policy), lambda: self.asm(text, [int64], [self.const(fraction, float32)], pure=True)[0])
 
 
 def _suffix(reduce: tuple[str, str] | None) -> str:

@@ -283,10 +283,10 @@ class InstructionMixin:
             self.asm(f"@${count + 1} {text}", [], [*units, address, predicate])
 
     def cp_async(self, address: V, offset: int, pointer: V, nbytes: int, cache: str, inside: V | None, active: V | None, *,
-                 prefetch: int | None = None, policy: int | None = None) -> None:
+                 prefetch: int | None = None, policy=None) -> None:
         """``cp.async``: the thread's copy of `nbytes`, zero-filled where not `inside`, left out where not `active`.
 
-        `prefetch` bytes of L2 may be fetched around it; `policy` is a 64-bit cache policy.
+        `prefetch` bytes of L2 may be fetched around it; `policy` is an L2 policy.
         """
         inputs, levels = [address, pointer], ".L2::cache_hint" if policy is not None else ""
         levels += f".L2::{prefetch}B" if prefetch else ""
@@ -296,7 +296,7 @@ class InstructionMixin:
             inputs.append(self.select(inside, self.const(nbytes, int32), self.const(0, int32)))
             text += ", $2"
         if policy is not None:
-            inputs.append(self.const(policy, int64))
+            inputs.append(self.policy(policy))
             text += f", ${len(inputs) - 1}"
         if active is not None:
             inputs.append(active)

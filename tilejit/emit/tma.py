@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from ..types import int64
 from .barriers import EBarrier
+from .bulk import BYTES, HINT, _place
 from .value import V
-
-HINT = ".L2::cache_hint"
 
 
 class TmaMixin:
-    """The part of the emitter that issues bulk tensor copies."""
+    """The part of the emitter that issues bulk tensor copies. A place is (address, constant byte offset) in shared memory."""
 
     def tensor_map(self, tensor_map) -> V:
         """The address of a map: a parameter that stays where the launch put it (``grid_constant``), one for equal maps."""
@@ -21,34 +20,53 @@ class TmaMixin:
         parameter = self.param(("map", n), int64)
         return self.entry(("map", n), lambda: self.ins(f"ptrtoint ptr {parameter.text} to i64", int64))
 
-    def tma_load(self, tensor_map, coordinates: list, address: V, offset: int, barrier: EBarrier, *, policy: int | None = None) -> None:
-        """Global to shared: the box's bytes complete on the barrier."""
-        base, at = self._operands([address, barrier.address, self.tensor_map(tensor_map)], coordinates)
-        text = (f"cp.async.bulk.tensor.{len(coordinates)}d.shared::cluster.global.mbarrier::complete_tx::bytes{HINT if policy is not None else ''} "
-                f"{_place(0, offset)}, [$2, {at}], {_place(1, barrier.offset)}")
-        self._issue(text, base, policy)
+    def prefetch_tensor_map(self, tensor_map) -> None:
+        """At the kernel's entry, thread 0 has a map fetched to where the copies look for it."""
+        address = self.tensor_map(tensor_map)
+        thread = self.absolute_thread()
+        text = "{ .reg .pred p; setp.eq.u32 p, $1, 0; @p prefetch.tensormap [$0]; }"
+        self.entry(("prefetched", address.text), lambda: self.asm(text, [], [address, thread]))
 
-    def tma_store(self, tensor_map, coordinates: list, address: V, offset: int, *, policy: int | None = None) -> None:
-        """Shared to global: part of the thread's current bulk group."""
-        base, at = self._operands([address, self.tensor_map(tensor_map)], coordinates)
-        text = (f"cp.async.bulk.tensor.{len(coordinates)}d.global.shared::cta.tile.bulk_group{HINT if policy is not None else ''} "
-                f"[$1, {at}], {_place(0, offset)}")
-        self._issue(text, base, policy)
+    def tma_load(self, tensor_map, coordinates: list, place: tuple[V, int], barrier: EBarrier, *, mode: str = "", offsets=(),
+                 mask=None, cta_group: int | None = None, space: str = "shared::cluster", policy=None) -> None:
+        """Global to shared: the box's bytes complete on the barrier, or with a `mask` of ranks on that of each of those CTAs.
 
-    def _operands(self, inputs: list[V], coordinates: list) -> tuple[list[V], str]:
+        `mode` is the load mode ("" for tiles), `offsets` are those of im2col modes.
+        """
+        inputs, at = self._coordinates([place[0], barrier.address, self.tensor_map(tensor_map)], coordinates)
+        text = f"cp.async.bulk.tensor.{tensor_map.rank}d.{space}.global{mode}.{BYTES}"
+        text += (".multicast::cluster" if mask is not None else "") + (f".cta_group::{cta_group}" if cta_group else "")
+        text += f"{_hint(policy)} {_place(0, place[1])}, [$2, {at}], {_place(1, barrier.offset)}"
+        text, inputs = self._offsets(text, inputs, offsets)
+        if mask is not None:
+            text, inputs = f"{text}, ${len(inputs)}", [*inputs, self.half_word(mask)]
+        self._hinted(text, inputs, policy)
+
+    def tma_store(self, tensor_map, coordinates: list, place: tuple[V, int], *, mode: str = ".tile", reduce: str | None = None,
+                  policy=None) -> None:
+        """Shared to global, or a reduction there: part of the thread's current bulk group."""
+        inputs, at = self._coordinates([place[0], self.tensor_map(tensor_map)], coordinates)
+        head = f"cp{'.reduce' if reduce else ''}.async.bulk.tensor.{tensor_map.rank}d.global.shared::cta{f'.{reduce}' if reduce else ''}"
+        self._hinted(f"{head}{mode}.bulk_group{_hint(policy)} [$1, {at}], {_place(0, place[1])}", inputs, policy)
+
+    def tma_prefetch(self, tensor_map, coordinates: list, *, mode: str = ".tile", offsets=(), policy=None) -> None:
+        """Fetch a box to L2."""
+        inputs, at = self._coordinates([self.tensor_map(tensor_map)], coordinates)
+        text = f"cp.async.bulk.prefetch.tensor.{tensor_map.rank}d.L2.global{mode}{_hint(policy)} [$0, {at}]"
+        self._hinted(*self._offsets(text, inputs, offsets), policy)
+
+    def _coordinates(self, inputs: list[V], coordinates: list) -> tuple[list[V], str]:
         """The inputs with the coordinates behind them, and the coordinates' text; 32-bit, since a map's are."""
-        names = []
-        for c in coordinates:
-            names.append(f"${len(inputs)}")
-            inputs.append(self.word(c))
-        return inputs, "{" + ", ".join(names) + "}"
+        names = [f"${len(inputs) + i}" for i in range(len(coordinates))]
+        return [*inputs, *(self.word(c) for c in coordinates)], "{" + ", ".join(names) + "}"
 
-    def _issue(self, text: str, inputs: list[V], policy: int | None) -> None:
-        if policy is not None:
-            text += f", ${len(inputs)}"
-            inputs = [*inputs, self.const(policy, int64)]
-        self.asm(text + ";", [], inputs)
+    def _offsets(self, text: str, inputs: list[V], offsets) -> tuple[str, list[V]]:
+        """The offsets of an im2col mode behind the other operands; 16-bit each."""
+        if not offsets:
+            return text, inputs
+        names = ", ".join(f"${len(inputs) + i}" for i in range(len(offsets)))
+        return f"{text}, {{{names}}}", [*inputs, *(self.half_word(o) for o in offsets)]
 
 
-def _place(operand: int, offset: int) -> str:
-    return f"[${operand} + {offset}]" if offset else f"[${operand}]"
+def _hint(policy) -> str:
+    return HINT if policy is not None else ""

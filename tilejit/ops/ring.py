@@ -1,13 +1,17 @@
 """A ring of buffers with full and empty barriers: what producers and consumers of a pipeline share, as one object.
 
 Each scope that uses a ring keeps a cursor of its own, the slot that comes next and the parity of its barriers' phase,
-which loops carry. A slot is full when all its bytes have arrived, empty when every consumer has released it.
+which loops carry. A slot is full when all its bytes have arrived, empty when every consumer has released it: with
+``multicast=True`` those of every CTA of the cluster, so that each producer may write into the slots of all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
@@ -25,8 +29,9 @@ ASYNCHRONOUS = ("region", "points", "mma_async", "copy_async", "ring_release")  
 class Ring:
     """The buffers of a ring, `stages` slots of each, and the barriers of the slots."""
 
-    def __init__(self, number: int, stages: int, consumers: int, filled: str, buffers: dict[str, Value], full: Value, empty: Value):
-        self.number, self.stages, self.consumers, self.filled = number, stages, consumers, filled
+    def __init__(self, number: int, stages: int, consumers: int, filled: str, ranks: int, buffers: dict[str, Value], full: Value,
+                 empty: Value):
+        self.number, self.stages, self.consumers, self.filled, self.ranks = number, stages, consumers, filled, ranks
         self.buffers, self.full, self.empty = buffers, full, empty
 
     @property
@@ -120,14 +125,16 @@ def _advanced(g: Builder, stages: int, stage, phase) -> tuple:
 # -- the language's names --------------------------------------------------------------------------------------------------
 
 @builtin
-def ring(g: Builder, stages, *, consumers=1, filled="copies", **buffers):
+def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, **buffers):
     """A ring of `stages` slots; ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each of them a buffer `A`.
 
     ``with r.produce() as slot:`` waits for an empty slot and arms its barrier with the bytes of all its buffers, which
     copies with ``mbar=slot.full`` then bring. ``with r.consume() as slot:`` waits for a full slot, and releases it at the
     end of the block or with ``slot.release()``, once the scope has read it. `consumers` counts the warpgroups (or
     narrower scopes) that release each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it
-    is full at the end of the producer's block: so a scope hands numbers to others. Without a layout a buffer is swizzled as widely as its rows allow, as TMA
+    is full at the end of the producer's block: so a scope hands numbers to others. With `multicast` the rings of a cluster's
+    CTAs turn together: a slot is empty when the consumers of all of them have released it, and copies with ``multicast=`` may
+    fill it everywhere; the bytes of all producers together are the slot's. Without a layout a buffer is swizzled as widely as its rows allow, as TMA
     and the tensor cores take it.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
@@ -135,13 +142,17 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", **buffers):
             raise g.error(f"{what} is a constant of at least 1, not {describe(n)}")
     if filled not in ("copies", "stores"):
         raise g.error(f"filled is 'copies' or 'stores', not {filled!r}")
+    if not isinstance(multicast, bool) or (multicast and filled == "stores"):
+        raise g.error(f"multicast is True where copies fill a ring's slots across the cluster, not {describe(multicast)}"
+                      + (" with filled='stores'" if filled == "stores" else ""))
     if not buffers:
         raise g.error("a ring has at least one buffer, as in ring(4, A=((128, 64), A.dtype))")
     made = g.state.setdefault("rings", [])
     made.append(None)
     held = {name: _buffer(g, name, stages, spec) for name, spec in buffers.items()}
-    full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (1, consumers))
-    return Ring(len(made), stages, consumers, filled, held, full, empty)
+    ranks = prod(g.launch.cluster or (1,)) if multicast else 1
+    full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (1, consumers * ranks))
+    return Ring(len(made), stages, consumers, filled, ranks, held, full, empty)
 
 
 def _buffer(g: Builder, name: str, stages: int, spec) -> Value:
@@ -187,7 +198,7 @@ def _release(g: Builder, slot: Slot) -> None:
         raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={slot.ring.consumers}")
     slot.released = True
     empty = g.call(barriers.mbarrier_at, slot.ring.empty, _operand(g, slot.stage), peer=False)
-    g.call(ring_release, empty, *slot.ring.buffers.values())
+    g.call(ring_release, empty, *slot.ring.buffers.values(), ranks=slot.ring.ranks)
 
 
 MEMBERS[Ring, "produce"] = (_produce, True)
@@ -202,9 +213,10 @@ def arrivals(threads: int) -> int:
     return max(threads // 128, 1)
 
 
-@op("syncs", collective=True)
-def ring_release(barrier, *buffers):
-    """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers.
+@op("syncs", attrs=("ranks",), collective=True)
+def ring_release(barrier, *buffers, ranks):
+    """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers; at that of each of the first
+    `ranks` CTAs of the cluster where there are several.
 
     Products of a warpgroup are over for all of it where one of its threads has awaited them; ordinary reads of other
     threads are over after a barrier of the scope only.
@@ -212,7 +224,7 @@ def ring_release(barrier, *buffers):
 
 
 @ring_release.infer
-def _(g, barrier, *buffers):
+def _(g, barrier, *buffers, ranks):
     if not isinstance(type_of(barrier), BarrierRef):
         raise g.error(f"one barrier is needed, not {describe(barrier)}")
 
@@ -237,16 +249,32 @@ ring_release.rules["plan"] = _plan
 def _(m, call, barrier, *buffers):
     if call.choice.plan.ordinary:
         m.sync()
-    m.arrive(barrier, arrivals(m.threads))
+    ranks = call.attrs["ranks"]
+    for rank in range(ranks):
+        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), arrivals(m.threads))
 
 
 @ring_release.emit
 def _(e, call, barrier, *buffers):
     if call.choice.plan.ordinary:
         e.sync()
+    if call.attrs["ranks"] > 1:
+        _release_everywhere(e, barrier.address + barrier.offset, call.attrs["ranks"])
+        return
     first = (e.absolute_thread() & 127).equals(0) if e.threads >= 128 else e.first_thread()
     text = f"mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];"
     if first is None:
         e.asm(text, [], [barrier.address])
     else:
         e.asm("@$1 " + text, [], [barrier.address, first])
+
+
+def _release_everywhere(e, address, ranks: int) -> None:
+    """Thread r of each warpgroup arrives at the barrier of CTA r."""
+    arrive = "mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a];"
+    if e.threads < ranks:
+        for rank in range(ranks):
+            e.asm("{ .reg .b32 a; " + arrive.format("") + " }", [], [address, e.word(rank)])
+        return
+    thread = e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()
+    e.asm(f"{{ .reg .b32 a; .reg .pred p; setp.lt.u32 p, $1, {ranks}; @p " + arrive.format("@p ") + " }", [], [address, thread])

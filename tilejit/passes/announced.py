@@ -1,16 +1,18 @@
 """Compare the bytes that a barrier is told to expect with those that its copies bring, where both are plain to see.
 
-That is where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. The
+That is where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. A
+multicast to the whole cluster brings its bytes once from every CTA, where control flow is the same for all of them. The
 simulator finds the other mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrier object".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, Graph, Value, blocks, operands
-from ..types import Barrier, BarrierRef
+from ..ir.graph import Block, Call, Const, For, Graph, If, Scope, Value, blocks, operands
+from ..types import Barrier, BarrierRef, Uniformity
 
 ARM, COPY, HARMLESS = "mbarrier_arrive_expect_tx", "copy_async", ("mbarrier_wait", "mbarrier_test")
 
@@ -30,12 +32,14 @@ def check_announced(graph: Graph) -> Graph:
     uses: dict[Value, Uses] = {}
     refs: dict[Value, tuple[Value, object]] = {}
     _collect(graph.body, uses, refs)
+    ranks, alike = prod(graph.launch.cluster or (1,)), set()
+    _find_alike(graph.body, alike)
     for barriers, found in uses.items():
         certain = all(isinstance(i, int) for i in found.indices) or len(found.indices) == 1
         if not found.plain or not certain or barriers.type.count != 1:
             continue
         for index, arms in found.arms.items():
-            _compare(arms, found.copies.get(index, []))
+            _compare(arms, found.copies.get(index, []), ranks, alike)
     return graph
 
 
@@ -77,20 +81,47 @@ def _unclear(values, uses: dict, refs: dict) -> None:
             uses.setdefault(barriers, Uses()).plain = False
 
 
-def _compare(arms: list, copies: list) -> None:
+def _find_alike(block: Block, alike: set[Block]) -> None:
+    """The blocks that every CTA of a cluster runs equally often."""
+    alike.add(block)
+    for node in block.nodes:
+        match node:
+            case Scope(body=body):
+                _find_alike(body, alike)
+            case For(start=start, stop=stop, step=step, body=body) if all(map(_of_cluster, (start, stop, step))):
+                _find_alike(body, alike)
+            case If(test=test, then=then, orelse=orelse) if _of_cluster(test):
+                _find_alike(then, alike)
+                _find_alike(orelse, alike)
+
+
+def _of_cluster(x) -> bool:
+    return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
+
+
+def _compare(arms: list, copies: list, ranks: int, alike: set[Block]) -> None:
     if len(arms) != 1 or not copies:
         return
     (block, arm), announced = arms[0], arms[0][1].args[1]
-    if not isinstance(announced, Const) or any(where is not block or not _counts(copy) for where, copy in copies):
+    if not isinstance(announced, Const) or any(where is not block for where, _ in copies):
         return
-    brought = sum(copy.args[1].type.nbytes for _, copy in copies)
+    counts = [_count(copy, ranks, block in alike) for _, copy in copies]
+    if None in counts:
+        return
+    brought = sum(n * copy.args[1].type.nbytes for n, (_, copy) in zip(counts, copies))
     if brought != announced.value:
         lines = ", ".join(str(line) for line in sorted({copy.loc.line for _, copy in copies}))
         raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier bring {brought} (line {lines}): "
                                "its phase would never end", arm.loc)
 
 
-def _counts(copy: Call) -> bool:
-    """Whether the copy brings the bytes of its region, once, to the barrier of its own CTA."""
-    return (getattr(copy.choice.plan, "completion", None) == "bytes" and not copy.args[0].type.buffer.peer
-            and copy.attrs.get("partial") is None and not copy.attrs["options"].get("multicast"))
+def _count(copy: Call, ranks: int, alike: bool) -> int | None:
+    """How often the copy brings the bytes of its region to the barrier of its own CTA; None where that is not followed."""
+    options = copy.attrs["options"]
+    mask = options.get("multicast")
+    if (getattr(copy.choice.plan, "completion", None) != "bytes" or copy.args[0].type.buffer.peer or copy.attrs.get("partial") is not None
+            or options.get("cta_group") == 2):
+        return None
+    if mask is None:
+        return 1
+    return ranks if alike and mask is not True and mask == (1 << ranks) - 1 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-_UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum,
+_UFUNC = {"add": np.add, "sub": np.subtract, "min": np.fmin, "max": np.fmax,
           "maximum": np.maximum, "minimum": np.minimum,  # of floats: NaN wins; min and max ignore it
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,18 @@ class TensorCopies:
     # -- tensor copies -------------------------------------------------------------------------------------------------------
 
     def tma_load(self, map_: SimTensorMap, coords: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
-                 multicast: Any = None, positions: np.ndarray | None = None) -> None:
+                 multicast: Any = None, paired: bool = False, positions: np.ndarray | None = None) -> None:
         """Load the box at `coords` (innermost first, (B or 1, 1) each) to `dst` and report its bytes to `barrier`.
 
-        With `multicast`, a mask of cluster ranks, it goes to the same offset and barrier of each of those CTAs. With
-        `positions`, only the CTAs there in the batch issue it.
+        With `multicast`, a mask of cluster ranks, it goes to the same offset and barrier of each of those CTAs. `paired`
+        (``.cta_group::2``) reports in the CTA of each receiver's pair that `barrier` names. With `positions`, only the CTAs
+        there in the batch issue it.
         """
         coords = columns(coords)
         if self._legal(map_, coords, dst, dst_byte_offset, load=True):
             if self.checks and map_.memory.maybe_written:
                 self._check_box(map_, coords, False, positions)
-            self._load(map_, Box(map_), {"coords": coords}, load_box, dst, dst_byte_offset, barrier, multicast, positions)
+            self._load(map_, Box(map_), {"coords": coords}, load_box, dst, dst_byte_offset, barrier, multicast, positions, paired)
 
     def tma_gather4(self, map_: SimTensorMap, x: Any, rows: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
                     multicast: Any = None, positions: np.ndarray | None = None) -> None:
@@ -58,23 +60,28 @@ class TensorCopies:
         self.finding("descriptor", "gather4 and scatter4 take four rows of a map of rank 2 whose box is one row")
         return False
 
-    def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions) -> None:
+    def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False) -> None:
         """Issue a load of what ``read(map, batch, params)`` gives."""
         params = {**params, "dst": self._absolute(dst, offset), "map": map_,
                   "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
         self._count("global -> shared (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
         for where, ranks in self._destinations(multicast, dst.peer, positions):
-            self._load_to(ranks, box, read, dst, offset, barrier, params, where)
+            self._load_to(ranks, box, read, dst, offset, barrier, params, where, paired)
 
-    def _load_to(self, ranks, box, read, dst, offset, barrier, params, where) -> None:
+    def _load_to(self, ranks, box, read, dst, offset, barrier, params, where, paired) -> None:
         sim, memory = self.sim, dst.memory
         writes, barriers = [], []
         for rank in ranks:
             peer = dst.peer if rank is None else np.full((1, 1), rank)
             span = Span.of(dst, offset, *box.pieces())
             writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
-            # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in.
-            barriers.append((barrier if peer is None else barrier.of_peer(peer), box.nbytes))
+            # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in, or in that of its pair
+            # whose rank is even or odd as that CTA's is.
+            own = np.full((1, 1), self.rank)
+            if paired:
+                named = own if barrier.peer is None else barrier.peer
+                peer = (own if peer is None else peer) & ~1 | named & 1
+            barriers.append((replace(barrier, peer=None) if peer is None else barrier.of_peer(peer), box.nbytes))
 
         def collect(rows, params):
             return {"data": read(params["map"], len(rows), params)}
@@ -99,17 +106,13 @@ class TensorCopies:
                 yield where, ranks
 
     def tma_store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, *,
-                  positions: np.ndarray | None = None) -> None:
-        """Store shared memory to the box at `coords`, clipped to the map; completes in the thread's bulk group. With
-        `positions`, only the CTAs there in the batch issue it."""
-        self._store(map_, coords, src, src_byte_offset, None, positions)
-
-    def tma_reduce(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, kind: str) -> None:
-        """Combine the box at `coords` with shared memory: `kind` is add, min, max, inc, dec, and, or, xor."""
-        if not reducible(map_.dtype, kind):
+                  kind: str | None = None, positions: np.ndarray | None = None) -> None:
+        """Store shared memory to the box at `coords`, clipped to the map, or combine the two: `kind` is add, min, max, inc,
+        dec, and, or, xor. Completes in the thread's bulk group. With `positions`, only the CTAs there in the batch issue it."""
+        if kind is not None and not reducible(map_.dtype, kind):
             self.finding("descriptor", f"a tensor reduction cannot {kind} elements of {map_.dtype}")
-            return
-        self._store(map_, coords, src, src_byte_offset, kind)
+        else:
+            self._store(map_, coords, src, src_byte_offset, kind, positions)
 
     def tma_scatter4(self, map_: SimTensorMap, x: Any, rows: tuple, src: SimBuffer, src_byte_offset: Any, *,
                      positions: np.ndarray | None = None) -> None:
@@ -130,7 +133,7 @@ class TensorCopies:
         coords = columns(coords)
         if not self._legal(map_, coords, src, offset, load=False):
             return
-        if self.checks:
+        if self.checks and kind is None:  # reductions meet in memory one by one, as atomics do
             self._check_box(map_, coords, True, positions)
         params = {"coords": coords, "src": self._absolute(src, offset), "map": map_}
 
@@ -153,8 +156,21 @@ class TensorCopies:
     def _absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
 
+    def tma_prefetch(self, map_: SimTensorMap, coords: tuple) -> None:
+        """Fetch a box to L2: nothing but its map and coordinates is checked."""
+        self._legal_map(map_, columns(coords), load=True)
+
     def _legal(self, map_: SimTensorMap, coords, buffer: SimBuffer, offset: Any, load: bool) -> bool:
         """Check the map's fields, the coordinates and the shared address (facts of the hardware, not of the ISA's text)."""
+        if not self._legal_map(map_, coords, load):
+            return False
+        if (self._absolute(buffer, offset) % 128).any():
+            at = int(self._absolute(buffer, offset).flat[0])
+            self.finding("misaligned", f"a tensor copy's shared address is a multiple of 128 bytes, not {at}")
+            return False
+        return True
+
+    def _legal_map(self, map_: SimTensorMap, coords, load: bool) -> bool:
         fine = True
         for fault in self.sim.map_faults(map_, describe_faults):
             self.finding("descriptor", fault)
@@ -164,10 +180,6 @@ class TensorCopies:
         if len(coords) != map_.rank:
             self.finding("descriptor", f"{len(coords)} coordinates for a map of rank {map_.rank}")
             return False
-        if (self._absolute(buffer, offset) % 128).any():
-            at = int(self._absolute(buffer, offset).flat[0])
-            self.finding("misaligned", f"a tensor copy's shared address is a multiple of 128 bytes, not {at}")
-            fine = False
         step = 16 // np.gcd(16, elements_of(map_).itemsize)
         bad = coords[0] % step != 0
         if bad.any():

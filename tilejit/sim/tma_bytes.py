@@ -141,7 +141,7 @@ def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndar
 
 def _rounded(map_: SimTensorMap, data: np.ndarray) -> np.ndarray:
     """TF32 maps round to 10 bits of mantissa, to nearest even."""
-    if "tf32" not in map_.dtype:
+    if "tf32" not in map_.dtype and "tfloat32" not in map_.dtype:
         return data
     special = (data & 0x7f800000) == 0x7f800000
     nan = special & ((data & 0x7fffff) != 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ...dispatch import Need, Variant, choose
 from ...ir.builder import Builder, describe, type_of
@@ -17,15 +18,21 @@ from .site import CopySite
 from .tokens import NoToken, Token, next_token
 
 
+def declining(variant: Variant, *options: str) -> Variant:
+    """`variant`, declining calls with one of these options."""
+    return replace(variant, needs=(*variant.needs, *(Need(f"no {o}=", lambda s, o=o: not s.options.get(o)) for o in options)))
+
 
 def without(variant: Variant, *options: str) -> Variant:
     """`variant`, for the CTA's own memory only, declining calls with one of these options."""
     own = Need("the CTA's own shared memory", lambda s: not (s.dst.buffer.peer or s.src.buffer.peer) or "the shared memory of a peer", gate=True)
-    return replace(variant, needs=(own, *variant.needs, *(Need(f"no {o}=", lambda s, o=o: not s.options.get(o)) for o in options)))
+    return declining(replace(variant, needs=(own, *variant.needs)), *options)
 
 
-VARIANTS = (without(ldgsts.VARIANT, "multicast", "reduce"), without(tma.VARIANT, "multicast", "reduce"), bulk.VARIANT, dsmem.VARIANT,
-            without(vector.VARIANT, "multicast", "reduce"))
+ENGINE = ("multicast", "reduce", "precision", "cta_group")  # what only the tensor engine's instructions may have
+
+VARIANTS = (without(ldgsts.VARIANT, *ENGINE), tma.VARIANT, declining(bulk.VARIANT, *ENGINE[2:]), declining(dsmem.VARIANT, *ENGINE[2:]),
+            without(vector.VARIANT, *ENGINE))
 
 
 @op("writes", attrs=("options", "partial"))
@@ -61,27 +68,32 @@ copy_async_.variants = VARIANTS
 
 @builtin
 def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0, prefetch=None, l2_promotion=None,
-               multicast=None, reduce=None):
+               multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False):
     """Start an asynchronous copy of the region `src` to the region `dst`; the path is chosen for this call.
 
     Both sides have one dtype and equal extents other than 1. `mbar` is the barrier that completes by bytes; without it
     completion is by group. Reads out of bounds give `fill` (0 or "nan"), writes out of bounds are dropped. `variant`
-    names the path. `cache`: "ca" or "cg" of ``cp.async``, or an L2 policy "evict_first", "evict_last", "evict_normal".
+    names the path. `cache`: "ca" or "cg" of ``cp.async``, or an L2 policy "evict_first", "evict_last", "evict_normal", or
+    one for a share of the lines, ("evict_last", 0.5) or ("evict_last", 0.5, "evict_first") with what the others get.
     `prefetch` (64, 128 or 256) is how many bytes of L2 a ``cp.async`` may fetch around its own; `l2_promotion` (0, 64, 128
     or 256; 128 by default) the same for a tensor map. `multicast` is a mask of the cluster's ranks: a load goes to the same
     place of each of those CTAs, and completes on the barrier of each. `reduce` ("add", "min", "max", "inc", "dec", "and",
-    "or", "xor") combines with what is there. Where the result is used it is a completion token: ``done.wait()`` waits for the
-    copy, whatever its path is (``done.wait(read=True)`` until a store's source may be written again). A register tile as `src` goes to tensor memory by ``tcgen05_st``, and is there
-    after ``tcgen05_wait("st")``. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
+    "or", "xor") combines with what is there. ``precision="tf32"`` rounds float32 to TF32 on the way in. `cta_group` (1 or 2,
+    sm_100a) is that of the products which read the copy: with 2 the bytes complete in the CTA of the pair that `mbar` names
+    (``bar.peer(rank)``). ``prefetch_map=True`` fetches the call's tensor map at the kernel's entry. Where the result is used
+    it is a completion token: ``done.wait()`` waits for the copy, whatever its path is (``done.wait(read=True)`` until a
+    store's source may be written again). A register tile as `src` goes to tensor memory by ``tcgen05_st``, and is there after
+    ``tcgen05_wait("st")``. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
     """
-    if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce):
+    if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce,
+                  precision, cta_group, prefetch_map or None):
         return None
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
     names = tuple(v.name for v in VARIANTS)
     options = {"variant": asked_variant(g, variant, names), "cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion,
-               "multicast": multicast, "reduce": reduce}
+               "multicast": multicast, "reduce": reduce, "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map}
     partial = g.scope.partial.name if g.scope.partial is not None else None
     extra, options = () if multicast is None else (uniform_scalar(g, multicast, "a multicast mask"),), checked_options(options, names)
     token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
@@ -89,8 +101,20 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
         if extra:
             raise g.error("a multicast completes on the barrier of every CTA that it reaches: give mbar=")
         extra, options = (g.operand(token.count, int32),), {**options, "token": token.pool}
+    _check_cluster(g, mbar, options)
     g.call(copy_async_, dst, src, mbar, *extra, options=options, partial=partial)
     return token
+
+
+def _check_cluster(g: Builder, mbar, options: dict) -> None:
+    """CompilationError for ranks that the cluster does not have, and for a barrier that the bytes would not complete on."""
+    ranks, mask, paired = prod(g.launch.cluster or (1,)), options.get("multicast"), options.get("cta_group") == 2
+    if mask is not None and mask is not True and mask >> ranks:
+        raise g.error(f"the multicast mask {mask:#b} names CTAs beyond the cluster's {ranks}: give cluster=(n, 1, 1) to @tile.jit or at the launch")
+    if paired and ranks % 2:
+        raise g.error(f"cta_group=2 is for pairs of CTAs, and the cluster has {ranks}: give cluster=(2, 1, 1) to @tile.jit or at the launch")
+    if mbar is not None and type_of(mbar).peer and not paired:
+        raise g.error("the bytes complete in the CTA that receives them, on its instance of the barrier: give the CTA's own barrier as mbar=")
 
 
 __all__ = ["choose", "copy_async", "copy_async_", "VARIANTS", "CopySite"]

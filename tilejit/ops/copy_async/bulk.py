@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...dispatch import Need, Variant
-from .options import POLICIES
+from .options import Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
 from .runs import ArrayRegion, aligned, few, found, in_bounds, one_thread, runs_of, whole_units
 from .site import CopySite
@@ -29,7 +29,7 @@ class Plan:
     chunks: int
     places: tuple[tuple[tuple[int, ...], int], ...]
     store: bool
-    policy: int | None = None
+    policy: Policy | None = None
     reduce: tuple[str, str] | None = None
     each_thread: bool = False
 
@@ -71,7 +71,7 @@ NEEDS = (
     Need("at most 256 of them", few, gate=True),
     Need("runs that begin at multiples of 16 bytes in both memories", aligned),
     Need("a region that is provably inside the array, since nothing is clipped", in_bounds),
-    Need("an L2 policy as the cache option", lambda s: s.options.get("cache") in (None, *POLICIES) or f"cache={s.options['cache']!r}"),
+    Need("an L2 policy as the cache option", is_policy),
     Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == LOAD),
     Need("a reduction that the hardware has, into global memory",
          lambda s: s.options.get("reduce") is None or (reduction(s) if s.scopes == STORE else "reduce= on a load")),
@@ -84,7 +84,7 @@ def plan(site: CopySite) -> Plan:
     places = tuple((at, steps[shared] * nbytes) for at, steps in runs.places(len(site.shape)))
     kind = site.options.get("reduce")
     reduce = (kind, TYPES["global", kind][site.src.dtype.name]) if kind else None
-    return Plan(runs.elements * nbytes, runs.count, places, store, POLICIES.get(site.options.get("cache")), reduce, site.partial is not None)
+    return Plan(runs.elements * nbytes, runs.count, places, store, policy_of(site.options), reduce, site.partial is not None)
 
 
 def emit(e, plan: Plan, call, dst, src, mbar, mask=None):

@@ -99,7 +99,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
         to, first = region_address(e, dst)
         source, begin = region_address(e, src)
         target = e.mapped(to, first, rank)
-        barrier = e.mapped(mbar.address, mbar.offset, rank)
+        barrier = e.peer_barrier(mbar, rank).address
         for there, here in plan.places:
             e.bulk_to_peer((target, there), (source, begin + here), plan.chunk_bytes, barrier, reduce=plan.reduce)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...dispatch import Need, Variant
 from ..partition import Partition, Side, make_partition
-from .options import POLICIES
+from .options import policy_of
 from .site import CopySite
 
 WIDTHS = (16, 8, 4)
@@ -69,7 +69,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
         address, offset, _ = target.place(first)
         active = e.in_bounds(thread + first, plan.vectors) if plan.ragged and step == plan.outer - 1 else None
         e.cp_async(address, offset, pointer, plan.vec_bytes, plan.cache, inside, active,
-                   prefetch=options.get("prefetch"), policy=POLICIES.get(options.get("cache")))
+                   prefetch=options.get("prefetch"), policy=policy_of(options))
 
 
 VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=(

@@ -6,18 +6,25 @@ from ...errors import CompilationError
 from ...names import nearest
 from .reductions import KINDS
 
-# 64-bit cache policies, as ``createpolicy.fractional`` makes them for a fraction of 1.
+# A cache policy of L2: its 64 bits where all accesses have it, as ``createpolicy.fractional`` makes them for a fraction of 1;
+# else (primary, fraction, secondary), which an instruction of the kernel makes.
+Policy = int | tuple[str, float, str]
 POLICIES = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
 PREFETCH = (64, 128, 256)              # bytes of L2 that a cp.async may fetch around its own (PTX ISA, .level::prefetch_size)
 L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes -> CUtensorMapL2promotion
 
+PRIMARY, SECONDARY = (*POLICIES, "evict_unchanged"), ("evict_unchanged", "evict_first")  # PTX ISA, createpolicy
+
 #           option          what it may be                                   words
 CHOICES = {
-    "cache":        (("ca", "cg", *POLICIES),                       '"ca", "cg", "evict_first", "evict_last" or "evict_normal"'),
+    "cache":        (("ca", "cg", *POLICIES),                       '"ca", "cg", "evict_first", "evict_last", "evict_normal", or a share as in ("evict_last", 0.5)'),
     "reduce":       (KINDS,                                         '"' + '", "'.join(KINDS) + '"'),
     "fill":         ((0, "nan"),                                    '0 or "nan"'),
     "prefetch":     (PREFETCH,                                      "64, 128 or 256 bytes of L2"),
     "l2_promotion": (tuple(L2_PROMOTION),                           "0, 64, 128 or 256 bytes"),
+    "cta_group":    ((1, 2),                                        "1 or 2"),
+    "precision":    (("tf32",),                                     '"tf32"'),
+    "prefetch_map": ((True,),                                       "True or False"),
 }
 
 
@@ -34,10 +41,38 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
                 raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {value!r}")
             kept[name] = value if isinstance(value, int) else True
             continue
+        if name == "cache" and isinstance(value, tuple):
+            kept[name] = _share(value)
+            continue
+        if name == "prefetch_map" and value is False:
+            continue
         if name != "variant" and name not in CHOICES:
             raise CompilationError(f"a copy has no option {name!r}{nearest(name, ('variant', 'mbar', *CHOICES))}")
         allowed, words = CHOICES.get(name) or (variants, f"one of {', '.join(variants)}")
-        if isinstance(value, bool) or value not in allowed:
+        if (isinstance(value, bool) and name != "prefetch_map") or value not in allowed:
             raise CompilationError(f"{name} is {words}, not {value!r}")
         kept[name] = value
     return kept
+
+
+def _share(value: tuple) -> str | tuple[str, float, str]:
+    """A policy for a share of the accesses: (primary, fraction) or (primary, fraction, what the others have)."""
+    primary, fraction, secondary = (*value, "evict_unchanged")[:3] if 2 <= len(value) <= 3 else (None,) * 3
+    right = (primary in PRIMARY and secondary in SECONDARY
+             and isinstance(fraction, (int, float)) and not isinstance(fraction, bool) and 0 < fraction <= 1)
+    if not right:
+        raise CompilationError(f"a share of a cache policy is (one of {', '.join(PRIMARY)}; a fraction above 0 and at most 1; and for the others "
+                               f"{' or '.join(SECONDARY)}), not {value!r}")
+    return primary if fraction == 1 and primary in POLICIES else (primary, float(fraction), secondary)
+
+
+def policy_of(options: dict) -> Policy | None:
+    """The L2 policy that the cache option names."""
+    cache = options.get("cache")
+    return cache if isinstance(cache, tuple) else POLICIES.get(cache)
+
+
+def is_policy(site) -> bool | str:
+    """Whether a site's cache option, if there is one, is a policy of L2."""
+    cache = site.options.get("cache")
+    return cache is None or policy_of(site.options) is not None or f"cache={cache!r}"

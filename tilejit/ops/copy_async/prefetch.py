@@ -1,17 +1,21 @@
-"""``prefetch``: a region of an array is brought into L2, by the copy engine where it is contiguous, else line by line."""
+"""``prefetch``: a region of an array is brought into L2, by the copy engine as runs of bytes or as boxes of a tensor map, else
+line by line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...dispatch import Need, Variant
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
-from ...types import Buffer, Region
+from ...ir.graph import Const
+from ...layout import TileLayout
+from ...types import Buffer, Region, int32
 from ..memory import whole
 from ..partition import checked, driving_order
-from .options import POLICIES, checked_options
+from . import tma
+from .options import Policy, checked_options, is_policy, policy_of
 from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
 from .site import CopySite
 
@@ -38,7 +42,8 @@ def _(g, call):
 
 @prefetch_.simulate
 def _(m, call, src):
-    return None
+    if call.choice.lowering.simulate is not None:
+        call.choice.lowering.simulate(m, call.choice.plan, call, src)
 
 
 @prefetch_.emit
@@ -48,10 +53,11 @@ def _(e, call, src):
 
 @builtin
 def prefetch(g: Builder, region, cache=None):
-    """Bring a region of an array into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2`` and ``prefetch.global.L2``).
+    """Bring a region of an array into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2``, ``cp.async.bulk.prefetch.tensor`` and
+    ``prefetch.global.L2``).
 
-    The scope makes it once; nothing waits for it, and nothing is brought that is out of bounds. `cache` is an L2 policy,
-    "evict_first", "evict_last" or "evict_normal", for the engine.
+    The scope makes it once; nothing waits for it, and nothing is brought that is out of bounds. `cache` is an L2 policy as
+    copy_async takes it, for the engine.
     """
     if not isinstance(type_of(region), (Buffer, Region)) or type_of(region).scope != "global":
         raise g.error(f"prefetch brings a region of an array into L2, not {describe(region)}")
@@ -68,7 +74,7 @@ class Runs:
     chunk_bytes: int
     chunks: int
     places: tuple[tuple[int, ...], ...]
-    policy: int | None
+    policy: Policy | None
     each_thread: bool
 
     @property
@@ -79,7 +85,7 @@ class Runs:
 def _plan_runs(site: CopySite) -> Runs:
     runs = runs_of(site)
     places = tuple(at for at, _ in runs.places(len(site.shape)))
-    return Runs(runs.elements * site.itemsize, runs.count, places, POLICIES.get(site.options.get("cache")), site.partial is not None)
+    return Runs(runs.elements * site.itemsize, runs.count, places, policy_of(site.options), site.partial is not None)
 
 
 def _emit_runs(e, plan: Runs, call, src):
@@ -89,6 +95,43 @@ def _emit_runs(e, plan: Runs, call, src):
             e.bulk_prefetch(side.place(at)[0], plan.chunk_bytes, policy=plan.policy)
 
     issue() if plan.each_thread else e.by_first_thread(issue)
+
+
+def engine_site(site: CopySite) -> CopySite:
+    """The site as the planner of tensor copies sees it: a load to a packed buffer whose rows lie as the array's do."""
+    def made() -> CopySite:
+        order, extents = driving_order(site), site.src.extents
+        strides, step = [0] * len(extents), 1
+        for k in reversed(order):
+            d = site.dims(site.src)[k]
+            strides[d], step = step, step * extents[d]
+        packed = Buffer(site.src.dtype, extents, "shared", TileLayout.strided(extents, strides))
+        return replace(site, dst=Region(packed, extents, site.src.kept), dst_starts=tuple(Const(0, int32) for _ in extents))
+    return site.searched("engine", made)
+
+
+def _one_run(site: CopySite) -> bool | str:
+    return runs_of(site).count == 1 or isinstance(tma.boxes(engine_site(site)), str) or f"{runs_of(site).count} runs"
+
+
+def _plan_boxes(site: CopySite) -> tma.Plan:
+    return tma.plan(engine_site(site))
+
+
+def _emit_boxes(e, plan: tma.Plan, call, src):
+    def issue():
+        for coordinates, _ in plan.issues:
+            e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided), policy=plan.policy)
+
+    issue() if plan.each_thread else e.by_first_thread(issue)
+
+
+def _simulate_boxes(m, plan: tma.Plan, call, src):
+    tensor_map = m.tensor_map(src.buffer, plan.tensor_map, plan.tensor_map.base_offset)
+    for thread, positions in tma.issuers(m, plan.each_thread):
+        starts = [tma.of_thread(s, thread, positions) for s in src.starts]
+        for coordinates, _ in plan.issues:
+            m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts))
 
 
 @dataclass(frozen=True)
@@ -146,11 +189,19 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__do
     Need("contiguous runs", found, gate=True),
     Need(f"runs of a multiple of {UNIT} bytes", whole_units, gate=True),
     Need("at most 256 of them", few, gate=True),
+    Need("one of them, where a tensor map can say more", _one_run),
     Need("runs that begin at multiples of 16 bytes", aligned),
     Need("a region that is provably inside the array", in_bounds),
+))
+BOXES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, needs=(
+    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target, gate=True),
+    Need("at least one element", lambda s: s.elements > 0, gate=True),
+    *(Need(n.words, lambda s, n=n: n.test(engine_site(s)), gate=n.gate) for n in tma.ARRAY_NEEDS),
+    Need("starts that are provably at least 0", lambda s: tma.not_negative(s)),
+    Need("an L2 policy as the cache option", is_policy),
 ))
 LINES = Variant("lines", plan=_plan_lines, emit=_emit_lines, simulate=None, doc=__doc__, needs=(
     Need("at least one element", lambda s: s.elements > 0),
     Need("no cache option", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
 ))
-prefetch_.variants = (RUNS, LINES)
+prefetch_.variants = (RUNS, BOXES, LINES)

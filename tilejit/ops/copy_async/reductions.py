@@ -9,6 +9,11 @@ KINDS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
 _BITS = {"int32": "b32", "uint32": "b32", "int64": "b64", "uint64": "b64"}
 
+# Types of tensor maps by dtype. Sums and bits of signed 64-bit integers are those of unsigned ones; the hardware faults on
+# other types than these, though the driver and the assembler take them.
+_MAP_BITS = {"int32": "uint32", "uint32": "uint32", "int64": "uint64", "uint64": "uint64"}
+_MAP_ORDER = {n: n for n in ("int32", "uint32", "int64", "uint64", "float16", "bfloat16")}
+
 # (destination, operator) -> {dtype: the instruction's type}. A sum of signed 64-bit integers is that of unsigned ones.
 TYPES = {
     ("global", "add"): {"int32": "s32", "uint32": "u32", "int64": "u64", "uint64": "u64", "float32": "f32", "float64": "f64",
@@ -24,13 +29,20 @@ TYPES = {
     ("shared", "inc"): {"uint32": "u32"},
     ("shared", "dec"): {"uint32": "u32"},
     **{("shared", kind): {"int32": "b32", "uint32": "b32"} for kind in ("and", "or", "xor")},
+    ("tensor map", "add"): _MAP_ORDER | {"int32": "int32", "int64": "uint64", "float32": "float32", "float64": "float64"},
+    ("tensor map", "min"): _MAP_ORDER,
+    ("tensor map", "max"): _MAP_ORDER,
+    ("tensor map", "inc"): {"uint32": "uint32"},
+    ("tensor map", "dec"): {"uint32": "uint32"},
+    **{("tensor map", kind): _MAP_BITS for kind in ("and", "or", "xor")},
 }
 
 
-def reduction(site) -> bool | str:
-    """Whether the reduction that a site asks for exists, or what there is instead."""
+def reduction(site, where: str | None = None) -> bool | str:
+    """Whether the reduction that a site asks for exists in its destination (or `where` it is said), or what there is instead."""
     kind = site.options.get("reduce")
     if kind is None:
         return True
-    known = TYPES.get((site.dst.scope, kind), {})
-    return site.src.dtype.name in known or f"reduce={kind!r} of {site.src.dtype}; in {site.dst.scope} memory it takes {', '.join(known)}"
+    known = TYPES.get((where or site.dst.scope, kind), {})
+    place = "through a tensor map" if where else f"in {site.dst.scope} memory"
+    return site.src.dtype.name in known or f"reduce={kind!r} of {site.src.dtype}; {place} it takes {', '.join(known)}"

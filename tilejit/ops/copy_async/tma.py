@@ -1,8 +1,8 @@
 """tma: one thread has the tensor memory accelerator move a box of an array, global to shared or shared to global.
 
 ``cp.async.bulk.tensor`` reads a tensor map that the launch encodes (``cuTensorMapEncodeTiled``). A load completes by the
-bytes of its boxes, clipped or not, on the call's barrier; a store by the thread's bulk group. PTX ISA, "Data Movement and
-Conversion Instructions: Tensor copy" and "Tensors".
+bytes of its boxes, clipped or not, on the call's barrier (with `multicast` on that of every CTA in the mask); a store or a
+reduction by the thread's bulk group. PTX ISA, "Data Movement and Conversion Instructions: Tensor copy" and "Tensors".
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from math import prod
 import numpy as np
 
 from ...dispatch import Need, Variant
-from .options import L2_PROMOTION, POLICIES
+from .options import L2_PROMOTION, Policy, is_policy, policy_of
+from .reductions import TYPES, reduction
 from .site import CopySite
 from .tma_plan import PROMOTED, Boxes, TensorMap, runs_of, search
 from .tma_view import View, multiple, view_of
@@ -23,6 +24,7 @@ MAX_BYTES = (1 << 20) - 1   # what a phase of an mbarrier may have pending (PTX 
 STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "int16": "uint16", "uint16": "uint16"}
 NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
+PAIRED = ("sm_100a", "sm_103a")  # targets whose copies know CTA pairs
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,10 @@ class Plan:
     bytes_per_issue: int
     store: bool
     moving: tuple[tuple[int, int, int] | None, ...] = ()
-    policy: int | None = None
+    policy: Policy | None = None
+    reduce: str | None = None
+    cta_group: int | None = None
+    prefetch_map: bool = False
     each_thread: bool = False  # in a partial scope, where every thread that comes to the call makes its own copy
 
     @property
@@ -69,7 +74,8 @@ def view(site: CopySite) -> View | str:
 
 
 def boxes(site: CopySite) -> Boxes | str:
-    return site.searched("boxes", lambda: search(view(site), site.g.facts.ask, promote=site.options.get("fill") is None))
+    plain = not any(site.options.get(o) for o in ("fill", "precision", "reduce"))  # the elements' type does not matter
+    return site.searched("boxes", lambda: search(view(site), site.g.facts.ask, promote=plain))
 
 
 def inner(site: CopySite):
@@ -122,7 +128,7 @@ def _coordinate(s: CopySite) -> bool | str:
                                                    else f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes")
 
 
-def _not_negative(s: CopySite) -> bool | str:
+def not_negative(s: CopySite) -> bool | str:
     for d, start in enumerate(s.starts(s.array)):
         low = s.g.bounds(start)[0]
         if low is None or low < 0:
@@ -155,11 +161,37 @@ def _fill(s: CopySite) -> bool | str:
     return s.src.dtype.name in NAN_FILLED or f"fill='nan' on {s.src.dtype}"
 
 
+def _rounded(s: CopySite) -> bool | str:
+    if s.options.get("precision") is None:
+        return True
+    return s.scopes == LOAD and s.src.dtype.name == "float32" or f"precision='tf32' on {'a store' if s.scopes == STORE else s.src.dtype}"
+
+
+def _reduced(s: CopySite) -> bool | str:
+    if s.options.get("reduce") is not None and s.scopes == LOAD:
+        return "reduce= on a load"
+    return reduction(s, "tensor map")
+
+
+def _paired(s: CopySite) -> bool | str:
+    if s.options.get("cta_group") is None:
+        return True
+    return s.target in PAIRED and s.scopes == LOAD or ("cta_group= on a store" if s.scopes == STORE else s.target)
+
+
 def _found(s: CopySite) -> bool | str:
     found = boxes(s)
     return found if isinstance(found, str) else True
 
 
+# What a tensor map asks of an array and the region of it.
+ARRAY_NEEDS = (
+    Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
+    Need("an array with at least one element and no negative strides", _strides),
+    Need("an array that starts at a multiple of 16 bytes", _base),
+    Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
+    Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", _found, gate=True),
+)
 NEEDS = (
     Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target),
@@ -167,15 +199,16 @@ NEEDS = (
     Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
     Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
     Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True),
-    Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
-    Need("an array with at least one element and no negative strides", _strides),
-    Need("an array that starts at a multiple of 16 bytes", _base),
-    Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
-    Need("starts of a store that are provably at least 0", lambda s: s.scopes == LOAD or _not_negative(s)),
+    *ARRAY_NEEDS[:-1],
+    Need("starts of a store that are provably at least 0", lambda s: s.scopes == LOAD or not_negative(s)),
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),
     Need("zero as the fill of a ragged read, or NaN for a float type", _fill),
-    Need("an L2 policy as the cache option", lambda s: s.options.get("cache") in (None, *POLICIES) or f"cache={s.options['cache']!r}"),
-    Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", _found, gate=True),
+    Need("rounding to TF32 on loads of float32 only", _rounded),
+    Need("an L2 policy as the cache option", is_policy),
+    Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == LOAD),
+    Need("a reduction that the hardware has, into global memory", _reduced),
+    Need("cta_group= on loads only, for sm_100a or sm_103a", _paired),
+    ARRAY_NEEDS[-1],
     Need("boxes that begin at multiples of 128 bytes in shared memory", _shared_address),
 )
 
@@ -183,34 +216,49 @@ NEEDS = (
 # -- the plan -------------------------------------------------------------------------------------------------------------
 
 def plan(site: CopySite) -> Plan:
-    found, dtype = boxes(site), site.src.dtype
-    name = PROMOTED[found.unit * site.itemsize] if found.unit > 1 else STORED_AS.get(dtype.name, dtype.name)
+    found = boxes(site)
+    name = PROMOTED[found.unit * site.itemsize] if found.unit > 1 else map_dtype(site)
     promotion = L2_PROMOTION[site.options.get("l2_promotion", 128)]
     tensor_map = TensorMap(
         argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize, dtype=name,
         global_dim=found.dims, global_strides=found.strides, box=found.box, element_strides=(1,) * len(found.box), interleave=0,
         swizzle=view(site).mode, l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"))
     return Plan(tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, site.scopes == STORE, found.moving,
-                POLICIES.get(site.options.get("cache")), site.partial is not None)
+                policy_of(site.options), site.options.get("reduce"), site.options.get("cta_group"),
+                site.options.get("prefetch_map", False), site.partial is not None)
 
 
-def emit(e, plan: Plan, call, dst, src, mbar):
+def map_dtype(site: CopySite) -> str:
+    """The element type of the site's tensor map, where elements are not joined."""
+    name, kind = site.src.dtype.name, site.options.get("reduce")
+    if kind is not None:
+        return TYPES["tensor map", kind][name]
+    return "tfloat32" if site.options.get("precision") else STORED_AS.get(name, name)
+
+
+def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
     array, shared = (dst, src) if plan.store else (src, dst)
     starts = list(shared.starts)
     moves = any(not isinstance(s, int) for s in starts)
     layout, nbytes = shared.buffer.type.layout.without_swizzle(), shared.buffer.type.dtype.nbytes
     origin = layout.offset_of(*starts, shape=shared.buffer.type.shape) * nbytes if moves else 0
 
+    if plan.prefetch_map:
+        e.prefetch_tensor_map(plan.tensor_map)
+
     def issue():
         address, base = (e.shared_base() + e.word(origin), shared.buffer.offset) if moves else (e.shared_base(), shared.buffer.offset)
-        first = plan.issues[0][1]
+        first, barrier = plan.issues[0][1], mbar
+        if shared.buffer.rank is not None:  # a peer's memory, and its instance of the barrier
+            address, base = e.mapped(address, base, shared.buffer.rank), 0
+            barrier = e.peer_barrier(mbar, shared.buffer.rank)
         for coordinates, offset in plan.issues:
             at = plan.coordinates(coordinates, array.starts, e.exactly_divided)
-            place = base + (offset - first if moves else offset)
+            place = address, base + (offset - first if moves else offset)
             if plan.store:
-                e.tma_store(plan.tensor_map, at, address, place, policy=plan.policy)
+                e.tma_store(plan.tensor_map, at, place, reduce=plan.reduce, policy=plan.policy)
             else:
-                e.tma_load(plan.tensor_map, at, address, place, mbar, policy=plan.policy)
+                e.tma_load(plan.tensor_map, at, place, barrier, mask=mask, cta_group=plan.cta_group, policy=plan.policy)
 
     if plan.each_thread:
         issue()
@@ -218,7 +266,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
         e.by_first_thread(issue)
 
 
-def simulate(m, plan: Plan, call, dst, src, mbar):
+def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
     array, shared = (dst, src) if plan.store else (src, dst)
     layout, nbytes = shared.type.buffer.layout.without_swizzle(), shared.type.dtype.nbytes
     tensor_map = m.tensor_map(array.buffer, plan.tensor_map, plan.tensor_map.base_offset)
@@ -231,9 +279,10 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
             at = [np.asarray(c).reshape(-1, 1) for c in plan.coordinates(coordinates, starts)]
             place = origin + (offset - first)
             if plan.store:
-                m.tma_store(tensor_map, at, shared.buffer, place, positions=positions)
+                m.tma_store(tensor_map, at, shared.buffer, place, kind=plan.reduce, positions=positions)
             else:
-                m.tma_load(tensor_map, at, shared.buffer, place, mbar, positions=positions)
+                ranks = None if mask is None else of_thread(np.asarray(mask), thread, positions)
+                m.tma_load(tensor_map, at, shared.buffer, place, mbar, multicast=ranks, paired=plan.cta_group == 2, positions=positions)
 
 
 def issuers(m, each_thread: bool):

@@ -1,0 +1,266 @@
+"""The tensor engine's other forms: multicast, reductions, prefetches, rounding, CTA pairs. On the simulator, in PTX, as cubins."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+import tma_kernels as kernels
+from tilejit.errors import CompilationError, DispatchError
+
+HOPPER = ("sm_90a", "sm_100a", "sm_120a")
+
+
+def tensor_lines(ptx: str) -> list[str]:
+    return [line.strip().split(" [")[0] for line in ptx.splitlines() if ".tensor." in line]
+
+
+# -- multicast -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("ranks, sender, masks", [(1, 0, (1,)), (2, 1, (1, 2, 3)), (4, 1, (0b0001, 0b1011, 0b1101)), (16, 5, (1 << 15, 0xffff, 0x5a5a))])
+def test_a_multicast_reaches_the_ctas_of_its_mask_and_no_other(ranks, sender, masks):
+    """Masks known at run time; one bit is a multicast too, in and outside of the sender's own rank."""
+    a = kernels.numbers((32, 64), "float16")
+    for mask in masks:
+        b = np.ones((ranks, 32, 64), np.float16)
+        report = kernels.multicast.simulate((ranks,), a, b, mask, R=ranks, SENDER=sender, cluster=(ranks, 1, 1))
+        assert not report.findings, report
+        for rank in range(ranks):
+            assert (b[rank] == (a if mask >> rank & 1 else 0)).all()
+
+
+def test_a_multicast_is_one_instruction_with_its_mask_and_policy():
+    """The order of qualifiers is the ISA's; the map is fetched at the entry, the policy made there."""
+    a = kernels.numbers((32, 64), "float16")
+    for target in ("sm_90a", "sm_100a"):
+        k = kernels.multicast.compile(a, np.zeros((4, 32, 64), np.float16), 3, R=4, SENDER=0, cluster=(4, 1, 1), target=target)
+        assert tensor_lines(k.ptx) == ["cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"]
+        assert "prefetch.tensormap [" in k.ptx and "createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64" in k.ptx and k.cubin
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_ring_turns_in_all_ctas_of_a_cluster_together(ranks):
+    """Each CTA fills a part of every slot of all; nobody overwrites what another one still reads."""
+    a = kernels.numbers((64, 640), "float16")
+    for seed in range(3):
+        b = np.zeros((2 * ranks, 64, 640), np.float16)
+        report = kernels.multicast_ring.simulate((2 * ranks,), a, b, R=ranks, cluster=(ranks, 1, 1), seed=seed)
+        assert not report.findings and (b == a).all(), report
+    assert kernels.multicast_ring.compile(a, b, R=ranks, cluster=(ranks, 1, 1)).cubin
+
+
+def test_a_ring_that_each_cta_empties_for_itself_is_found_out():
+    """Without multicast=True a producer overwrites slots that the other CTA still reads."""
+    @tile.jit(num_warps=5, cluster=(2, 1, 1))
+    def alone(A, B):
+        r = tile.ring(1, A=((64, 64), A.dtype))
+        first = tile.cta_rank() * 32
+        with tile.warp(4):
+            for k in range(4):
+                with r.produce() as slot:
+                    tile.copy_async(slot.A[first:first + 32, 0:64], A[first:first + 32, k * 64:k * 64 + 64], mbar=slot.full, multicast=3)
+        with tile.warpgroup(0):
+            for k in range(4):
+                with r.consume() as slot:
+                    tile.store(B[tile.program_id(0), 0:64, k * 64:k * 64 + 64], tile.load(slot.A))
+
+    a = kernels.numbers((64, 256), "float16")
+    assert any(alone.simulate((2,), a, np.zeros((2, 64, 256), np.float16), seed=s).findings for s in range(4))
+
+
+def announced(nbytes: int, mask: int, condition: bool = False):
+    @tile.jit(num_warps=1, cluster=(2, 1, 1))
+    def kernel(A):
+        s = tile.alloc((32, 64), A.dtype)
+        bar = tile.mbarrier()
+        if condition:
+            if tile.cta_rank() == 0:
+                with tile.elect():
+                    bar.arrive_expect_tx(nbytes)
+                    tile.copy_async(s, A[0:32, 0:64], mbar=bar, multicast=mask)
+        else:
+            with tile.elect():
+                bar.arrive_expect_tx(nbytes)
+                tile.copy_async(s, A[0:32, 0:64], mbar=bar, multicast=mask)
+    return kernel.compile(np.zeros((64, 64), np.float16))
+
+
+def test_bytes_that_all_ctas_multicast_are_counted_once_for_each():
+    """Where every CTA of the cluster sends to all, each receives the tile from each; other cases are the simulator's."""
+    assert announced(2 * 4096, 3) and announced(4096, 1) and announced(4096, 3, condition=True)
+    with pytest.raises(CompilationError, match="4096 bytes are announced, and the copies on this barrier bring 8192"):
+        announced(4096, 3)
+
+
+def test_a_mask_or_a_barrier_that_cannot_be_right_is_refused():
+    """Ranks beyond the cluster, barriers of a peer, multicasts by token or of a store."""
+    @tile.jit(num_warps=1, cluster=(2, 1, 1))
+    def kernel(A, WHAT: tile.constexpr):
+        s = tile.alloc((32, 64), A.dtype)
+        bar = tile.mbarrier()
+        with tile.elect():
+            if WHAT == "mask":
+                tile.copy_async(s, A[0:32, 0:64], mbar=bar, multicast=4)
+            elif WHAT == "peer":
+                tile.copy_async(s, A[0:32, 0:64], mbar=bar.peer(1))
+            elif WHAT == "token":
+                done = tile.copy_async(s, A[0:32, 0:64], multicast=3)
+            else:
+                tile.copy_async(A[0:32, 0:64], s, multicast=3)
+
+    a = np.zeros((64, 64), np.float16)
+    for what, words in (("mask", "names CTAs beyond the cluster's 2"), ("peer", "give the CTA's own barrier"),
+                        ("token", "give mbar="), ("store", "multicast= on loads only")):
+        with pytest.raises(CompilationError, match=words):
+            kernel.compile(a, WHAT=what)
+
+
+def test_a_load_goes_into_a_peer_s_memory_and_completes_on_its_barrier():
+    """Both addresses are mapped to the other CTA."""
+    a = kernels.numbers((32, 64), "float16")
+    b = np.zeros_like(a)
+    report = kernels.to_a_peer.simulate((2,), a, b)
+    assert not report.findings and (b == a.reshape(2, 16, 64)[::-1].reshape(32, 64)).all()
+    k = kernels.to_a_peer.compile(a, b)
+    assert k.copies[0].variant == "tma" and k.ptx.count("mapa.shared::cluster") == 2 and k.cubin
+
+
+# -- reductions ----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("kind, dtype", [(k, d) for k, ds in kernels.REDUCTIONS.items() for d in ds])
+def test_a_tensor_reduction_combines_a_clipped_box_with_what_is_there(kind, dtype):
+    """Three CTAs, one place; nothing outside of the array or the box changes."""
+    a, b, want = kernels.reduction_case(kind, dtype)
+    whole = np.zeros((15, 96), b.dtype)
+    whole[1:14, 16:88] = b
+    k = kernels.reduced.compile(a, whole[1:14, 16:88], KIND=kind)
+    assert tensor_lines(k.ptx) == [f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{kind}.tile.bulk_group.L2::cache_hint"] and k.cubin
+    report = kernels.reduced.simulate((3,), a, whole[1:14, 16:88], KIND=kind)
+    assert not report.findings, report
+    assert (whole[1:14, 16:88] == want).all()
+    assert not whole[0].any() and not whole[14].any() and not whole[:, :16].any() and not whole[:, 88:].any()
+
+
+@pytest.mark.parametrize("kind, dtype", [("add", "uint8"), ("min", "float32"), ("inc", "int32"), ("xor", "float32"), ("and", "uint16")])
+def test_a_tensor_reduction_that_faults_on_the_chip_is_declined(kind, dtype):
+    """The encoder and the assembler take all of them."""
+    a = kernels.numbers((3, 16, 64), dtype)
+    with pytest.raises(DispatchError, match=f"reduce='{kind}' of {dtype}; through a tensor map it takes"):
+        kernels.reduced.compile(a, np.zeros((16, 96), a.dtype), KIND=kind)
+
+
+# -- every dtype, rank and swizzle ------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+def test_boxes_of_every_rank_and_dtype_are_filled_and_clipped_exactly(dtype):
+    """Starts before the array and past its end; loads of zeros there, stores that end at the edge."""
+    for rank in kernels.RANKS:
+        a, b, box, start, want = kernels.box_case(rank, dtype)
+        report = kernels.there_and_back.simulate((1,), a, b, 0, SHAPE=box, START=start, MODE=0)
+        assert not report.findings and (b == want).all(), (rank, report)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "int32", "float64"])
+@pytest.mark.parametrize("mode", kernels.SWIZZLES)
+def test_swizzled_boxes_go_there_and_back(mode, dtype):
+    """Every swizzle by every size of element."""
+    a, b, box, start, want = kernels.box_case(2, dtype, kernels.SWIZZLED)
+    report = kernels.there_and_back.simulate((1,), a, b, 0, SHAPE=box, START=start, MODE=mode)
+    assert not report.findings and (b == want).all(), report
+    assert {m.swizzle for m in kernels.there_and_back.compile(a, b, 0, SHAPE=box, START=start, MODE=mode).tensor_maps} == {kernels.SWIZZLES.index(mode) + 1}
+
+
+# -- rounding, filling, prefetching -----------------------------------------------------------------------------------------
+
+def test_float32_is_rounded_to_tf32_on_the_way_in():
+    """To nearest even, by the map's type; out of bounds is NaN where that is asked for."""
+    a, b = np.random.default_rng(0).standard_normal((6, 32)).astype(np.float32), np.zeros((8, 32), np.float32)
+    report = kernels.rounded.simulate((1,), a, b)
+    assert not report.findings and (b[:2] == kernels.tf32(a[4:])).all() and np.isnan(b[2:]).all()
+    k = kernels.rounded.compile(a, b)
+    assert [(m.dtype, m.oob_fill) for m in k.tensor_maps] == [("tfloat32", 1)] and k.cubin
+    with pytest.raises(DispatchError, match="rounding to TF32 on loads of float32 only: precision='tf32' on float16"):
+        kernels.rounded.compile(a.astype(np.float16), b.astype(np.float16))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_strided_region_is_brought_to_l2_box_by_box(transposed):
+    """One tensor map's box where runs of bytes would be many, whichever dimension is contiguous."""
+    a = kernels.numbers((200, 1024), "float16")
+    a = np.asfortranarray(a) if transposed else a
+    b = np.zeros((200, 256), np.float16)
+    report = kernels.fetched.simulate((4,), a, b, N=256)
+    assert not report.findings and (b == a[:, 64:320]).all()
+    k = kernels.fetched.compile(a, b, N=256)
+    assert (k.copies[0].variant, k.copies[0].instructions) == ("tma", 1) and k.cubin
+    assert tensor_lines(k.ptx) == ["cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint"]
+
+
+@pytest.mark.parametrize("cache, text", [
+    ("evict_normal", None), (("evict_first", 1), None), (("evict_first", 0.25), "L2::evict_first.L2::evict_unchanged"),
+    (("evict_last", 0.5, "evict_first"), "L2::evict_last.L2::evict_first")])
+@pytest.mark.parametrize("variant", ["ldgsts", "bulk", "tma"])
+def test_a_policy_of_l2_may_hold_for_a_share_of_the_lines(cache, text, variant):
+    """A constant where it holds for all of them; made once at the entry where not. On every path."""
+    @tile.jit(num_warps=1)
+    def kernel(A, B):
+        s = tile.alloc((1024,), A.dtype)
+        bar = tile.mbarrier()
+        if variant == "ldgsts":
+            tile.copy_async(s, A[0:1024], cache=cache, variant="ldgsts")
+            tile.cp_async_commit()
+            tile.cp_async_wait(0)
+            tile.sync()
+        else:
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, A[0:1024], mbar=bar, cache=cache, variant=variant)
+            bar.wait(phase=0)
+        tile.copy(B[0:1024], s)
+
+    a, b = kernels.numbers(1024, "float32"), np.zeros(1024, np.float32)
+    assert not kernel.simulate((1,), a, b).findings and (a == b).all()
+    k = kernel.compile(a, b)
+    made = [line.split()[0] for line in k.ptx.splitlines() if "createpolicy" in line]
+    assert made == ([f"createpolicy.fractional.{text}.b64"] if text else []) and "L2::cache_hint" in k.ptx and k.cubin
+
+
+@pytest.mark.parametrize("cache", [("evict_last",), ("evict_last", 0), ("evict_last", 1.5), ("always", 0.5), ("evict_last", 0.5, "evict_last"), ("evict_last", True)])
+def test_a_share_of_a_policy_is_checked(cache):
+    """The primary policy, the fraction and what the others get."""
+    @tile.jit
+    def kernel(A):
+        tile.prefetch(A[0:1024], cache=cache)
+
+    with pytest.raises(CompilationError, match="a share of a cache policy is"):
+        kernel.compile(np.zeros(1024, np.float32))
+
+
+# -- CTA pairs -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+def test_a_pair_of_ctas_completes_on_the_barrier_of_one(group, target):
+    """.cta_group::2: both halves on the leader's barrier; ::1 on each one's own."""
+    a = kernels.numbers((128, 64), "float16")
+    b = np.zeros_like(a)
+    report = kernels.paired.simulate((2,), a, b, GROUP=group, target=target)
+    assert not report.findings and (a == b).all(), report
+    k = kernels.paired.compile(a, b, GROUP=group, target=target)
+    assert tensor_lines(k.ptx) == [f"cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::{group}"] and k.cubin
+
+
+def test_a_multicast_of_pairs_completes_on_the_named_half_of_each():
+    """The parity of the barrier's CTA says which of each pair counts the bytes of both."""
+    a = kernels.numbers((32, 64), "float16")
+    b = np.zeros((128, 64), np.float16)
+    report = kernels.paired_multicast.simulate((4,), a, b, target="sm_100a")
+    assert not report.findings and (b.reshape(4, 32, 64) == a).all(), report
+    assert kernels.paired_multicast.compile(a, b, target="sm_100a").cubin
+
+
+def test_cta_groups_are_for_targets_and_clusters_that_have_them():
+    """sm_90a and sm_120a decline; a pair needs an even cluster."""
+    a = kernels.numbers((128, 64), "float16")
+    for target in ("sm_90a", "sm_120a"):
+        with pytest.raises(DispatchError, match="cta_group= on loads only, for sm_100a or sm_103a"):
+            kernels.paired.compile(a, a.copy(), GROUP=1, target=target)
+    with pytest.raises(CompilationError, match="cta_group=2 is for pairs of CTAs"):
+        kernels.paired.compile(a, a.copy(), GROUP=2, target="sm_100a", cluster=(3, 1, 1))

@@ -1,0 +1,121 @@
+"""The tensor engine's forms on the GPU, against NumPy."""
+
+import numpy as np
+import pytest
+from tests.gpu import in_child, needs_gpu
+
+HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
+
+
+def _kernels():
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, str(Path(__file__).parent))
+    import tma_kernels
+    return tma_kernels
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_boxes_of_every_rank_and_dtype_are_exact_on_the_gpu():
+    kernels = _kernels()
+    cases = [(3, d) for d in kernels.DTYPES] + [(r, d) for r in (1, 2, 4, 5) for d in ("uint8", "bfloat16", "float32", "int64")]
+    for rank, dtype in cases:
+        a, b, box, start, want = kernels.box_case(rank, dtype)
+        kernels.there_and_back[1,](a, b, 0, SHAPE=box, START=start, MODE=0, backend="cuda")
+        assert (b == want).all(), (rank, dtype)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_swizzled_boxes_go_there_and_back_on_the_gpu():
+    kernels = _kernels()
+    for mode in kernels.SWIZZLES:
+        for dtype in ("uint8", "float16", "int32", "float64"):
+            a, b, box, start, want = kernels.box_case(2, dtype, kernels.SWIZZLED)
+            kernels.there_and_back[1,](a, b, 0, SHAPE=box, START=start, MODE=mode, backend="cuda")
+            assert (b == want).all(), (mode, dtype)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_tensor_reductions_combine_clipped_boxes_on_the_gpu():
+    kernels = _kernels()
+    for kind, dtypes in kernels.REDUCTIONS.items():
+        for dtype in dtypes:
+            a, b, want = kernels.reduction_case(kind, dtype)
+            whole = np.zeros((15, 96), b.dtype)
+            whole[1:14, 16:88] = b
+            before = whole.copy()
+            kernels.reduced[3,](a, whole[1:14, 16:88], KIND=kind, backend="cuda")
+            assert (whole[1:14, 16:88] == want).all(), (kind, dtype)
+            whole[1:14, 16:88] = before[1:14, 16:88]
+            assert (whole == before).all(), (kind, dtype)
+
+
+@needs_gpu(*CLUSTERED)
+@in_child(timeout=120)
+@pytest.mark.parametrize("ranks, sender", [(2, 1), (3, 0), (8, 5), (16, 9)])
+def test_a_multicast_reaches_the_ctas_of_its_mask_on_the_gpu(ranks, sender):
+    kernels = _kernels()
+    a = kernels.numbers((32, 64), "float16")
+    for mask in (1, 2, 1 << (ranks - 1), (1 << ranks) - 1, 0x5a5a5a & ((1 << ranks) - 1)):
+        b = np.ones((2 * ranks, 32, 64), np.float16)
+        kernels.multicast[2 * ranks,](a, b, mask, R=ranks, SENDER=sender, cluster=(ranks, 1, 1), backend="cuda")
+        for cta in range(2 * ranks):
+            assert (b[cta] == (a if mask >> cta % ranks & 1 else 0)).all(), (mask, cta)
+
+
+@needs_gpu(*CLUSTERED)
+@in_child(timeout=120)
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_a_ring_turns_in_all_ctas_of_a_cluster_together_on_the_gpu(ranks):
+    kernels = _kernels()
+    a = kernels.numbers((64, 64 * 50), "float16")
+    b = np.zeros((2 * ranks, *a.shape), np.float16)
+    kernels.multicast_ring[2 * ranks,](a, b, R=ranks, cluster=(ranks, 1, 1), backend="cuda")
+    assert (b == a).all()
+
+
+@needs_gpu(*CLUSTERED)
+@in_child(timeout=60)
+def test_a_load_goes_into_a_peer_s_memory_on_the_gpu():
+    kernels = _kernels()
+    a = kernels.numbers((32, 64), "float16")
+    b = np.zeros_like(a)
+    kernels.to_a_peer[2,](a, b, backend="cuda")
+    assert (b == a.reshape(2, 16, 64)[::-1].reshape(32, 64)).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=60)
+def test_float32_is_rounded_to_tf32_and_filled_with_nan_on_the_gpu():
+    kernels = _kernels()
+    a, b = np.random.default_rng(0).standard_normal((6, 32)).astype(np.float32), np.zeros((8, 32), np.float32)
+    kernels.rounded[1,](a, b, backend="cuda")
+    assert (b[:2] == kernels.tf32(a[4:])).all() and np.isnan(b[2:]).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=60)
+def test_a_region_brought_to_l2_is_read_as_it_was_on_the_gpu():
+    kernels = _kernels()
+    a = kernels.numbers((200, 1024), "float16")
+    b = np.zeros((200, 256), np.float16)
+    kernels.fetched[4,](a, b, N=256, backend="cuda")
+    assert (b == a[:, 64:320]).all()
+
+
+@needs_gpu("sm_100a", "sm_103a")
+@in_child(timeout=60)
+def test_a_pair_of_ctas_completes_on_the_barrier_of_one_on_the_gpu():
+    kernels = _kernels()
+    a = kernels.numbers((128, 64), "float16")
+    for group in (1, 2):
+        b = np.zeros_like(a)
+        kernels.paired[2,](a, b, GROUP=group, backend="cuda")
+        assert (a == b).all(), group
+    b = np.zeros((128, 64), np.float16)
+    kernels.paired_multicast[4,](a[:32], b, backend="cuda")
+    assert (b.reshape(4, 32, 64) == a[:32]).all()

@@ -1,0 +1,221 @@
+"""Kernels of the tensor engine's forms, and what NumPy says of them: for the simulator and for the GPU."""
+
+import numpy as np
+import tilejit as tile
+
+DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e4m3fn", "float8_e5m2", "float16",
+          "bfloat16", "float32", "float64")
+INTEGERS = ("int32", "uint32", "int64", "uint64")
+REDUCTIONS = {"add": (*INTEGERS, "float16", "bfloat16", "float32", "float64"), "min": (*INTEGERS, "float16", "bfloat16"),
+              "max": (*INTEGERS, "float16", "bfloat16"), "inc": ("uint32",), "dec": ("uint32",), "and": INTEGERS, "or": INTEGERS, "xor": INTEGERS}
+
+
+def numbers(shape, dtype, seed=0):
+    """Small numbers of any dtype."""
+    return np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 50, shape).astype(tile.types.dtype_of(dtype).np)
+
+
+@tile.jit(num_warps=2)
+def multicast(A, B, mask, R: tile.constexpr, SENDER: tile.constexpr):
+    """One CTA loads a tile for those of the mask; the others keep zeros."""
+    s = tile.alloc((32, 64), A.dtype, layout=tile.swizzled(A.dtype, (32, 64), 128))
+    bar = tile.mbarrier()
+    rank = tile.cta_rank()
+    tile.store(s, tile.zeros((32, 64), A.dtype))
+    tile.fence_proxy_async()
+    with tile.elect():
+        bar.arrive_expect_tx(tile.where((mask >> rank) & 1 == 1, s.nbytes, 0))
+    tile.cluster_sync()
+    if rank == SENDER:
+        with tile.elect():
+            tile.copy_async(s, A[0:32, 0:64], mbar=bar, multicast=mask, cache=("evict_last", 0.5), prefetch_map=True)
+    bar.wait(phase=0)
+    tile.copy(B[tile.program_id(0), 0:32, 0:64], s)
+
+
+@tile.jit(num_warps=5)
+def multicast_ring(A, B, R: tile.constexpr):
+    """Each CTA of a cluster loads a part of every tile for all of them, through a ring whose slots turn together."""
+    r = tile.ring(2, A=((64, 64), A.dtype), multicast=True)
+    first = tile.cta_rank() * (64 // R)
+    with tile.warp(4):
+        for k in range(A.shape[1] // 64):
+            with r.produce() as slot:
+                tile.copy_async(slot.A[first:first + 64 // R, 0:64], A[first:first + 64 // R, k * 64:k * 64 + 64], mbar=slot.full,
+                                multicast=(1 << R) - 1)
+    with tile.warpgroup(0):
+        for k in range(A.shape[1] // 64):
+            with r.consume() as slot:
+                tile.store(B[tile.program_id(0), 0:64, k * 64:k * 64 + 64], tile.load(slot.A))
+
+
+@tile.jit(num_warps=1, cluster=(2, 1, 1))
+def to_a_peer(A, B):
+    """A load straight into the other CTA's memory, on its barrier."""
+    s = tile.alloc((16, 64), A.dtype, layout=tile.swizzled(A.dtype, (16, 64), 128))
+    bar = tile.mbarrier()
+    rank = tile.cta_rank()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s.peer(1 - rank), A[rank * 16:rank * 16 + 16, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.copy(B[rank * 16:rank * 16 + 16, 0:64], s)
+
+
+@tile.jit(num_warps=1)
+def reduced(A, B, KIND: tile.constexpr, M: tile.constexpr = 16, N: tile.constexpr = 64):
+    """Every CTA combines its rows with one place of `B`, 2 rows and 16 bytes of columns off its corner."""
+    s = tile.alloc((M, N), A.dtype)
+    tile.store(s, tile.load(A[tile.program_id(0), 0:M, 0:N]))
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(B[2:2 + M, 16:16 + N], s, reduce=KIND, variant="tma", cache="evict_first")
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+def combined(kind: str, a, b):
+    """What reductions of the arrays in `a`, one after the other, make of `b`."""
+    for row in a:
+        if kind == "inc":
+            b = np.where(b >= row, 0, b + 1).astype(b.dtype)
+        elif kind == "dec":
+            b = np.where((b == 0) | (b > row), row, b - 1).astype(b.dtype)
+        else:
+            f = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[kind]
+            b = f(b, row).astype(b.dtype)
+    return b
+
+
+def reduction_case(kind: str, dtype: str):
+    """(a, b, what `b` becomes): a ragged array, clipped below and to the right."""
+    a, b = numbers((3, 16, 64), dtype, 1), numbers((13, 72), dtype, 2)
+    if kind in ("inc", "dec"):
+        a[:] = 20  # what remains depends on the order of the operands otherwise
+    want = b.copy()
+    want[2:13, 16:72] = combined(kind, a[:, :11, :56], b[2:13, 16:72])
+    return a, b, want
+
+
+@tile.jit
+def box_of(X, AT, N, zero):
+    """The box of `N` elements of an array that begins at `AT`; only the last start is known while compiling."""
+    if len(N) == 1:
+        return X[AT[0]:AT[0] + N[0]]
+    i = zero + AT[0]
+    if len(N) == 2:
+        return X[i:i + N[0], AT[1]:AT[1] + N[1]]
+    j = zero + AT[1]
+    if len(N) == 3:
+        return X[i:i + N[0], j:j + N[1], AT[2]:AT[2] + N[2]]
+    k = zero + AT[2]
+    if len(N) == 4:
+        return X[i:i + N[0], j:j + N[1], k:k + N[2], AT[3]:AT[3] + N[3]]
+    m = zero + AT[3]
+    return X[i:i + N[0], j:j + N[1], k:k + N[2], m:m + N[3], AT[4]:AT[4] + N[4]]
+
+
+@tile.jit(num_warps=1)
+def there_and_back(A, B, zero, SHAPE: tile.constexpr, START: tile.constexpr, MODE: tile.constexpr):
+    """A box of one to five dimensions into shared memory, and to the array's beginning."""
+    layout = tile.swizzled(A.dtype, SHAPE, MODE) if MODE else None
+    s = tile.alloc(SHAPE, A.dtype, layout=layout)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, box_of(A, START, SHAPE, zero), mbar=bar, variant="tma")
+        bar.wait(phase=0)
+        tile.copy_async(box_of(B, (0, 0, 0, 0, 0), SHAPE, 0), s, variant="tma")
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+# For each rank an array, a box of it and where that begins (before the array, past its end); columns in units of 16 bytes.
+RANKS = {1: ((13,), (8,), (8,)), 2: ((9, 5), (8, 4), (3, 1)), 3: ((3, 9, 4), (2, 8, 4), (-1, 4, 0)),
+         4: ((2, 3, 9, 4), (2, 2, 8, 2), (1, -1, 2, 1)), 5: ((2, 2, 3, 5, 3), (2, 2, 2, 4, 2), (1, 0, 2, -2, 1))}
+SWIZZLES = (32, 64, 128)
+
+
+def box_case(rank: int, dtype: str, case=None):
+    """(array, target, box, start, what the target becomes)."""
+    unit = 16 // tile.types.dtype_of(dtype).nbytes
+    shape, box, start = ((*x[:-1], x[-1] * unit) for x in case or RANKS[rank])
+    a, b = numbers(shape, dtype), numbers(shape, dtype, 1)
+    cut = np.zeros(box, a.dtype)
+    inside = tuple(slice(max(-s, 0), max(min(n, m - s), 0)) for s, n, m in zip(start, box, shape))
+    cut[inside] = a[tuple(slice(s + i.start, s + i.stop) for s, i in zip(start, inside))]
+    want = b.copy()
+    edge = tuple(slice(0, min(n, m)) for n, m in zip(box, shape))
+    want[edge] = cut[edge]
+    return a, b, box, start, want
+
+
+SWIZZLED = ((21, 24), (16, 8), (9, 8))  # a box of whole swizzle atoms, two wide for all but the widest
+
+
+@tile.jit(num_warps=1)
+def rounded(A, B):
+    """float32 to TF32 on the way in; what is out of bounds becomes NaN."""
+    s = tile.alloc((8, 32), A.dtype)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[4:12, 0:32], mbar=bar, precision="tf32", fill="nan")
+    bar.wait(phase=0)
+    tile.copy(B[0:8, 0:32], s)
+
+
+def tf32(x):
+    """float32 with 10 bits of mantissa, rounded to nearest even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0xfff + ((bits >> 13) & 1)) & np.uint32(0xffffe000)).view(np.float32)
+
+
+@tile.jit(num_warps=1)
+def fetched(A, B, N: tile.constexpr):
+    """Boxes brought to L2 before they are read."""
+    i = tile.program_id(0) * 64
+    tile.prefetch(A[i:i + 64, 64:64 + N], cache="evict_last")
+    tile.copy(B[i:i + 64, 0:N], A[i:i + 64, 64:64 + N])
+
+
+@tile.jit(num_warps=1, cluster=(2, 1, 1))
+def paired(A, B, GROUP: tile.constexpr):
+    """Two CTAs load a half each; with a group of two both complete on the first one's barrier."""
+    s = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+    bar = tile.mbarrier()
+    rank = tile.cta_rank()
+    if GROUP == 2:
+        if rank == 0:
+            with tile.elect():
+                bar.arrive_expect_tx(2 * s.nbytes)
+        with tile.elect():
+            tile.copy_async(s, A[rank * 64:rank * 64 + 64, 0:64], mbar=bar.peer(0), cta_group=2)
+        if rank == 0:
+            bar.wait(phase=0)
+        tile.cluster_sync()
+    else:
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, A[rank * 64:rank * 64 + 64, 0:64], mbar=bar, cta_group=1)
+        bar.wait(phase=0)
+    tile.copy(B[rank * 64:rank * 64 + 64, 0:64], s)
+
+
+@tile.jit(num_warps=1, cluster=(4, 1, 1))
+def paired_multicast(A, B):
+    """CTA 0 loads for all four; the bytes complete on the odd CTA of each pair."""
+    s = tile.alloc((32, 64), A.dtype, layout=tile.swizzled(A.dtype, (32, 64), 128))
+    bar = tile.mbarrier()
+    rank = tile.cta_rank()
+    if rank % 2 == 1:
+        with tile.elect():
+            bar.arrive_expect_tx(2 * s.nbytes)
+    if rank == 0:
+        with tile.elect():
+            tile.copy_async(s, A[0:32, 0:64], mbar=bar.peer(1), multicast=15, cta_group=2)
+    if rank % 2 == 1:
+        bar.wait(phase=0)
+    tile.cluster_sync()
+    tile.copy(B[rank * 32:rank * 32 + 32, 0:64], s)
