@@ -65,6 +65,7 @@ def groups(x, y):
     for g in range(2):
         with tile.warpgroup(g):
             tile.store(y[g], tile.sum(tile.load(x[g * 256:(g + 1) * 256], other=0)))
+    tile.sync()
     v = tile.load(x[0:512], other=0)
     tile.store(y[0:512], tile.cumsum(v))
 

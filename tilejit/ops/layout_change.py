@@ -10,7 +10,7 @@ from ..ir.op import op
 from ..types import Tile
 
 
-@op("pure")
+@op("pure", collective=True)
 def convert_layout(x):
     """The same tile, held by other threads and registers."""
 

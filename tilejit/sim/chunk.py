@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Chunk(Verdicts):
     def __init__(self, program: Program, grid, cluster, which: range, env: dict, arguments: list, report: Report,
                  rng: np.random.Generator, patient: bool, checks: bool):
         self.program, self.graph, self.report, self.checks = program, program.graph, report, checks
+        self.contended = checks and any(m is not None and m.shadow.threads is not None for m in arguments)
         self.grid, self.cluster, self.arguments = grid, cluster, arguments
         self.rng, self.patient = rng, patient
         self.clusters, self.ranks = len(which), int(np.prod(cluster))
@@ -80,6 +82,14 @@ class Chunk(Verdicts):
         self.program_ids = [(c[None, :] * n + i[:, None]).reshape(-1).astype(np.int32) for c, n, i in zip(corner, self.cluster, inside)]
         x, y, z = (p.astype(np.int64) for p in self.program_ids)
         self.ctas = x + self.grid[0] * (y + self.grid[1] * z)
+
+    @cached_property
+    def cluster_of(self) -> np.ndarray:
+        """For each CTA of the grid + 1 its cluster + 1."""
+        (nx, ny, nz), (cx, cy, cz) = self.grid, self.cluster
+        z, y, x = np.indices((nz, ny, nx))
+        clusters = x // cx + nx // cx * (y // cy + ny // cy * (z // cz))
+        return np.concatenate([[0], clusters.reshape(-1) + 1])
 
     # -- things that rules ask for -----------------------------------------------------------------------------------------
 

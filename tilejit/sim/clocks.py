@@ -16,8 +16,8 @@ import copy
 
 import numpy as np
 
-ORDER, FENCED = 0, 1  # planes: known to come before; known to be visible to the async proxy as well
-BEFORE, AFTER = 2, 3  # where there is tensor memory: fenced before it was told of; and after it was learnt
+ORDER, FENCED, READ = range(3)  # planes: known to come before; to be visible to the async proxy as well; to have been read
+BEFORE, AFTER = 3, 4  # where there is tensor memory: fenced before it was told of; and after it was learnt
 
 
 class Clocks:
@@ -26,7 +26,7 @@ class Clocks:
     def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False):
         self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
         self.tensor = tensor
-        self.known = np.zeros((ranks, atoms, 4 if tensor else 2, ranks * self.width), np.int32)
+        self.known = np.zeros((ranks, atoms, 5 if tensor else 3, ranks * self.width), np.int32)
         self.now = np.ones((ranks, atoms), np.int32)
         self.fenced = np.zeros((ranks, atoms), np.int32)
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
@@ -48,7 +48,7 @@ class Clocks:
         """What these atoms know and have done, as a clock (plane, column); what they do next is later."""
         clock = self.known[rank, atoms].max(axis=0)
         columns = rank * self.width + atoms
-        clock[ORDER, columns] = self.now[rank, atoms]
+        clock[ORDER, columns] = clock[READ, columns] = self.now[rank, atoms]
         clock[FENCED, columns] = np.maximum(clock[FENCED, columns], self.fenced[rank, atoms])
         if self.tensor:
             clock[BEFORE, columns] = np.maximum(clock[BEFORE, columns], self.before[rank, atoms])
@@ -65,6 +65,12 @@ class Clocks:
     def sync(self, rank: int, atoms: np.ndarray) -> None:
         """A barrier of these atoms."""
         self.acquire(rank, atoms, self.release(rank, atoms))
+
+    def exchange(self, rank: int, atoms: np.ndarray) -> None:
+        """Values made of what these atoms have read pass between them: those reads are over before what any of them does next,
+        but nothing that they have written is visible for it."""
+        self.known[np.ix_([rank], atoms, [READ], rank * self.width + atoms)] = self.now[rank, atoms]
+        self.now[rank, atoms] += 1
 
     def fence(self, rank: int, atoms: np.ndarray) -> None:
         """A proxy fence in every thread of these atoms: their accesses so far reach the async proxy in order."""

@@ -178,6 +178,8 @@ class Fiber(Parting):
             outcome = rule(self.m, call, *args)
         else:
             outcome = call.choice.lowering.simulate(self.m, call.choice.plan, call, *args)
+        if call.op.collective and self.sim.contended:
+            self.m.exchange()
         self._returned(call, outcome)
 
     def _scope(self, frame: Frame, scope: Scope) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from .atomics import apply_atomic
 from .global_races import Box, Index, overlapping
+from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
 from .values import SimBuffer, SimRegion
 
@@ -20,7 +21,7 @@ class GlobalAccess:
             whole = self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
-                return self._read_boxes(buffer, region, whole, other, dtype)
+                return self._read_boxes(buffer, region, whole, other, dtype, owner)
         index, keep, shape = self._indices(buffer, coords, mask, bounds)
         self._count_requests(memory, index, owner)
         count = index.size if keep is None else int(np.count_nonzero(keep))
@@ -33,7 +34,7 @@ class GlobalAccess:
         else:
             values = np.where(keep, flat[np.where(keep, index, 0)], np.asarray(other, dtype))
         if self.checks and memory.maybe_written and not atomic:
-            self._check_global(memory, index, keep, writing=False)
+            self._check_global(memory, index, keep, writing=False, owner=owner)
         return values
 
     def write_global(self, buffer: SimBuffer, coords, values, mask, owner, bounds, region, atomic) -> None:
@@ -46,12 +47,13 @@ class GlobalAccess:
             whole = self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
-                self._write_boxes(buffer, region, whole, values, dtype)
+                self._write_boxes(buffer, region, whole, values, dtype, owner)
                 return
         index, keep, shape = self._indices(buffer, coords, mask, bounds, values)
         index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
         self._count_requests(memory, index, owner)
         ids = self._cta_ids(index)
+        threads = self._threads_of(shape, owner, writing=True) if memory.shadow is not None and memory.shadow.threads else None
         if shape[0] == 1 and self.batch > 1:  # every CTA writes the same elements
             ids = np.broadcast_to(np.int32(self.ctas[-1] + 1), index.shape)
             if self.checks and (keep is None or keep.any()):
@@ -59,6 +61,7 @@ class GlobalAccess:
         if keep is not None:
             keep = np.broadcast_to(keep, shape)
             index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
+            threads = _kept(threads, keep, shape)
         self._count("registers -> global", index.size * memory.itemsize)
         if not index.size:
             return
@@ -66,7 +69,7 @@ class GlobalAccess:
             self._check_twice(memory, index, values, owner, keep, shape)
         memory.elements(dtype)[index] = values
         if self.checks and not atomic:
-            self._check_global(memory, index, None, writing=True, ids=ids)
+            self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
 
     # -- boxes -------------------------------------------------------------------------------------------------------------
 
@@ -83,7 +86,7 @@ class GlobalAccess:
         starts = [s[:, 0].astype(np.int64) for s in region.starts]
         return boxes(starts, t.extents, buffer.shape, buffer.strides, base)
 
-    def _read_boxes(self, buffer: SimBuffer, region: SimRegion, whole, other, dtype) -> np.ndarray:
+    def _read_boxes(self, buffer: SimBuffer, region: SimRegion, whole, other, dtype, owner) -> np.ndarray:
         memory, t = buffer.memory, region.type
         batch = max(max(s.shape[0] for s in region.starts), np.size(buffer.base))
         shape = (batch, *(t.extents[d] for d in t.kept))
@@ -100,12 +103,12 @@ class GlobalAccess:
                 result[(rows, *(clip[d] for d in t.kept))] = view
             if self.checks and memory.maybe_written:
                 ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool)) if ids is None else ids
-                over = overlapping(extents, strides)
+                over, mine = overlapping(extents, strides), ids[rows] if len(ids) > 1 else ids
                 self._judge(memory, "read", memory.shadow.read(
-                    self._box(memory, offset, extents, strides), ids[rows] if len(ids) > 1 else ids, self.sim.global_clocks, over))
+                    self._box(memory, offset, extents, strides), mine, self.sim.global_clocks, over, self._box_owners(memory, t, mine, clip, extents, owner)))
         return _filled(other, shape, dtype) if result is None else result
 
-    def _write_boxes(self, buffer: SimBuffer, region: SimRegion, whole, values, dtype) -> None:
+    def _write_boxes(self, buffer: SimBuffer, region: SimRegion, whole, values, dtype, owner) -> None:
         memory, t = buffer.memory, region.type
         batch = max(max(s.shape[0] for s in region.starts), np.size(buffer.base))
         flat, ids = memory.elements(dtype), None
@@ -120,8 +123,9 @@ class GlobalAccess:
             if not self.checks:
                 continue
             ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool), last=True) if ids is None else ids
-            found = memory.shadow.write(self._box(memory, offset, extents, strides), ids[rows] if len(ids) > 1 else ids,
-                                        self.sim.global_clocks, overlapping(extents, strides))
+            mine = ids[rows] if len(ids) > 1 else ids
+            found = memory.shadow.write(self._box(memory, offset, extents, strides), mine, self.sim.global_clocks,
+                                        overlapping(extents, strides), self._box_owners(memory, t, mine, clip, extents, owner))
             if several and found is None:
                 found = "write", int(self.ctas[0]), int(self.ctas[-1])
             self._judge(memory, "write", found)
@@ -212,19 +216,40 @@ class GlobalAccess:
         scale = memory.itemsize // memory.shadow.granule
         return Box(memory.box, int(self._cells(memory, np.asarray(offset))), extents, tuple(s * scale for s in strides))
 
-    def _check_global(self, memory: GlobalMemory, index, keep, writing: bool, ids=None) -> None:
+    def _box_owners(self, memory: GlobalMemory, t, ids: np.ndarray, clip, extents, owner) -> Accessor | None:
+        """Who accesses a box of a region of type `t`, where that is followed."""
+        if memory.shadow.threads is None:
+            return None
+        if owner is None:
+            return Accessor(self, ids, NOBODY)
+        threads = self.low + np.asarray(owner).reshape(t.shape)[tuple(clip[d] for d in t.kept)]
+        return Accessor(self, ids, threads.reshape(1, *(extents[1 + d] if d in t.kept else 1 for d in range(len(t.extents)))))
+
+    def _threads_of(self, shape: tuple, owner, writing: bool) -> np.ndarray | int:
+        """The thread behind each element of an access of `shape` (a batch, then elements or threads)."""
+        if owner is not None:
+            return self.low + np.asarray(owner).reshape(1, *shape[1:])
+        if len(shape) != 2 or shape[1] not in (1, self.threads):
+            return NOBODY
+        if shape[1] == 1:
+            return self.low if writing or self.fiber.node in self.sim.program.for_one_thread else EVERY
+        return np.arange(self.low, self.high).reshape(1, -1)
+
+    def _check_global(self, memory: GlobalMemory, index, keep, writing: bool, ids=None, threads=NOBODY, owner=None) -> None:
         if ids is None:
             if index.shape[0] == 1 < self.batch and self.sim.global_clocks is not None:
                 index = np.broadcast_to(index, (self.batch, *index.shape[1:]))
             ids = self._cta_ids(index)
             shape = np.broadcast_shapes(index.shape, () if keep is None else keep.shape)
             index, ids = np.broadcast_to(index, shape), np.broadcast_to(ids, shape)
+            threads = self._threads_of(shape, owner, writing) if memory.shadow.threads is not None else None
             if keep is not None:
                 keep = np.broadcast_to(keep, shape)
-                index, ids = index[keep], ids[keep]
+                index, ids, threads = index[keep], ids[keep], _kept(threads, keep, shape)
         view = Index(self._cells(memory, index))
         access = memory.shadow.write if writing else memory.shadow.read
-        self._judge(memory, "write" if writing else "read", access(view, ids, self.sim.global_clocks, True))
+        who = None if memory.shadow.threads is None else Accessor(self, ids, threads)
+        self._judge(memory, "write" if writing else "read", access(view, ids, self.sim.global_clocks, True, who))
 
     def _check_twice(self, memory: GlobalMemory, index, values, owner, keep, shape) -> None:
         """Two threads of one CTA that write different values to one element at once."""
@@ -243,7 +268,9 @@ class GlobalAccess:
             self.finding("race", f"two threads write different values to one element of {memory.name} at the same time")
 
     def _judge(self, memory: GlobalMemory, what: str, found) -> None:
-        if found is not None:
+        if isinstance(found, Clash):
+            self._thread_clash(memory, what, found)
+        elif found is not None:
             self._clash(memory, what, *found[1:], earlier=found[0])
 
     def _clash(self, memory: GlobalMemory, what: str, other: int | None, cta: int, earlier: str = "write") -> None:
@@ -253,6 +280,14 @@ class GlobalAccess:
         verb = {"write": "writes", "read": "reads"}[what]
         self.finding("race", f"{me} {verb} an element of {memory.name} that {who} {past} in the same launch; nothing orders the two",
                      ctas=[c for c in (cta, other) if c is not None and c >= 0])
+
+    def _thread_clash(self, memory: GlobalMemory, what: str, found: Clash) -> None:
+        (mine, theirs), other = found.threads, self.sim.locs[found.line]
+        me, them = (f"thread {n}" if n >= 0 else f"each of the threads {self.low} to {self.high - 1}" if n == mine else "several threads"
+                    for n in (mine, theirs))
+        place = "" if found.ctas[0] == found.ctas[1] else f" of CTA {found.ctas[1]}"
+        self.finding("race", f"{me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line {other.line if other else '?'} "
+                     "without a barrier between the two", threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], other=other)
 
     # -- atomics -------------------------------------------------------------------------------------------------------------
 
@@ -279,6 +314,9 @@ class GlobalAccess:
         ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
         flat, changed, old = memory.elements(dtype), False, np.zeros(shape, dtype)
         chosen = (index, values, compare, ids) if keep is None else tuple(None if x is None else x[keep] for x in (index, values, compare, ids))
+        if self.sim.contended and shape[1:] == (1,) and order is not None:
+            for world, _ in self.worlds():  # once for the scope: behind a barrier of it, and before one
+                world.clocks.sync(self.rank, self.atoms)
         if chosen[0].size:
             before, changed = apply_atomic(flat, chosen[0].reshape(-1), kind, chosen[1].reshape(-1),
                                            None if compare is None else chosen[2].reshape(-1), need_old)
@@ -289,8 +327,13 @@ class GlobalAccess:
             if self.checks:
                 if order is not None or len(shape) == 2 and shape[1] == 1:
                     self._meet(memory, chosen[0].reshape(-1), chosen[3].reshape(-1) - 1, order)
-                cells = self._cells(memory, chosen[0].reshape(-1))
-                self._judge(memory, "write", memory.shadow.atomic(cells, chosen[3].reshape(-1), self.sim.global_clocks))
+                cells, mine = self._cells(memory, chosen[0].reshape(-1)), chosen[3].reshape(-1)
+                who = None
+                if memory.shadow.threads is not None:
+                    threads = self._threads_of(shape, owner, writing=True)
+                    threads = np.broadcast_to(threads, shape) if keep is None and np.ndim(threads) else _kept(threads, keep, shape)
+                    who = Accessor(self, mine, threads.reshape(-1) if np.ndim(threads) else threads)
+                self._judge(memory, "write", memory.shadow.atomic(cells, mine, self.sim.global_clocks, who))
             self._count("atomics", chosen[0].size * memory.itemsize)
         self.sim.version += changed
         return old
@@ -321,6 +364,11 @@ class GlobalAccess:
         if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
             for cta in self.ctas:
                 self.sim.clocks_of_grid().fence(int(cta))
+
+
+def _kept(threads, keep: np.ndarray | None, shape: tuple):
+    """The threads of the elements that are accessed, one for each or one for all."""
+    return threads if keep is None or np.ndim(threads) == 0 else np.broadcast_to(threads, shape)[keep]
 
 
 def _filled(other, shape, dtype) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .global_threads import Accessor, ThreadShadow
+
 MANY = -1    # several CTAs (readers), or atomics of any (writers)
 
 
@@ -53,9 +55,10 @@ class GlobalClocks:
 class GlobalShadow:
     """The shadow of one allocation of global memory (arguments that overlap share it), in cells of `granule` bytes."""
 
-    def __init__(self, address: int, nbytes: int, granule: int):
+    def __init__(self, address: int, nbytes: int, granule: int, contended: bool = False):
         self.address, self.granule = address, granule
         self.cells = -(-nbytes // granule)
+        self.threads = ThreadShadow(self.cells) if contended else None  # where threads of one cluster may race
         self.writer: np.ndarray | None = None  # CTA + 1 of the last write
         self.reader: np.ndarray | None = None  # CTA + 1 of the readers since, or MANY
         self.epoch: np.ndarray | None = None   # the writer's epoch, when clocks are kept
@@ -66,11 +69,14 @@ class GlobalShadow:
         if clocks is not None and self.epoch is None:
             self.epoch = np.ones(self.cells, np.int32)
 
-    def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool):
+    def read(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """CTAs `ids` (id + 1, broadcastable) read the cells that `view(array)` selects: the first conflict, or None."""
         found = None
         if self.writer is not None:
-            found = self._conflict(view, ids, clocks, view(self.writer))
+            found = self._conflict(view, ids, clocks, view(self.writer), who)
+        if who is not None:
+            found = self.threads.read(view, who) or found
+            ids = _readers(who)
         if self.reader is None:
             self.reader = np.zeros(self.cells, np.int32)
         old = view(self.reader)
@@ -82,14 +88,16 @@ class GlobalShadow:
                 view.assign(self.reader, np.where(lost, MANY, new))
         return found
 
-    def write(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool):
+    def write(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """The same for a write. Two CTAs of one batch that write the same cell conflict too."""
         found = None
         if self.writer is not None:
-            found = self._conflict(view, ids, clocks, view(self.writer))
+            found = self._conflict(view, ids, clocks, view(self.writer), who)
         if self.reader is not None and found is None:
             old = view(self.reader)
-            found = self._readers(view, ids, clocks, old)
+            found = self._read_before(view, ids, clocks, old, who)
+        if who is not None:
+            found = self.threads.write(view, who) or found
         self._arrays(clocks)
         view.assign(self.writer, ids)
         if self.epoch is not None:
@@ -102,26 +110,34 @@ class GlobalShadow:
                 found = "write", int(now.flat[at]) - 1, int(np.broadcast_to(ids, now.shape).flat[at]) - 1
         return found
 
-    def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None):
-        """Atomics conflict with ordinary accesses of other CTAs, not with each other."""
-        found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells])
+    def atomic(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
+        """Atomics conflict with ordinary accesses of others, not with each other."""
+        found = None if self.writer is None else self._conflict(Index(cells), ids, clocks, self.writer[cells], who)
+        if who is not None:
+            found = self.threads.write(Index(cells), who, atomic=True) or found
         self._arrays(clocks)
         self.writer[cells] = MANY
         return found
 
-    def _conflict(self, view, ids, clocks, writer):
+    def _conflict(self, view, ids, clocks, writer, who):
         bad = (writer > 0) & (writer != ids)
         if not bad.any():
             return None
         if clocks is not None:
             epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
             bad = self._unordered(bad, writer, ids, clocks, epoch)
-            if not bad.any():
-                return None
+        if who is not None and who.m.sim.ranks > 1 and bad.any():
+            bad = self.threads.unordered_write(view, who, bad)
+        if not bad.any():
+            return None
         at = int(np.argmax(bad))
         return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1
 
-    def _readers(self, view, ids, clocks, reader):
+    def _read_before(self, view, ids, clocks, reader, who):
+        if who is not None:
+            ids = _readers(who)
+            if clocks is not None and who.m.sim.ranks > 1:
+                return None  # which CTA of a cluster has read is not kept here
         bad = (reader != 0) & (reader != ids)
         if clocks is not None:
             bad &= reader > 0
@@ -130,7 +146,7 @@ class GlobalShadow:
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        other = int(reader.flat[at])
+        other = int(reader.flat[at]) if who is None or who.m.sim.ranks == 1 else MANY
         return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1
 
     @staticmethod
@@ -147,6 +163,11 @@ class GlobalShadow:
                 index = tuple(w[mine][ordered] for w in where)
                 bad[index] = False
         return bad
+
+
+def _readers(who: Accessor) -> np.ndarray:
+    """What reads are marked by, where the threads of each cluster are known: the cluster."""
+    return who.ids if who.m.sim.ranks == 1 else who.clusters
 
 
 class Box:

@@ -79,7 +79,7 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool) -> 
         if arg.dtype.itemsize != param.type.dtype.nbytes:
             raise LaunchError(f"{param.name} holds {param.type.dtype}, not {arg.dtype}")
         memory = GlobalMemory(arg, param.name, number)
-        memory.maybe_written = param in program.written
+        memory.maybe_written, memory.touched = param in program.written, program.touched[param]
         env[param] = SimBuffer(param.type, memory, 0, arg.shape, memory.strides)
         memories.append(memory)
     if checks:
@@ -102,7 +102,8 @@ def share_shadows(memories: list[GlobalMemory]) -> None:
         low = group[0].address
         high = max(m.address + m.bytes.size for m in group)
         written = any(m.maybe_written for m in group)
-        shadow = GlobalShadow(low, high - low, min(m.itemsize for m in group))
+        contended = written and sum(m.touched for m in group) > 1
+        shadow = GlobalShadow(low, high - low, min(m.itemsize for m in group), contended)
         for m in group:
             m.shadow, m.maybe_written = shadow, written
     for m in memories:

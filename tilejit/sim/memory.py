@@ -42,6 +42,7 @@ class GlobalMemory:
         self.origin = -low
         self.address = self.flat.__array_interface__["data"][0]
         self.maybe_written = False
+        self.touched = 0    # calls that may touch it, at most 2 of each
         self.shadow = None  # GlobalShadow, while checks are on
 
     @staticmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..ir.graph import Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
-from ..types import Barrier, Buffer, Points, Region, Tile
+from ..types import Barrier, Buffer, Points, Region, Scalar, Tile
 
 UNITS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
@@ -72,6 +73,8 @@ class Program:
         self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
         self.atomics = any(isinstance(n, Call) and "atomic" in n.op.name for n in self.nodes)
         self.written = _maybe_written(self.nodes)
+        self.touched = _touched(graph.body)
+        self.for_one_thread = _for_one_thread(self.nodes)
         values = [v for n in self.nodes for v in results(n)]
         self.barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
         self.granule = _granule(values)
@@ -136,6 +139,41 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
             if sources and isinstance(result.type, memory):
                 root[result] = root.get(sources[0], sources[0])
     return found
+
+
+def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
+    """How often the calls of a kernel may touch each buffer; 2 stands for any number."""
+    root, found = {} if root is None else root, Counter()
+    memory = (Buffer, Region, Points)
+    for node in body.nodes:
+        for block in blocks(node):
+            found += _touched(block, 2 if isinstance(node, (For, While)) else times, root)
+        if not isinstance(node, Call):
+            continue
+        sources = [root.get(a, a) for a in node.args if isinstance(a, Value) and isinstance(a.type, memory)]
+        names = [r for r in node.results if isinstance(r.type, memory)]
+        root.update((r, sources[0]) for r in names if sources)
+        if not names:
+            found.update({s: times * sources.count(s) for s in sources})
+    return found
+
+
+def _for_one_thread(nodes: tuple[Node, ...]) -> set[Node]:
+    """The loads of scalars that only make scalars to be stored, which one thread does: what the others read is never used."""
+    users: dict[Value, list[Node | None]] = {}
+    for node in nodes:
+        for value in operands(node):
+            users.setdefault(value, []).append(node)
+        for block in blocks(node):
+            for value in block.yields:
+                users.setdefault(value, []).append(None)
+
+    def stored(value: Value) -> bool:
+        return all(isinstance(n, Call) and (n.op.name == "store" and n.args[1] == value != n.args[0] and not n.attrs["each_thread"]
+                                            or n.op.effect == "pure" and all(isinstance(r.type, Scalar) and stored(r) for r in n.results))
+                   for n in users.get(value, ()))
+
+    return {n for n in nodes if isinstance(n, Call) and n.op.name == "load" and isinstance(n.result.type, Scalar) and stored(n.result)}
 
 
 def _granule(values: list[Value]) -> int:

@@ -27,6 +27,11 @@ class Synchronisation:
             world.clocks.sync(self.rank, self.atoms)
         return None
 
+    def exchange(self) -> None:
+        """Values pass between the threads of the scope, as in a reduction: what they were made of has been read."""
+        for world, _ in self.worlds():
+            world.clocks.exchange(self.rank, self.atoms)
+
     def _divergent(self, what: str) -> bool:
         """Report a collective that only some threads of the scope reach."""
         active = self._active

@@ -9,6 +9,7 @@ import numpy as np
 
 from .engines import Span
 from .global_races import Index
+from .global_threads import NOBODY, Accessor
 from .tensor_maps import describe_faults, elements_of, reducible
 from .tma_bytes import (Box, addresses, columns, fetch_box, gather_rows, load_box, load_pixels, peer_rows, place_box, scatter_rows,
                         store_box)
@@ -212,4 +213,5 @@ class TensorCopies:
         ids = np.broadcast_to((ctas + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)
         access = shadow.write if writing else shadow.read
-        self._judge(memory, "write" if writing else "read", access(Index(cells[keep]), ids[keep], self.sim.global_clocks, True))
+        self._judge(memory, "write" if writing else "read", access(Index(cells[keep]), ids[keep], self.sim.global_clocks, True,
+                                                                       Accessor(self, ids[keep], NOBODY) if shadow.threads else None))

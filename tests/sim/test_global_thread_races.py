@@ -1,0 +1,296 @@
+"""Global memory between the threads of a CTA and the CTAs of a cluster: what no barrier orders, and what one does."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from faulty import check
+
+X = np.arange(1024, dtype=np.float32)
+Y = np.zeros_like(X)
+
+
+@tile.jit
+def shifted_read(x, y, out):
+    tile.store(y[0:512], tile.load(x[0:512]))
+    tile.store(out[0:512], tile.load(y[1:513]))  # finds: race
+
+
+@tile.jit
+def shifted_read_after_sync(x, y, out):
+    tile.store(y[0:512], tile.load(x[0:512]))
+    tile.sync()
+    tile.store(out[0:512], tile.load(y[1:513]))
+
+
+def test_a_thread_does_not_read_what_another_of_its_cta_wrote_before_a_barrier():
+    check(shifted_read, (1,), X, Y, Y)
+    check(shifted_read_after_sync, (1,), X, Y, Y, result=2, expected=np.append(X[1:512], np.zeros(513, np.float32)))
+
+
+@tile.jit
+def rows_shifted_read(x, y, out):
+    i = tile.program_id(0)
+    tile.store(y[i, 0:256], tile.load(x[i, 0:256]))
+    tile.store(out[i, 0:255], tile.load(y[i, 1:256]))  # finds: race
+
+
+@tile.jit
+def rows_shifted_read_after_sync(x, y, out):
+    i = tile.program_id(0)
+    tile.store(y[i, 0:256], tile.load(x[i, 0:256]))
+    tile.sync()
+    tile.store(out[i, 0:255], tile.load(y[i, 1:256]))
+
+
+@tile.jit
+def rows_read_as_they_were_written(x, y, out):
+    i = tile.program_id(0)
+    tile.store(y[i, 0:256], tile.load(x[i, 0:256]))
+    tile.store(out[i, 0:256], tile.load(y[i, 0:256]))
+
+
+def test_many_ctas_race_each_with_itself():
+    x = np.arange(300 * 256, dtype=np.float32).reshape(300, 256)
+    y, out = np.zeros_like(x), np.zeros_like(x)
+    check(rows_shifted_read, (300,), x, y, out, seeds=[0, 1])
+    want = np.zeros_like(x)
+    want[:, :255] = x[:, 1:]
+    check(rows_shifted_read_after_sync, (300,), x, y, out, result=2, expected=want, seeds=[0, 1])
+    check(rows_read_as_they_were_written, (300,), x, y, out, result=2, expected=x, seeds=[0, 1])
+
+
+@tile.jit
+def smoothed_in_place(x):
+    v = tile.load(x[0:512]) + tile.load(x[1:513])
+    tile.store(x[0:512], v)  # finds: race
+
+
+@tile.jit
+def smoothed_in_place_after_sync(x):
+    v = tile.load(x[0:512]) + tile.load(x[1:513])
+    tile.sync()
+    tile.store(x[0:512], v)
+
+
+def test_a_thread_does_not_write_what_another_still_reads():
+    want = X.copy()
+    want[:512] += X[1:513]
+    check(smoothed_in_place, (1,), X)
+    check(smoothed_in_place_after_sync, (1,), X, result=0, expected=want)
+
+
+@tile.jit
+def written_twice(x, y):
+    tile.store(y[0:256], tile.load(x[0:256]))
+    tile.store(y[1:257], tile.load(x[0:256]))  # finds: race
+
+
+@tile.jit
+def written_twice_with_a_barrier(x, y):
+    tile.store(y[0:256], tile.load(x[0:256]))
+    tile.sync()
+    tile.store(y[1:257], tile.load(x[0:256]))
+
+
+def test_two_threads_do_not_write_one_element_without_a_barrier():
+    check(written_twice, (1,), X, Y)
+    check(written_twice_with_a_barrier, (1,), X, Y, result=1, expected=np.concatenate([X[:1], X[:256], np.zeros(767, np.float32)]))
+
+
+@tile.jit
+def in_loops(x, n):
+    for i in range(n):
+        v = tile.load(x[i:i + 128])
+        tile.store(x[i + 1:i + 129], v)  # finds: race
+        tile.sync()
+
+
+@tile.jit
+def in_loops_with_both_barriers(x, n):
+    for i in range(n):
+        v = tile.load(x[i:i + 128])
+        tile.sync()
+        tile.store(x[i + 1:i + 129], v)
+        tile.sync()
+
+
+def test_what_one_turn_of_a_loop_reads_the_threads_do_not_write_in_it():
+    want = X.copy()
+    for i in range(5):
+        want[i + 1:i + 129] = want[i:i + 128].copy()
+    check(in_loops, (1,), X, 5)
+    check(in_loops_with_both_barriers, (1,), X, 5, result=0, expected=want)
+
+
+@tile.jit
+def scalar_for_all(x, y):
+    tile.store(y[0], tile.load(x[3]))
+    s = tile.load(y[0])  # finds: race
+    tile.store(y[128:256], s + tile.load(x[0:128]))
+
+
+@tile.jit
+def scalar_for_all_after_sync(x, y):
+    tile.store(y[0], tile.load(x[3]))
+    tile.sync()
+    s = tile.load(y[0])
+    tile.store(y[128:256], s + tile.load(x[0:128]))
+
+
+@tile.jit
+def scalar_for_the_thread_that_stores_it(y, n):
+    for i in range(n):
+        tile.store(y[0], tile.load(y[0]) * 2 + i)
+
+
+def test_a_scalar_that_one_thread_stores_is_for_the_others_behind_a_barrier():
+    check(scalar_for_all, (1,), X, Y)
+    want = np.zeros_like(Y)
+    want[0], want[128:256] = 3, 3 + X[:128]
+    check(scalar_for_all_after_sync, (1,), X, Y, result=1, expected=want)
+    check(scalar_for_the_thread_that_stores_it, (1,), np.ones(1, np.float32), 3, result=0, expected=[12])
+
+
+@tile.jit
+def normalised_in_place(x):
+    v = tile.load(x[0:512])
+    tile.store(x[0], tile.sum(v))
+    tile.store(x[512:1024], tile.cumsum(v))
+
+
+@tile.jit
+def transposed_in_place(x):
+    v = tile.load(x[0:32, 0:32])
+    tile.store(x[0:32, 0:32], tile.transpose(v))  # finds: race
+
+
+@tile.jit
+def transposed_in_place_after_sync(x):
+    v = tile.load(x[0:32, 0:32])
+    tile.sync()
+    tile.store(x[0:32, 0:32], tile.transpose(v))
+
+
+def test_values_that_threads_exchange_were_read_before():
+    """A reduction or a scan passes on what has been read, so that it may be overwritten; another view of registers does not."""
+    check(normalised_in_place, (1,), X, result=0, expected=np.concatenate([[X[:512].sum()], X[1:512], np.cumsum(X[:512])]).astype(np.float32))
+    x = X.reshape(32, 32)
+    check(transposed_in_place, (1,), x)
+    check(transposed_in_place_after_sync, (1,), x, result=0, expected=x.T)
+
+
+@tile.jit(num_warps=8)
+def between_warpgroups(x, y, out):
+    with tile.warpgroup(0):
+        tile.store(y[0:128], tile.load(x[0:128]))  # may find: race
+    with tile.warpgroup(1):
+        tile.store(out[0:128], tile.load(y[0:128]))  # may find: race
+
+
+@tile.jit(num_warps=8)
+def between_warpgroups_by_mbarrier(x, y, out):
+    bar = tile.mbarrier()
+    with tile.warpgroup(0):
+        tile.store(y[0:128], tile.load(x[0:128]))
+        bar.arrive()
+    with tile.warpgroup(1):
+        bar.wait(phase=0)
+        tile.store(out[0:128], tile.load(y[0:128]))
+
+
+def test_an_mbarrier_orders_global_memory_between_warpgroups():
+    check(between_warpgroups, (1,), X, Y, Y)
+    check(between_warpgroups_by_mbarrier, (1,), X, Y, Y, result=2, expected=np.append(X[:128], np.zeros(896, np.float32)))
+
+
+@tile.jit
+def counted_from_zero(y, out):
+    tile.store(y[0:128], 0)
+    tile.atomic_add(y[tile.arange(0, 128) // 2], 1)  # finds: race
+    tile.sync()
+
+
+@tile.jit
+def counted_from_zero_after_sync(y, out):
+    tile.store(y[0:128], 0)
+    tile.sync()
+    tile.atomic_add(y[tile.arange(0, 128) // 2], 1)
+    tile.sync()
+
+
+def test_atomics_meet_what_another_thread_wrote_behind_a_barrier():
+    check(counted_from_zero, (1,), np.ones(128, np.int32), np.zeros(1, np.int32))
+    check(counted_from_zero_after_sync, (1,), np.ones(128, np.int32), np.zeros(1, np.int32), result=0, expected=np.repeat([2, 0], 64))
+
+
+@tile.jit(cluster=(2, 1, 1))
+def across_the_cluster(x, y, out):
+    i = tile.program_id(0)
+    r = tile.cta_rank()
+    tile.store(y[i, 0:128], tile.load(x[i, 0:128]))
+    tile.store(out[i, 0:128], tile.load(y[i + 1 - 2 * r, 0:128]))
+
+
+@tile.jit(cluster=(2, 1, 1))
+def across_the_cluster_after_its_barrier(x, y, out):
+    i = tile.program_id(0)
+    r = tile.cta_rank()
+    tile.store(y[i, 0:128], tile.load(x[i, 0:128]))
+    tile.cluster_sync()
+    tile.store(out[i, 0:128], tile.load(y[i + 1 - 2 * r, 0:128]))
+
+
+@tile.jit(cluster=(2, 1, 1))
+def across_the_cluster_and_back(x):
+    i = tile.program_id(0)
+    r = tile.cta_rank()
+    v = tile.load(x[i + 1 - 2 * r, 0:128])
+    tile.cluster_sync()
+    tile.store(x[i, 0:128], v)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def one_row_for_both(x, y):
+    i = tile.program_id(0)
+    v = tile.load(x[i // 2, 0:128])
+    tile.cluster_sync()
+    if tile.cta_rank() == 1:
+        tile.store(x[i // 2, 0:128], v + 1)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def beyond_the_cluster(x, y, out):
+    i = tile.program_id(0)
+    tile.store(y[i, 0:128], tile.load(x[i, 0:128]))
+    tile.cluster_sync()
+    tile.store(out[i, 0:128], tile.load(y[7 - i, 0:128]))  # finds: race
+
+
+def test_the_barrier_of_a_cluster_orders_global_memory_between_its_ctas_and_no_others():
+    x = X.reshape(8, 128)
+    y = np.zeros_like(x)
+    swapped = x.reshape(4, 2, 128)[:, ::-1].reshape(8, 128)
+    for seed in range(8):  # at the read, the write or both, by who comes first
+        assert {f.kind for f in across_the_cluster.simulate((8,), x, y.copy(), y.copy(), seed=seed).findings} == {"race"}
+    check(across_the_cluster_after_its_barrier, (8,), x, y, y, result=2, expected=swapped)
+    check(across_the_cluster_and_back, (8,), x, result=0, expected=swapped)
+    check(one_row_for_both, (8,), x[:4], y, result=0, expected=x[:4] + 1)
+    check(beyond_the_cluster, (8,), x, y, y)
+
+
+def test_a_race_between_threads_names_both_and_both_lines():
+    (finding,) = shifted_read.simulate((1,), X, Y.copy(), Y.copy()).findings
+    assert finding.message.startswith("thread ") and "reads an element of y, written by thread" in finding.message
+    assert finding.other is not None and finding.other.line == finding.line - 1 and len(finding.threads) == 2
+
+
+@pytest.mark.parametrize("shape", [(4, 96), (3, 5, 40)])
+def test_strided_views_race_like_others(shape):
+    @tile.jit
+    def rolled(x, y):
+        tile.store(x[0, 0:32] if len(SHAPE) == 2 else x[0, 0, 0:32], tile.load(y[0:32]))
+        tile.store(y[0:32], tile.load(x[0, 1:33] if len(SHAPE) == 2 else x[0, 0, 1:33]))
+
+    SHAPE = shape
+    x = np.zeros((*shape[:-1], 2 * shape[-1]), np.float32)[..., ::2]
+    assert [f.kind for f in rolled.simulate((1,), x, X.copy()).findings] == ["race"]

@@ -1,0 +1,168 @@
+"""Races on global memory inside a cluster, by its vector clocks: per element, which thread wrote it and which read it since.
+
+Kept only for memory that a kernel writes and touches more than once. Between clusters `global_races` judges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .clocks import ORDER, READ
+
+EVERY = -2     # each thread of the scope accesses the cell
+NOBODY = -3    # an asynchronous copy, whose place among the CTA's threads is not judged here
+
+
+class Marks:
+    """Per cell the last access of a kind: CTA + 1 (0: none), thread, column of its atom, epoch, number of the line."""
+
+    def __init__(self, cells: int):
+        self.cta, self.column, self.epoch, self.line = (np.zeros(cells, np.int32) for _ in range(4))
+        self.thread = np.zeros(cells, np.int16)
+
+
+@dataclass
+class Clash:
+    """Two threads without order: `threads` (mine, the other's; EVERY), the other's CTA and line, and what it did."""
+
+    threads: tuple[int, int]
+    ctas: tuple[int, int]
+    line: int
+    earlier: str
+
+
+class Accessor:
+    """The threads of machine `m` that access cells: `ids` (CTA + 1) and `threads` (or EVERY, NOBODY) broadcast to the cells'
+    shape."""
+
+    def __init__(self, m, ids: np.ndarray, threads: np.ndarray | int):
+        self.m, self.ids, self.threads = m, ids, np.asarray(threads)
+        self.kind = int(self.threads) if self.threads.ndim == 0 and int(self.threads) < 0 else 0
+        if self.kind == EVERY and m.threads == 1:
+            self.threads, self.kind = np.asarray(m.low), 0
+
+    def atoms(self) -> np.ndarray:
+        """The atom of each access; of one by every thread or none, all that take part."""
+        return self.m.atoms if self.kind == EVERY else self.m.atoms[:1] if self.kind else self.m.sim.atom_of[self.threads]
+
+    def near(self, ctas: np.ndarray) -> np.ndarray:
+        """Whether accesses of `ctas` (+ 1) come from the accessor's own cluster."""
+        return ctas == self.ids if self.m.sim.ranks == 1 else (ctas > 0) & (self.m.sim.cluster_of[ctas] == self.clusters)
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """The accessor's clusters + 1; MANY as it is in `ids`."""
+        return np.where(self.ids > 0, self.m.sim.cluster_of[self.ids], self.ids)
+
+    def epochs(self, atoms: np.ndarray) -> np.ndarray:
+        """The epoch of an access by each of `atoms`, broadcastable to the cells."""
+        worlds = self.m.peek()
+        if len(worlds) == 1:
+            return worlds[0][0].clocks.now[self.m.rank, atoms]
+        found = np.zeros(np.broadcast_shapes(self.ids.shape, atoms.shape), np.int32)
+        for world, positions in worlds:
+            found = np.where(np.isin(self.ids, self.m.ctas[positions] + 1), world.clocks.now[self.m.rank, atoms], found)
+        return found
+
+    def ordered(self, where: tuple, shape: tuple, plane: int, columns, epochs: np.ndarray) -> np.ndarray:
+        """Whether the accesses (column, epoch) at the cells `where` are known to come before."""
+        ids = np.broadcast_to(self.ids, shape)[where]
+        mine = None if self.kind else np.broadcast_to(self.atoms(), shape)[where]
+        result = np.zeros(len(epochs), bool)
+        columns = np.broadcast_to(columns, epochs.shape)
+        for world, positions in self.m.peek():
+            known = world.clocks.known[self.m.rank, :, plane]
+            at = slice(None) if positions is None else np.isin(ids, self.m.ctas[positions] + 1)
+            if mine is None:
+                result[at] = (known[self.atoms()][:, columns[at]] >= epochs[at]).all(axis=0)
+            else:
+                result[at] = known[mine[at], columns[at]] >= epochs[at]
+        return result
+
+
+class ThreadShadow:
+    """What the threads of each cluster did to the cells of one allocation."""
+
+    def __init__(self, cells: int):
+        self.cells = cells
+        self.writes: Marks | None = None
+        self.reads: dict[int, Marks] = {}  # column of the reading atom -> its last read
+
+    def unordered_write(self, view, who: Accessor, bad: np.ndarray) -> np.ndarray:
+        """Of the cells `bad` that other CTAs wrote, those that no barrier of the cluster orders."""
+        near = bad & who.near(view(self.writes.cta))
+        where = np.nonzero(near)
+        bad = bad.copy()
+        bad[where] = ~who.ordered(where, bad.shape, ORDER, view(self.writes.column)[where], view(self.writes.epoch)[where])
+        return bad
+
+    def read(self, view, who: Accessor) -> Clash | None:
+        """The first cell that another thread of the CTA wrote without order."""
+        found = self._late(view, who, self.writes, ORDER, "written", here=True)
+        if who.kind != NOBODY:
+            self._remember_read(view, who)
+        return found
+
+    def write(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
+        """The same for a write, and for what threads of the cluster read. An atomic is no thread's write."""
+        found = self._late(view, who, self.writes, ORDER, "written", here=True)
+        for marks in self.reads.values():
+            found = found or self._late(view, who, marks, READ, "read", here=False)
+        if self.writes is None:
+            self.writes = Marks(self.cells)
+        if atomic:
+            view.assign(self.writes.cta, 0)
+            return found
+        atoms = who.atoms()[:1] if who.kind else who.atoms()
+        self._set(view, self.writes, who, atoms, None)
+        return found
+
+    def _late(self, view, who: Accessor, marks: Marks | None, plane: int, earlier: str, here: bool) -> Clash | None:
+        if marks is None or who.kind == NOBODY:
+            return None
+        cta, thread = view(marks.cta), view(marks.thread)
+        bad = (cta == who.ids if here else who.near(cta)) & (thread != NOBODY)
+        if not who.kind:
+            bad &= (thread != who.threads) | (cta != who.ids)
+        if not bad.any():
+            return None
+        where = np.nonzero(bad)
+        columns = view(marks.column)[where]
+        late = ~who.ordered(where, bad.shape, plane, columns, view(marks.epoch)[where])
+        if who.m.sim.global_clocks is not None:  # atomics may order what is not of one atom
+            mine = np.broadcast_to(-1 if who.kind else who.atoms(), bad.shape)[where]
+            late &= columns == who.m.sim.worlds[0].clocks.column(who.m.rank, mine)
+        if not late.any():
+            return None
+        at = tuple(w[int(np.argmax(late))] for w in where)
+        mine = int(np.broadcast_to(who.threads, bad.shape)[at])
+        return Clash((mine, int(thread[at])), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(cta[at]) - 1), int(view(marks.line)[at]), earlier)
+
+    def _remember_read(self, view, who: Accessor) -> None:
+        atoms = who.atoms()
+        for atom in np.unique(atoms):
+            column = who.m.sim.worlds[0].clocks.column(who.m.rank, int(atom))
+            marks = self.reads.get(column)
+            if marks is None:
+                marks = self.reads[column] = Marks(self.cells)
+            mine = None if who.kind or atoms.min() == atoms.max() else atoms == atom
+            self._set(view, marks, who, np.asarray(atom), mine)
+
+    def _set(self, view, marks: Marks, who: Accessor, atoms: np.ndarray, mine: np.ndarray | None) -> None:
+        """Mark the cells, where the mask `mine` holds; of several threads that access a cell at once, or have read it since
+        the last barrier, every thread is said to have."""
+        clocks = who.m.sim.worlds[0].clocks
+        cta = view(marks.cta)
+        threads = who.threads
+        if marks is not self.writes and not who.kind:
+            again = (cta == who.ids) & (view(marks.thread) != threads)
+            if again.any():
+                where = np.nonzero(again)
+                again[where] = ~who.ordered(where, again.shape, READ, view(marks.column)[where], view(marks.epoch)[where])
+                threads = np.where(again, EVERY, threads)
+        new = {"cta": who.ids, "thread": threads, "column": clocks.column(who.m.rank, atoms), "epoch": who.epochs(atoms), "line": who.m.line}
+        for name, value in new.items():
+            array = getattr(marks, name)
+            view.assign(array, value if mine is None else np.where(mine, value, view(array)))
