@@ -1,0 +1,55 @@
+"""The persistent copies that the benchmark measures: every element, and the instructions that they are for."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.gpu import in_child, needs_gpu
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+
+from copy_kernels import by_vectors, through_ldgsts, through_tma  # noqa: E402
+
+WAYS = {
+    "tma": (through_tma, {"STAGES": 4, "AHEAD": 2}), "tma, one slot free": (through_tma, {"STAGES": 3, "AHEAD": 2}),
+    "tma, one ahead": (through_tma, {"STAGES": 3, "AHEAD": 1}), "ldgsts": (through_ldgsts, {"STAGES": 3}), "ldgsts, two stages": (through_ldgsts, {"STAGES": 2}),
+}
+
+
+def array(rows: int, columns: int = 64) -> np.ndarray:
+    return np.random.default_rng(rows).integers(-(1 << 31), 1 << 31, (rows, columns), np.int32)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rows", [1, 8, 70, 200])
+def test_a_persistent_copy_keeps_every_element(way, rows):
+    """Fewer tiles than CTAs, tiles at the ragged end, slots filled again and again; no findings."""
+    kernel, options = WAYS[way]
+    x = array(rows)
+    y = np.zeros_like(x)
+    assert not kernel.simulate((3,), x, y, ROWS=8, COLUMNS=64, **options).findings and (x == y).all()
+
+
+def test_the_persistent_copies_are_made_of_what_they_are_named_for():
+    """One tensor copy each way a tile; 16 bytes a thread and instruction; a copy of vectors."""
+    x = array(4096, 256)
+    k = through_tma.compile(x, x.copy(), ROWS=32, COLUMNS=256, STAGES=6, AHEAD=3)
+    assert {(c.variant, c.instructions) for c in k.copies} == {("tma", 1)} and k.spills == 0
+    k = through_ldgsts.compile(x, x.copy(), ROWS=16, COLUMNS=256, STAGES=3)
+    assert [c.variant for c in k.copies] == ["ldgsts"] * 3 + ["vectorised"] and {c.instructions for c in k.copies} == {8} and k.spills == 0
+    assert k.ptx.count("cp.async.cg.shared.global") == 24 and "bar.sync" not in k.ptx
+    assert [c.variant for c in by_vectors.compile(x, x.copy(), ROWS=16, COLUMNS=256).copies] == ["vectorised"]
+
+
+@needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+@in_child(timeout=180)
+def test_a_persistent_copy_keeps_every_element_on_the_gpu():
+    """Every way, sizes from one row to many tiles a CTA."""
+    for kernel, options in WAYS.values():
+        for rows in (1, 70, 5000, 100_003):
+            x = array(rows, 256)
+            y = np.zeros_like(x)
+            kernel[132,](x, y, ROWS=16, COLUMNS=256, backend="cuda", **options)
+            assert (x == y).all(), (options, rows)
