@@ -25,6 +25,7 @@ from .ops.named_barriers import named_barrier, turns
 from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect_variant, fma, isnan, maximum, minimum,
                             where)
 from .ops.reductions import BUILTINS as _REDUCTIONS
+from .ops.remote import reduce_async, store_async
 from .ops.ring import ring
 from .ops.scan import BUILTINS as _SCANS
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose

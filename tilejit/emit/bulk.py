@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import float32, int16, int32, int64
+from ..types import DType, float32, int16, int32, int64
 from .barriers import EBarrier
 from .value import V
 
@@ -32,6 +32,19 @@ class BulkMixin:
         """Shared to the shared memory of a CTA of the cluster, or a reduction there; both addresses there are mapped."""
         head = f"cp{'.reduce' if reduce else ''}.async.bulk.shared::cluster.shared::cta.{BYTES}{_suffix(reduce)}"
         self.asm(f"{head} {_place(0, to[1])}, {_place(1, source[1])}, {nbytes}, [$2];", [], [to[0], source[0], barrier])
+
+    def remote(self, to: tuple[V, int], dtype: DType, values: list[V], barrier: V, predicate: V | None, kind: str | None, type_: str | None) -> None:
+        """``st.async`` of neighbouring elements to the shared memory of a peer, or ``red.async`` of one; addresses there are mapped."""
+        if kind is None:
+            units = self._to_units(values, dtype)
+            count, _, name = self._units(dtype, len(values))
+            head = f"st.async.weak.shared::cluster.{BYTES}{f'.v{count}' if count > 1 else ''}.{name}"
+        else:
+            units, head = values, f"red.async.relaxed.cluster.shared::cluster.{BYTES}.{kind}.{type_}"
+        names = ", ".join(f"${n + 2}" for n in range(len(units)))
+        text = f"{head} {_place(0, to[1])}, {'{' + names + '}' if len(units) > 1 else names}, [$1];"
+        guard = [] if predicate is None else [predicate]
+        self.asm(f"@${len(units) + 2} {text}" if guard else text, [], [to[0], barrier, *units, *guard])
 
     def bulk_prefetch(self, source: V, nbytes: int, *, policy=None) -> None:
         """Fetch global memory to L2."""

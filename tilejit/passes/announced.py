@@ -1,20 +1,22 @@
 """Compare the bytes that a barrier is told to expect with those that its copies bring, where both are plain to see.
 
-That is where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. A
-multicast to the whole cluster brings its bytes once from every CTA, where control flow is the same for all of them. The
-simulator finds the other mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrier object".
+That is where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. Where
+control flow is the same for all CTAs of a cluster, a multicast to the whole of it brings its bytes once from every CTA, and
+what each CTA sends to another one than all others do brings each of them what it sends. The simulator finds the other
+mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrier object".
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from math import prod
 
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, Graph, If, Scope, Value, blocks, operands
+from ..ir.graph import Block, Call, Const, For, Graph, If, Scope, Value, blocks, operands, walk
 from ..types import Barrier, BarrierRef, Uniformity
 
-ARM, COPY, HARMLESS = "mbarrier_arrive_expect_tx", "copy_async", ("mbarrier_wait", "mbarrier_test")
+ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # the barrier's argument
 
 
 @dataclass
@@ -34,12 +36,13 @@ def check_announced(graph: Graph) -> Graph:
     _collect(graph.body, uses, refs)
     ranks, alike = prod(graph.launch.cluster or (1,)), set()
     _find_alike(graph.body, alike)
+    made = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
     for barriers, found in uses.items():
         certain = all(isinstance(i, int) for i in found.indices) or len(found.indices) == 1
         if not found.plain or not certain or barriers.type.count != 1:
             continue
         for index, arms in found.arms.items():
-            _compare(arms, found.copies.get(index, []), ranks, alike)
+            _compare(arms, found.copies.get(index, []), lambda block, copy: _count(copy, ranks, block in alike, made))
     return graph
 
 
@@ -63,8 +66,9 @@ def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
         made.plain = made.plain and not call.attrs["peer"]
         refs[call.result] = call.args[0], index
         return
-    if name == COPY and len(call.args) > 2 and call.args[2] in refs:
-        barriers, index = refs[call.args[2]]
+    at = COPIES.get(name, len(call.args))
+    if at < len(call.args) and call.args[at] in refs:
+        barriers, index = refs[call.args[at]]
         uses[barriers].copies.setdefault(index, []).append((block, call))
     elif name == ARM and call.args[0] in refs:
         barriers, index = refs[call.args[0]]
@@ -99,29 +103,62 @@ def _of_cluster(x) -> bool:
     return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
 
 
-def _compare(arms: list, copies: list, ranks: int, alike: set[Block]) -> None:
+def _compare(arms: list, copies: list, count) -> None:
     if len(arms) != 1 or not copies:
         return
     (block, arm), announced = arms[0], arms[0][1].args[1]
     if not isinstance(announced, Const) or any(where is not block for where, _ in copies):
         return
-    counts = [_count(copy, ranks, block in alike) for _, copy in copies]
+    counts = [count(where, copy) for where, copy in copies]
     if None in counts:
         return
-    brought = sum(n * copy.args[1].type.nbytes for n, (_, copy) in zip(counts, copies))
+    brought = sum(n * (copy.args[0] if copy.op.name == "remote" else copy.args[1]).type.nbytes for n, (_, copy) in zip(counts, copies))
     if brought != announced.value:
         lines = ", ".join(str(line) for line in sorted({copy.loc.line for _, copy in copies}))
         raise CompilationError(f"{announced.value} bytes are announced, and the copies on this barrier bring {brought} (line {lines}): "
                                "its phase would never end", arm.loc)
 
 
-def _count(copy: Call, ranks: int, alike: bool) -> int | None:
+def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
     """How often the copy brings the bytes of its region to the barrier of its own CTA; None where that is not followed."""
+    if getattr(copy.choice.plan, "completion", None) != "bytes":
+        return None
+    if copy.args[0].type.buffer.peer and not (alike and _to_each_once(copy.args[0], made, ranks)):
+        return None
+    if copy.op.name == "remote":
+        return None if copy.attrs["each_thread"] else 1
     options = copy.attrs["options"]
     mask = options.get("multicast")
-    if (getattr(copy.choice.plan, "completion", None) != "bytes" or copy.args[0].type.buffer.peer or copy.attrs.get("partial") is not None
-            or options.get("cta_group") == 2):
+    if copy.attrs.get("partial") is not None or options.get("cta_group") == 2:
         return None
     if mask is None:
         return 1
     return ranks if alike and mask is not True and mask == (1 << ranks) - 1 else None
+
+
+def _to_each_once(place: Value, made: dict, ranks: int) -> bool:
+    """Whether the CTAs of a cluster that write to this place of a peer each write to another one: the peer's rank is the own
+    one plus a constant modulo the cluster, or exclusive-or a constant."""
+    while place in made and made[place].op.name != "peer_buffer":
+        place = made[place].args[0]
+    if place not in made or len(made[place].args) < 2:
+        return False
+    rank, cluster = made[place].args[1], range(ranks)
+    reached = [_at_rank(rank, made, own, ranks) for own in cluster]
+    return None not in reached and sorted(reached) == list(cluster)
+
+
+def _at_rank(x, made: dict, own: int, ranks: int) -> int | None:
+    """The value of an integer in the CTA of rank `own`, where the rank and constants are all it is made of."""
+    if isinstance(x, Const):
+        return int(x.value)
+    call = made.get(x)
+    name = call.op.name if call is not None else None
+    if name == "cta_rank":
+        return own
+    parts = [_at_rank(a, made, own, ranks) for a in call.args] if name in _OPERATIONS else [None]
+    return None if None in parts or (name in ("mod", "floordiv") and not parts[1]) else _OPERATIONS[name](*parts)
+
+
+_OPERATIONS = {"cast": lambda x: x, "constant": lambda x: x, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+               "mod": operator.mod, "floordiv": operator.floordiv, "bit_xor": operator.xor, "bit_and": operator.and_, "bit_or": operator.or_}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Operand, Scope, Value, blocks, results, walk
@@ -86,7 +86,9 @@ class Context:
         threads = self.graph.launch.threads
         if name in ("thread_id", "warp_id", "warpgroup_id", "lane_id"):
             return 0, {"thread_id": threads, "warp_id": threads // 32, "warpgroup_id": max(threads // 128, 1), "lane_id": 32}[name] - 1
-        if name in ("program_id", "cta_rank", "cluster_id", "thread_id_in_scope"):
+        if name == "cta_rank":
+            return 0, prod(self.graph.launch.cluster or (1,)) - 1
+        if name in ("program_id", "cluster_id", "thread_id_in_scope"):
             return 0, None
         if name == "num_programs" or (name == "size_of" and call.attrs["sym"].kind == "size"):
             return 0, None

@@ -43,14 +43,16 @@ class Engines:
     def issue(self, what: str, *, reads: list[Span] = (), writes: list[Span] = (), land: Callable, params: dict,
               collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
               barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
-              positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None) -> None:
+              positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
+              atom: int | None = None, threads: np.ndarray | None = None) -> None:
         """Issue an operation that reads and writes spans of shared or tensor memory in its own time. The scope's first
         thread issues it, or with `collective` all of them together.
 
         It completes on `barrier` with `nbytes` (or on several `barriers`), or in the groups `queue` of the issuing
         thread. ``collect(rows, params) -> dict`` reads its sources, ``land(rows, params)`` writes, for the CTAs `rows`
         of the chunk; `params` hold arrays with a leading batch axis. ``proxy`` says that it goes through the async proxy.
-        Operations of one thread in the same `pipe` run in the order of their issue, without waits between them.
+        Operations of one thread in the same `pipe` run in the order of their issue, without waits between them. `atom` says
+        whose threads issue it side by side, and `threads` which of them is behind each cell that is written.
         """
         self.sim.version += 1
         barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
@@ -68,8 +70,8 @@ class Engines:
                     continue
                 chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
                 op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
-                                     MANY if collective else self.low)
-                op.collect, op.pipe = collect, pipe
+                                     MANY if collective or atom is not None else self.low, atom)
+                op.collect, op.pipe, op.threads = collect, pipe, threads
                 op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
                 ahead = [o for o in world.flight if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
                 op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
@@ -214,7 +216,7 @@ class Engines:
             return {"data": _cp_async_bytes(memory, params["from"], params["count"], nbytes)}
 
         def land(rows, params):
-            _scatter_bytes(target.data, rows, params["to"], params["data"], params["keep"])
+            scatter_bytes(target.data, rows, params["to"], params["data"], params["keep"])
 
         for where, offsets, mask in self._alike(Place(to, (to.shape[1],), keep)):
             if mask is not None and not mask.any():
@@ -349,7 +351,7 @@ def _cp_async_bytes(memory, source: np.ndarray, count: np.ndarray, nbytes: int) 
     return np.where(lanes < count[..., None], bytes_, np.uint8(0))
 
 
-def _scatter_bytes(data: np.ndarray, rows: np.ndarray, to: np.ndarray, values: np.ndarray, keep: np.ndarray | None) -> None:
+def scatter_bytes(data: np.ndarray, rows: np.ndarray, to: np.ndarray, values: np.ndarray, keep: np.ndarray | None) -> None:
     """Write (B or 1, n, nbytes) bytes at the offsets `to` (B or 1, n) of each row."""
     nbytes = values.shape[-1]
     shape = (len(rows), to.shape[1])

@@ -15,6 +15,7 @@ from .bulk import BulkCopies
 from .engines import Engines
 from .global_access import GlobalAccess
 from .memory import LocalMemory, TensorMemory
+from .remote import RemoteStores
 from .report import Finding
 from .shared_access import SharedAccess
 from .synchronisation import Synchronisation
@@ -26,8 +27,8 @@ from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, TensorCores, TensorMemoryAccess,
-              Traffic):
+class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, TensorCores,
+              TensorMemoryAccess, Traffic):
     """What a rule knows and can do.
 
     Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.

@@ -1,0 +1,70 @@
+"""Asynchronous stores and reductions to a peer's shared memory on the GPU, against NumPy."""
+
+import numpy as np
+import pytest
+
+from tests.gpu import in_child, needs_gpu
+from tilejit.types import dtype_of
+
+HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+def _kernels():
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, str(Path(__file__).parent))
+    import remote_kernels
+    return remote_kernels
+
+
+def _values(rng, dtype: str, shape) -> np.ndarray:
+    return rng.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype_of(dtype).np)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=240)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+def test_every_cta_of_a_cluster_hands_registers_to_the_next_on_the_gpu(ranks):
+    cases, rng = _kernels(), np.random.default_rng(ranks)
+    for swizzle in (0, 64, 128):
+        a = _values(rng, "float16", (32 * ranks, 16, 64))
+        b = np.zeros_like(a)
+        cases.pass_on(ranks, swizzle)[32 * ranks,](a, b, ROWS=16, COLUMNS=64, backend="cuda")
+        assert (b == cases.row_of_next(a, ranks)).all(), swizzle
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=240)
+def test_every_dtype_is_stored_to_a_peer_on_the_gpu():
+    cases, rng = _kernels(), np.random.default_rng(1)
+    for dtype in cases.STORED:
+        for shape in ((8, 48), (24, 128)):
+            a = _values(rng, dtype, (16, *shape))
+            b = np.zeros_like(a)
+            cases.pass_on(2)[16,](a, b, ROWS=shape[0], COLUMNS=shape[1], backend="cuda")
+            assert (b.view("u1") == cases.row_of_next(a, 2).view("u1")).all(), (dtype, shape)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=240)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_reductions_of_registers_combine_in_a_peer_s_memory_on_the_gpu(ranks):
+    cases, rng = _kernels(), np.random.default_rng(2)
+    for kind, dtypes in cases.TAKEN.items():
+        for dtype in dtypes:
+            a, start = _values(rng, dtype, (4 * ranks, 100)), _values(rng, dtype, 100)
+            if kind in ("inc", "dec"):
+                a[:] = 50
+            c = np.zeros((4, 100), a.dtype)
+            cases.gather_sums(ranks)[4 * ranks,](a, start, c, KIND=kind, N=100, backend="cuda")
+            for cluster in range(4):
+                assert (c[cluster] == cases.combined(kind, a[ranks * cluster:ranks * (cluster + 1)], start)).all(), (kind, dtype)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_scalars_go_to_every_peer_on_the_gpu():
+    a = _values(np.random.default_rng(3), "float32", (16, 33))
+    b = np.zeros((16, 4, 33), np.float32)
+    _kernels().one_number_each[16,](a, b, backend="cuda")
+    assert (b == a.reshape(4, 1, 4, 33).repeat(4, axis=1).reshape(16, 4, 33)).all()

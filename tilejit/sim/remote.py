@@ -1,0 +1,71 @@
+"""Register values on their way to the shared memory of another CTA: ``st.async`` and ``red.async``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .atomics import apply_atomic
+from .engines import Span, scatter_bytes
+from .tma_bytes import peer_rows
+from .values import SimBarrier, SimBuffer
+
+
+class RemoteStores:
+    """The part of the machine that issues asynchronous stores and reductions of register values."""
+
+    def remote(self, buffer: SimBuffer, coords: tuple, values: np.ndarray, barrier: SimBarrier, *, owner=None, kind: str | None = None) -> None:
+        """Write (or with a `kind` combine) elements of a peer's shared memory; each brings its bytes to the peer's `barrier`.
+
+        The arguments are those of `write`. The threads of an atom issue together; ordinary accesses come before and after
+        as for a store of the generic proxy.
+        """
+        dtype = buffer.type.dtype.np
+        values = np.asarray(values).astype(dtype, copy=False)
+        place = self._place(buffer, coords, None, None, dtype.itemsize, values.shape[1:])
+        values = np.broadcast_to(values, (values.shape[0], *place.shape)).reshape(values.shape[0], -1)
+        threads = self._issuing_threads(place, owner)
+        atoms = self.sim.atom_of[threads]
+        for where, offsets, keep in self._alike(place):
+            for atom in np.unique(atoms):
+                mine = atoms == atom if keep is None else (atoms == atom) & keep
+                if mine.any():
+                    self._remote_of(int(atom), threads[mine], buffer, offsets[mine], values[:, mine] if values.shape[1] > 1 else values,
+                                    barrier, kind, where)
+
+    def _issuing_threads(self, place, owner) -> np.ndarray:
+        """The thread of each element."""
+        count = place.offsets.shape[1]
+        if owner is not None:
+            return np.broadcast_to(self.low + np.asarray(owner).reshape(-1), (count,))
+        return np.arange(self.low, self.high) if count == self.threads else np.full(count, self.low)
+
+    def _remote_of(self, atom: int, threads: np.ndarray, buffer: SimBuffer, offsets: np.ndarray, values: np.ndarray, barrier: SimBarrier,
+                   kind: str | None, where) -> None:
+        """What the threads of one atom issue; element by element a byte offset and a value."""
+        sim, memory, dtype = self.sim, buffer.memory, values.dtype
+        nbytes = len(offsets) * dtype.itemsize
+        params = {"values": values, "rank": buffer.peer}
+
+        def land(rows, params):
+            to = peer_rows(sim, rows, params["rank"])
+            data = np.ascontiguousarray(np.broadcast_to(params["values"], (len(params["values"]), len(offsets))))
+            if kind is None:
+                scatter_bytes(memory.data, to, offsets[None], data.view(np.uint8).reshape(len(data), len(offsets), dtype.itemsize), None)
+                return
+            flat = memory.typed(dtype).reshape(-1)
+            at = to[:, None] * (memory.nbytes // dtype.itemsize) + offsets // dtype.itemsize
+            apply_atomic(flat, at.reshape(-1), kind, np.broadcast_to(data, at.shape).reshape(-1), None, need_old=False)
+
+        spans = []
+        if kind is None:  # reductions meet in memory one by one, as atomics do
+            spans = [Span("shared", np.zeros((1, 1), np.int64), offsets, dtype.itemsize, buffer.peer)]
+        cells = len(self._span_cells(spans[0], 0)) if spans else 0
+        per_cell = np.repeat(threads, cells // len(threads)).astype(np.int16) if cells and cells % len(threads) == 0 else None
+        self._count("registers -> shared of a peer", nbytes * (self.batch if where is None else len(where)))
+        self.issue("store_async" if kind is None else "reduce_async", writes=spans, land=land, params=params, proxy=False, positions=where,
+                   barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom, threads=per_cell)
+
+
+__all__ = ["RemoteStores"]
