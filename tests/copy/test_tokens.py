@@ -104,7 +104,7 @@ def test_tokens_are_carried_by_a_loop_that_stays_two_copies_ahead(path):
     if path == "ldgsts":
         assert [n for n in range(4) if f"cp.async.wait_group {n};" in ptx] == [0, 1, 2]
     else:
-        assert ptx.count("mbarrier.init.shared.b64") == 4
+        assert ptx.count("mbarrier.init.shared::cta.b64") == 4
 
 
 @tile.jit

@@ -216,10 +216,24 @@ def table_instructions() -> str:
     return re.sub(r"^##", "###", coverage_markdown().partition("\n\n")[2], flags=re.MULTILINE)
 
 
+def table_families() -> str:
+    from instruction_use import families
+    from tilejit.ptx import TARGETS
+    return markdown(("family", "rows", "forms", *TARGETS, "rows that the compiler writes"), families())
+
+
+def table_uses() -> str:
+    from instruction_use import missing, written_for
+    unknown, unseen = missing()
+    assert not unknown, f"the compiler writes what the table of instructions has no row for: {sorted(unknown)}"
+    assert not unseen, f"give tests/docs/instruction_use.py a kernel that gets {sorted(unseen)}"
+    return markdown(("instruction", "in a kernel", "written for"), ((code(word), code(name), operations) for word, name, operations in written_for()))
+
+
 TABLES = {
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
     "settings": table_settings, "instructions": table_instructions, "reductions": table_reductions, "facts": table_facts,
-    "kinds": table_kinds,
+    "kinds": table_kinds, "families": table_families, "uses": table_uses,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
 }

@@ -51,7 +51,7 @@ class BarrierMixin:
         self.start(first)
         for value, offset in made:
             for i in range(value.type.n):
-                self.asm(f"mbarrier.init.shared.b64 [$0 + {offset + 8 * i}], {value.type.count};", [], [self.shared_base()])
+                self.asm(f"mbarrier.init.shared::cta.b64 [$0 + {offset + 8 * i}], {value.type.count};", [], [self.shared_base()])
         if hopper:
             self.asm("fence.mbarrier_init.release.cluster;")
         self.branch(done)
@@ -100,10 +100,10 @@ class BarrierMixin:
     def mbarrier_wait(self, barrier: EBarrier, parity: V) -> None:
         """Spin on ``try_wait``, which suspends the thread in hardware (sm_90); ``test_wait`` before."""
         word = "try_wait" if self.architecture >= 90 else "test_wait"
-        self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared.b64 p, [$0 + {barrier.offset}], $1; @!p bra W; }}", [], [barrier.address, parity])
+        self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared::cta.b64 p, [$0 + {barrier.offset}], $1; @!p bra W; }}", [], [barrier.address, parity])
 
     def mbarrier_test(self, barrier: EBarrier, parity: V) -> V:
-        return self.asm(f"mbarrier.test_wait.parity.shared.b64 $0, [$1 + {barrier.offset}], $2;", [bool_], [barrier.address, parity])[0]
+        return self.asm(f"mbarrier.test_wait.parity.shared::cta.b64 $0, [$1 + {barrier.offset}], $2;", [bool_], [barrier.address, parity])[0]
 
     def cp_async_commit(self) -> None:
         self.asm("cp.async.commit_group;")

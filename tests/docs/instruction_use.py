@@ -1,0 +1,191 @@
+"""Which instructions of the table the compiler writes, for which operation and variant: seen while it emits small kernels."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import tilejit as tile
+from tilejit import demo, ptx
+from tilejit.emit.emitter import Emitter, emit
+from tilejit.ops.copy import copy_
+from tilejit.ops.copy_async import copy_async_
+from tilejit.ops.copy_async.prefetch import prefetch_
+from tilejit.ops.mma import mma_async_
+from tilejit.ops.tmem.ldst import tmem_load, tmem_store
+from tilejit.ptx.table import SECTIONS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
+
+import programs  # noqa: E402
+import test_bulk_copies as bulk  # noqa: E402
+import tma_kernels as tma  # noqa: E402
+
+
+# -- kernels that use what the language has ------------------------------------------------------------------------------------
+
+@tile.jit
+def values(A, I, N, B):
+    x = tile.load(A[0:32, 0:64])
+    tile.store(B[0:32, 0:64], tile.exp(x) + tile.tanh(x) + tile.rsqrt(x) + tile.log(x) + tile.sqrt(x) + tile.sin(x) + tile.exp(x, fast=True)
+               + tile.sum(x, axis=1, keepdims=True) + tile.cumsum(x, axis=0) + tile.transpose(tile.load(A[0:64, 0:32])))
+    tile.store(B[0:32, 0:64], tile.maximum(x, tile.zeros((32, 64))))
+    tile.atomic_add(N[0], 1)
+    tile.threadfence("gpu")
+    tile.device_assert(tile.load(I[0]) >= 0)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def meetings(A, B):
+    s = tile.alloc((128,), A.dtype)
+    tile.store(s, tile.load(A[0:128]))
+    bar = tile.mbarrier(count=2)
+    bar.peer(1).arrive()
+    bar.arrive()
+    ready = bar.test(phase=0)
+    bar.expect_tx(0)
+    tile.cluster_arrive()
+    tile.cluster_wait()
+    with tile.warpgroup(0):
+        tile.sync()
+    tile.store(B[0:128], tile.load(s))
+    tile.store(B[0], tile.where(ready, 1.0, 0.0))
+
+
+@tile.jit
+def product_in_shared(A, B, C):
+    a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+    b = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+    tile.copy(a, A[0:64, 0:64])
+    tile.copy(b, B[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    acc = tile.mma_async(tile.zeros((64, 64)), a, b)
+    tile.mma_commit()
+    tile.mma_wait(0)
+    tile.store(C[0:64, 0:64], acc)
+
+
+@tile.jit
+def in_tensor_memory(A, B):
+    d = tile.alloc((128, 16), A.dtype, scope="tmem")
+    tile.store(d, tile.load(A[0:128, 0:16]))
+    tile.store(B[0:128, 0:16], tile.load(d))
+
+
+def _array(*shape, dtype="float16"):
+    return tile.ArraySpec(shape, dtype)
+
+
+def _corpus():
+    """(kernel, arguments, target, constants): between them, every operation that has instructions of its own."""
+    square, line = _array(64, 64), _array(4096)
+    for target in ("sm_80", "sm_90a"):
+        yield programs.staged, [_array(128, 32)] * 2, target, {}
+        yield programs.staged, [_array(128, 36)] * 2, target, {"COLUMNS": 36}
+    yield programs.handed_over, [_array(128, 64)] * 2, "sm_90a", {}
+    yield programs.boxed, [_array(8, 256)] * 2, "sm_90a", {}
+    yield programs.boxed_out, [_array(8, 256)] * 2, "sm_90a", {}
+    yield tma.multicast, [square, _array(2, 32, 64), 3], "sm_90a", {"R": 2, "SENDER": 0, "cluster": (2, 1, 1)}
+    yield tma.reduced, [_array(2, 16, 64), _array(16, 64)], "sm_90a", {"KIND": "add"}
+    yield tma.paired, [_array(128, 64)] * 2, "sm_100a", {"GROUP": 2}
+    yield tma.fetched, [_array(64, 256)] * 2, "sm_90a", {"N": 64}
+    yield bulk.through, [line] * 2, "sm_90a", {"N": 4096, "VARIANT": "bulk"}
+    yield bulk.broadcast, [_array(1024, dtype="float32"), _array(4, 1024, dtype="float32")], "sm_90a", {"MASK": 3}
+    yield bulk.reduced, [_array(4, 64, dtype="int32"), _array(64, dtype="int32")], "sm_90a", {"N": 64, "KIND": "add"}
+    yield bulk.summed, [_array(2, 64, dtype="int32"), _array(64, dtype="int32"), _array(64, dtype="int32")], "sm_90a", {"KIND": "add"}
+    yield bulk.fetched, [_array(8, 256, dtype="float32")] * 2, "sm_80", {"N": 256}
+    yield bulk.fetched, [_array(8, 256, dtype="float32")] * 2, "sm_90a", {"N": 256}
+    yield demo.staged_copy, [_array(4096, 33)] * 2, "sm_90a", {"ROWS": 128, "COLUMNS": 33}
+    yield product_in_shared, [square] * 2 + [_array(64, 64, dtype="float32")], "sm_90a", {}
+    yield values, [_array(64, 64, dtype="float32"), line, _array(4, dtype="int32"), _array(32, 64, dtype="float32")], "sm_90a", {}
+    yield in_tensor_memory, [_array(128, 16, dtype="float32")] * 2, "sm_100a", {}
+    yield meetings, [_array(128, dtype="float32")] * 2, "sm_90a", {}
+
+
+# -- what is written --------------------------------------------------------------------------------------------------------------
+
+@contextmanager
+def _watched(written: set):
+    """While the emitter writes: (operation, instruction) of every inline instruction goes into `written`."""
+    asm, call_, current = Emitter.asm, Emitter._call, ["entry and exit"]
+
+    def watching(self, text, *args, **kwargs):
+        written.update((current[-1], word) for word in mnemonics(text))
+        return asm(self, text, *args, **kwargs)
+
+    def calling(self, call):
+        variant = call.choice.variant if call.choice is not None else call.op.name
+        current.append(call.op.name + (f" by {variant}" if variant != call.op.name else ""))
+        try:
+            return call_(self, call)
+        finally:
+            current.pop()
+
+    Emitter.asm, Emitter._call = watching, calling
+    try:
+        yield
+    finally:
+        Emitter.asm, Emitter._call = asm, call_
+
+
+def mnemonics(text: str) -> list[str]:
+    """The instructions of an inline text: without guards, labels, declarations and operands."""
+    found = []
+    for statement in re.split(r"[;{}]", re.sub(r"\{[^{};]*\}", "", text)):
+        statement = re.sub(r"^\s*(\$?\w+:\s*)?(@!?\S+\s+)?", "", statement).strip()
+        if statement and not statement.startswith(".") and re.match(r"[a-z]", statement):
+            found.append(statement.split()[0])
+    return found
+
+
+@lru_cache(maxsize=None)
+def uses() -> frozenset[tuple[str, str]]:
+    """(operation, instruction) of all kernels of the corpus."""
+    written: set[tuple[str, str]] = set()
+    for kernel, arguments, target, constants in _corpus():
+        bound, options, _ = kernel._bind(arguments, constants)
+        with _watched(written):
+            emit(kernel._lower(bound, options, target).graph)
+    return frozenset(written)
+
+
+# -- the tables of the page ---------------------------------------------------------------------------------------------------------
+
+# What no row is for: a condition or an address made on the way to an instruction.
+PLAIN = re.compile(r"(setp|selp|add|bra|and|or|mov)\b")
+
+
+def missing() -> tuple[set[str], set[str]]:
+    """Instructions that the compiler writes and the table has not; variants that no kernel here gets."""
+    known = {form.mnemonic for form in ptx.forms()}
+    written = {word for _, word in uses()}
+    variants = {f"{op.name} by {v.name}" for op in (copy_, copy_async_, prefetch_, mma_async_, tmem_load, tmem_store) for v in op.variants}
+    return {w for w in written - known if not PLAIN.match(w)}, variants - {operation for operation, _ in uses()}
+
+
+def families() -> list[tuple]:
+    """For each family its title, the numbers of rows, of forms, of forms on each target, and of rows that the compiler itself writes."""
+    written = {word for _, word in uses()}
+    lines = []
+    for title, rows in SECTIONS:
+        forms = [form for row in rows for form in ptx.expand(row)]
+        own = sum(any(form.mnemonic in written for form in ptx.expand(row)) for row in rows)
+        lines.append((title, len(rows), len(forms), *(sum(t in form.targets for form in forms) for t in ptx.TARGETS), own))
+    return lines
+
+
+def written_for() -> list[tuple[str, str, str]]:
+    """(instruction, its name in a kernel, the operations it is written for), in the table's order."""
+    for_which: dict[str, set[str]] = {}
+    for operation, word in uses():
+        for_which.setdefault(word, set()).add(operation)
+    lines, seen = [], set()
+    for form in ptx.forms():
+        if form.mnemonic in for_which and form.mnemonic not in seen and not PLAIN.match(form.mnemonic):
+            seen.add(form.mnemonic)
+            lines.append((form.mnemonic, f"tile.ptx.{ptx.python_name(form)}", ", ".join(sorted(for_which[form.mnemonic]))))
+    return lines
