@@ -1,6 +1,7 @@
 """Device arrays over a stand-in for device memory: views, exports, and the way there and back."""
 
 import ctypes
+import re
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilejit.errors import LaunchError
-from tilejit.runtime import dlpack, driver
+from tilejit.runtime import dlpack, driver, libcuda
 from tilejit.runtime.arrays import describe
 from tilejit.runtime.device_array import DeviceArray, empty, to_device
 
@@ -150,30 +151,59 @@ def test_shapes_and_dtypes_are_checked(memory):
 
 
 
-def test_every_name_of_the_driver_exists_in_the_bindings():
-    import ast
-    import inspect
-
+def test_the_drivers_functions_and_enumerators_are_those_of_the_bindings():
     bindings = pytest.importorskip("cuda.bindings.driver")
-    tree = ast.parse(inspect.getsource(driver))
-    used = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            source = ast.unparse(node)
-            for head in ("api.", "_api()."):
-                if source.startswith(head):
-                    used.add(source[len(head):])
-    assert len(used) > 30
-    for name in used:
-        found = bindings
-        for part in name.split("."):
-            found = getattr(found, part, None)
-            assert found is not None or "value" in name or name.startswith("CUlaunch"), name
-    for name in ("COMPUTE_CAPABILITY_MAJOR", "MULTIPROCESSOR_COUNT", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"):
-        assert hasattr(bindings.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name)
-    for name in ("MAX_DYNAMIC_SHARED_SIZE_BYTES", "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", "REQUIRED_CLUSTER_WIDTH",
-                 "REQUIRED_CLUSTER_HEIGHT", "REQUIRED_CLUSTER_DEPTH", "NUM_REGS"):
-        assert hasattr(bindings.CUfunction_attribute, "CU_FUNC_ATTRIBUTE_" + name)
+    for name, (symbol, result, parameters) in libcuda._FUNCTIONS.items():
+        signature = re.match(rf"{name}\((.*)\)", getattr(bindings, name).__doc__)[1]  # without what comes back
+        given = [p for p in signature.split(",") if p.strip()]
+        assert len(given) == len(parameters) - (name == "cuDeviceGetName"), (name, signature)  # which takes where to put it
+        assert symbol.removesuffix("_v2") == name
+    for table, prefix in ((libcuda.DEVICE_ATTRIBUTES, "CUdevice_attribute.CU_DEVICE_ATTRIBUTE_"),
+                          (libcuda.FUNCTION_ATTRIBUTES, "CUfunction_attribute.CU_FUNC_ATTRIBUTE_")):
+        kind, start = prefix.split(".")
+        for name, value in table.items():
+            assert int(getattr(getattr(bindings, kind), start + name)) == value, name
+    assert libcuda.POINTER_DEVICE_ORDINAL == int(bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """A library in the place of libcuda: the calls of some of its functions, with whole 64-bit arguments."""
+    seen, big = [], 0x7F00_1234_5678_0100
+
+    class Library:
+        def __init__(self):
+            def alloc(out, nbytes):
+                ctypes.cast(out, ctypes.POINTER(ctypes.c_uint64))[0] = big
+                seen.append(("alloc", nbytes))
+                return 0 if nbytes < 2**40 else 2
+
+            def copy(to, source, nbytes):
+                seen.append(("copy", to, source, nbytes))
+                return 0
+
+            self.cuMemAlloc_v2 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(alloc)
+            self.cuMemcpyHtoD_v2 = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t)(copy)
+
+    library = Library()
+    libcuda._function.cache_clear()
+    monkeypatch.setattr(libcuda, "library", lambda: library)
+    yield seen, big
+    libcuda._function.cache_clear()
+
+
+def test_handles_and_sizes_of_64_bits_reach_the_driver_whole(calls):
+    seen, big = calls
+    assert libcuda.call("cuMemAlloc", 2**33 + 1, doing="allocating") == big
+    libcuda.call("cuMemcpyHtoD", big, big + 8, 2**33, doing="copying")
+    assert seen == [("alloc", 2**33 + 1), ("copy", big, big + 8, 2**33)]
+
+
+def test_what_the_driver_refuses_or_lacks_is_a_launch_error(calls):
+    with pytest.raises(LaunchError, match=r"allocating failed: .*\(2\)"):
+        libcuda.call("cuMemAlloc", 2**40, doing="allocating")
+    with pytest.raises(LaunchError, match="the driver has no cuOccupancyMaxActiveClusters: it is too old"):
+        libcuda.call("cuOccupancyMaxActiveClusters", 0, 0, doing="asking")
 
 
 def test_without_a_driver_the_error_says_what_to_do():

@@ -1,4 +1,4 @@
-"""The CUDA driver: devices, contexts, modules, memory, streams. The only file that imports cuda.bindings, when first used.
+"""The CUDA driver: devices, contexts, modules, memory, streams.
 
 Handles are ints. Everything works in a device's primary context, which torch, CuPy and the CUDA runtime share, and
 leaves the calling thread's current context as it was.
@@ -7,56 +7,18 @@ leaves the calling thread's current context as it was.
 from __future__ import annotations
 
 import ctypes
-from contextlib import contextmanager
+import struct
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tilejit.errors import LaunchError
+from tilejit.runtime.libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, error_text, library
+from tilejit.runtime.recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 
 # compute capability -> the target whose cubins it runs
 _TARGETS = {(8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100a",
             (10, 3): "sm_103a", (12, 0): "sm_120a"}
-
-_STICKY = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}  # errors after which a context is of no more use
-
-
-@lru_cache(maxsize=None)
-def _api():
-    """cuda.bindings.driver, initialised. LaunchError when there is no usable driver."""
-    try:
-        from cuda.bindings import driver
-    except ImportError as error:
-        raise LaunchError(f"running on a GPU needs cuda-bindings (pip install cuda-bindings): {error}") from None
-    try:
-        code, = driver.cuInit(0)
-    except Exception as error:  # cuda.bindings raises its own kinds where libcuda is absent
-        raise LaunchError("no CUDA driver was found (libcuda.so.1). Kernels on host arrays run in the simulator; for a GPU, "
-                          f"install NVIDIA's driver or give the container the GPU. ({str(error).splitlines()[0][:200]})") from None
-    if int(code):
-        raise LaunchError(f"the CUDA driver did not start: {error_text(int(code))}")
-    return driver
-
-
-def error_text(code: int) -> str:
-    """``"CUDA_ERROR_INVALID_VALUE (1)"``, with a word on errors that outlive the call."""
-    try:
-        from cuda.bindings import driver
-
-        name = driver.CUresult(code).name
-    except (ImportError, ValueError):
-        name = "CUDA error"
-    text = f"{name} ({code})"
-    if code in _STICKY:
-        text += "; a kernel launched earlier failed, and this process can use the GPU no more"
-    return text
-
-
-def _check(result, doing: str):
-    """The values of a call of cuda.bindings. LaunchError if it failed."""
-    code = int(result[0])
-    if code:
-        raise LaunchError(f"{doing} failed: {error_text(code)}")
-    return result[1] if len(result) == 2 else result[1:]
 
 
 def available() -> bool:
@@ -70,7 +32,7 @@ def available() -> bool:
 @lru_cache(maxsize=None)
 def device_count() -> int:
     """Number of GPUs. LaunchError when there is no driver."""
-    return _check(_api().cuDeviceGetCount(), "counting the devices")
+    return call("cuDeviceGetCount", doing="counting the devices")
 
 
 @lru_cache(maxsize=None)
@@ -78,21 +40,21 @@ def _device(device: int):
     count = device_count()
     if not 0 <= device < count:
         raise LaunchError(f"there is no device {device}; there are {count}, numbered from 0")
-    return _check(_api().cuDeviceGet(device), f"device {device}")
+    return call("cuDeviceGet", device, doing=f"device {device}")
 
 
 @lru_cache(maxsize=None)
 def attribute(name: str, device: int = 0) -> int:
     """A device attribute by the driver's name without its prefix, such as "MULTIPROCESSOR_COUNT"."""
-    api = _api()
-    key = getattr(api.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name)
-    return _check(api.cuDeviceGetAttribute(key, _device(device)), f"attribute {name} of device {device}")
+    return call("cuDeviceGetAttribute", DEVICE_ATTRIBUTES[name], _device(device), doing=f"attribute {name} of device {device}")
 
 
 @lru_cache(maxsize=None)
 def name(device: int = 0) -> str:
     """The device's name, such as "NVIDIA H200"."""
-    return _check(_api().cuDeviceGetName(128, _device(device)), f"the name of device {device}").split(b"\0")[0].decode()
+    room = ctypes.create_string_buffer(128)
+    call("cuDeviceGetName", ctypes.addressof(room), len(room), _device(device), doing=f"the name of device {device}")
+    return room.value.decode()
 
 
 @lru_cache(maxsize=None)
@@ -120,27 +82,27 @@ def shared_limit(device: int = 0) -> int:
 @lru_cache(maxsize=None)
 def context(device: int = 0) -> int:
     """The device's primary context, retained for the life of the process."""
-    return int(_check(_api().cuDevicePrimaryCtxRetain(_device(device)), f"the context of device {device}"))
+    return call("cuDevicePrimaryCtxRetain", _device(device), doing=f"the context of device {device}")
 
 
 @contextmanager
 def in_context(device: int = 0):
     """Inside, the device's primary context is current in this thread; afterwards what was before."""
-    api = _api()
     wanted = context(device)
-    current = int(_check(api.cuCtxGetCurrent(), "the current context"))
+    current = call("cuCtxGetCurrent", doing="the current context")
     if current == wanted:
         yield
         return
     if current == 0 and device == 0:
-        _check(api.cuCtxSetCurrent(wanted), "making the context current")  # left so: the next call finds it
+        call("cuCtxSetCurrent", wanted, doing="making the context current")  # left so: the next call finds it
         yield
         return
-    _check(api.cuCtxPushCurrent(wanted), "making the context current")
+    call("cuCtxPushCurrent", wanted, doing="making the context current")
     try:
         yield
     finally:
-        api.cuCtxPopCurrent()
+        with suppress(LaunchError):  # where the context is lost, the body's own error says more
+            call("cuCtxPopCurrent", doing="going back to the context before")
 
 
 # -- modules and functions -------------------------------------------------------------------------------------------
@@ -148,37 +110,32 @@ def in_context(device: int = 0):
 def load_module(image: bytes | str, device: int = 0) -> int:
     """Load a cubin, or PTX text that the driver compiles. LaunchError when the device does not take it."""
     data = image.encode() + b"\0" if isinstance(image, str) else image
-    with in_context(device):
-        result = _api().cuModuleLoadData(data)
     what = "compiling the PTX" if isinstance(image, str) else "loading the cubin"
-    return int(_check(result, f"{what} for device {device} ({target(device)})"))
+    with in_context(device):
+        return call("cuModuleLoadData", data, doing=f"{what} for device {device} ({target(device)})")
 
 
 def unload_module(module: int, device: int = 0) -> None:
     """Unload what `load_module` loaded; its functions may not be in use."""
     with in_context(device):
-        _check(_api().cuModuleUnload(module), "unloading a module")
+        call("cuModuleUnload", module, doing="unloading a module")
 
 
 def get_function(module: int, name: str, device: int = 0) -> int:
     """The kernel called `name` in a module."""
     with in_context(device):
-        return int(_check(_api().cuModuleGetFunction(module, name.encode()), f"finding the kernel {name}"))
+        return call("cuModuleGetFunction", module, name.encode(), doing=f"finding the kernel {name}")
 
 
 def function_attribute(function: int, name: str, device: int = 0) -> int:
     """A function attribute by the driver's name without its prefix, such as "NUM_REGS"."""
-    api = _api()
-    key = getattr(api.CUfunction_attribute, "CU_FUNC_ATTRIBUTE_" + name)
     with in_context(device):
-        return _check(api.cuFuncGetAttribute(key, function), f"attribute {name} of a kernel")
+        return call("cuFuncGetAttribute", FUNCTION_ATTRIBUTES[name], function, doing=f"attribute {name} of a kernel")
 
 
 def _set_function_attribute(function: int, name: str, value: int, device: int) -> None:
-    api = _api()
-    key = getattr(api.CUfunction_attribute, "CU_FUNC_ATTRIBUTE_" + name)
     with in_context(device):
-        _check(api.cuFuncSetAttribute(function, key, value), f"setting {name} of a kernel to {value}")
+        call("cuFuncSetAttribute", function, FUNCTION_ATTRIBUTES[name], value, doing=f"setting {name} of a kernel to {value}")
 
 
 def set_max_dynamic_shared(function: int, nbytes: int, device: int = 0) -> None:
@@ -203,22 +160,15 @@ def required_cluster(function: int, device: int = 0) -> tuple[int, int, int]:
 def active_ctas(function: int, threads: int, shared: int, device: int = 0) -> int:
     """How many CTAs of the kernel one multiprocessor holds."""
     with in_context(device):
-        return _check(_api().cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared), "the kernel's occupancy")
+        return call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared, doing="the kernel's occupancy")
 
 
 def active_clusters(function: int, threads: int, shared: int, cluster, device: int = 0) -> int:
     """How many clusters of the kernel the device holds at once; 0 where such clusters cannot be placed."""
-    api = _api()
-    config = api.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = cluster
-    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-    config.sharedMemBytes = shared
-    entry = api.CUlaunchAttribute()
-    entry.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    entry.value.clusterDim.x, entry.value.clusterDim.y, entry.value.clusterDim.z = cluster
-    config.attrs, config.numAttrs = [entry], 1
+    attribute = ctypes.create_string_buffer(struct.pack("<I4x3I", CLUSTER_ATTRIBUTE, *cluster), ATTRIBUTE_BYTES)
+    config = ctypes.create_string_buffer(CONFIG.pack(*cluster, threads, 1, 1, shared, 0, ctypes.addressof(attribute), 1))
     with in_context(device):
-        return _check(api.cuOccupancyMaxActiveClusters(function, config), "the kernel's occupancy in clusters")
+        return call("cuOccupancyMaxActiveClusters", function, ctypes.addressof(config), doing="the kernel's occupancy in clusters")
 
 
 # -- memory and streams ----------------------------------------------------------------------------------------------
@@ -226,72 +176,74 @@ def active_clusters(function: int, threads: int, shared: int, cluster, device: i
 def allocate(nbytes: int, device: int = 0) -> int:
     """Device memory, aligned to 256 bytes at least; give it back with `free`."""
     with in_context(device):
-        return int(_check(_api().cuMemAlloc(nbytes), f"allocating {nbytes} bytes on device {device}"))
+        return call("cuMemAlloc", nbytes, doing=f"allocating {nbytes} bytes on device {device}")
 
 
 def free(address: int, device: int = 0) -> None:
     """Give back what `allocate` gave. Errors are ignored: this runs when objects are collected."""
     try:
         with in_context(device):
-            _api().cuMemFree(address)
+            call("cuMemFree", address, doing="freeing memory")
     except Exception:  # the driver may be shutting down, or the context be lost
         pass
 
 
 def copy_to_device(to: int, source: int, nbytes: int, device: int = 0, stream: int | None = None) -> None:
     """Copy host memory at `source` to the device; asynchronous if a stream is given."""
-    with in_context(device):
-        api = _api()
-        result = api.cuMemcpyHtoD(to, source, nbytes) if stream is None else api.cuMemcpyHtoDAsync(to, source, nbytes, stream)
-    _check(result, f"copying {nbytes} bytes to device {device}")
+    _copy("cuMemcpyHtoD", to, source, nbytes, device, stream, f"copying {nbytes} bytes to device {device}")
 
 
 def copy_to_host(to: int, source: int, nbytes: int, device: int = 0, stream: int | None = None) -> None:
     """Copy device memory at `source` to the host; asynchronous if a stream is given."""
+    _copy("cuMemcpyDtoH", to, source, nbytes, device, stream, f"copying {nbytes} bytes from device {device}")
+
+
+def _copy(name: str, to: int, source: int, nbytes: int, device: int, stream: int | None, doing: str) -> None:
     with in_context(device):
-        api = _api()
-        result = api.cuMemcpyDtoH(to, source, nbytes) if stream is None else api.cuMemcpyDtoHAsync(to, source, nbytes, stream)
-    _check(result, f"copying {nbytes} bytes from device {device}")
+        if stream is None:
+            call(name, to, source, nbytes, doing=doing)
+        else:
+            call(name + "Async", to, source, nbytes, stream, doing=doing)
 
 
 def copy_on_device(to: int, source: int, nbytes: int, device: int = 0, stream: int = 0) -> None:
     """Copy within the device's memory, on a stream."""
     with in_context(device):
-        _check(_api().cuMemcpyDtoDAsync(to, source, nbytes, stream), f"copying {nbytes} bytes on device {device}")
+        call("cuMemcpyDtoDAsync", to, source, nbytes, stream, doing=f"copying {nbytes} bytes on device {device}")
 
 
 def fill(address: int, value: int, nbytes: int, device: int = 0, stream: int = 0) -> None:
     """Set `nbytes` bytes of device memory to a byte, on a stream."""
     with in_context(device):
-        _check(_api().cuMemsetD8Async(address, value, nbytes, stream), f"filling {nbytes} bytes on device {device}")
+        call("cuMemsetD8Async", address, value, nbytes, stream, doing=f"filling {nbytes} bytes on device {device}")
 
 
 def device_of_pointer(address: int) -> int:
     """The ordinal of the device that holds an address; 0 for a null pointer."""
     if address == 0:
         return 0
-    api = _api()
-    key = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return int(_check(api.cuPointerGetAttribute(key, address), f"finding the device of the address {address:#x}"))
+    return call("cuPointerGetAttribute", POINTER_DEVICE_ORDINAL, address, doing=f"finding the device of the address {address:#x}")
 
 
 def create_stream(device: int = 0) -> int:
     """A new stream that does not wait for the legacy default stream."""
     with in_context(device):
-        return int(_check(_api().cuStreamCreate(1), "creating a stream"))
+        return call("cuStreamCreate", 1, doing="creating a stream")
 
 
 def destroy_stream(stream: int, device: int = 0) -> None:
     """Destroy what `create_stream` made, once its work is done."""
     with in_context(device):
-        _check(_api().cuStreamDestroy(stream), "destroying a stream")
+        call("cuStreamDestroy", stream, doing="destroying a stream")
 
 
 def synchronize(device: int = 0, stream: int | None = None) -> None:
     """Wait for a stream, or for everything on the device. LaunchError if a kernel failed meanwhile."""
     with in_context(device):
-        result = _api().cuCtxSynchronize() if stream is None else _api().cuStreamSynchronize(stream)
-    _check(result, "a kernel" if stream is None else "a kernel on the stream")
+        if stream is None:
+            call("cuCtxSynchronize", doing="a kernel")
+        else:
+            call("cuStreamSynchronize", stream, doing="a kernel on the stream")
 
 
 class Event:
@@ -300,28 +252,28 @@ class Event:
     def __init__(self, device: int = 0, timing: bool = True):
         self.device = device
         with in_context(device):
-            self._handle = int(_check(_api().cuEventCreate(0 if timing else 2), "creating an event"))
+            self._handle = call("cuEventCreate", 0 if timing else 2, doing="creating an event")
 
     def record(self, stream: int = 0) -> "Event":
         with in_context(self.device):
-            _check(_api().cuEventRecord(self._handle, stream), "recording an event")
+            call("cuEventRecord", self._handle, stream, doing="recording an event")
         return self
 
     def wait(self) -> "Event":
         """Wait on the host until the work before the event is done."""
         with in_context(self.device):
-            _check(_api().cuEventSynchronize(self._handle), "a kernel before an event")
+            call("cuEventSynchronize", self._handle, doing="a kernel before an event")
         return self
 
     def since(self, start: "Event") -> float:
         """Milliseconds between two recorded events that have happened."""
         with in_context(self.device):
-            return float(_check(_api().cuEventElapsedTime(start._handle, self._handle), "timing"))
+            return call("cuEventElapsedTime", start._handle, self._handle, doing="timing")
 
     def __del__(self):
         try:
             with in_context(self.device):
-                _api().cuEventDestroy(self._handle)
+                call("cuEventDestroy", self._handle, doing="destroying an event")
         except Exception:  # at interpreter exit, or never created
             pass
 
@@ -330,14 +282,14 @@ def wait_stream(stream: int, other: int, device: int = 0) -> None:
     """What is issued on `stream` from now on waits for what has been issued on `other`."""
     event = Event(device, timing=False).record(other)
     with in_context(device):
-        _check(_api().cuStreamWaitEvent(stream, event._handle, 0), "ordering two streams")
+        call("cuStreamWaitEvent", stream, event._handle, 0, doing="ordering two streams")
 
 
 # -- tensor maps and entry points ------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class EntryPoints:
-    """Addresses of the driver's functions that launching calls without cuda.bindings."""
+    """Addresses of the driver's functions that launching calls."""
 
     launch: int          # cuLaunchKernelEx
     encode_tiled: int    # cuTensorMapEncodeTiled
@@ -349,11 +301,8 @@ class EntryPoints:
 @lru_cache(maxsize=None)
 def entry_points() -> EntryPoints:
     """The driver's own. LaunchError when there is no driver."""
-    _api()
-    library = ctypes.CDLL("libcuda.so.1")
-
     def address(symbol: str) -> int:
-        function = getattr(library, symbol, None)
+        function = getattr(library(), symbol, None)
         return ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
 
     return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col",
