@@ -381,7 +381,7 @@ def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
     """A grid as three numbers; a callable is given the arguments by name. LaunchError says what does not fit."""
     if callable(grid):
         grid = grid(bound.meta())
-    grid = grid if isinstance(grid, tuple) else (grid,)
+    grid = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     if not 1 <= len(grid) <= 3:
         raise LaunchError(f"a grid has one to three dimensions, not {len(grid)}")
     limits = (2**31 - 1, 65535, 65535)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from math import gcd, prod
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import gcd, lcm, prod
 
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Call, Const, For, Graph, Operand, Scope, Value, blocks, results, walk
+from ..ir.graph import Block, Call, Const, For, Graph, Operand, Scope, Value, blocks, results, walk
 from ..layout import TileLayout
 from ..types import Scalar, Tile
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What ``tile.assume`` says of an integer: bounds (None: none) and a divisor."""
+
+    low: int | None = None
+    high: int | None = None
+    divisor: int = 1
+
+    def __and__(self, other: "Promise") -> "Promise":
+        return Promise(max((x for x in (self.low, other.low) if x is not None), default=None),
+                       min((x for x in (self.high, other.high) if x is not None), default=None), lcm(self.divisor, other.divisor))
 
 
 class Context:
@@ -26,6 +41,52 @@ class Context:
             if isinstance(node, For):
                 self.loops[node.index] = node
         self._divisors: dict[Value, int] = {}
+        self._promised: dict[object, Promise] = {}
+
+    @contextmanager
+    def inside(self, block: Block):
+        """In a block and those inside it, what ``tile.assume`` promises there is known."""
+        found = [p for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed" for p in self._promises(n.args[0])]
+        if not found:
+            yield
+            return
+        outer = self._promised, self._divisors
+        self._promised, self._divisors = dict(self._promised), {}
+        for key, promise in found:
+            self._promised[key] = self._promised.get(key, Promise()) & promise
+        try:
+            yield
+        finally:
+            self._promised, self._divisors = outer
+
+    def _promises(self, condition: Operand):
+        """(what, Promise) of each integer that a condition which holds tells of."""
+        call = self.made.get(condition)
+        name = call.op.name if call is not None else None
+        if name == "bit_and":
+            for part in call.args:
+                yield from self._promises(part)
+        if name not in ("eq", "ge", "gt", "le", "lt"):
+            return
+        one, other = call.args if name not in ("le", "lt") else call.args[::-1]
+        apart = name in ("gt", "lt")  # one > other
+        for x, y in ((one, other), (other, one)) if name == "eq" else ():
+            low, high = self.bounds(y)
+            yield self._key(x), Promise(low, high)
+            rest = self.made.get(x)
+            if low == high == 0 and rest is not None and rest.op.name == "mod" and isinstance(rest.args[1], Const):
+                yield self._key(rest.args[0]), Promise(divisor=abs(int(rest.args[1].value)) or 1)
+        if name != "eq":
+            low, high = self.bounds(other)[0], self.bounds(one)[1]
+            yield self._key(one), Promise(low=None if low is None else low + apart)
+            yield self._key(other), Promise(high=None if high is None else high - apart)
+
+    def _key(self, operand: Operand):
+        """What stands for an integer in promises: sizes are asked anew where they are named, casts change nothing."""
+        call = self.made.get(operand)
+        if call is not None and call.op.name == "cast":
+            return self._key(call.args[0])
+        return call.attrs["sym"] if call is not None and call.op.name == "size_of" else operand
 
     def definition(self, value: Value) -> Call:
         """The call that made a value."""
@@ -37,7 +98,8 @@ class Context:
             return abs(int(operand.value)) or 1 << 62
         if operand not in self._divisors:
             self._divisors[operand] = 1  # a carried value that needs itself
-            self._divisors[operand] = self._divisor(operand)
+            promised = self._promised.get(self._key(operand), Promise()).divisor
+            self._divisors[operand] = min(lcm(self._divisor(operand), promised), 1 << 62)
         return self._divisors[operand]
 
     def _divisor(self, value: Value) -> int:
@@ -61,14 +123,19 @@ class Context:
                 return gcd(self.divisor(call.args[1]), self.divisor(call.args[2]))
             case "shl" if isinstance(call.args[1], Const):
                 return min(parts[0] << min(int(call.args[1].value), 62), 1 << 62)
-            case "assumed_multiple":
-                return max(parts[0], call.attrs["of"])
         return 1
 
     def bounds(self, operand: Operand) -> tuple[int | None, int | None]:
         """The least and the largest value that an integer operand provably has; None where nothing is known."""
         if isinstance(operand, Const):
             return int(operand.value), int(operand.value)
+        low, high = self._from_definition(operand)
+        if self._promised:
+            promise = self._promised.get(self._key(operand), Promise()) & Promise(low, high)
+            return promise.low, promise.high
+        return low, high
+
+    def _from_definition(self, operand: Operand) -> tuple[int | None, int | None]:
         if operand in self.loops:
             loop = self.loops[operand]
             (low, _), (_, high), step = self.bounds(loop.start), self.bounds(loop.stop), loop.step.value
@@ -92,7 +159,7 @@ class Context:
             return 0, None
         if name == "num_programs" or (name == "size_of" and call.attrs["sym"].kind == "size"):
             return 0, None
-        if name in ("cast", "constant", "assumed_multiple"):
+        if name in ("cast", "constant"):
             return self.bounds(call.args[0])
         if name == "select":
             return joint(self.bounds(call.args[1]), self.bounds(call.args[2]))

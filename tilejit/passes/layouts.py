@@ -111,8 +111,9 @@ class _Assigner:
     def block(self, body: Block, yields) -> Block:
         self.nodes.append([])
         self.copies.append({})
-        for node in body.nodes:
-            self.node(node)
+        with self.context.inside(body):
+            for node in body.nodes:
+                self.node(node)
         out = yields()
         self.copies.pop()
         return Block(tuple(self.nodes.pop()), out)

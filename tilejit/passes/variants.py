@@ -18,7 +18,8 @@ def choose_variants(graph: Graph, facts: Facts) -> Graph:
 
 
 def _block(context: Context, block: Block) -> Block:
-    return replace(block, nodes=tuple(_node(context, n) for n in block.nodes))
+    with context.inside(block):
+        return replace(block, nodes=tuple(_node(context, n) for n in block.nodes))
 
 
 def _node(context: Context, node):
