@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..ir.builder import type_of
 from ..ir.graph import Const, Value
-from ..types import Points, Region, Scalar, Tile
+from ..types import Points, Region, Scalar, Tile, Uniformity
 from .memory import load_, store_
 from .partition import shared_runs
 
@@ -198,7 +198,11 @@ def _(e, call, source, other, mask):
     if isinstance(t, Scalar):
         access = Access(e, source, None, plan)
         address, offset = access.address(0)
-        return e.vector_load(space, address, offset, dtype, [other], access.predicate(0, mask), cache)[0]
+        value = e.vector_load(space, address, offset, dtype, [other], access.predicate(0, mask), cache)[0]
+        # The assembler keeps what steers loops, and all that follows from it, in uniform registers only if it can see that
+        # lanes agree, which it does of a shuffle's result.
+        steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and e.scope.partial is None
+        return e.shuffle("idx", value, 0) if steers else value
     access, result = Access(e, source, t, plan), [None] * e.registers(t)
     for run in groups(e, t, plan):
         address, offset = access.address(run[0])

@@ -1,0 +1,200 @@
+"""What an attention kernel must be able to say (DESIGN: structure, accumulators): the whole kernel, and its parts by themselves."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.gpu import in_child, needs_gpu
+from tests.mma.attention import attention
+from tilejit.errors import CompilationError
+
+BF16 = ml_dtypes.bfloat16
+
+
+def reference(q, k, v, scale, causal):
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    s = np.einsum("hqd,hkd->hqk", q, k) * scale
+    if causal:
+        s = np.where(np.arange(k.shape[1]) <= np.arange(q.shape[1])[:, None], s, -np.inf)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return p / p.sum(axis=-1, keepdims=True) @ v
+
+
+def inputs(heads, rows, columns, d, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((heads, n, d)).astype(dtype) for n in (rows, columns, columns)]
+
+
+def near(got, q, k, v, scale, causal, dtype):
+    """Probabilities and the result round to `dtype` once each, and the values are of order 1."""
+    want = reference(q, k, v, scale, causal)
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    bound = eps * (np.abs(want) + np.abs(v).astype(np.float64).max())
+    assert (np.abs(got.astype(np.float64) - want) <= bound).all()
+
+
+def run(grid, heads, rows, columns, d, dtype, bn, nc, causal, stages, place=None, seed=0):
+    q, k, v = inputs(heads, rows, columns, d, dtype, seed)
+    o, counter = np.full((heads, rows, d), np.nan, dtype), np.zeros(1, np.uint32)
+    constants = dict(BN=bn, D=d, NC=nc, CAUSAL=causal, STAGES=stages, num_warps=4 * (nc + 1))
+    if place is None:
+        attention.simulate(grid, q, k, v, o, counter, d ** -0.5, seed=seed, **constants).raise_first()
+    else:
+        there = [place(x) for x in (q, k, v, o, counter)]
+        attention[grid,](*there, d ** -0.5, **constants)
+        o, counter = there[3].numpy(), there[4].numpy()
+    near(o, q, k, v, d ** -0.5, causal, dtype)
+    assert counter[0] == 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows, columns", [(64, 64), (200, 200), (128, 33), (1, 130), (257, 384)])
+def test_attention_is_exact_to_the_rounding_of_its_dtype(rows, columns, causal):
+    """Roles with registers, rings with lifetimes of their own, products from registers, row state, turns, tiles from a counter."""
+    run(2, 2, rows, columns, 64, BF16, 64, 2, causal, 2, seed=rows)
+
+
+@pytest.mark.parametrize("bn, nc, d, dtype, stages", [(128, 1, 64, np.float16, 1), (64, 3, 64, BF16, 2), (64, 2, 128, np.float16, 2)])
+def test_compile_time_variants_of_attention(bn, nc, d, dtype, stages):
+    run(3, 1, 200, 200, d, dtype, bn, nc, True, stages)
+
+
+def compiled(d=128, bn=64, spills=1000, **options):
+    arrays = [tile.ArraySpec((4, 512, d), "bfloat16") for _ in range(4)]
+    return attention.compile(*arrays, tile.ArraySpec((1,), "uint32"), 0.1, BN=bn, D=d, NC=2, CAUSAL=True, STAGES=2, num_warps=12, spills=spills, **options)
+
+
+def test_a_block_of_keys_is_one_tensor_copy_whatever_its_swizzle_atoms():
+    """Rows of 256 bytes lie in two atoms of 128; the planner splits them into a dimension of the map."""
+    made = compiled()
+    assert [(c.variant, c.instructions) for c in made.copies] == [("tma", 1)] * 4
+    assert all(m.rank >= 4 for m in made.tensor_maps)
+
+
+def test_the_steps_keep_the_order_in_which_they_are_written():
+    """In the steady loop: take the turn, product with K, product with V, pass the turn on, wait for one, wait for all."""
+    words = ("bar.sync", "wgmma.mma_async", "wgmma.commit_group", "bar.arrive", "wgmma.wait_group.sync.aligned 1", "wgmma.wait_group.sync.aligned 0")
+    found = [next(w for w in words if w in line) for line in compiled().ptx.splitlines() if any(w in line for w in words)]
+    steps = [w for w, _ in itertools.groupby(found)]
+    steady = ["bar.sync", "wgmma.mma_async", "wgmma.commit_group", "wgmma.mma_async", "wgmma.commit_group", "bar.arrive",
+              "wgmma.wait_group.sync.aligned 1", "wgmma.wait_group.sync.aligned 0"]
+    assert sum(steps[i:i + len(steady)] == steady for i in range(len(steps))) == 2  # the masked loop and the clean one
+
+
+def test_probabilities_become_the_operand_without_moving():
+    """An accumulator converted in place is the register operand of the next product: packed in pairs, no shuffle, no scratch."""
+    graph, ptx = compiled().graph, compiled().ptx
+    assert sum("convert_layout" in line for line in graph.splitlines()) <= 1  # of Q, once a tile
+    assert "cvt.rn.bf16x2.f32" in ptx and "ex2.approx.ftz.f32" in ptx
+
+
+def test_row_maxima_are_shuffled_inside_quads_only():
+    """A row of an accumulator lies in four lanes: distances 1 and 2."""
+    @tile.jit
+    def kernel(A, B, out):
+        a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+        b = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+        tile.copy(a, A[0:64, 0:64])
+        tile.copy(b, B[0:64, 0:64])
+        tile.fence_proxy_async()
+        tile.sync()
+        s = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(out[0:64], tile.max(s, axis=1))
+    a, b = (np.random.default_rng(i).standard_normal((64, 64)).astype(BF16) for i in range(2))
+    out = np.zeros(64, np.float32)
+    kernel[1](a, b, out)
+    np.testing.assert_allclose(out, (a.astype(np.float32) @ b.astype(np.float32).T).max(axis=1), rtol=1e-5)
+    made = kernel.compile(a, b, out)
+    shuffles = [line for line in made.ptx.splitlines() if "shfl.sync" in line]
+    assert shuffles and all(line.split(",")[2].strip() in ("1", "2") for line in shuffles if "bfly" in line)
+    assert made.shared_bytes == 2 * 8192
+
+
+@tile.jit(num_warps=4)
+def epilogue_behind(A, B, C, N: tile.constexpr):
+    """Tile t is stored while the product of tile t + 1 runs: the loop's first and last steps stand outside it."""
+    a = tile.alloc((N, 64, 64), A.dtype, layout=tile.swizzled(A.dtype, (N, 64, 64), 128))
+    b = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+    tile.copy(a, A[0:N, 0:64, 0:64])
+    tile.copy(b, B[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    done = tile.mma_async(None, a[0], b)
+    tile.mma_commit()
+    tile.mma_wait(0)
+    for t in range(1, N):
+        following = tile.mma_async(None, a[t], b)
+        tile.mma_commit()
+        tile.store(C[t - 1, 0:64, 0:64], done)
+        tile.mma_wait(0)
+        done = following
+    tile.store(C[N - 1, 0:64, 0:64], done)
+
+
+def epilogue_case(place=lambda x: x, back=lambda x: x):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (3, 64, 64)).astype(BF16), rng.integers(-4, 5, (64, 64)).astype(BF16)
+    there = [place(x) for x in (a, b, np.full((3, 64, 64), np.nan, np.float32))]
+    epilogue_behind[1,](*there, N=3)
+    np.testing.assert_array_equal(back(there[2]), a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_an_epilogue_runs_behind_the_next_tile_s_product():
+    epilogue_case()
+
+
+def test_a_vote_of_the_warp_skips_a_rescale():
+    """Where no row's maximum grew, the warp does not touch the accumulator."""
+    @tile.jit(num_warps=1)
+    def kernel(X, Y):
+        x, old = tile.load(X[0:32]), tile.load(Y[0:32])
+        if tile.any(x > old):
+            tile.store(Y[0:32], tile.maximum(x, old))
+    for x in (np.zeros(32, np.float32), np.arange(32, dtype=np.float32)):
+        y = np.full(32, 10, np.float32)
+        kernel[1](x, y)
+        np.testing.assert_array_equal(y, np.maximum(x, 10))
+    assert "vote.sync.any" in kernel.compile(x, y).ptx
+
+
+def test_a_number_from_memory_that_steers_a_loop_is_known_to_be_uniform():
+    """It passes through a shuffle, so that descriptors stay in uniform registers."""
+    @tile.jit
+    def kernel(N, Y):
+        total = 0
+        for i in range(tile.load(N[0])):
+            total += i
+        tile.store(Y[0], total)
+    n, y = np.array([5], np.int32), np.zeros(1, np.int32)
+    kernel[1](n, y)
+    assert y[0] == 10
+    assert "shfl.sync.idx" in kernel.compile(n, y).ptx
+
+
+def test_a_fast_reciprocal_is_one_instruction():
+    @tile.jit(fast_math=True)
+    def kernel(X, Y):
+        tile.store(Y[0:128], 1 / tile.load(X[0:128]))
+    ptx = kernel.compile(np.ones(128, np.float32), np.ones(128, np.float32)).ptx
+    assert "rcp.approx" in ptx or "div.approx" in ptx
+
+
+def test_budgets_reject_a_variant_that_spills():
+    with pytest.raises(CompilationError, match="spill"):
+        compiled(d=64, max_registers=80, spills=0)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=180)
+def test_attention_on_the_gpu():
+    place = lambda x: tile.to_device(x, 0)
+    for rows, causal in ((64, False), (1000, False), (1000, True), (2048, True), (65, True)):
+        run(132, 4, rows, rows, 64, BF16, 64, 2, causal, 2, place, seed=rows)
+    run(132, 3, 700, 512, 64, BF16, 128, 1, False, 1, place)
+    for _ in range(20):
+        run(132, 16, 512, 512, 128, np.float16, 64, 2, True, 2, place)
+    epilogue_case(place, lambda x: x.numpy())
