@@ -61,7 +61,7 @@ def test_compile_time_variants_of_attention(bn, nc, d, dtype, stages):
     run(3, 1, 200, 200, d, dtype, bn, nc, True, stages)
 
 
-def compiled(d=128, bn=64, stages=2, spills=1000):
+def compiled(d=128, bn=64, stages=2, spills=0):
     arrays = [tile.ArraySpec((4, 512, d), "bfloat16") for _ in range(4)]
     return attention.compile(*arrays, tile.ArraySpec((1,), "uint32"), 0.1, BN=bn, D=d, NC=2, CAUSAL=True, STAGES=stages, num_warps=12, spills=spills)
 
@@ -86,7 +86,7 @@ def test_the_steps_keep_the_order_in_which_they_are_written():
 def test_probabilities_become_the_operand_without_moving():
     """An accumulator converted in place is the register operand of the next product: packed in pairs, no shuffle, no scratch."""
     graph, ptx = compiled().graph, compiled().ptx
-    assert sum("convert_layout" in line for line in graph.splitlines()) <= 1  # of Q, once a tile
+    assert "convert_layout" not in graph
     assert "cvt.rn.bf16x2.f32" in ptx and "ex2.approx.ftz.f32" in ptx
 
 
@@ -185,7 +185,7 @@ def test_a_fast_reciprocal_is_one_instruction():
 
 def test_budgets_reject_a_variant_that_spills():
     with pytest.raises(CompilationError, match="spill"):
-        compiled(d=256, stages=1, spills=0)  # an accumulator and Q of 128 registers each
+        compiled(d=256, stages=1)  # an accumulator and Q of 128 registers each
 
 
 @needs_gpu("sm_90a")

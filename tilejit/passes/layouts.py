@@ -29,6 +29,7 @@ class _Assigner:
         self.new = Rewriter()
         self.deferred: dict[Value, Call] = {}
         self.guessed: set[Value] = set()  # carried values whose layout is a guess: what meets them decides
+        self.fresh: dict[Value, tuple[list, int]] = {}  # loads of shared memory that nothing has used yet, and where they stand
         self.points: dict[Value, Tile] = {}  # the layout of the index tiles behind points
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
@@ -72,7 +73,9 @@ class _Assigner:
     def use(self, operand: Operand, want: Tile | None) -> Operand:
         """The operand in the layout of `want` (None: not a tile)."""
         if want is None or not isinstance(type_of(operand), Tile):
-            return self.new(operand)
+            made = self.new(operand)
+            self.fresh.pop(made, None)
+            return made
         for copies in self.copies:
             if (operand, want.layout, want.domain) in copies:
                 return copies[operand, want.layout, want.domain]
@@ -80,7 +83,12 @@ class _Assigner:
             made = self.remade(self.deferred[operand], want)
         else:
             made = self.new(operand)
+            nodes, at = self.fresh.pop(made, (None, 0))
             if (made.type.layout, made.type.domain) == (want.layout, want.domain):
+                return made
+            if nodes is self.nodes[-1]:  # shared memory serves any layout alike: the load's first use decides
+                made = self.new.retype(operand, self.like(want, made.type.dtype))
+                nodes[at] = replace(nodes[at], results=(made,))
                 return made
             made = self.converted(made, want, operand.loc)
         self.copies[-1][operand, want.layout, want.domain] = made
@@ -145,6 +153,8 @@ class _Assigner:
         args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
         made = tuple(self.new.retype(r, t if t is not None else self._retyped(r)) for r, t in zip(call.results, results))
         self.nodes[-1].append(replace(call, args=args, results=made))
+        if call.op.name == "load" and args[0].type.scope == "shared" and isinstance(made[0].type, Tile):
+            self.fresh[made[0]] = self.nodes[-1], len(self.nodes[-1]) - 1
 
     def _retyped(self, value: Value):
         return value.type
