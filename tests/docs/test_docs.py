@@ -269,6 +269,20 @@ def test_every_launch_option_stands_on_the_page_of_the_language():
     assert not [name for name in LAUNCH_OPTIONS + CALL_OPTIONS if f"| `{name}` |" not in page]
 
 
+def test_every_variant_of_copy_async_has_its_needs_a_program_its_graph_its_ptx_and_what_inputs_change():
+    """On the page of copies, in the section of its name; that they are right is tested with the page's other examples."""
+    from tilejit.ops.copy_async import VARIANTS
+    page = (ROOT / "docs" / "copies.md").read_text()
+    for name in (v.name for v in VARIANTS):
+        section = re.split(r"^## ", page[page.index(f"\n## {name}\n") + 4:], flags=re.MULTILINE)[0]
+        printed = "".join(example.expected or "" for example in examples(section))
+        assert f"<!-- table {name} -->" in section, f"{name}: what it needs"
+        assert "tile.copy_async(" in section or name == "vector", f"{name}: a program"
+        assert re.search(rf"copy_async\(.* by {name}$", printed, re.MULTILINE), f"{name}: its graph"
+        assert re.search(r"^ *(cp\.async|ld\.global)\S* ?", printed, re.MULTILINE), f"{name}: its PTX"
+        assert "**How inputs change it.**" in section, f"{name}: how inputs change it"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_of_a_page_leads_somewhere(page):
     """To a file of the repository, and to a heading of it if the link names one."""
