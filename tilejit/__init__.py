@@ -2,7 +2,7 @@
 
 from .autotune import autotune
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
-                     TileWarning, ToolchainError)
+                     TileWarning, ToolchainError, VerificationError)
 from .frontend import (constexpr, each_warpgroup, elect, range_ as range, static_assert, static_print, static_range, thread, warp,
                        warpgroup)
 from .jit import Kernel, jit
@@ -36,6 +36,7 @@ from .plan import BufferSpec, plan_copy
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device
 from .schedule import next_tile, tile_at, tile_order
+from .testing import verify
 from .types import (DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32,
                     int64, uint8, uint16, uint32, uint64)
 

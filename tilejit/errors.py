@@ -101,6 +101,14 @@ class SimulationError(TileError):
         self.finding = finding
 
 
+class VerificationError(TileError):
+    """A kernel's results differ from its reference; ``difference`` is the first one."""
+
+    def __init__(self, message: str, loc: Loc | None = None, difference=None):
+        super().__init__(message, loc)
+        self.difference = difference
+
+
 class CacheError(TileError):
     """The on-disk cache cannot be used as configured."""
 

@@ -13,7 +13,7 @@ from .chunk import Chunk
 from .global_races import GlobalShadow
 from .memory import GlobalMemory
 from .program import Program
-from .report import Report
+from .report import Report, Writer
 from .values import SimBuffer
 
 SHARED_BYTES = 1 << 28     # bytes of shared memory that a chunk may take
@@ -22,11 +22,12 @@ TOGETHER = 264             # CTAs that run together where memory allows, so that
 
 
 def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, checks: bool = True,
-             max_findings: int = 100) -> Report:
+             max_findings: int = 100, watch: tuple[int, tuple[int, ...]] | None = None) -> Report:
     """Run a lowered graph on NumPy arrays (modified in place) and scalars, and report what was wrong.
 
     `seed` draws the order of everything that the machine leaves open; 0 is round robin, with copies landing as late as
-    they may. ``checks=False`` leaves out the checks of races, waits and proxies.
+    they may. ``checks=False`` leaves out the checks of races, waits and proxies. With `watch`, the number of an argument and
+    the index of an element of it, the report's `writer` says who wrote the element last.
     """
     grid = tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
     if len(args) != len(graph.params):
@@ -38,7 +39,7 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         raise LaunchError(f"the grid {grid} is no multiple of the cluster {cluster}")
     program = Program(graph)
     report = Report(max_findings)
-    env, arguments = bind_arguments(graph, args, program, checks)
+    env, arguments = bind_arguments(graph, args, program, checks, all_threads=watch is not None)
     clusters = int(np.prod(grid)) // int(np.prod(cluster))
     rng = np.random.default_rng(seed)
     size = chunk_size(program, int(np.prod(cluster)))
@@ -50,6 +51,8 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
         with np.errstate(all="ignore"):  # a GPU's arithmetic raises nothing
             chunk.run()
         clocks = chunk.global_clocks
+        if watch is not None:
+            report.writer = last_writer(arguments[watch[0]], watch[1], chunk) or report.writer
         if chunk.stuck:
             break
     return report
@@ -62,8 +65,23 @@ def chunk_size(program: Program, ranks: int) -> int:
     return max(1, ctas // ranks)
 
 
-def bind_arguments(graph: Graph, args: list, program: Program, checks: bool) -> tuple[dict, list]:
-    """The parameters' simulated values, and each argument's memory (None for scalars)."""
+def last_writer(memory: GlobalMemory, index: tuple[int, ...], chunk: Chunk) -> Writer | None:
+    """The thread among the chunk's CTAs that wrote an element last; None where none did, or by an atomic."""
+    shadow = memory.shadow
+    marks = shadow.threads.writes if shadow.threads is not None else None
+    if marks is None:
+        return None
+    at = memory.origin + sum(i * s for i, s in zip(index, memory.strides))
+    cell = (memory.address + at * memory.itemsize - shadow.address) // shadow.granule
+    cta, thread = int(marks.cta[cell]) - 1, int(marks.thread[cell])
+    if cta < 0 or cta not in chunk.ctas:
+        return None
+    return Writer(chunk.locs[int(marks.line[cell])], cta, thread if thread >= 0 else None)
+
+
+def bind_arguments(graph: Graph, args: list, program: Program, checks: bool, all_threads: bool = False) -> tuple[dict, list]:
+    """The parameters' simulated values, and each argument's memory (None for scalars). With `all_threads` the shadows tell
+    threads apart wherever the kernel writes."""
     env: dict[Any, Any] = {}
     memories: list[GlobalMemory | None] = []
     for number, (param, arg) in enumerate(zip(graph.params, args)):
@@ -83,11 +101,11 @@ def bind_arguments(graph: Graph, args: list, program: Program, checks: bool) -> 
         env[param] = SimBuffer(param.type, memory, 0, arg.shape, memory.strides)
         memories.append(memory)
     if checks:
-        share_shadows([m for m in memories if m is not None])
+        share_shadows([m for m in memories if m is not None], all_threads)
     return env, memories
 
 
-def share_shadows(memories: list[GlobalMemory]) -> None:
+def share_shadows(memories: list[GlobalMemory], all_threads: bool) -> None:
     """Give arguments that overlap one shadow, and the others one each."""
     ordered = sorted((m for m in memories if m.flat.size), key=lambda m: m.address)
     groups: list[list[GlobalMemory]] = []
@@ -102,7 +120,7 @@ def share_shadows(memories: list[GlobalMemory]) -> None:
         low = group[0].address
         high = max(m.address + m.bytes.size for m in group)
         written = any(m.maybe_written for m in group)
-        contended = written and sum(m.touched for m in group) > 1
+        contended = written and (all_threads or sum(m.touched for m in group) > 1)
         shadow = GlobalShadow(low, high - low, min(m.itemsize for m in group), contended)
         for m in group:
             m.shadow, m.maybe_written = shadow, written

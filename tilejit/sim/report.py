@@ -41,6 +41,20 @@ class Finding:
         return text if self.loc is None else f"{text}\n{self.loc.render()}"
 
 
+@dataclass(frozen=True)
+class Writer:
+    """Who wrote an element: the place in the kernel, the CTA's linear id in the grid, and the thread's in the CTA (None: an
+    asynchronous copy, or every thread of a scope)."""
+
+    loc: Loc | None
+    cta: int
+    thread: int | None
+
+    def __str__(self) -> str:
+        who = f"thread {self.thread} of CTA {self.cta}" if self.thread is not None else f"CTA {self.cta}"
+        return who if self.loc is None else f"{who}, at line {self.loc.line}\n{self.loc.render()}"
+
+
 class Report:
     """The findings of a simulation, in the order in which they came up, and its statistics.
 
@@ -51,6 +65,7 @@ class Report:
     def __init__(self, max_findings: int = 100):
         self.max_findings = max_findings
         self._findings: dict[tuple[str, int], Finding] = {}
+        self.writer: Writer | None = None
         self.stats: dict[str, Counter | int] = {
             "bytes": Counter(), "calls": Counter(), "global requests": 0, "global sectors": 0,
             "shared requests": 0, "bank conflicts": 0, "waits": 0}

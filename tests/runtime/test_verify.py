@@ -1,0 +1,130 @@
+"""tile.verify: what it compares, and whom it names."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.gpu import in_child, needs_gpu
+from tilejit.errors import LaunchError, VerificationError
+
+X = np.random.default_rng(0).standard_normal((8, 100)).astype(np.float32)
+
+
+@tile.jit
+def scaled(x, y, by, BLOCK: tile.constexpr = 128):
+    p = tile.program_id(0)
+    v = tile.load(x[p, 0:BLOCK]) * by
+    v = tile.where(tile.arange(BLOCK) == 70, v + 1, v) if by == 3 else v
+    tile.store(y[p, 0:BLOCK], v)
+
+
+def reference(x, y, by):
+    y[...] = x * by
+
+
+def test_a_right_kernel_passes_and_arrays_stay_as_they_were():
+    y = np.full_like(X, 7)
+    result = tile.verify(scaled, 8, X, y, 2.0, reference=reference)
+    assert result.passed and "as the reference" in str(result)
+    result.raise_first()
+    assert (y == 7).all()
+
+
+def wrong_result(**kwargs):
+    return tile.verify(scaled, 8, X, np.zeros_like(X), 3, reference=reference, **kwargs)
+
+
+def test_a_difference_names_the_element_the_line_and_the_thread():
+    result = wrong_result()
+    found = result.differences[0]
+    assert (found.argument, found.index, found.count, found.size) == ("y", (0, 70), 8, 800)
+    assert found.writer.loc.source_line.strip() == "tile.store(y[p, 0:BLOCK], v)"
+    assert found.writer.cta == 0
+    thread = found.writer.thread
+    assert thread is not None and 0 <= thread < 128
+    with pytest.raises(VerificationError, match=r"y\[0, 70\] is") as caught:
+        result.raise_first()
+    assert caught.value.loc.line == found.writer.loc.line
+
+
+def test_tolerances_may_be_given():
+    assert wrong_result(atol=1.0).passed
+
+
+def test_a_reference_may_return_the_result():
+    assert tile.verify(scaled, 8, X, np.zeros_like(X), 2.0, reference=lambda x, y, by: x * by).passed
+
+
+def test_strided_views_keep_their_strides():
+    wide = np.zeros((8, 200), np.float32)
+    x, y = wide[:, ::2], wide.T.copy().T[::-1, :100]
+    x[...] = X
+    assert tile.verify(scaled, 8, x, y, 2.0, reference=reference).passed
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_, np.float16, ml_dtypes.bfloat16, np.float64])
+def test_every_dtype_is_compared(dtype):
+    @tile.jit
+    def copied(x, y, FLIP: tile.constexpr):
+        v = tile.load(x[0:64])
+        tile.store(y[0:64], tile.where(tile.arange(64) == FLIP, tile.load(x[1]), v))
+    x = (np.arange(64) % 2).astype(dtype)
+    same = lambda x, y: x
+    assert tile.verify(copied, 1, x, np.zeros_like(x), FLIP=64, reference=same).passed
+    assert tile.verify(copied, 1, x, np.zeros_like(x), FLIP=10, reference=same).differences[0].index == (10,)
+
+
+def test_what_nothing_wrote_is_said_to_be_so():
+    @tile.jit
+    def half(x):
+        tile.store(x[0:4], 1.0)
+    found = tile.verify(half, 1, np.zeros(8, np.float32), reference=lambda x: np.ones(8, np.float32)).differences[0]
+    assert found.index == (4,) and found.writer is None
+
+
+def test_a_store_by_the_tensor_engine_names_its_line():
+    @tile.jit
+    def doubled_by_tma(x):
+        s = tile.alloc((64, 64), x.dtype)
+        tile.store(s, 2.0)
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            tile.copy_async(x[0:64, 0:64], s)
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+    found = tile.verify(doubled_by_tma, 1, np.zeros((64, 64), np.float32), reference=lambda x: x).differences[0]
+    assert "copy_async" in found.writer.loc.source_line
+
+
+def test_findings_of_the_simulator_count():
+    @tile.jit(num_warps=2)
+    def racing(x):
+        s = tile.alloc((64,), x.dtype)
+        with tile.warp(0):
+            tile.store(s, 1.0)
+        with tile.warp(1):
+            tile.store(x[0:64], tile.load(s))
+    result = tile.verify(racing, 1, np.ones(64, np.float32), reference=lambda x: x)
+    assert result.findings and not result.passed
+    with pytest.raises(VerificationError):
+        result.raise_first()
+
+
+def test_what_verify_refuses():
+    with pytest.raises(LaunchError, match="'backend' is not for it"):
+        tile.verify(scaled, 8, X, X.copy(), 2.0, reference=reference, backend="sim")
+    with pytest.raises(LaunchError, match="the kernel writes y, and its reference returns 2 arrays"):
+        tile.verify(scaled, 8, X, X.copy(), 2.0, reference=lambda *a: (X, X))
+    with pytest.raises(LaunchError, match="has the shape"):
+        tile.verify(scaled, 8, X, X.copy(), 2.0, reference=lambda *a: X[0])
+
+
+@needs_gpu()
+@in_child(timeout=60)
+def test_the_gpu_is_compared_too():
+    result = wrong_result()
+    assert result.backends == ("simulator", "gpu")
+    assert [d.backend for d in result.differences] == ["simulator", "gpu"]
+    assert result.differences[1].writer == result.differences[0].writer
+    assert tile.verify(scaled, 8, X, np.zeros_like(X), 2.0, reference=reference).passed

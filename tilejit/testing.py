@@ -1,0 +1,166 @@
+"""Holding a kernel to its meaning: the simulator, the GPU where there is one, and a reference in NumPy, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .config import config
+from .errors import LaunchError, VerificationError
+from .jit import Kernel, checked_grid, checked_target
+from .runtime.arguments import ArraySpec
+
+ULPS = 8  # differences that are allowed by default, in units of the dtype's precision
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first element of an array that one backend ("simulator" or "gpu") has otherwise than the reference.
+
+    `count` elements differ. `writer` says who wrote the element last on the simulator (`.loc`, `.cta`, `.thread`); None where
+    nobody did, or atomics.
+    """
+
+    backend: str
+    argument: str
+    index: tuple[int, ...]
+    got: Any
+    expected: Any
+    count: int
+    size: int
+    writer: Any = None
+
+    def __str__(self) -> str:
+        text = (f"{self.argument}{list(self.index)} is {self.got} on the {self.backend}, and {self.expected} by the reference "
+                f"({self.count} of {self.size} elements differ)")
+        return text + (f"; written by {self.writer}" if self.writer is not None else "; nothing wrote it but atomics, if anything did")
+
+
+@dataclass
+class Verification:
+    """What `verify` found: the backends that ran, the simulator's findings, and the first difference of each array."""
+
+    backends: tuple[str, ...]
+    findings: list = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.findings and not self.differences
+
+    def raise_first(self) -> None:
+        """Raise VerificationError for the first finding or difference, if there is any."""
+        for found in (*self.findings, *self.differences):
+            loc = found.loc if hasattr(found, "loc") else found.writer.loc if found.writer is not None else None
+            raise VerificationError(str(found).split("\n")[0], loc, found)
+
+    def __str__(self) -> str:
+        ran = " and ".join(self.backends)
+        return f"{ran}: as the reference" if self.passed else "\n".join([ran, *map(str, self.findings), *map(str, self.differences)])
+
+    __repr__ = __str__
+
+
+def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None = None, atol: float | None = None, seed: int = 0,
+           target: str | None = None, **kwargs) -> Verification:
+    """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with `reference`.
+
+    `reference` is called with copies of `args` and either changes them as the kernel should, or returns the array (or a tuple
+    of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal. Floats may differ
+    by ``rtol * |expected| + atol``, by default eight units of the dtype's precision, of the element and of the largest one.
+    The arrays themselves stay as they are.
+    """
+    from .runtime.driver import available
+    bound, options, call = kernel._bind(args, kwargs)
+    if call:
+        raise LaunchError(f"verify chooses where a kernel runs: {next(iter(call))!r} is not for it")
+    arrays = {n: v.view.numpy() for n, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
+    version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
+    bound.check_writable(version.lowered.written)
+    written = [bound.names[n] for n in sorted(version.lowered.written)]
+    want = _expected(reference, args, bound, written)
+
+    from .sim import simulate
+    run = lambda bound, **how: simulate(version.lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, **how)
+    copy, _ = _copied(kernel, args, kwargs)
+    report = run(copy)
+    result = Verification(("simulator",), list(report.findings))
+    got = {"simulator": {n: copy.values[n].view.numpy() for n in written}}
+    if available():
+        copy, given = _copied(kernel, args, kwargs)
+        kernel[grid](*given, **{**kwargs, "backend": "cuda"})
+        got["gpu"] = {n: copy.values[n].view.numpy() for n in written}
+    result.backends = tuple(got)
+    for backend, results in got.items():
+        for name in written:
+            found = _first_difference(results[name], want[name], rtol, atol)
+            if found is not None:
+                index, count = found
+                again, _ = _copied(kernel, args, kwargs)
+                writer = run(again, watch=(bound.names.index(name), index)).writer if arrays[name].size else None
+                result.differences.append(Difference(backend, name, index, results[name][index], want[name][index], count, results[name].size, writer))
+    return result
+
+
+def _copied(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
+    """The call on copies of its arrays with the same strides: bound, and its positional arguments."""
+    copies: dict[int, Any] = {}
+
+    def copy(x):
+        if not hasattr(x, "__array_interface__") or not hasattr(x, "strides") or not getattr(x, "ndim", 0):
+            return x
+        return copies.setdefault(id(x), _twin(x))
+    given = tuple(map(copy, args))
+    return kernel._bind(given, kwargs)[0], given
+
+
+def _twin(x):
+    """A copy of a NumPy array that keeps its strides."""
+    import numpy as np
+    low = sum(min(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) if x.size else 0
+    high = sum(max(s * (n - 1), 0) for n, s in zip(x.shape, x.strides)) + x.itemsize if x.size else 0
+    memory = np.zeros(high - low, np.uint8)
+    new = np.ndarray(x.shape, x.dtype, memory, -low, x.strides)
+    if x.size:
+        new[...] = x
+    return new
+
+
+def _expected(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
+    import numpy as np
+    given = tuple(np.array(a) if isinstance(a, np.ndarray) else a for a in args)
+    returned = reference(*given)
+    if returned is None:
+        names = list(bound.values)
+        return {names[i]: a for i, a in enumerate(given) if names[i] in written}
+    returned = returned if isinstance(returned, tuple) else (returned,)
+    if len(returned) != len(written):
+        raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, and its reference returns {len(returned)} "
+                          f"array{'s' if len(returned) != 1 else ''}")
+    want = {}
+    for name, array in zip(written, returned):
+        shape = bound.values[name].shape
+        if np.shape(array) != shape:
+            raise LaunchError(f"{name} has the shape {shape}, and its reference {np.shape(array)}")
+        want[name] = np.asarray(array)
+    return want
+
+
+def _first_difference(got, want, rtol: float | None, atol: float | None) -> tuple[tuple[int, ...], int] | None:
+    """The index of the first element that differs, and how many do."""
+    import numpy as np
+    if got.dtype.kind in "biu":
+        wrong = got != want
+    else:
+        import ml_dtypes
+        unit = ULPS * float(ml_dtypes.finfo(got.dtype).eps)
+        x, y = got.astype(np.float64), want.astype(np.float64)
+        finite = np.abs(y[np.isfinite(y)])
+        slack = (unit if rtol is None else rtol) * np.abs(y) + ((unit * finite.max(initial=0.0) if atol is None else atol))
+        with np.errstate(invalid="ignore"):
+            wrong = ~((x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= np.where(np.isfinite(y), slack, 0.0)))
+    if not wrong.any():
+        return None
+    first = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+    return tuple(int(i) for i in first), int(wrong.sum())
