@@ -31,6 +31,19 @@ def test_bank_conflicts_and_sectors_are_counted():
     assert "bank conflicts: 992" in str(plain)
 
 
+@tile.jit(num_warps=1)
+def filled(x, LAYOUT: tile.constexpr):
+    s = tile.alloc((32, 32), x.dtype, layout=LAYOUT)
+    tile.copy(s, x[0:32, 0:32])
+
+
+@pytest.mark.parametrize("layout, requests", [(None, 8), (tile.swizzled("float32", (32, 32), 128), 8), (tile.TileLayout([(32, 33, "m"), (32, 1, "m")]), 32)])
+def test_a_copy_is_counted_by_the_vectors_that_it_is_made_of(layout, requests):
+    """4096 bytes by a warp: 8 requests of 16 bytes a thread without conflicts, 32 of 4 where rows begin off 16 bytes."""
+    stats = filled.simulate((1,), X, LAYOUT=layout).stats
+    assert (stats["shared requests"], stats["global requests"], stats["bank conflicts"]) == (requests, requests, 0)
+
+
 @tile.jit
 def two_faults(x, y):
     s = tile.alloc((128,), x.dtype)

@@ -62,7 +62,8 @@ class Traffic:
         key = id(call), space, int(at[0]) % 128, len(at)
         if key not in self.sim.traffic:
             plan = call.choice.plan if getattr(call, "choice", None) is not None else None
-            vector = max(1, min(int(getattr(plan, "vector", 1) or 1), 16 // itemsize))
+            vector = getattr(plan, "vector", None) or getattr(plan, "vec", 1)  # of an access, of a partition
+            vector = max(1, min(int(vector), 16 // itemsize))
             measure = sectors if space == "global" else bank_conflicts
             self.sim.traffic[key] = measure(np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, vector)
         requests, cost = self.sim.traffic[key]
