@@ -28,6 +28,7 @@ from .ops.reductions import BUILTINS as _REDUCTIONS
 from .ops.remote import reduce_async, store_async
 from .ops.ring import ring
 from .ops.scan import BUILTINS as _SCANS
+from .ops.selected import im2col
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, swizzled, sync
 from .ops.tmem.ldst import tcgen05_ld, tcgen05_st

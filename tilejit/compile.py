@@ -26,7 +26,7 @@ from .passes.tensor_memory import place_tensor_memory
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
 from .records import CopyRecord
-from .types import Points, Region
+from .types import Points, Region, Selected
 
 @dataclass(frozen=True)
 class Lowered:
@@ -82,7 +82,7 @@ class _Clock:
 
 def written_arguments(graph: Graph) -> frozenset[int]:
     """The numbers of the arguments that some call of the graph writes."""
-    types = (place.type for c in walk(graph.body) if isinstance(c, Call) for place in written(c) if isinstance(place.type, (Region, Points)))
+    types = (place.type for c in walk(graph.body) if isinstance(c, Call) for place in written(c) if isinstance(place.type, (Region, Points, Selected)))
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 
@@ -120,7 +120,7 @@ def _record(call: Call, scope: str) -> CopyRecord:
     dst, src = (a.type for a in ((*call.results, *call.args[:2], *call.args)[:2]))
     choice: Choice = call.choice
     scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
-    moved = next((t for t in (src, dst) if isinstance(t, Region)), None)
+    moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
     return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
                       choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan)
 

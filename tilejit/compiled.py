@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorMapRecord:
-    """A descriptor with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first, for the arrays that
-    the kernel was compiled for.
+    """A descriptor with the fields that ``cuTensorMapEncodeTiled`` takes (with `lower`, `upper`, `channels` and `pixels` and
+    an empty box those of ``cuTensorMapEncodeIm2col``), innermost dimension first, for the arrays that the kernel was
+    compiled for.
 
     `argument` is the array's name, `base_offset` counts bytes from its data pointer, `global_strides` (one fewer than
     the rank) are in bytes. `origin` says whether the host or the kernel makes it.
@@ -36,6 +37,10 @@ class TensorMapRecord:
     l2_promotion: int
     oob_fill: int
     origin: str = "host"
+    lower: tuple[int, ...] | None = None
+    upper: tuple[int, ...] | None = None
+    channels: int | None = None
+    pixels: int | None = None
 
 
 @dataclass
@@ -183,8 +188,9 @@ def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRec
         records.append(TensorMapRecord(
             argument=names[m["argument"]], base_offset=evaluated(m["base_offset"], read), dtype=m["dtype"], rank=m["rank"],
             global_dim=tuple(evaluated(n, read) for n in m["dims"]), global_strides=tuple(evaluated(n, read) for n in m["strides"]),
-            box=tuple(m["box"]), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
-            l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"]))
+            box=tuple(m.get("box", ())), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
+            l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"],
+            **({} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"], "pixels": m["pixels"]})))
     return tuple(records)
 
 

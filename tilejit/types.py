@@ -275,6 +275,64 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """Elements of an array that instructions of the tensor engine find: `extents` are those of the result."""
+
+    buffer: Buffer
+    extents: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def scope(self) -> str:
+        return self.buffer.scope
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents
+
+    @property
+    def nbytes(self) -> int:
+        n = self.dtype.nbytes
+        for extent in self.extents:
+            n *= extent
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where a convolution's filter may be: for each spatial dimension, in the order of the array, the first place of its
+    corner, how far beyond the last element the last one is, and the steps between them; and from the filter's first element
+    to its last."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    stride: tuple[int, ...]
+    reach: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Patches(Selected):
+    """Pixels of images as rows: what one element of a convolution's filter meets. The values that define it are the array,
+    the first pixel (image, places of the filter's corner), the first channel, and the element's place in the filter."""
+
+    window: Window = None
+
+    def __str__(self) -> str:
+        return f"patches {list(self.extents)} of {self.buffer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Selected):
+    """Rows of a matrix named one by one. The values that define it are the matrix, the first column, and each row."""
+
+    def __str__(self) -> str:
+        return f"rows {list(self.extents)} of {self.buffer}"
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """`n` mbarriers in shared memory, each initialised with `count` arrivals."""
 
@@ -296,4 +354,6 @@ class BarrierRef:
         return "mbarrier" + (" of a peer" if self.peer else "")
 
 
-Type = Scalar | Tile | Buffer | Region | Points | Barrier | BarrierRef
+MEMORY_TYPES = (Buffer, Region, Points, Selected)
+
+Type = Scalar | Tile | Buffer | Region | Points | Selected | Barrier | BarrierRef

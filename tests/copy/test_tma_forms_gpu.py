@@ -119,3 +119,33 @@ def test_a_pair_of_ctas_completes_on_the_barrier_of_one_on_the_gpu():
     b = np.zeros((128, 64), np.float16)
     kernels.paired_multicast[4,](a[:32], b, backend="cuda")
     assert (b.reshape(4, 32, 64) == a[:32]).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_patches_are_the_rows_that_a_convolution_multiplies_on_the_gpu():
+    kernels = _kernels()
+    for case in kernels.PATCHES:
+        options, x, y, want = kernels.patches_case(case)
+        kernels.patches[-(-y.shape[1] // options["P"]),](x, y, **options, backend="cuda")
+        assert (y == want).all(), case
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=60)
+def test_rows_are_stored_to_the_pixels_that_a_filter_meets_on_the_gpu():
+    kernels = _kernels()
+    for kind in (None, "add"):
+        x, y, want = kernels.unfolded_case(kind)
+        kernels.unfolded[3,](x, y, KIND=kind, R=1, S=1, backend="cuda")
+        assert (y == want).all(), kind
+
+
+@needs_gpu("sm_100a", "sm_103a")
+@in_child(timeout=60)
+def test_rows_are_gathered_and_scattered_by_four_on_the_gpu():
+    kernels = _kernels()
+    for dtype, n, c, mode in (("float16", 16, 64, 128), ("float32", 8, 64, 0), ("uint8", 8, 256, 128)):
+        x, i, y, want = kernels.taken_case(dtype, n, c)
+        kernels.taken[2,](x, i, y, N=n, C=c, MODE=mode, backend="cuda")
+        assert (y == want).all(), dtype

@@ -219,3 +219,121 @@ def paired_multicast(A, B):
         bar.wait(phase=0)
     tile.cluster_sync()
     tile.copy(B[rank * 32:rank * 32 + 32, 0:64], s)
+
+
+# -- patches of convolutions -------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=1)
+def patches(X, Y, FILTER: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.constexpr, DILATION: tile.constexpr,
+            P: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
+    """Block `i` of the pixels of a convolution, at every place of its filter, to Y[place, pixel, channel]."""
+    x = tile.im2col(X, FILTER, stride=STRIDE, padding=PADDING, dilation=DILATION)
+    first = tile.program_id(0) * P
+    s = tile.alloc((P, C), X.dtype, layout=tile.swizzled(X.dtype, (P, C), MODE) if MODE else None)
+    bar = tile.mbarrier()
+    places = 1
+    for f in tile.static_range(len(FILTER)):
+        places = places * FILTER[f]
+    if len(FILTER) == 2:
+        tile.prefetch(x[first:first + P, 0, FILTER[1] - 1, 0:C], cache="evict_last")
+    for k in range(places):
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            if len(FILTER) == 1:
+                tile.copy_async(s, x[first:first + P, k, 0:C], mbar=bar)
+            elif len(FILTER) == 2:
+                tile.copy_async(s, x[first:first + P, k // FILTER[1], k % FILTER[1], 0:C], mbar=bar)
+            else:
+                tile.copy_async(s, x[first:first + P, k // (FILTER[1] * FILTER[2]), k // FILTER[2] % FILTER[1], k % FILTER[2], 0:C], mbar=bar)
+        bar.wait(phase=k)
+        tile.copy(Y[k, first:first + P, 0:C], s)
+        tile.sync()
+
+
+def reference_patches(x, filter, stride, padding, dilation):
+    """What a convolution multiplies: (places of the filter, pixels of the result, channels)."""
+    rank = len(filter)
+    each = lambda v: v if isinstance(v, tuple) else (v,) * rank
+    stride, dilation = each(stride), each(dilation)
+    pads = [p if isinstance(p, tuple) else (p, p) for p in each(padding)]
+    padded = np.zeros((x.shape[0], *(n + a + b for n, (a, b) in zip(x.shape[1:-1], pads)), x.shape[-1]), x.dtype)
+    padded[(slice(None), *(slice(a, a + n) for n, (a, _) in zip(x.shape[1:-1], pads)))] = x
+    out = []
+    for place in np.ndindex(*filter):
+        reach = [(n - 1) * d for n, d in zip(filter, dilation)]
+        cut = tuple(slice(k * d, k * d + m - r, s) for k, d, m, r, s in zip(place, dilation, padded.shape[1:-1], reach, stride))
+        out.append(padded[(slice(None), *cut)].reshape(-1, x.shape[-1]))
+    return np.stack(out)
+
+
+#          images             dtype       filter     stride  padding       dilation  pixels  channels  swizzle
+PATCHES = [((3, 5, 6, 64), "float16", (3, 3), 1, 1, 1, 32, 64, 128),
+           ((2, 9, 8, 16), "float32", (3, 3), 2, 1, 1, 16, 16, 64),
+           ((2, 7, 7, 40), "bfloat16", (3, 2), (1, 2), ((1, 0), 2), (2, 1), 64, 48, 0),
+           ((5, 21, 32), "uint8", (4,), 3, 2, 2, 40, 32, 32),
+           ((2, 4, 5, 6, 128), "float16", (2, 3, 3), 1, (0, 1, 1), 1, 128, 128, 128),
+           ((1, 8, 8, 8), "float64", (1, 1), 1, 0, 1, 64, 8, 0)]
+
+
+def patches_case(case):
+    """(kernel's options, images, target, what the target becomes)."""
+    shape, dtype, filter, stride, padding, dilation, p, c, mode = case
+    x = numbers(shape, dtype, 3)
+    want = reference_patches(x, filter, stride, padding, dilation)
+    y = np.ones((want.shape[0], want.shape[1], c), x.dtype)
+    full = np.zeros_like(y)
+    full[:, :, :min(c, shape[-1])] = want[:, :, :c]
+    options = dict(FILTER=filter, STRIDE=stride, PADDING=padding, DILATION=dilation, P=p, C=c, MODE=mode)
+    return options, x, y, full
+
+
+@tile.jit(num_warps=1)
+def unfolded(X, Y, KIND: tile.constexpr, R: tile.constexpr, S: tile.constexpr):
+    """Rows of `X` to the pixels of images where one place of a 3 x 3 filter meets them."""
+    y = tile.im2col(Y, (3, 3), padding=1)
+    first = tile.program_id(0) * 32
+    s = tile.alloc((32, 64), X.dtype, layout=tile.swizzled(X.dtype, (32, 64), 128))
+    tile.copy(s, X[first:first + 32, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(y[first:first + 32, R, S, 0:64], s, reduce=KIND)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+def unfolded_case(kind):
+    """A store where the whole image is inside: the middle of the filter."""
+    x, y = numbers((3 * 5 * 6, 64), "float16", 4), numbers((3, 5, 6, 64), "float16", 5)
+    want = x.reshape(y.shape) + (y if kind == "add" else 0)
+    return x, y, want.astype(np.float16)
+
+
+# -- rows named one by one -----------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=1)
+def taken(X, I, Y, N: tile.constexpr, C: tile.constexpr, MODE: tile.constexpr):
+    """Y[i] = X[I[i]], and back to where they came from in the second half of `Y`."""
+    first = tile.program_id(0) * N
+    s = tile.alloc((N, C), X.dtype, layout=tile.swizzled(X.dtype, (N, C), MODE) if MODE else None)
+    bar = tile.mbarrier()
+    with tile.elect():
+        rows = tile.load(I[first:first + N])
+        tile.prefetch(X.take(rows)[:, 16:16 + C])
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, X.take(rows)[:, 16:16 + C], mbar=bar)
+        bar.wait(phase=0)
+        tile.copy_async(Y.take(rows)[:, 0:C], s)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+def taken_case(dtype, n, c):
+    """(X, I, Y, what Y becomes): rows in any order, some outside of the matrix on either side."""
+    x, y = numbers((40, 16 + c + 16), dtype, 6), numbers((40, c), dtype, 7)
+    i = np.random.default_rng(8).permutation(48).astype(np.int32)[:2 * n] - 4
+    want = y.copy()
+    for row in i:
+        if 0 <= row < 40:
+            want[row] = x[row, 16:16 + c]
+    return x, i, y, want

@@ -211,6 +211,13 @@ def _needs(name: str) -> str:
     return "".join(f"- {need.words}\n" for need in variant.needs)
 
 
+def _further(name: str) -> str:
+    """The needs of a variant that a tensor copy of a region does not have."""
+    from tilejit.ops.copy_async import selected, tma
+    known = {need.words for need in tma.NEEDS}
+    return "".join(f"- {need.words}\n" for need in getattr(selected, name).needs if need.words not in known)
+
+
 def table_instructions() -> str:
     from tilejit.ptx import coverage_markdown
     return re.sub(r"^##", "###", coverage_markdown().partition("\n\n")[2], flags=re.MULTILINE)
@@ -235,6 +242,7 @@ TABLES = {
     "settings": table_settings, "instructions": table_instructions, "reductions": table_reductions, "facts": table_facts,
     "kinds": table_kinds, "families": table_families, "uses": table_uses,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
+    "patches": lambda: _further("PATCHES"), "rows": lambda: _further("TAKEN"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
 }
 

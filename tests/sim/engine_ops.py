@@ -242,9 +242,9 @@ def test_four_rows(a, s, mbar, x, rows, store=False):
 def _(m, call, a, s, mbar, x):
     map_, rows = map_of(m, call, a, box=(16, 1)), call.attrs["rows"]
     if call.attrs["store"]:
-        m.tma_scatter4(map_, x, rows, s, 0)
+        m.tma_store(map_, (x, *rows), s, 0, mode="rows")
     else:
-        m.tma_gather4(map_, x, rows, s, 0, mbar)
+        m.tma_load(map_, (x, *rows), s, 0, mbar, mode="rows")
 
 
 @op("writes", attrs=("walk", "at", "offsets", "steps"))
@@ -254,10 +254,10 @@ def test_im2col(dst, src, mbar, walk, at, offsets, steps):
 
 @test_im2col.simulate
 def _(m, call, dst, src, mbar):
-    from tilejit.sim.values import Im2col
+    from tilejit.ops.copy_async.tma_plan import Im2col
     a = call.attrs
     map_ = replace(map_of(m, call, src, box=(1,) * len(src.shape), element_strides=(1, *a["steps"], 1)), im2col=Im2col(*a["walk"]))
-    m.tma_im2col(map_, a["at"], a["offsets"], dst, 0, mbar)
+    m.tma_load(map_, a["at"], dst, 0, mbar, mode="im2col", offsets=a["offsets"])
 
 
 for nothing in (test_four_rows, test_im2col):

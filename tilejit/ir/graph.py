@@ -12,7 +12,7 @@ from typing import Any
 
 from ..dispatch import Choice
 from ..errors import Loc
-from ..types import Buffer, DType, Points, Region, Type
+from ..types import MEMORY_TYPES, DType, Type
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -64,7 +64,7 @@ def written(call: Call) -> tuple[Value, ...]:
         return ()
     names = [*call.op.signature.parameters] + [""] * len(call.args)
     return tuple(a for a, name in zip(call.args, names)
-                 if isinstance(a, Value) and isinstance(a.type, (Buffer, Region, Points)) and name not in ("src", "source"))
+                 if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES) and name not in ("src", "source"))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
-from ..types import Buffer, Region, Tile
+from ..types import Buffer, Region, Selected, Tile
 from .memory import whole
 
 
@@ -12,9 +12,11 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     """Both sides of a copy as regions. CompilationError says what does not fit: memory, dtypes, extents, or regions that
     differ between the threads that share the copy."""
     for x in (dst, src):
+        if isinstance(type_of(x), Selected) and name == "copy_async":
+            continue
         if not isinstance(type_of(x), (Buffer, Region)):
             raise g.error(f"{name} moves regions of memory, not {describe(x)}")
-    dst, src = whole(g, dst), whole(g, src)
+    dst, src = (x if isinstance(type_of(x), Selected) else whole(g, x) for x in (dst, src))
     if dst.type.dtype != src.type.dtype:
         raise g.error(f"a copy keeps the dtype, and {src.type.dtype} is not {dst.type.dtype}: load, cast and store instead")
     sides = [tuple(n for n in x.type.extents if n != 1) for x in (dst, src)]

@@ -265,7 +265,7 @@ class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies
         dims = tuple(self.resolve(n) for n in fields.global_dim)
         strides = tuple(self.resolve(s) * (nbytes if isinstance(s, Sym) else 1) for s in fields.global_strides)
         optional = {k: getattr(fields, k) for k in ("interleave", "swizzle", "l2_promotion", "oob_fill", "im2col") if hasattr(fields, k)}
-        made = SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), dims, strides, tuple(fields.box),
+        made = SimTensorMap(buffer.memory, buffer.base + base, str(fields.dtype), dims, strides, tuple(fields.box) or (1,) * len(dims),
                             tuple(fields.element_strides), **optional)
         if key is not None:
             self.sim.maps[key] = made, fields

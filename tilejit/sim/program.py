@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..ir.graph import Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
-from ..types import Barrier, Buffer, Points, Region, Scalar, Tile
+from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, Tile
 
 UNITS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
@@ -129,7 +129,7 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
     it names its source."""
     root: dict[Value, Value] = {}
     found: set[Value] = set()
-    memory = (Buffer, Region, Points)
+    memory = MEMORY_TYPES
     for node in nodes:
         if not isinstance(node, Call):
             continue
@@ -144,7 +144,7 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
 def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
     """How often the calls of a kernel may touch each buffer; 2 stands for any number."""
     root, found = {} if root is None else root, Counter()
-    memory = (Buffer, Region, Points)
+    memory = MEMORY_TYPES
     for node in body.nodes:
         for block in blocks(node):
             found += _touched(block, 2 if isinstance(node, (For, While)) else times, root)

@@ -11,8 +11,7 @@ from .engines import Span
 from .global_races import Index
 from .global_threads import NOBODY, Accessor
 from .tensor_maps import describe_faults, elements_of, reducible
-from .tma_bytes import (Box, addresses, columns, fetch_box, gather_rows, load_box, load_pixels, peer_rows, place_box, scatter_rows,
-                        store_box)
+from .tma_bytes import Box, columns, fetch_box, load_elements, located, peer_rows, place_box, store_elements
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
 
@@ -22,44 +21,44 @@ class TensorCopies:
     # -- tensor copies -------------------------------------------------------------------------------------------------------
 
     def tma_load(self, map_: SimTensorMap, coords: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
-                 multicast: Any = None, paired: bool = False, positions: np.ndarray | None = None) -> None:
+                 mode: str = "tile", offsets=(), multicast: Any = None, paired: bool = False,
+                 positions: np.ndarray | None = None) -> None:
         """Load the box at `coords` (innermost first, (B or 1, 1) each) to `dst` and report its bytes to `barrier`.
 
-        With `multicast`, a mask of cluster ranks, it goes to the same offset and barrier of each of those CTAs. `paired`
-        (``.cta_group::2``) reports in the CTA of each receiver's pair that `barrier` names. With `positions`, only the CTAs
-        there in the batch issue it.
+        `mode` "rows" (``.tile::gather4``) takes a column and four rows for coordinates, "im2col" the place of the first pixel
+        (channel, w, h, ..., n), which are loaded `offsets` (w, h, ...) away. With `multicast`, a mask of cluster ranks, it
+        goes to the same offset and barrier of each of those CTAs. `paired` (``.cta_group::2``) reports in the CTA of each
+        receiver's pair that `barrier` names. With `positions`, only the CTAs there in the batch issue it.
         """
-        coords = columns(coords)
-        if self._legal(map_, coords, dst, dst_byte_offset, load=True):
-            if self.checks and map_.memory.maybe_written:
-                self._check_box(map_, coords, False, positions)
-            self._load(map_, Box(map_), {"coords": coords}, load_box, dst, dst_byte_offset, barrier, multicast, positions, paired)
+        coords, offsets = columns(coords), columns(offsets)
+        box = self._moved(map_, mode, coords, offsets)
+        if box is None or not self._legal(map_, coords, dst, dst_byte_offset, True, mode):
+            return
+        if self.checks and map_.memory.maybe_written:
+            self._check_elements(map_, mode, coords, offsets, False, positions)
 
-    def tma_gather4(self, map_: SimTensorMap, x: Any, rows: tuple, dst: SimBuffer, dst_byte_offset: Any, barrier: SimBarrier, *,
-                    multicast: Any = None, positions: np.ndarray | None = None) -> None:
-        """Load four rows of a two-dimensional map from column `x` on (``.tile::gather4``)."""
-        if self._four_rows(map_, rows) and self._legal(map_, columns((x, rows[0])), dst, dst_byte_offset, load=True):
-            params = {"coords": columns((x, *rows))}
-            self._load(map_, Box(map_, (map_.box[0], 4)), params, gather_rows, dst, dst_byte_offset, barrier, multicast, positions)
+        def read(map_, batch, params):
+            return load_elements(map_, mode, params["coords"], params["offsets"], batch)
 
-    def tma_im2col(self, map_: SimTensorMap, coords: tuple, offsets: tuple, dst: SimBuffer, dst_byte_offset: Any,
-                   barrier: SimBarrier, *, multicast: Any = None, positions: np.ndarray | None = None) -> None:
-        """Load the pixels that begin at `coords` (channel, w, h, ..., n), each `offsets` (w, h, ...) away (``.im2col``)."""
-        coords = columns(coords)
+        params = {"coords": coords, "offsets": offsets}
+        self._load(map_, box, params, read, dst, dst_byte_offset, barrier, multicast, positions, paired)
+
+    def _moved(self, map_: SimTensorMap, mode: str, coords, offsets) -> Box | None:
+        """What a copy moves, in shared memory; None with a finding where the map is not for its mode."""
+        if mode == "rows":
+            if map_.rank == 2 and len(coords) == 5 and map_.box[1] == 1:
+                return Box(map_, (map_.box[0], 4))
+            self.finding("descriptor", "gather4 and scatter4 take four rows of a map of rank 2 whose box is one row")
+            return None
+        if mode == "tile":
+            return Box(map_)
         if map_.im2col is None:
-            self.finding("descriptor", "an im2col load takes a map that was encoded for it")
-        elif len(offsets) != map_.rank - 2:
+            self.finding("descriptor", "an im2col copy takes a map that was encoded for it")
+        elif offsets and len(offsets) != map_.rank - 2:
             self.finding("descriptor", f"an im2col load of rank {map_.rank} takes {map_.rank - 2} offsets, not {len(offsets)}")
-        elif self._legal(map_, coords, dst, dst_byte_offset, load=True):
-            box = Box(map_, (map_.im2col.channels, map_.im2col.pixels))
-            params = {"coords": coords, "offsets": columns(offsets)}
-            self._load(map_, box, params, load_pixels, dst, dst_byte_offset, barrier, multicast, positions)
-
-    def _four_rows(self, map_: SimTensorMap, rows: tuple) -> bool:
-        if map_.rank == 2 and len(rows) == 4 and map_.box[1] == 1:
-            return True
-        self.finding("descriptor", "gather4 and scatter4 take four rows of a map of rank 2 whose box is one row")
-        return False
+        else:
+            return Box(map_, (map_.im2col.channels, map_.im2col.pixels))
+        return None
 
     def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False) -> None:
         """Issue a load of what ``read(map, batch, params)`` gives."""
@@ -106,43 +105,27 @@ class TensorCopies:
             if ranks:
                 yield where, ranks
 
-    def tma_store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, *,
+    def tma_store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, src_byte_offset: Any, *, mode: str = "tile",
                   kind: str | None = None, positions: np.ndarray | None = None) -> None:
         """Store shared memory to the box at `coords`, clipped to the map, or combine the two: `kind` is add, min, max, inc,
-        dec, and, or, xor. Completes in the thread's bulk group. With `positions`, only the CTAs there in the batch issue it."""
+        dec, and, or, xor. `mode` is as for `tma_load`, without offsets. Completes in the thread's bulk group. With
+        `positions`, only the CTAs there in the batch issue it."""
         if kind is not None and not reducible(map_.dtype, kind):
             self.finding("descriptor", f"a tensor reduction cannot {kind} elements of {map_.dtype}")
-        else:
-            self._store(map_, coords, src, src_byte_offset, kind, positions)
-
-    def tma_scatter4(self, map_: SimTensorMap, x: Any, rows: tuple, src: SimBuffer, src_byte_offset: Any, *,
-                     positions: np.ndarray | None = None) -> None:
-        """Store four rows of a two-dimensional map from column `x` on (``.tile::scatter4``)."""
-        if not self._four_rows(map_, rows) or not self._legal(map_, columns((x, rows[0])), src, src_byte_offset, load=False):
             return
-        if self.checks:
-            for row in rows:
-                self._check_box(map_, columns((x, row)), True, positions)
-        params = {"coords": columns((x, *rows)), "src": self._absolute(src, src_byte_offset), "map": map_}
-
-        def land(rows, params):
-            scatter_rows(params["map"], params["coords"], params["data"], len(rows))
-
-        self._issue_store("the tensor scatter", Box(map_, (map_.box[0], 4)), params, land, src, src_byte_offset, positions)
-
-    def _store(self, map_: SimTensorMap, coords: tuple, src: SimBuffer, offset: Any, kind: str | None, positions=None) -> None:
         coords = columns(coords)
-        if not self._legal(map_, coords, src, offset, load=False):
+        box = self._moved(map_, mode, coords, ())
+        if box is None or not self._legal(map_, coords, src, src_byte_offset, False, mode):
             return
         if self.checks and kind is None:  # reductions meet in memory one by one, as atomics do
-            self._check_box(map_, coords, True, positions)
-        params = {"coords": coords, "src": self._absolute(src, offset), "map": map_}
+            self._check_elements(map_, mode, coords, (), True, positions)
 
         def land(rows, params):
-            store_box(params["map"], params["coords"], params["data"], len(rows), kind)
+            store_elements(params["map"], mode, params["coords"], params["data"], len(rows), kind)
 
+        params = {"coords": coords, "src": self._absolute(src, src_byte_offset), "map": map_}
         what = "the tensor store" if kind is None else "the tensor reduction"
-        self._issue_store(what, Box(map_), params, land, src, offset, positions)
+        self._issue_store(what, box, params, land, src, src_byte_offset, positions)
 
     def _issue_store(self, what: str, box: Box, params: dict, land, src: SimBuffer, offset: Any, positions) -> None:
         memory = src.memory
@@ -157,13 +140,14 @@ class TensorCopies:
     def _absolute(self, buffer: SimBuffer, offset: Any) -> np.ndarray:
         return (np.asarray(offset) + np.asarray(buffer.base)).reshape(-1, 1)
 
-    def tma_prefetch(self, map_: SimTensorMap, coords: tuple) -> None:
+    def tma_prefetch(self, map_: SimTensorMap, coords: tuple, mode: str = "tile", offsets=()) -> None:
         """Fetch a box to L2: nothing but its map and coordinates is checked."""
-        self._legal_map(map_, columns(coords), load=True)
+        if self._moved(map_, mode, columns(coords), columns(offsets)) is not None:
+            self._legal_map(map_, columns(coords), True, mode)
 
-    def _legal(self, map_: SimTensorMap, coords, buffer: SimBuffer, offset: Any, load: bool) -> bool:
+    def _legal(self, map_: SimTensorMap, coords, buffer: SimBuffer, offset: Any, load: bool, mode: str = "tile") -> bool:
         """Check the map's fields, the coordinates and the shared address (facts of the hardware, not of the ISA's text)."""
-        if not self._legal_map(map_, coords, load):
+        if not self._legal_map(map_, coords, load, mode):
             return False
         if (self._absolute(buffer, offset) % 128).any():
             at = int(self._absolute(buffer, offset).flat[0])
@@ -171,14 +155,14 @@ class TensorCopies:
             return False
         return True
 
-    def _legal_map(self, map_: SimTensorMap, coords, load: bool) -> bool:
+    def _legal_map(self, map_: SimTensorMap, coords, load: bool, mode: str) -> bool:
         fine = True
         for fault in self.sim.map_faults(map_, describe_faults):
             self.finding("descriptor", fault)
             fine = False
         if not fine:
             return False
-        if len(coords) != map_.rank:
+        if mode != "rows" and len(coords) != map_.rank:
             self.finding("descriptor", f"{len(coords)} coordinates for a map of rank {map_.rank}")
             return False
         step = 16 // np.gcd(16, elements_of(map_).itemsize)
@@ -187,28 +171,34 @@ class TensorCopies:
             self.finding("misaligned", "the innermost coordinate times the element's bytes is a multiple of 16, and "
                          f"{int(coords[0][bad].flat[0])} is no multiple of {step}")
             fine = False
+        if not load and mode == "im2col" and (min(map_.im2col.lower) < 0 or max(map_.im2col.upper) > 0):
+            self.finding("descriptor", "an im2col store's pixels are inside of the images, and the corners "
+                         f"{map_.im2col.lower} and {map_.im2col.upper} leave them")
+            fine = False
         if not load:
             for d, c in enumerate(coords):
                 if (c < 0).any():
                     self.finding("descriptor", f"a tensor store starts at the negative coordinate {int(c.min())} of dimension {d}")
                     fine = False
-            if (int(np.max(map_.global_dim[0])) * elements_of(map_).itemsize) % 16 and self._clips_inner(map_, coords):
+            width = map_.box[0] if map_.im2col is None else map_.im2col.channels
+            if (int(np.max(map_.global_dim[0])) * elements_of(map_).itemsize) % 16 and self._clips_inner(map_, coords, width):
                 self.finding("out-of-bounds", "a tensor store clips its innermost dimension in steps of 16 bytes: it writes past the "
                              f"{int(np.max(map_.global_dim[0]))} elements of each row")
         return fine
 
-    def _clips_inner(self, map_: SimTensorMap, coords) -> bool:
+    def _clips_inner(self, map_: SimTensorMap, coords, width: int) -> bool:
         size = np.asarray(map_.global_dim[0]).reshape(-1, 1)
-        return bool(((coords[0] < size) & (coords[0] + map_.box[0] > size)).any())
+        return bool(((coords[0] < size) & (coords[0] + width > size)).any())
 
-    def _check_box(self, map_: SimTensorMap, coords, writing: bool, positions=None) -> None:
-        """The global elements of the box against the shadow of their array."""
+    def _check_elements(self, map_: SimTensorMap, mode: str, coords, offsets, writing: bool, positions=None) -> None:
+        """The global elements of a copy against the shadow of their array."""
         memory = map_.memory
         shadow = memory.shadow
         ctas = self.ctas
         if positions is not None:
-            ctas, coords, map_ = ctas[positions], take(coords, positions), take(map_, positions)
-        index, keep = addresses(map_, coords, len(ctas))
+            ctas, map_ = ctas[positions], take(map_, positions)
+            coords, offsets = take(coords, positions), take(offsets, positions)
+        index, keep = located(map_, mode, coords, offsets, len(ctas))
         cells = (index + memory.address - shadow.address) // shadow.granule
         ids = np.broadcast_to((ctas + 1).astype(np.int32).reshape(-1, *(1,) * (cells.ndim - 1)), cells.shape)
         keep = np.broadcast_to(keep, cells.shape) & (cells >= 0) & (cells < shadow.cells)

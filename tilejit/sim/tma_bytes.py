@@ -72,9 +72,9 @@ def units_of(map_: SimTensorMap) -> np.ndarray | None:
     return memory.bytes[:memory.bytes.size // unit * unit].view(f"u{unit}")
 
 
-def load_box(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
+def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
     """The box's elements as raw units, (B or 1, box outermost first), out of bounds filled."""
-    coords, box = params["coords"], Box(map_)
+    box = Box(map_)
     unit = np.dtype(f"u{box.element.itemsize}")
     shape = box.extents[::-1]
     fill = fill_value(map_)
@@ -94,21 +94,31 @@ def load_box(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
     return _elements(map_, *addresses(map_, coords, batch))
 
 
-def gather_rows(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
-    """Four rows, each at its own coordinate."""
-    x, *rows = params["coords"]
-    parts = [_elements(map_, *addresses(map_, (x, row), batch)) for row in rows]
-    return np.concatenate(np.broadcast_arrays(*parts), axis=1)
+def located(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Byte offsets and what is inside, as `addresses`, of a tile, of rows at a coordinate each, or of pixels."""
+    if mode == "rows":
+        x, *rows = coords
+        parts = [addresses(map_, (x, row), batch) for row in rows]
+        at = np.concatenate([p[0] for p in parts], axis=1)
+        return at, np.concatenate(np.broadcast_arrays(*(p[1] for p in parts)), axis=1)
+    return pixels(map_, coords, offsets, batch) if mode == "im2col" else addresses(map_, coords, batch)
 
 
-def load_pixels(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
-    """The pixels of an im2col load: (B, pixels, channels).
+def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> np.ndarray:
+    """What a load brings, as raw units, (B or 1, outermost first)."""
+    if mode == "tile":
+        return load_box(map_, batch, coords)
+    return _elements(map_, *located(map_, mode, coords, offsets, batch))
+
+
+def pixels(map_: SimTensorMap, coords, offsets, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Byte offsets of the pixels of an im2col copy and which are inside: (B, pixels, channels).
 
     The walk goes along w, then h, ..., then n; w runs from its lower corner to W - 1 plus its upper one, in steps of the
-    element stride. The element read is the offset away from there; what falls outside of the array is filled.
+    element stride. The element is the offset away from there.
     """
     walk, spatial = map_.im2col, map_.rank - 2
-    channel, *place, n = params["coords"]
+    channel, *place, n = coords
     counts = [(int(size) - 1 + high - low) // step + 1
               for size, low, high, step in zip(map_.global_dim[1:-1], walk.lower, walk.upper, map_.element_strides[1:-1])]
     index = n
@@ -118,15 +128,16 @@ def load_pixels(map_: SimTensorMap, batch: int, params: dict) -> np.ndarray:
     at = np.asarray(map_.base).reshape(-1, 1) + map_.memory.origin * map_.memory.itemsize
     inside = np.ones((1, 1), bool)
     for d in range(spatial):
-        position = walk.lower[d] + index % counts[d] * map_.element_strides[1 + d] + params["offsets"][d]
+        position = walk.lower[d] + index % counts[d] * map_.element_strides[1 + d] + (offsets[d] if offsets else 0)
         index = index // counts[d]
         inside = inside & (position >= 0) & (position < map_.global_dim[1 + d])
         at = at + position * map_.global_strides[d]
     inside = inside & (index >= 0) & (index < map_.global_dim[-1])
     at = at + index * map_.global_strides[-1]
     channels = channel[:, :, None] + np.arange(walk.channels)
-    inside = inside[:, :, None] & (channels >= 0) & (channels < map_.global_dim[0])
-    return _elements(map_, at[:, :, None] + channels * elements_of(map_).itemsize, inside)
+    inside = inside[:, :, None] & (channels >= 0) & (channels < np.asarray(map_.global_dim[0]))
+    at = at[:, :, None] + channels * elements_of(map_).itemsize
+    return np.broadcast_to(at, (batch, *at.shape[1:])), inside
 
 
 def _elements(map_: SimTensorMap, at: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -182,14 +193,14 @@ def _by_start(start: np.ndarray, batch: int):
     return [(np.flatnonzero(values == v), int(v)) for v in np.unique(values)]
 
 
-def store_box(map_: SimTensorMap, coords, data: np.ndarray, batch: int, kind: str | None) -> None:
-    """Write a box's elements to global memory, or combine them with what is there."""
+def store_elements(map_: SimTensorMap, mode: str, coords, data: np.ndarray, batch: int, kind: str | None) -> None:
+    """Write a copy's elements to global memory, or combine them with what is there."""
     box = Box(map_)
     memory, itemsize = map_.memory, box.element.itemsize
     base = np.asarray(map_.base).reshape(-1) + memory.origin * memory.itemsize
     exact = np.ndim(map_.global_dim[0]) == 0 and (map_.global_dim[0] * itemsize) % 16 == 0
     plain = exact and all(s == 1 for s in map_.element_strides) and all(np.ndim(x) == 0 for x in (*map_.global_dim, *map_.global_strides))
-    if kind is None and plain and not (base % itemsize).any() and not any(s % itemsize for s in map_.global_strides):
+    if mode == "tile" and kind is None and plain and not (base % itemsize).any() and not any(s % itemsize for s in map_.global_strides):
         starts = [c[:, 0] for c in coords][::-1]
         strides = (1, *(s // itemsize for s in map_.global_strides))[::-1]
         whole = boxes(starts, box.extents[::-1], tuple(map_.global_dim)[::-1], strides, base // itemsize)
@@ -200,11 +211,11 @@ def store_box(map_: SimTensorMap, coords, data: np.ndarray, batch: int, kind: st
                 part = part[rows] if max(map(len, starts)) > 1 else part[-1:]  # what all write alike, the last one writes
                 memory.box(flat, offset, extents, steps)[...] = part
             return
-    at, inside = addresses(map_, coords, batch)
+    at, _ = located(map_, mode, coords, (), batch)
     # Clipping in the innermost dimension goes by 16 bytes: what shares the last granule with the tensor is written.
     size = -(-np.asarray(map_.global_dim[0]) * itemsize // 16) * 16 // itemsize
     grown = SimTensorMap(**{**map_.__dict__, "global_dim": (size, *map_.global_dim[1:])})
-    _, inside = addresses(grown, coords, batch)
+    _, inside = located(grown, mode, coords, (), batch)
     inside = np.broadcast_to(inside, at.shape) & (at >= 0) & (at + itemsize <= memory.bytes.size)
     where, values = at[inside], data[inside] if data.shape == at.shape else np.broadcast_to(data, at.shape)[inside]
     if kind is None:
@@ -212,13 +223,6 @@ def store_box(map_: SimTensorMap, coords, data: np.ndarray, batch: int, kind: st
         return
     typed = memory.bytes[:memory.bytes.size // itemsize * itemsize].view(box.element)
     apply_atomic(typed, where // itemsize, kind, np.ascontiguousarray(values).view(box.element), None, need_old=False)
-
-
-def scatter_rows(map_: SimTensorMap, coords, data: np.ndarray, batch: int) -> None:
-    """Write four rows, each at its own coordinate."""
-    x, *rows = coords
-    for k, row in enumerate(rows):
-        store_box(map_, (x, row), data[:, k:k + 1], batch, None)
 
 
 def run_bytes(memory, rows: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:

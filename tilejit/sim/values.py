@@ -114,16 +114,6 @@ class SimBarrier(Batched):
         return replace(self, peer=rank, type=type_ or self.type)
 
 
-@dataclass(frozen=True)
-class Im2col:
-    """What ``cuTensorMapEncodeIm2col`` takes besides: corners of the walk (w, h, ... first), channels and pixels of a copy."""
-
-    lower: tuple[int, ...]
-    upper: tuple[int, ...]
-    channels: int
-    pixels: int
-
-
 @dataclass(frozen=True, eq=False)
 class SimTensorMap(Batched):
     """A tensor map with the fields that ``cuTensorMapEncodeTiled`` takes, innermost dimension first.
@@ -143,7 +133,7 @@ class SimTensorMap(Batched):
     swizzle: int = 0
     l2_promotion: int = 0
     oob_fill: int = 0
-    im2col: "Im2col | None" = None
+    im2col: Any = None  # corners, channels and pixels, as ops.copy_async.tma_plan.Im2col has them
 
     @property
     def rank(self) -> int:

@@ -12,7 +12,7 @@ from ...ir.op import op
 from ...types import BarrierRef, int32
 from ..language import uniform_scalar
 from ..sides import asked_variant, checked_sides, moves_tile
-from . import bulk, dsmem, ldgsts, tma, vector
+from . import bulk, dsmem, ldgsts, selected, tma, vector
 from .options import checked_options
 from .site import CopySite
 from .tokens import NoToken, Token, next_token
@@ -64,6 +64,7 @@ def _(e, call, dst, src, mbar, *mask):
 
 
 copy_async_.variants = VARIANTS
+copy_async_.rules["variants"] = lambda call: selected.variants_of(*(a.type for a in call.args[:2])) or VARIANTS
 
 
 @builtin

@@ -10,16 +10,19 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.graph import Const
-from ...layout import TileLayout
-from ...types import Buffer, Region, int32
+from ...layout import TileLayout, axis
+from ...types import Buffer, Patches, Region, Selected, int32
 from ..memory import whole
 from ..partition import checked, driving_order
-from . import tma
+from . import selected, tma
 from .options import Policy, checked_options, is_policy, policy_of
 from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
+from .selected_plan import filter_fits
 from .site import CopySite
+from .tma_plan import MAX_BOX, largest
 
 LINE = 128  # bytes
+MODES = {"tile": ".tile", "im2col": ".im2col", "rows": ".tile::gather4"}
 
 
 @op("reads", attrs=("options", "partial"))
@@ -53,16 +56,17 @@ def _(e, call, src):
 
 @builtin
 def prefetch(g: Builder, region, cache=None):
-    """Bring a region of an array into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2``, ``cp.async.bulk.prefetch.tensor`` and
+    """Bring a region of an array, patches or rows of it into L2 (PTX ISA, ``cp.async.bulk.prefetch.L2``, ``cp.async.bulk.prefetch.tensor`` and
     ``prefetch.global.L2``).
 
     The scope makes it once; nothing waits for it, and nothing is brought that is out of bounds. `cache` is an L2 policy as
     copy_async takes it, for the engine.
     """
-    if not isinstance(type_of(region), (Buffer, Region)) or type_of(region).scope != "global":
+    if not isinstance(type_of(region), (Buffer, Region, Selected)) or type_of(region).scope != "global":
         raise g.error(f"prefetch brings a region of an array into L2, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    g.call(prefetch_, whole(g, region), options=checked_options({"cache": cache}, ()), partial=partial)
+    region = region if isinstance(type_of(region), Selected) else whole(g, region)
+    g.call(prefetch_, region, options=checked_options({"cache": cache}, ()), partial=partial)
 
 
 # -- variants ------------------------------------------------------------------------------------------------------------
@@ -100,14 +104,27 @@ def _emit_runs(e, plan: Runs, call, src):
 def engine_site(site: CopySite) -> CopySite:
     """The site as the planner of tensor copies sees it: a load to a packed buffer whose rows lie as the array's do."""
     def made() -> CopySite:
-        order, extents = driving_order(site), site.src.extents
-        strides, step = [0] * len(extents), 1
-        for k in reversed(order):
-            d = site.dims(site.src)[k]
-            strides[d], step = step, step * extents[d]
-        packed = Buffer(site.src.dtype, extents, "shared", TileLayout.strided(extents, strides))
-        return replace(site, dst=Region(packed, extents, site.src.kept), dst_starts=tuple(Const(0, int32) for _ in extents))
+        extents = site.src.extents
+        layout = in_columns(*extents) if isinstance(site.src, Selected) else packed(site)
+        buffer = Buffer(site.src.dtype, extents, "shared", layout)
+        return replace(site, dst=Region(buffer, extents, tuple(range(len(extents)))), dst_starts=tuple(Const(0, int32) for _ in extents))
     return site.searched("engine", made)
+
+
+def packed(site: CopySite) -> TileLayout:
+    """The region's elements in the order of the array's memory."""
+    extents, step = site.src.extents, 1
+    strides = [0] * len(extents)
+    for k in reversed(driving_order(site)):
+        d = site.dims(site.src)[k]
+        strides[d], step = step, step * extents[d]
+    return TileLayout.strided(extents, strides)
+
+
+def in_columns(rows: int, columns: int) -> TileLayout:
+    """Columns of at most a box's width, one after the other."""
+    width = largest(columns, MAX_BOX)
+    return TileLayout([(rows, width, axis.m), (columns // width, rows * width, axis.m), (width, 1, axis.m)])
 
 
 def _one_run(site: CopySite) -> bool | str:
@@ -115,13 +132,14 @@ def _one_run(site: CopySite) -> bool | str:
 
 
 def _plan_boxes(site: CopySite) -> tma.Plan:
-    return tma.plan(engine_site(site))
+    return (selected.plan if isinstance(site.src, Selected) else tma.plan)(engine_site(site))
 
 
 def _emit_boxes(e, plan: tma.Plan, call, src):
     def issue():
         for coordinates, _ in plan.issues:
-            e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided), policy=plan.policy)
+            e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided), mode=MODES[plan.mode],
+                           offsets=plan.offsets(src.starts), policy=plan.policy)
 
     issue() if plan.each_thread else e.by_first_thread(issue)
 
@@ -131,7 +149,7 @@ def _simulate_boxes(m, plan: tma.Plan, call, src):
     for thread, positions in tma.issuers(m, plan.each_thread):
         starts = [tma.of_thread(s, thread, positions) for s in src.starts]
         for coordinates, _ in plan.issues:
-            m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts))
+            m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
 
 
 @dataclass(frozen=True)
@@ -204,4 +222,12 @@ LINES = Variant("lines", plan=_plan_lines, emit=_emit_lines, simulate=None, doc=
     Need("at least one element", lambda s: s.elements > 0),
     Need("no cache option", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
 ))
+SELECTED = replace(BOXES, needs=(
+    *BOXES.needs[:2],
+    Need("sm_100a or sm_103a for rows", lambda s: isinstance(s.src, Patches) or s.target in tma.PAIRED or s.target, gate=True),
+    Need("a filter that a tensor map can hold", lambda s: not isinstance(s.src, Patches) or filter_fits(s), gate=True),
+    *BOXES.needs[2:2 + len(tma.ARRAY_NEEDS)],
+    Need("an L2 policy as the cache option", is_policy),
+))
 prefetch_.variants = (RUNS, BOXES, LINES)
+prefetch_.rules["variants"] = lambda call: (SELECTED,) if isinstance(call.args[0].type, Selected) else prefetch_.variants

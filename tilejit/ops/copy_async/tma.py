@@ -13,8 +13,10 @@ from math import prod
 import numpy as np
 
 from ...dispatch import Need, Variant
+from ...types import Selected, int32
 from .options import L2_PROMOTION, Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
+from .selected_plan import ROWS, selected_boxes, selected_view
 from .site import CopySite
 from .tma_plan import PROMOTED, Boxes, TensorMap, runs_of, search
 from .tma_view import View, multiple, view_of
@@ -24,6 +26,9 @@ MAX_BYTES = (1 << 20) - 1   # what a phase of an mbarrier may have pending (PTX 
 STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "int16": "uint16", "uint16": "uint16"}
 NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
+LOAD_MODES = {"tile": "", "im2col": ".im2col", "rows": ".tile::gather4"}
+STORE_MODES = {"tile": ".tile", "im2col": ".im2col_no_offs", "rows": ".tile::scatter4"}
+PAST = (1 << 31) - 1  # a row beyond every matrix's last
 PAIRED = ("sm_100a", "sm_103a")  # targets whose copies know CTA pairs
 
 
@@ -44,6 +49,7 @@ class Plan:
     reduce: str | None = None
     cta_group: int | None = None
     prefetch_map: bool = False
+    mode: str = "tile"         # how the engine finds the elements: 'tile', 'im2col', or 'rows'
     each_thread: bool = False  # in a partial scope, where every thread that comes to the call makes its own copy
 
     @property
@@ -57,6 +63,9 @@ class Plan:
 
     def coordinates(self, issue: tuple[int, ...], starts, divide=lambda a, n: a // n) -> list:
         """An instruction's coordinates: the constant part and what the starts of the array's region add."""
+        if self.mode == "rows":
+            column, first = issue
+            return [starts[0] + column, *starts[1 + first:1 + first + ROWS]]
         at = []
         for c, part in zip(issue, self.moving):
             if part is not None:
@@ -66,14 +75,20 @@ class Plan:
             at.append(c)
         return at
 
+    def offsets(self, starts) -> list:
+        """A load's place in the filter, innermost first, where it loads patches."""
+        return list(reversed(starts[self.tensor_map.rank:])) if self.mode == "im2col" and not self.store else []
+
 
 # -- what the needs and the plan share ------------------------------------------------------------------------------------
 
 def view(site: CopySite) -> View | str:
-    return site.searched("view", lambda: view_of(site))
+    return site.searched("view", lambda: (selected_view if isinstance(site.array, Selected) else view_of)(site))
 
 
 def boxes(site: CopySite) -> Boxes | str:
+    if isinstance(site.array, Selected):
+        return site.searched("boxes", lambda: selected_boxes(site, view(site)))
     plain = not any(site.options.get(o) for o in ("fill", "precision", "reduce"))  # the elements' type does not matter
     return site.searched("boxes", lambda: search(view(site), site.g.facts.ask, promote=plain))
 
@@ -192,15 +207,16 @@ ARRAY_NEEDS = (
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
     Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", _found, gate=True),
 )
-NEEDS = (
+# What it asks of the threads, the bytes and the shared memory; of the call's options; and of the boxes.
+PLACE_NEEDS = (
     Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target),
     Need("one thread, or mbar= by which a wider scope elects its first", _one_thread),
     Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
     Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
     Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True),
-    *ARRAY_NEEDS[:-1],
-    Need("starts of a store that are provably at least 0", lambda s: s.scopes == LOAD or not_negative(s)),
+)
+OPTION_NEEDS = (
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),
     Need("zero as the fill of a ragged read, or NaN for a float type", _fill),
     Need("rounding to TF32 on loads of float32 only", _rounded),
@@ -208,9 +224,11 @@ NEEDS = (
     Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == LOAD),
     Need("a reduction that the hardware has, into global memory", _reduced),
     Need("cta_group= on loads only, for sm_100a or sm_103a", _paired),
-    ARRAY_NEEDS[-1],
-    Need("boxes that begin at multiples of 128 bytes in shared memory", _shared_address),
 )
+SHARED_ADDRESS = Need("boxes that begin at multiples of 128 bytes in shared memory", _shared_address)
+NEEDS = (*PLACE_NEEDS, *ARRAY_NEEDS[:-1],
+         Need("starts of a store that are provably at least 0", lambda s: s.scopes == LOAD or not_negative(s)),
+         *OPTION_NEEDS, ARRAY_NEEDS[-1], SHARED_ADDRESS)
 
 
 # -- the plan -------------------------------------------------------------------------------------------------------------
@@ -223,9 +241,14 @@ def plan(site: CopySite) -> Plan:
         argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize, dtype=name,
         global_dim=found.dims, global_strides=found.strides, box=found.box, element_strides=(1,) * len(found.box), interleave=0,
         swizzle=view(site).mode, l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"))
-    return Plan(tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, site.scopes == STORE, found.moving,
-                policy_of(site.options), site.options.get("reduce"), site.options.get("cta_group"),
-                site.options.get("prefetch_map", False), site.partial is not None)
+    return made(site, tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, found.moving)
+
+
+def made(site: CopySite, tensor_map: TensorMap, issues: list, nbytes: int, moving: tuple, mode: str = "tile") -> Plan:
+    """The plan with what the call's options say."""
+    options = site.options
+    return Plan(tensor_map, issues, nbytes, site.scopes == STORE, moving, policy_of(options), options.get("reduce"),
+                options.get("cta_group"), options.get("prefetch_map", False), mode, site.partial is not None)
 
 
 def map_dtype(site: CopySite) -> str:
@@ -256,9 +279,12 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
             at = plan.coordinates(coordinates, array.starts, e.exactly_divided)
             place = address, base + (offset - first if moves else offset)
             if plan.store:
-                e.tma_store(plan.tensor_map, at, place, reduce=plan.reduce, policy=plan.policy)
+                at = clamped(e, at) if plan.mode == "rows" else at
+                e.tma_store(plan.tensor_map, at, place, mode=STORE_MODES[plan.mode], reduce=plan.reduce, policy=plan.policy)
             else:
-                e.tma_load(plan.tensor_map, at, place, barrier, mask=mask, cta_group=plan.cta_group, policy=plan.policy)
+                space = "shared::cta" if plan.mode == "rows" and e.target not in PAIRED else "shared::cluster"
+                e.tma_load(plan.tensor_map, at, place, barrier, mode=LOAD_MODES[plan.mode], offsets=plan.offsets(array.starts), mask=mask,
+                           cta_group=plan.cta_group, space=space, policy=plan.policy)
 
     if plan.each_thread:
         issue()
@@ -279,10 +305,17 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
             at = [np.asarray(c).reshape(-1, 1) for c in plan.coordinates(coordinates, starts)]
             place = origin + (offset - first)
             if plan.store:
-                m.tma_store(tensor_map, at, shared.buffer, place, kind=plan.reduce, positions=positions)
+                at = [np.where(c < 0, PAST, c) for c in at] if plan.mode == "rows" else at
+                m.tma_store(tensor_map, at, shared.buffer, place, mode=plan.mode, kind=plan.reduce, positions=positions)
             else:
                 ranks = None if mask is None else of_thread(np.asarray(mask), thread, positions)
-                m.tma_load(tensor_map, at, shared.buffer, place, mbar, multicast=ranks, paired=plan.cta_group == 2, positions=positions)
+                m.tma_load(tensor_map, at, shared.buffer, place, mbar, mode=plan.mode, offsets=plan.offsets(starts), multicast=ranks,
+                           paired=plan.cta_group == 2, positions=positions)
+
+
+def clamped(e, at: list) -> list:
+    """Rows to store to, with those before the first one past the last one, where the engine drops them."""
+    return [at[0], *(e.ins(f"call i32 @llvm.umin.i32({e.word(r).typed}, i32 {PAST})", int32) for r in at[1:])]
 
 
 def issuers(m, each_thread: bool):

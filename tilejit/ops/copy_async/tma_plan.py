@@ -26,9 +26,20 @@ SEARCHED = 64            # boxes that the search looks at, at most; of 100 000 r
 
 
 @dataclass(frozen=True)
+class Im2col:
+    """What ``cuTensorMapEncodeIm2col`` is given in place of a box: the corners of the filter's places (w, h, ... first),
+    the channels and the pixels of a copy."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    channels: int
+    pixels: int
+
+
+@dataclass(frozen=True)
 class TensorMap:
-    """What ``cuTensorMapEncodeTiled`` is given, innermost dimension first. Sizes and strides (bytes, one fewer) are ints
-    or numbers known at launch, as data."""
+    """What ``cuTensorMapEncodeTiled`` is given, innermost dimension first, or with `im2col` (and an empty box) what
+    ``cuTensorMapEncodeIm2col`` is. Sizes and strides (bytes, one fewer) are ints or numbers known at launch, as data."""
 
     argument: int | None
     base_offset: int
@@ -41,16 +52,20 @@ class TensorMap:
     swizzle: int
     l2_promotion: int
     oob_fill: int
+    im2col: Im2col | None = None
 
     @property
     def rank(self) -> int:
-        return len(self.box)
+        return len(self.global_dim)
 
     def recipe(self) -> dict:
         """The map as plain data, for a launcher."""
         plain = lambda n: [plain(x) for x in n] if isinstance(n, tuple) else n
+        walk = self.im2col
+        moved = {"box": list(self.box)} if walk is None else {
+            "lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels, "pixels": walk.pixels}
         return {"argument": self.argument, "base_offset": self.base_offset, "dtype": self.dtype, "rank": self.rank,
-                "dims": plain(self.global_dim), "strides": plain(self.global_strides), "box": list(self.box),
+                "dims": plain(self.global_dim), "strides": plain(self.global_strides), **moved,
                 "element_strides": list(self.element_strides), "interleave": self.interleave, "swizzle": self.swizzle,
                 "l2_promotion": self.l2_promotion, "oob_fill": self.oob_fill, "origin": "host"}
 
@@ -108,6 +123,7 @@ class Boxes:
     box: tuple[int, ...]
     issues: tuple[tuple[tuple[int, ...], int], ...]
     moving: tuple[tuple[int, int, int] | None, ...]
+    width: int = 0  # columns of an instruction, of patches and rows
 
 
 def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | str:
@@ -231,7 +247,7 @@ def _at_edges(edges: list[int], first: int) -> list[int]:
         limit = MAX_BOX if sizes else first
         fitting = [e for e in edges if at < e <= at * limit]
         if not fitting:
-            return [*sizes, _largest(next(e for e in edges if e > at) // at, limit)]
+            return [*sizes, largest(next(e for e in edges if e > at) // at, limit)]
         sizes.append(fitting[-1] // at)
         at = fitting[-1]
     return sizes
@@ -241,14 +257,14 @@ def _divided(extent: int, first: int) -> list[int]:
     """The extent as factors of at most 256, the largest divisors first; what has none is left over."""
     sizes = []
     while extent > 1:
-        sizes.append(_largest(extent, MAX_BOX if sizes else first))
+        sizes.append(largest(extent, MAX_BOX if sizes else first))
         if sizes[-1] <= 1:
             return sizes[:-1]
         extent //= sizes[-1]
     return sizes
 
 
-def _largest(extent: int, limit: int) -> int:
+def largest(extent: int, limit: int) -> int:
     """The largest divisor of `extent` that is at most `limit`."""
     for n in range(min(extent, limit), 0, -1):
         if extent % n == 0:

@@ -1,0 +1,179 @@
+"""Patches of convolutions and rows named one by one, by the tensor engine: on the simulator, in PTX, as cubins."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+import tma_kernels as kernels
+from tilejit.errors import CompilationError, DispatchError
+
+
+def tensor_lines(ptx: str) -> list[str]:
+    return list(dict.fromkeys(line.strip().split(" [")[0] for line in ptx.splitlines() if ".tensor." in line))
+
+
+# -- patches -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("case", kernels.PATCHES, ids=lambda c: f"{len(c[0])}d-{c[1]}")
+def test_patches_are_the_rows_that_a_convolution_multiplies(case):
+    """Filters, steps, padding on either side, dilation; channels and pixels beyond the end are zero."""
+    options, x, y, want = kernels.patches_case(case)
+    report = kernels.patches.simulate((-(-y.shape[1] // options["P"]),), x, y, **options)
+    assert not report.findings and (y == want).all(), report
+    k = kernels.patches.compile(x, y, **options)
+    rank = x.ndim
+    load = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+    prefetch = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col.L2::cache_hint"
+    assert tensor_lines(k.ptx) == ([prefetch] if rank == 4 else []) + [load] and k.cubin
+    assert {c.variant for c in k.copies if c.op != "copy"} == {"tma"}
+
+
+def test_the_map_of_patches_has_corners_and_steps_innermost_first():
+    """As cuTensorMapEncodeIm2col takes them: what it is told of padding, filter and dilation."""
+    options, x, y, _ = kernels.patches_case(kernels.PATCHES[2])
+    m = kernels.patches.compile(x, y, **options).tensor_maps[0]
+    assert (m.global_dim, m.global_strides, m.box) == ((40, 7, 7, 2), (80, 560, 3920), ())
+    assert (m.lower, m.upper, m.element_strides, m.channels, m.pixels) == ((-2, -1), (1, -4), (1, 2, 1, 1), 48, 64)
+    assert kernels.patches.compile(x, y, **options).recipe["maps"][0]["pixels"] == 64
+
+
+@pytest.mark.parametrize("kind", [None, "add"])
+def test_rows_are_stored_to_the_pixels_that_a_filter_meets(kind):
+    """Where all of them are inside of the images: the place in the filter moves the map's corners."""
+    x, y, want = kernels.unfolded_case(kind)
+    report = kernels.unfolded.simulate((3,), x, y, KIND=kind, R=1, S=1)
+    assert not report.findings and (y == want).all(), report
+    k = kernels.unfolded.compile(x, y, KIND=kind, R=1, S=1)
+    head = f"cp{'.reduce' if kind else ''}.async.bulk.tensor.4d.global.shared::cta{f'.{kind}' if kind else ''}.im2col_no_offs.bulk_group"
+    assert tensor_lines(k.ptx) == [head] and k.tensor_maps[0].lower == (0, 0) and k.cubin
+    with pytest.raises(DispatchError, match="at which all pixels are inside: along dimension 1 its places begin -1 elements after the first"):
+        kernels.unfolded.compile(x, y, KIND=kind, R=0, S=1)
+
+
+def compiled(what, shape=(2, 8, 8, 64), filter=(3, 3), stride=1, padding=0):
+    @tile.jit(num_warps=1)
+    def kernel(X, n):
+        x = tile.im2col(X, filter, stride=stride, padding=padding)
+        s = tile.alloc((32, 64), X.dtype)
+        bar = tile.mbarrier()
+        with tile.elect():
+            if what == "load":
+                tile.copy_async(s, x[0:32, 0, 0, 0:64], mbar=bar)
+            elif what == "variant":
+                tile.copy_async(s, x[0:32, 0, 0, 0:64], mbar=bar, variant="ldgsts")
+            elif what == "column":
+                tile.copy_async(s, x[0:32, 0, 0, n:n + 64], mbar=bar)
+            elif what == "indices":
+                tile.copy_async(s, x[0:32, 0, 0:64], mbar=bar)
+            elif what == "place":
+                tile.copy_async(s, x[0:32, 3, 0, 0:64], mbar=bar)
+            elif what == "copy":
+                tile.copy(s, x[0:32, 0, 0, 0:64])
+            elif what == "value":
+                tile.load(x[0:32, 0, 0, 0:64])
+    return kernel.compile(np.zeros(shape, np.float16), 3)
+
+
+@pytest.mark.parametrize("what, options, words", [
+    ("load", {"filter": (300, 3)}, "a corner 299 elements beyond the last element; in 4 dimensions it takes -128 to 127"),
+    ("load", {"filter": (300, 3), "padding": (150, 0)}, "a corner 150 elements before"), ("load", {"stride": 9}, "a step of 9"),
+    ("load", {"filter": (260, 3), "padding": ((0, 250), 0)}, "a filter that reaches 259 elements; in 4 dimensions at most 255"),
+    ("load", {"shape": (2, 8, 8, 60)}, "the stride of dimension 2 is not known to be a multiple of 16 bytes"),
+    ("variant", {}, "has no variant 'ldgsts'"), ("column", {}, "known to be a multiple of 1 elements"),
+    ("indices", {}, "by pixels, 2 places in the filter, and channels"), ("place", {}, "place 3 of a filter's 3 does not exist"),
+    ("copy", {}, "copy moves regions of memory"), ("value", {}, "load takes a region of memory"),
+    ("load", {"filter": (3,)}, "filter is a constant"), ("load", {"stride": 0}, "stride is a constant of at least 1"),
+    ("load", {"shape": (8, 64)}, "an array of 3 to 5 dimensions"), ("load", {"padding": -1}, "padding is a constant of at least 0"),
+])
+def test_patches_that_cannot_be_are_refused_in_words(what, options, words):
+    """Corners, offsets and steps that a map cannot hold; indices that do not fit; operations on registers."""
+    with pytest.raises(CompilationError, match=words):
+        compiled(what, **options)
+
+
+def test_a_multicast_brings_patches_to_every_cta():
+    """Load modes and multicast go together."""
+    @tile.jit(num_warps=1, cluster=(2, 1, 1))
+    def kernel(X, Y):
+        x = tile.im2col(X, (3, 3), padding=1)
+        s = tile.alloc((64, 32), X.dtype, layout=tile.swizzled(X.dtype, (64, 32), 64))
+        bar = tile.mbarrier()
+        rank = tile.cta_rank()
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s[rank * 32:rank * 32 + 32], x[rank * 32:rank * 32 + 32, 2, 1, 0:32], mbar=bar, multicast=3)
+        bar.wait(phase=0)
+        tile.copy(Y[rank, 0:64, 0:32], s)
+
+    x = kernels.numbers((2, 5, 6, 32), "float16")
+    want = np.zeros((64, 32), np.float16)
+    want[:60] = kernels.reference_patches(x, (3, 3), 1, 1, 1)[7]
+    y = np.ones((2, 64, 32), np.float16)
+    for seed in range(3):
+        report = kernel.simulate((2,), x, y, seed=seed)
+        assert not report.findings and (y == want).all(), report
+    assert "global.im2col.mbarrier::complete_tx::bytes.multicast::cluster" in kernel.compile(x, y).ptx and kernel.compile(x, y).cubin
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dtype, n, c, mode", [("float16", 16, 64, 128), ("float32", 8, 64, 0), ("uint8", 8, 256, 128), ("bfloat16", 8, 128, 128)])
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+def test_rows_are_gathered_and_scattered_by_four(dtype, n, c, mode, target):
+    """Any order; rows outside of the matrix give zeros and are dropped, on either side of it."""
+    x, i, y, want = kernels.taken_case(dtype, n, c)
+    options = dict(N=n, C=c, MODE=mode, target=target)
+    report = kernels.taken.simulate((2,), x, i, y, **options)
+    assert not report.findings and (y == want).all(), report
+    k = kernels.taken.compile(x, i, y, **options)
+    assert tensor_lines(k.ptx) == ["cp.async.bulk.prefetch.tensor.2d.L2.global.tile::gather4",
+                                   "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes",
+                                   "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"] and k.cubin
+
+
+@tile.jit(num_warps=1)
+def four(X, Y, a, b):
+    s = tile.alloc((4, 64), X.dtype)
+    bar = tile.mbarrier()
+    bar.arrive_expect_tx(s.nbytes)
+    tile.copy_async(s, X.take((a, b, a + b, 1))[:, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.copy(Y[0:4, 0:64], s)
+
+
+def test_rows_may_be_named_by_scalars_and_go_to_the_cta_itself_on_sm_120a():
+    """There gather4 is a copy to shared::cta, and scatter4 does not exist."""
+    x, y = kernels.numbers((16, 64), "float16"), np.zeros((4, 64), np.float16)
+    assert not four.simulate((1,), x, y, 3, 7, target="sm_120a").findings and (y == x[[3, 7, 10, 1]]).all()
+    k = four.compile(x, y, 3, 7, target="sm_120a")
+    assert tensor_lines(k.ptx) == ["cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"] and k.cubin
+    with pytest.raises(DispatchError, match="sm_100a or sm_103a; for plain loads also sm_120a: sm_90a"):
+        four.compile(x, y, 3, 7)
+    with pytest.raises(DispatchError, match="sm_100a or sm_103a"):
+        a, i, b, _ = kernels.taken_case("float16", 8, 64)
+        kernels.taken.compile(a, i, b, N=8, C=64, MODE=0, target="sm_120a")
+
+
+def taking(what):
+    @tile.jit(num_warps=1)
+    def kernel(X, I):
+        s = tile.alloc((6, 64), X.dtype)
+        bar = tile.mbarrier()
+        with tile.elect():
+            rows = tile.load(I[0:6])
+            if what == "six":
+                tile.copy_async(s, X.take(rows)[:, 0:64], mbar=bar)
+            elif what == "slice":
+                tile.copy_async(s, X.take(rows)[0:6, 0:64], mbar=bar)
+            elif what == "floats":
+                tile.copy_async(s, X.take(rows * 1.0)[:, 0:64], mbar=bar)
+            else:
+                tile.copy_async(s, X.take(4)[:, 0:64], mbar=bar)
+    return kernel.compile(np.zeros((40, 64), np.float16), np.zeros(8, np.int32), target="sm_100a")
+
+
+@pytest.mark.parametrize("what, words", [("six", "6 rows that follow each other in shared memory, and 4 go together"),
+                                         ("slice", "the columns of taken rows are a slice"), ("floats", "a tile of integers"), ("one", "a tile of integers")])
+def test_rows_that_cannot_be_taken_are_refused_in_words(what, words):
+    """Rows by four; indices of integers; columns by a slice."""
+    with pytest.raises(CompilationError, match=words):
+        taking(what)

@@ -1,0 +1,89 @@
+"""tma, for what the engine finds by itself: the patches of a convolution (``.im2col``), rows named one by one
+(``.tile::gather4``, ``.tile::scatter4``).
+
+The maps of patches are made by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors", ``cp.async.bulk.tensor``.
+"""
+
+from __future__ import annotations
+
+from ...dispatch import Need, Variant
+from ...types import Patches, Rows
+from . import tma
+from .options import L2_PROMOTION
+from .selected_plan import ROWS, column_start, filter_fits, stays_inside, walk
+from .site import CopySite
+from .tma_plan import TensorMap
+
+
+def _not_negative(s: CopySite) -> bool | str:
+    """The first image and channel of a store; its places in the images follow from the filter."""
+    for name, k in (("image", 0), ("channel", column_start(s.array))):
+        low = s.g.bounds(s.starts(s.array)[k])[0]
+        if low is None or low < 0:
+            return f"the first {name} is " + (str(low) if low is not None else "not known to be at least 0")
+    return True
+
+
+def _column_not_negative(s: CopySite) -> bool | str:
+    low = s.g.bounds(s.starts(s.array)[0])[0]
+    return low is not None and low >= 0 or "the first column is " + (str(low) if low is not None else "not known to be at least 0")
+
+
+def _gathers(s: CopySite) -> bool | str:
+    if s.scopes == tma.STORE:
+        return s.target in tma.PAIRED or s.target
+    plain = not (s.options.get("multicast") or s.options.get("cta_group"))
+    return s.architecture() >= 100 and (s.target in tma.PAIRED or plain) or s.target
+
+
+def _boxes(s: CopySite) -> bool | str:
+    found = tma.boxes(s)
+    return found if isinstance(found, str) else True
+
+
+PATCH_NEEDS = (
+    *tma.PLACE_NEEDS,
+    Need("a filter that a tensor map can hold", filter_fits, gate=True),
+    *tma.ARRAY_NEEDS[:-1],
+    Need("for a store, one place in the filter at which all pixels are inside", lambda s: s.scopes == tma.LOAD or stays_inside(s), gate=True),
+    Need("a first image and channel of a store that are provably at least 0", lambda s: s.scopes == tma.LOAD or _not_negative(s)),
+    *tma.OPTION_NEEDS,
+    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle", _boxes, gate=True),
+    tma.SHARED_ADDRESS,
+)
+ROW_NEEDS = (
+    *tma.PLACE_NEEDS,
+    Need("sm_100a or sm_103a; for plain loads also sm_120a", _gathers),
+    *tma.ARRAY_NEEDS[:-1],
+    Need("a first column of a store that is provably at least 0", lambda s: s.scopes == tma.LOAD or _column_not_negative(s)),
+    *tma.OPTION_NEEDS,
+    Need("no reduce=", lambda s: not s.options.get("reduce")),
+    Need("rows by four, packed or at the span of a swizzle", _boxes, gate=True),
+    tma.SHARED_ADDRESS,
+)
+
+
+def plan(site: CopySite) -> tma.Plan:
+    found, patches = tma.boxes(site), isinstance(site.array, Patches)
+    extra, steps = walk(site, found.width) if patches else (None, (1, 1))
+    tensor_map = TensorMap(
+        argument=site.array.buffer.arg, base_offset=0, dtype=tma.map_dtype(site), global_dim=found.dims, global_strides=found.strides,
+        box=found.box, element_strides=steps, interleave=0, swizzle=tma.view(site).mode,
+        l2_promotion=L2_PROMOTION[site.options.get("l2_promotion", 128)], oob_fill=int(site.options.get("fill") == "nan"), im2col=extra)
+    nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
+    return tma.made(site, tensor_map, list(found.issues), nbytes, found.moving, "im2col" if patches else "rows")
+
+
+PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=PATCH_NEEDS)
+TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=ROW_NEEDS)
+
+
+def variants_of(*types) -> tuple[Variant, ...] | None:
+    """The variants of a call with one of these operands' types; None where all its sides are regions."""
+    for t in types:
+        if isinstance(t, (Patches, Rows)):
+            return (PATCHES,) if isinstance(t, Patches) else (TAKEN,)
+    return None
+
+
+__all__ = ["PATCHES", "TAKEN", "variants_of"]

@@ -1,0 +1,145 @@
+"""How copies of patches and of rows are cut into instructions: columns into boxes, pixels kept together, rows by four.
+
+An ``.im2col`` copy walks the pixels of images by itself, so that all pixels of a copy go with one instruction for each box of
+channels; ``.tile::gather4`` and ``.tile::scatter4`` take four rows of a matrix. PTX ISA, "im2col mode", "Tiled mode".
+"""
+
+from __future__ import annotations
+
+from ...types import Patches
+from .tma_plan import MAX_BOX, MAX_ISSUES, SPAN, Boxes, Im2col, Run, largest, runs_of
+from .tma_view import Digit, Dim, Start, View, multiple, number, shared_digits, swizzle_mode, times
+
+ROWS, MAX_PIXELS = 4, 1024
+CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-(1 << 7), (1 << 7) - 1), 5: (-(1 << 4), (1 << 4) - 1)}  # by rank of the images
+OFFSETS = {3: (1 << 16) - 1, 4: (1 << 8) - 1, 5: (1 << 5) - 1}
+
+
+def column_start(array) -> int:
+    """Which of the values that define a selection is its first column."""
+    return len(array.buffer.shape) - 1 if isinstance(array, Patches) else 0
+
+
+def selected_view(site) -> View | str:
+    """The planner's view of a site whose array's side is patches or rows: the rows, and the columns in them."""
+    array, shared = site.array, site.shared
+    starts = [getattr(s, "value", s) for s in site.starts(shared)]
+    found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
+    if isinstance(found, str):
+        return found
+    per_dim, offset = found
+    moved = dict(zip(site.dims(array), (per_dim[d] for d in site.dims(shared))))
+    k = column_start(array)
+    column = site.starts(array)[k]
+    start = Start(int(column.value) if hasattr(column, "value") else None, k, 1, site.g.divisor(column))
+    size, stride = array.buffer.shape[-1], array.buffer.strides[-1]
+    dims = (Dim(1 << 32, 0, Start(0), array.extents[0], _digits(moved.get(0, ()), site.itemsize)),
+            Dim(number(size), times(number(stride), site.itemsize), start, array.extents[1], _digits(moved.get(1, ()), site.itemsize)))
+    known = isinstance(offset, int)
+    return View(site.itemsize, dims, swizzle_mode(shared.buffer.layout, site.itemsize), offset * site.itemsize if known else 0,
+                1 << 62 if known else offset.of * site.itemsize)
+
+
+def _digits(pairs, itemsize: int) -> tuple[Digit, ...]:
+    digits, weight = [], 1
+    for n, step in reversed(pairs):
+        digits.insert(0, Digit(n, weight, step * itemsize))
+        weight *= n
+    return tuple(digits)
+
+
+def selected_boxes(site, view: View) -> Boxes | str:
+    """The instructions of a site whose array's side is patches or rows; a string says what is in the way.
+
+    The first coordinate of an issue is what it adds to the first column; of rows, the second is the first of its four.
+    """
+    patches = isinstance(site.array, Patches)
+    columns, height = [r for r in runs_of(view, 1) if r.dim == 1], [r for r in runs_of(view, 1) if r.dim == 0]
+    count = site.array.extents[0]
+    if patches and (count > MAX_PIXELS or len(height) > 1):
+        return f"{count} pixels, more than {MAX_PIXELS}" if count > MAX_PIXELS else "pixels that are not evenly spaced in shared memory"
+    if not patches and (not height or height[0].extent % ROWS):
+        return f"{height[0].extent if height else 1} rows that follow each other in shared memory, and {ROWS} go together"
+    width = _width(columns[0], height[0].step if height else None, SPAN[view.mode], view.itemsize)
+    if width is None:
+        return "rows that do not lie in shared memory as boxes of them do: packed, or at the span of the swizzle"
+    first = columns[0]
+    loops = [(0, width, first.extent // width, width * view.itemsize), *((0, r.weight, r.extent, r.step) for r in columns[1:])]
+    if not patches:
+        loops += [(1, ROWS, height[0].extent // ROWS, ROWS * height[0].step), *((1, r.weight, r.extent, r.step) for r in height[1:])]
+    issues = [((0, 0), view.offset)]
+    for axis, weight, n, step in loops:
+        issues = [((c + j * weight, r) if axis == 0 else (c, r + j * weight), at + j * step) for (c, r), at in issues for j in range(n)]
+    if len(issues) > MAX_ISSUES:
+        return f"{len(issues)} instructions, more than {MAX_ISSUES}"
+    return _mapped(site, width, sorted(issues, key=lambda i: i[1]))
+
+
+def _width(columns: Run, pitch: int | None, span: int, itemsize: int) -> int | None:
+    """Columns of an instruction: as many as lie between rows in shared memory; None where no number of them fits."""
+    limit = span // itemsize if span else MAX_BOX
+    if pitch is None:
+        width = largest(columns.extent, limit)
+    elif span:
+        width = largest(columns.extent, limit) if pitch == span else 0
+    else:
+        width = pitch // itemsize
+    fits = 0 < width <= limit and columns.extent % width == 0 and width * itemsize % 16 == 0
+    return width if fits else None
+
+
+def _mapped(site, width: int, issues: list) -> Boxes | str:
+    """The issues with a map of the array's own dimensions."""
+    array, ask = site.array, site.g.facts.ask
+    shape, strides = array.buffer.shape, array.buffer.strides
+    rank, patches = len(shape), isinstance(array, Patches)
+    outer = tuple(times(number(s), site.itemsize) for s in reversed(strides[:-1]))
+    for d, stride in zip(reversed(range(rank - 1)), outer):
+        if not multiple(stride, 16, ask):
+            return f"the stride of dimension {d} is not known to be a multiple of 16 bytes"
+    if patches:
+        moved = constant_offsets(site) if site.dst is array else (0,) * (rank - 2)
+        issues = [((c, *reversed(moved), 0), at) for (c, _), at in issues]
+    moving = tuple((rank - 1 - d, 1, 1) for d in range(rank)) if patches else ()
+    box = () if patches else (width, 1)
+    return Boxes(1, 0, tuple(number(n) for n in reversed(shape)), outer, box, tuple(issues), moving, width)
+
+
+# -- the filter ------------------------------------------------------------------------------------------------------------
+
+def filter_fits(site) -> bool | str:
+    """Whether a map can hold the places of the filter, and an instruction the one in it."""
+    window, rank = site.array.window, len(site.array.buffer.shape)
+    low, high = CORNERS[rank]
+    for name, corner in (("before the first element", window.lower), ("beyond the last element", window.upper)):
+        for c in corner:
+            if not low <= c <= high:
+                return f"a corner {abs(c)} elements {name}; in {rank} dimensions it takes {low} to {high}"
+    if max(window.reach) > OFFSETS[rank]:
+        return f"a filter that reaches {max(window.reach)} elements; in {rank} dimensions at most {OFFSETS[rank]}"
+    return max(window.stride) <= 8 or f"a step of {max(window.stride)}, and at most 8 are possible"
+
+
+def constant_offsets(site) -> tuple[int, ...] | None:
+    """The place in the filter, in the order of the array; None where it is known at run time only."""
+    offsets = site.starts(site.array)[len(site.array.buffer.shape):]
+    return tuple(int(o.value) for o in offsets) if all(hasattr(o, "value") for o in offsets) else None
+
+
+def stays_inside(site) -> bool | str:
+    """Whether a store's pixels are all inside of the images: the engine writes nowhere else."""
+    offsets, window = constant_offsets(site), site.array.window
+    if offsets is None:
+        return "the place in the filter is known at run time only"
+    for d, o in enumerate(offsets):
+        if window.lower[d] + o < 0 or window.upper[d] + o > 0:
+            return f"along dimension {d + 1} its places begin {window.lower[d] + o} elements after the first and end {window.upper[d] + o} after the last"
+    return True
+
+
+def walk(site, width: int) -> tuple[Im2col, tuple[int, ...]]:
+    """What the map of patches is given in place of a box, and its steps; a store's place in the filter moves the corners."""
+    window, store = site.array.window, site.dst is site.array
+    moved = constant_offsets(site) if store else (0,) * len(window.lower)
+    lower, upper = (tuple(c + o for c, o in zip(reversed(corner), reversed(moved))) for corner in (window.lower, window.upper))
+    return Im2col(lower, upper, width, site.array.extents[0]), (1, *reversed(window.stride), 1)

@@ -1,0 +1,172 @@
+"""Elements that the tensor engine finds by itself: the patches of a convolution, and rows named one by one."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin, method
+from ..ir.graph import Value
+from ..ir.op import op
+from ..types import Buffer, Patches, Rows, Scalar, Tile, Window, int32
+from .memory import extent_value
+
+
+@op("pure", attrs=("extents", "window"))
+def patches(buffer, *at, extents, window):
+    """`extents` (pixels, channels) of the images `buffer`, (image, ..., channel): from the pixel and the channel `at` on, at
+    one place of a convolution's filter."""
+
+
+@patches.infer
+def _(g, buffer, *at, extents, window):
+    return Patches(type_of(buffer), extents, window)
+
+
+@op("pure", attrs=("extents",))
+def rows(buffer, column, *indices, extents):
+    """The rows `indices` of a matrix, from `column` on."""
+
+
+@rows.infer
+def _(g, buffer, column, *indices, extents):
+    return Rows(type_of(buffer), extents)
+
+
+def _simulate(m, call, buffer, *at):
+    return m.make_region(call.result.type, buffer, at)
+
+
+def _emit(e, call, buffer, *at):
+    return e.make_region(call.result.type, buffer, at)
+
+
+for declared in (patches, rows):
+    declared.rules.update(simulate=_simulate, emit=_emit)
+
+
+# -- patches -------------------------------------------------------------------------------------------------------------
+
+class ImageMatrix:
+    """Images as the rows of the matrix that a convolution multiplies: pixel, place in the filter, channel."""
+
+    def __init__(self, images: Value, filter: tuple[int, ...], dilation: tuple[int, ...], window: Window, counts: tuple):
+        self.images, self.filter, self.dilation, self.window, self.counts = images, filter, dilation, window, counts
+
+    def tile_getitem(self, g: Builder, index) -> Value:
+        from .language import binary, uniform_scalar
+        index = index if isinstance(index, tuple) else (index,)
+        if len(index) != len(self.filter) + 2:
+            raise g.error(f"the matrix of these images is indexed by pixels, {len(self.filter)} place{'s' if len(self.filter) > 1 else ''} "
+                          f"in the filter, and channels, not by {len(index)} indices")
+        (first, pixels), (channel, channels) = (_slice(g, i, what) for i, what in ((index[0], "pixels"), (index[-1], "channels")))
+        offsets = []
+        for d, (i, n) in enumerate(zip(index[1:-1], self.filter)):
+            if isinstance(i, int) and not 0 <= i < n:
+                raise g.error(f"place {i} of a filter's {n} does not exist")
+            step = self.dilation[d]
+            offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1 else i, "a place in the filter"))
+        at = [uniform_scalar(g, x, "a pixel") for x in self._place(g, first)]
+        return g.call(patches, self.images, *at, uniform_scalar(g, channel, "a channel"), *offsets, extents=(pixels, channels), window=self.window)
+
+    def _place(self, g: Builder, first) -> list:
+        """The image and the filter's corner of a pixel."""
+        from .language import binary
+        place: list[Any] = []
+        for d in reversed(range(len(self.filter))):
+            step, low = self.window.stride[d], self.window.lower[d]
+            if isinstance(first, int) and first == 0:
+                place.insert(0, low)
+                continue
+            within = binary(g, "%", first, self.counts[d])
+            within = binary(g, "*", within, step) if step != 1 else within
+            place.insert(0, binary(g, "+", within, low) if low else within)
+            first = binary(g, "//", first, self.counts[d])
+        return [first, *place]
+
+
+def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
+    """(start, extent) of a slice with a constant extent."""
+    if not isinstance(item, slice) or item.stop is None or item.step not in (None, 1):
+        raise g.error(f"{what} are taken by a slice start:stop, not by {describe(item)}")
+    start = 0 if item.start is None else item.start
+    extent = g.difference(item.stop, start)
+    if extent is None or extent < 1:
+        raise g.error(f"a slice of {what} has a constant extent of at least 1: write it as start:start + BLOCK")
+    return start, extent
+
+
+def _each(g: Builder, what: str, value, rank: int, low: int) -> tuple[int, ...]:
+    """One whole number for each spatial dimension, of a number or of one for each."""
+    values = value if isinstance(value, tuple) else (value,) * rank
+    if len(values) != rank or any(isinstance(v, bool) or not isinstance(v, int) or v < low for v in values):
+        raise g.error(f"{what} is a constant of at least {low}, or {rank} of them, not {value!r}")
+    return values
+
+
+@builtin
+def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1):
+    """Images as the matrix that a convolution multiplies: a row for each pixel of its result.
+
+    `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), channels last; `filter` are the extents of the filter.
+    `stride`, `padding` (or (before, after) for a dimension) and `dilation` are numbers, or one for each dimension. The
+    result is indexed by pixels (image, then place, the last dimension fastest), by a place in the filter, and by channels:
+    ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async and of prefetch, and where
+    nothing is padded a destination. PTX ISA, "im2col mode".
+    """
+    from .language import binary
+    t = type_of(images)
+    if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
+        raise g.error(f"im2col sees an array of 3 to 5 dimensions, (image, ..., channel), not {describe(images)}")
+    rank = len(t.shape) - 2
+    filter = _each(g, "filter", filter if isinstance(filter, tuple) or rank == 1 else None, rank, 1)
+    stride, dilation = _each(g, "stride", stride, rank, 1), _each(g, "dilation", dilation, rank, 1)
+    pads = padding if isinstance(padding, tuple) else (padding,) * rank
+    before = _each(g, "padding", tuple(p[0] if isinstance(p, tuple) else p for p in pads), rank, 0)
+    after = _each(g, "padding", tuple(p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in pads), rank, 0)
+    reach = tuple(s * (n - 1) for s, n in zip(dilation, filter))
+    window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach)
+    counts = []
+    for d in range(rank):
+        last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), window.upper[d] - window.lower[d] - 1)
+        counts.append(binary(g, "+", binary(g, "//", last, stride[d]), 1))
+    return ImageMatrix(images, filter, dilation, window, tuple(counts))
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------------
+
+class Taken:
+    """Rows of a matrix, named one by one."""
+
+    def __init__(self, matrix: Value, indices: tuple):
+        self.matrix, self.indices = matrix, indices
+
+    def tile_getitem(self, g: Builder, index) -> Value:
+        from .language import uniform_scalar
+        index = index if isinstance(index, tuple) else (index,)
+        if len(index) != 2 or index[0] != slice(None, None, None):
+            raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
+        column, columns = _slice(g, index[1], "columns")
+        return g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(len(self.indices), columns))
+
+
+@method(Buffer, name="take")
+def _take(g, x, indices):
+    """The rows `indices` (a tile of integers, or a tuple of scalars) of a matrix: ``x.take(rows)[:, c:c + 64]`` is a source
+    or a destination of copy_async (PTX ISA, ``.tile::gather4`` and ``.tile::scatter4``)."""
+    from .language import uniform_scalar
+    from .shape import index
+    if x.type.scope != "global" or len(x.type.shape) != 2:
+        raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
+    t = type_of(indices)
+    if isinstance(t, Tile):
+        if not t.dtype.is_int or len(t.shape) != 1:
+            raise g.error(f"rows are named by a tile of integers in one dimension, not by {describe(indices)}")
+        indices = tuple(index(g, indices, (i,)) for i in range(prod(t.shape)))
+    if not isinstance(indices, tuple) or not indices or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices):
+        raise g.error(f"rows are named by a tile of integers or by a tuple of scalars, not by {describe(indices)}")
+    return Taken(x, tuple(uniform_scalar(g, i, "a row", int32) for i in indices))
+
+
+__all__ = ["ImageMatrix", "Taken", "im2col", "patches", "rows"]
