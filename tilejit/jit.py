@@ -289,6 +289,8 @@ class Kernel:
         if backend not in ("sim", "cuda"):
             raise LaunchError(f"backend is 'sim' or 'cuda', not {backend!r}")
         grid = checked_grid(grid, bound)
+        if 0 in grid:  # nothing runs, whatever it would be compiled to
+            return
         if backend == "sim":
             _say_once_that_a_gpu_is_there()
             report = self.simulate(grid, *args, **{k: v for k, v in kwargs.items() if k not in CALL_OPTIONS})

@@ -150,7 +150,7 @@ def test_a_collective_scope_does_not_open_where_threads_are_apart():
             with tile.warp(0):
                 pass
 
-    assert error(kernel).startswith("warp(0) needs all threads of the CTA, and the condition on lt differs between them")
+    assert error(kernel).startswith("warp(0) needs all threads of the CTA, and the condition `tile.lane_id() < 3` differs between them")
 
 
 def test_which_warp_it_is_must_be_uniform():

@@ -77,6 +77,33 @@ SOURCES = {
 }
 
 
+@pytest.mark.parametrize("body, what", [
+    ("tile.store(y[0:64], 1.0)", "store of a tile"), ("v = tile.load(x[0:64])", "load of a tile"), ("tile.sync()", "sync()"),
+    ("tile.store(y[0], tile.sum(w))", "a reduction")])
+def test_what_all_threads_do_together_names_the_condition_that_differs_as_it_is_written(body, what):
+    text = f"w = tile.load(x[0:64])\nif tile.thread_id() + 1 < 5:\n    {body}"
+    refused(lambda: kernel(text)[1](x, y), what, "the condition", "`tile.thread_id() + 1 < 5`", kind=tile.CompilationError)
+
+
+def test_a_complex_array_is_refused_with_what_to_pass_instead():
+    text = refused(lambda: good[1](x.astype(np.complex64), y), "x.view(numpy.float32)", kind=tile.LaunchError)
+    assert "float8_e3m4" not in text and "float8_e4m3fn" in text
+
+
+def test_a_launch_of_no_ctas_does_nothing_whatever_its_arrays_hold():
+    k = kernel("""s = tile.alloc((16, 64), x.dtype, layout=tile.swizzled(x.dtype, (16, 64), 128))
+bar = tile.mbarrier(count=1)
+with tile.elect():
+    bar.arrive_expect_tx(s.nbytes)
+    tile.copy_async(s, x[0:16, 0:64], mbar=bar)
+bar.wait(phase=0)
+tile.copy(y[0:16, 0:64], s)""")
+    for shape in ((0, 64), (16, 0), (0, 0)):
+        empty = np.zeros(shape, np.float16)
+        k[lambda meta: (meta["x"].size,)](empty, empty)
+        k[0, 3](empty, empty)
+
+
 @pytest.mark.parametrize("body", SOURCES)
 def test_a_fault_in_the_source_is_shown_at_its_line(body):
     message = refused(lambda: kernel(body, "x, y, n")[1](x, y, 4), SOURCES[body], kind=tile.CompilationError)

@@ -204,3 +204,25 @@ def test_a_multicast_load_reaches_every_cta_of_its_mask():
     """Each destination's own barrier gets the bytes."""
     A = np.arange(8 * 16, dtype=np.float32).reshape(8, 16)
     check(multicast, (4,), A, np.zeros((32, 16), np.float32), result=1, expected=np.tile(A, (4, 1)))
+
+
+@tile.jit
+def row_of_any_stride(A, B):
+    s = tile.alloc((8, 64), A.dtype, layout=tile.swizzled(A.dtype, (8, 64), 128))
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[0:8, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.copy(B[0:8, 0:64], s)
+
+
+def test_the_stride_of_a_single_row_is_no_concern_of_the_encoder():
+    """Of a dimension of one element any stride is right: the map has a multiple of 16 bytes in its place."""
+    data = np.arange(256, dtype=np.float16)
+    for stride in (65, -3, 1, 2**42 + 1, 64):
+        row = np.lib.stride_tricks.as_strided(data, (1, 64), (2 * stride, 2))
+        out = np.zeros((8, 64), np.float16)
+        row_of_any_stride[1](row, out)
+        np.testing.assert_array_equal(out, np.pad(data[None, :64], ((0, 7), (0, 0))))
+        assert all(0 <= s < 2**40 and s % 16 == 0 for m in row_of_any_stride.compile(row, out).tensor_maps for s in m.global_strides)

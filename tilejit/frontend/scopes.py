@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..ir.builder import Builder, ExecScope, describe, type_of
+from ..ir.builder import Builder, ExecScope, describe, type_of, written
 from ..ir.builtin import builtin
 from ..ir.graph import Call, Const, Operand, Value
 from ..types import Scalar, int32
@@ -118,7 +118,7 @@ def misfit(g: Builder, spec: ScopeSpec) -> str | None:
     """Why `spec` cannot open a scope inside the current one; None if it can."""
     outer = g.scope
     if outer.partial is not None and (spec.threads > 1 or spec.kind == "elect"):
-        return f"{spec} needs all threads of {describe_scope(outer)}, and the condition on {outer.partial.name} differs between them"
+        return f"{spec} needs all threads of {describe_scope(outer)}, and the condition {written(outer.partial)} differs between them"
     if outer.threads == 1 and spec.kind == "elect":
         return "elect() chooses one of several threads, and only one thread runs here"
     if outer.kind != "cta" and (WIDTH[spec.kind] > WIDTH[outer.kind] or spec.threads >= outer.threads):

@@ -247,5 +247,13 @@ def describe(x) -> str:
     return str(t)
 
 
+def written(value: Value) -> str:
+    """A value as the kernel's source writes it, for messages; its name where the source does not show it."""
+    loc = value.loc
+    if loc is None or loc.end_line not in (0, loc.line) or loc.end_column <= loc.column:
+        return value.name
+    return f"`{loc.source_line[loc.column:loc.end_column].strip()}`"
+
+
 def sym_or_int(x) -> bool:
     return isinstance(x, (int, Sym))

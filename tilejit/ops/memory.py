@@ -289,12 +289,15 @@ def load(g: Builder, source, other=None, mask=None, cache=None):
     is ``tcgen05_ld``.
     """
     from .language import as_condition, coerce
+    from .reduce import collective
     if getattr(type_of(source), "scope", None) == "tmem":
         from .tmem.ldst import tcgen05_ld
         _plain_move(g, "load", source, other, mask, cache)
         return tcgen05_ld.function(g, source)
     source = _memory(g, source, "load")
     t = source.type
+    if t.shape != ():
+        collective(g, "load of a tile")
     if t.shape == () and mask is not None and isinstance(type_of(mask), Tile):
         raise g.error("a single element takes a scalar mask, not a tile")
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
@@ -318,6 +321,7 @@ def store(g: Builder, target, value, mask=None, cache=None):
     Elements out of bounds, or where `mask` is false, are dropped. To tensor memory it is ``tcgen05_st``.
     """
     from .language import as_condition, coerce, spread
+    from .reduce import collective
     if getattr(type_of(target), "scope", None) == "tmem":
         from .tmem.ldst import tcgen05_st
         _plain_move(g, "store", target, mask, cache)
@@ -325,6 +329,8 @@ def store(g: Builder, target, value, mask=None, cache=None):
         return
     target = _memory(g, target, "store")
     t = target.type
+    if t.shape != ():
+        collective(g, "store of a tile")
     if t.scope == "global" and t.buffer.arg is not None:
         g.state.setdefault("written", set()).add(t.buffer.arg)
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import SimulationError
-from ..ir.builder import Builder, describe, type_of
+from ..ir.builder import Builder, describe, type_of, written
 from ..ir.graph import Call, Const, Operand, Value
 from ..ir.op import Op, op
 from ..types import (BarrierRef, Buffer, DType, Region, Scalar, Tile, Uniformity, bfloat16, bool_, float8_e4m3fn, float8_e5m2,
@@ -122,7 +122,7 @@ def _check_scope(g: Builder, form) -> None:
     if head == "bar" and form.mnemonic.startswith("bar.warp"):
         together = False
     if together and (g.scope.partial is not None or g.scope.threads < threads):
-        few = f"the condition on {g.scope.partial.name} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
+        few = f"the condition {written(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
         raise g.error(f"{form.name} is executed by all {threads} threads of a {'warpgroup' if threads == 128 else 'warp'} together, and {few}")
 
 

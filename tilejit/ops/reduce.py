@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from ..ir.builder import Builder, type_of
+from ..ir.builder import Builder, type_of, written
 from ..ir.graph import Call
 from ..ir.op import op
 from ..layout import collapse, drop_dim
@@ -73,7 +73,7 @@ def _(g: Builder, *xs, axes, keepdims, combine):
 def collective(g: Builder, what: str) -> None:
     """CompilationError in a partial scope: all threads of the scope take part in `what`."""
     if g.scope.partial is not None:
-        raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them")
+        raise g.error(f"{what} needs all threads of the {g.scope.kind}, and the condition {written(g.scope.partial)} differs between them")
 
 
 def reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ir.builder import Builder, describe, type_of
+from ..ir.builder import Builder, describe, type_of, written
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
 from ..ir.op import op
@@ -96,7 +96,7 @@ def sync():
 @sync.infer
 def _(g):
     if g.scope.partial is not None:
-        raise g.error(f"sync() is reached by only some threads of the {g.scope.kind}: the condition on {g.scope.partial.name} differs between them")
+        raise g.error(f"sync() is reached by only some threads of the {g.scope.kind}: the condition {written(g.scope.partial)} differs between them")
 
 
 @sync.simulate

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Carry, Const, For, Graph, If, Operand, Rewriter, Scope, Value, While
+from ..ir.graph import Block, Call, Carry, Const, For, Graph, If, Operand, Rewriter, Scope, Value, While, walk
 from ..layout import blocked, collapse
 from ..ops.layout_change import convert_layout
 from ..types import Points, Region, Tile
@@ -237,12 +237,16 @@ def _same_backward(assigner: _Assigner, call: Call, want: Tile) -> tuple:
     return tuple(assigner.like(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
 
 
+THROUGH_REGISTERS = ("load", "store", "atomic")
+
+
 def _vectors(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | None]]:
     """For each shape that meets global memory: the widest vector that is provable, and the order of its dimensions, the
     memory's contiguous one first."""
     found: dict[tuple, tuple[int, tuple | None]] = {}
+    moved = {call.args[0] for call in walk(graph.body) if isinstance(call, Call) and call.op.name in THROUGH_REGISTERS}
     for call in list(context.made.values()):
-        if call.op.name != "region" or call.result.type.scope != "global":
+        if call.op.name != "region" or call.result.type.scope != "global" or call.result not in moved:
             continue
         t: Region = call.result.type
         vector, axis = _provable(context, t, call.args[1:])

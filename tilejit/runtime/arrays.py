@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack
-from tilejit.runtime.dtypes import ELEMENT_TYPES, numpy_dtype
+from tilejit.runtime.dtypes import ELEMENT_TYPES, numpy_dtype, unfit
 
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # CUDA's handles for its two default streams; 0 is the legacy one as well
 
@@ -124,8 +124,7 @@ def numpy_name(dtype) -> str:
     if name is None:
         name = dtype.name
         if name not in ELEMENT_TYPES:
-            raise LaunchError(f"the array's dtype {dtype} is not an element type that a kernel can take; there are "
-                              + ", ".join(ELEMENT_TYPES))
+            raise LaunchError(f"the array's dtype {unfit(str(dtype))}")
         if not dtype.isnative:
             raise LaunchError(f"the array's dtype {dtype.str} has the other byte order; use array.astype({name!r})")
         _numpy_names[dtype] = name
@@ -163,7 +162,7 @@ def _torch_name(dtype) -> str:
     if name is None:
         name = str(dtype).removeprefix("torch.")
         if name not in ELEMENT_TYPES:
-            raise LaunchError(f"{dtype} is not an element type that a kernel can take; there are {', '.join(ELEMENT_TYPES)}")
+            raise LaunchError(unfit(str(dtype)))
         _torch_names[dtype] = name
     return name
 

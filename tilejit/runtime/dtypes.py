@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilejit.errors import LaunchError
+from tilejit.types import DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,17 @@ def fits_float32(x: float) -> bool:
     return abs(x) < FLOAT32_LIMIT or x - x != 0
 
 
+def unfit(name: str) -> str:
+    """That a kernel takes no elements of this type, and what it takes."""
+    advice = "; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)" if "complex" in name else ""
+    return f"{name} is not an element type that a kernel can take; there are {', '.join(DTYPES)}{advice}"
+
+
 def element_type(name: str) -> ElementType:
     """The element type called `name`. LaunchError when there is none."""
     found = ELEMENT_TYPES.get(name)
     if found is None:
-        raise LaunchError(f"{name} is not an element type that a kernel can take; there are {', '.join(ELEMENT_TYPES)}")
+        raise LaunchError(unfit(name))
     return found
 
 

@@ -21,6 +21,7 @@ from .tma_view import Dim, Number, View, multiple, over, times
 
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
 SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by mode
+MAX_STRIDE = 2**40 - 16  # bytes, that a tensor map can have (CUDA driver API, cuTensorMapEncodeTiled)
 PROMOTED = {2: "uint16", 4: "uint32", 8: "uint64"}
 SEARCHED = 64            # boxes that the search looks at, at most; of 100 000 random layouts none had more than 32
 
@@ -142,8 +143,16 @@ def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | st
             return made
         reason = made
     else:
-        return reason
+        return strides_in_the_way(view, ask) or reason
     return f"its boxes would take {candidate.issues} instructions, more than {MAX_ISSUES}"
+
+
+def strides_in_the_way(view: View, ask: Callable[..., bool]) -> str | None:
+    """What no choice of boxes could change: a stride that a tensor map cannot have."""
+    for d, dim in enumerate(view.dims):
+        if dim.stride != view.itemsize and dim.extent > 1 and not multiple(dim.stride, 16, ask):
+            return f"the stride of dimension {d} is not known to be a multiple of 16 bytes"
+    return None
 
 
 # -- boxes --------------------------------------------------------------------------------------------------------------
@@ -313,8 +322,13 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
     for piece in order[1:]:
         if not multiple(piece.stride, 16, ask):
             return f"the stride of dimension {piece.dim} is not known to be a multiple of 16 bytes"
-    return Boxes(candidate.unit, base_offset, tuple(p.size for p in order), tuple(p.stride for p in order[1:]),
+    return Boxes(candidate.unit, base_offset, tuple(p.size for p in order), tuple(encodable(p.stride) for p in order[1:]),
                  tuple(p.box for p in order), issues(view, candidate, order), tuple(moving(view, p) for p in order))
+
+
+def encodable(stride: Number) -> Number:
+    """A stride as the map has it: that of a dimension of one element may be anything, and the encoder wants a multiple of 16."""
+    return stride if isinstance(stride, int) else ("mul", ("floordiv", ("min", ("max", stride, 0), MAX_STRIDE), 16), 16)
 
 
 def cut_fits(dim: Dim, weight: int, ask) -> bool:

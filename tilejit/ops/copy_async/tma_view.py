@@ -6,6 +6,7 @@ dimension) and a step in shared memory. Dimensions that the array holds without 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd, prod
@@ -16,7 +17,7 @@ from ...layout.shards import slice_dim
 from ...types import Sym
 
 # A number known at launch, as data: an int, ("size", argument, dimension), ("stride", argument, dimension) in elements,
-# ("mul", a, b) or ("floordiv", a, b).
+# or an operation on two of them: mul, floordiv, min, max.
 Number = int | tuple
 
 
@@ -45,6 +46,9 @@ def over(a: Number, divisor: int) -> Number:
     return ("floordiv", a, divisor)
 
 
+OPERATIONS = {"mul": operator.mul, "floordiv": operator.floordiv, "min": min, "max": max}
+
+
 def evaluated(a, argument: Callable[[str, int, int], int]) -> int:
     """A number's value; `argument` gives a size or stride of one of the launch's arrays. Lists stand for tuples, too."""
     if isinstance(a, int):
@@ -52,7 +56,7 @@ def evaluated(a, argument: Callable[[str, int, int], int]) -> int:
     if a[0] in ("size", "stride"):
         return argument(*a)
     x, y = evaluated(a[1], argument), evaluated(a[2], argument)
-    return x * y if a[0] == "mul" else x // y
+    return OPERATIONS[a[0]](x, y)
 
 
 def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
