@@ -3,10 +3,10 @@
 from .autotune import autotune
 from .errors import (CacheError, CompilationError, DispatchError, LaunchError, SimulationError, TileError,
                      TileWarning, ToolchainError, VerificationError)
-from .frontend import (constexpr, each_warpgroup, elect, range_ as range, static_assert, static_print, static_range, thread, warp,
-                       warpgroup)
+from .frontend import (constexpr, each_warpgroup, elect, pipelined, range_ as range, static_assert, static_print, static_range,
+                       thread, warp, warpgroup)
 from .jit import Kernel, jit
-from .layout import R, S, Swizzle, TileLayout, axis, tmem_datapath
+from .layout import R, S, Swizzle, TileLayout, auto, axis, tmem_datapath
 from .ops.atomics import BUILTINS as _ATOMICS
 from .ops.barriers import (bulk_commit, bulk_wait, cluster_arrive, cluster_sync, cluster_wait, cp_async_commit,
                            cp_async_wait, fence_mbarrier_init, fence_proxy_async, griddepcontrol_launch_dependents, griddepcontrol_wait,
@@ -21,6 +21,7 @@ from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs,
 from .ops.math import BUILTINS as _MATH
 from .ops.memory import load, store
 from .ops.mma import mma_async, mma_commit, mma_wait
+from .ops.mma.dot import dot, mma
 from .ops.named_barriers import named_barrier, turns
 from .ops.pointwise import (abs, assume, cast, cdiv, clip, device_assert, expect_variant, fma, isnan, maximum, minimum,
                             where)

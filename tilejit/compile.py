@@ -17,15 +17,17 @@ from .errors import CompilationError
 from .frontend import build
 from .ir.builder import Facts, Warning_
 from .ir.check import check
-from .ir.graph import Call, Const, Graph, Launch, Scope, operands, walk, written
+from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written
+from .passes.dots import write_dots
 from .passes.layouts import assign_layouts
 from .passes.pending import check_products
+from .passes.pipeline import write_pipelines
 from .passes.registers import check_registers
 from .passes.shared import place_shared
 from .passes.tensor_memory import place_tensor_memory
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
-from .records import CopyRecord
+from .records import CopyRecord, ProductRecord
 from .types import Points, Region, Selected
 
 @dataclass(frozen=True)
@@ -37,13 +39,14 @@ class Lowered:
     facts: dict[tuple, bool]
     captured: tuple
     copies: tuple[CopyRecord, ...]
+    products: tuple[ProductRecord, ...]
     written: frozenset[int]  # the arguments that the kernel writes
     seconds: dict[str, float]
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
-PASSES = (("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)), ("variants", choose_variants), ("tokens", complete_tokens),
-          ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
+PASSES = (("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)),
+          ("variants", choose_variants), ("tokens", complete_tokens), ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
@@ -59,7 +62,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         if checked:
             check(graph)
         clock(name)
-    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph),
+    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph), product_records(graph),
                    written_arguments(graph), seconds, built.printed)
 
 
@@ -89,7 +92,7 @@ def written_arguments(graph: Graph) -> frozenset[int]:
 def lowering_warnings(graph: Graph) -> list[Warning_]:
     """What the chosen lowerings have to say to the kernel's author."""
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
-    warnings = [Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)]
+    warnings = list(dict.fromkeys(Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)))
     if graph.launch.pdl and not any(c.op.name == "griddepcontrol_wait" for c in calls):
         warnings.append(Warning_("with pdl=True this kernel may begin before the one ahead of it has ended, and it never waits for that: "
                                  "call tile.griddepcontrol_wait() before memory is touched that the two share"))
@@ -101,28 +104,49 @@ COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     """A record for each copy call of the graph, in order."""
-    records = []
-
-    def visit(block, scope: str) -> None:
-        from .ir.graph import blocks
-        for node in block.nodes:
-            if isinstance(node, Call) and node.choice is not None and node.op.name in COPIES:
-                records.append(_record(node, scope))
-            inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
-            for b in blocks(node):
-                visit(b, inner)
-
-    visit(graph.body, "cta")
-    return tuple(records)
+    return tuple(_copy_record(call, scope) for call, scope in _chosen_calls(graph.body, "cta") if call.op.name in COPIES)
 
 
-def _record(call: Call, scope: str) -> CopyRecord:
+def _chosen_calls(block, scope: str):
+    """The calls that have a choice, each with the kind of scope that it stands in."""
+    for node in block.nodes:
+        if isinstance(node, Call) and node.choice is not None:
+            yield node, scope
+        inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
+        for b in blocks(node):
+            yield from _chosen_calls(b, inner)
+
+
+def _copy_record(call: Call, scope: str) -> CopyRecord:
     dst, src = (a.type for a in ((*call.results, *call.args[:2], *call.args)[:2]))
     choice: Choice = call.choice
     scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
     moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
     return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
                       choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan)
+
+
+PRODUCTS = ("mma", "mma_async", "thread_product")
+
+
+def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
+    """A record for each matrix product, in order; the calls that one `dot` became share the reasons of its choice."""
+    found: dict[tuple, ProductRecord] = {}
+    # What the product's own line loads is in shared memory, and loaded a step of k at a time.
+    loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op.name == "load"}
+    for call, scope in _chosen_calls(graph.body, "cta"):
+        if call.op.name not in PRODUCTS:
+            continue
+        key, record = (call.loc, id(call.choice.declined)), _product_record(call, scope, loaded)
+        found[key] = replace(found[key], instructions=found[key].instructions + record.instructions) if key in found else record
+    return tuple(found.values())
+
+
+def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
+    where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {'shared memory' if isinstance(x.type, Region) or (x, call.loc) in loaded else 'registers'}"
+    return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
+                         f"{call.result.type.dtype}{list(call.result.type.shape)}", scope, call.choice.variant, call.choice.declined,
+                         call.choice.plan.instructions)
 
 
 # -- to code -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .ops.copy_async.tma_view import evaluated
-from .records import CopyRecord
+from .records import CopyRecord, ProductRecord
 from .types import Buffer
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class CompiledKernel:
     shared_bytes: int
     assembler: str
     copies: tuple[CopyRecord, ...]
+    products: tuple[ProductRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple
     compile_time: dict[str, float]
@@ -121,6 +122,11 @@ class CompiledKernel:
             lines.append(f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
                          f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes")
             lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
+        for p in self.products:
+            lines.append(f"  line {p.line}: {p.source}")
+            lines.append(f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, "
+                         f"{p.instructions} instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant == 'fma' else 'warp'}")
+            lines += [f"      not {variant}: {reason}" for variant, reason in p.declined]
         for m in self.tensor_maps:
             lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, box {list(m.box)}, "
                          f"swizzle {m.swizzle}, made on the {m.origin}")
@@ -160,13 +166,13 @@ def coded(code: Code) -> dict[str, Any]:
 
 
 def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, copies: tuple[CopyRecord, ...],
-            texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
+            products: tuple[ProductRecord, ...], texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
     """The compiled kernel of what `told` and `coded` gave."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
         registers=code["registers"], spills=code["spills"], shared_bytes=recipe["shared"], assembler=code["assembler"],
-        copies=copies, tensor_maps=map_records(bound.names, recipe["maps"], bound),
+        copies=copies, products=products, tensor_maps=map_records(bound.names, recipe["maps"], bound),
         warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])), compile_time=seconds, recipe=recipe,
         written=tuple(lowered["written"]), texts=texts)
 

@@ -28,6 +28,25 @@ class CopyRecord:
     plan: object = field(repr=False)
 
 
+@dataclass(frozen=True)
+class ProductRecord:
+    """What became of one matrix product: the path it took, why the others declined, what a warp or thread issues of it.
+
+    `a`, `b` and `result` say dtype, extents and where they are. A product in a loop over k counts what one trip issues.
+    """
+
+    line: int
+    op: str
+    source: str
+    a: str
+    b: str
+    result: str
+    exec_scope: str
+    variant: str
+    declined: tuple[tuple[str, str], ...]
+    instructions: int
+
+
 class Plain(SimpleNamespace):
     """An object read back: its public attributes, as it had them."""
 
@@ -80,9 +99,11 @@ def unplain(data: Any) -> Any:
     return value if kind == "text" else Plain(**{name: unplain(v) for name, v in value.items()})
 
 
-def copies_to_data(copies: tuple[CopyRecord, ...]) -> list:
-    return [{f.name: plain(getattr(c, f.name)) for f in dataclasses.fields(c)} for c in copies]
+def to_data(records: tuple) -> list:
+    """Records as data for JSON."""
+    return [{f.name: plain(getattr(r, f.name)) for f in dataclasses.fields(r)} for r in records]
 
 
-def copies_from_data(data: list) -> tuple[CopyRecord, ...]:
-    return tuple(CopyRecord(**{name: unplain(value) for name, value in entry.items()}) for entry in data)
+def from_data(kind: type, data: list) -> tuple:
+    """The records of one kind that `to_data` wrote."""
+    return tuple(kind(**{name: unplain(value) for name, value in entry.items()}) for entry in data)

@@ -95,6 +95,10 @@ class AccumulatorMixin:
         per = 32 // values[0].dtype.bits
         return [self._pack(values[i:i + per], values[0].dtype.llvm, int32) for i in range(0, len(values), per)]
 
+    def unpacked_words(self, words: list[V], dtype: DType) -> list[V]:
+        """The elements that `packed_words` has put side by side."""
+        return self._from_units(words, dtype, len(words) * 32 // dtype.bits)
+
     # -- matrices in shared memory -------------------------------------------------------------------------------------
 
     def matrix_address(self, region):

@@ -66,6 +66,11 @@ class TileMixin:
             total = total + self._axis(axis, extent, stride) * weight
         return total
 
+    def warp_coordinate(self, t: Tile, dim: int):
+        """The part of the coordinate along `dim` that the calling thread's warp decides (an int if none)."""
+        shards = [s for s in dimension_shards(t.layout, t.domain)[dim] if s[2] == "warpid"]
+        return self.cached(("warp", t.layout, t.domain, dim, self.scope_key()), lambda: self._thread_coordinate(shards))
+
     def _axis(self, axis: str, extent: int, stride: int):
         """``(value on the axis / stride) mod extent`` of the calling thread."""
         size = 32 if axis == "laneid" else max(1, self.threads // 32)

@@ -1,7 +1,7 @@
 """From a kernel's Python source to its typed graph."""
 
 from .captures import Capture
-from .ranges import LoopRange, StaticRange, range_, static_range
+from .ranges import LoopRange, StaticRange, pipelined, range_, static_range
 from .scopes import ScopeSpec, each_warpgroup, elect, thread, warp, warpgroup
 from .source import Param, Source, constexpr
 from .static import static_assert, static_print
@@ -17,4 +17,4 @@ def __getattr__(name: str):
 
 
 __all__ = ["Built", "Capture", "LoopRange", "Param", "ParamSpec", "ScopeSpec", "Source", "StaticRange", "build",
-           "constexpr", "each_warpgroup", "elect", "range_", "static_assert", "static_print", "static_range", "thread", "warp", "warpgroup"]
+           "constexpr", "each_warpgroup", "elect", "pipelined", "range_", "static_assert", "static_print", "static_range", "thread", "warp", "warpgroup"]

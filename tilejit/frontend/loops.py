@@ -10,6 +10,7 @@ from typing import Any
 from ..ir.builder import describe, type_of, weak_dtype
 from ..ir.graph import Block, Const, For, Operand, Value, While
 from ..ops import language
+from ..ops.pipeline import pipeline_turn
 from ..types import Scalar, bool_, int32, promote
 from .branches import only_if, truth
 from .carried import Trip, carries, settle
@@ -99,12 +100,14 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
 
     with on_device(w):
         settled = settle(w, names, walk, stop_at_exits=True)
+    if settled.exits and over.pipeline is not None:
+        raise w.error("a pipelined loop runs to its end: its copies are ahead of it; leave out `break` and `return`, or shorten its range")
     if settled.exits:
         _for_as_while(w, node, over, t, start, stop, names)
     else:
         carried, yields = carries(w, settled)
         step = Const(over.step, t.dtype)
-        w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc, over.unroll))
+        w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc, over.unroll, over.pipeline))
     for name in targets:
         w.put(name, Undefined("is the index of a loop that has ended" + where("the loop is", w.loc(node.target))))
 
@@ -127,8 +130,13 @@ def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
     """The body once, for the value that the target gets out of `index`."""
     with w.place(node.target):
         bind(w, node.target, index if over.item is None else over.item(w.g, index))
+    if over.pipeline is not None:
+        turn = pipeline_turn(w.g, (str(w.g.loc), tuple(w.copies)), over.pipeline.stages)
+        next(turn)
     w.statements(node.body)
     w.put("continue", False)
+    if over.pipeline is not None:
+        next(turn, None)
 
 
 def _for_as_while(w: Walker, node: ast.For, over: LoopRange, t: Scalar, start: Operand, stop: Operand, names: list[str]) -> None:

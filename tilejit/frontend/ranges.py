@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
-from ..ir.graph import Const
+from ..ir.graph import Const, Pipeline
 from ..types import Scalar
 
 UNROLLED_AT_MOST = 4096
@@ -27,6 +27,7 @@ class LoopRange:
     step: int = 1
     unroll: int = 1
     item: Callable[[Builder, Any], Any] | None = None
+    pipeline: Pipeline | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,34 @@ def range_(g: Builder, *args, unroll=1):
     if not isinstance(unroll, int) or unroll < 0:
         raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
     return LoopRange(start, stop, step, int(unroll) if unroll is not False else 1)
+
+
+STAGES_AT_MOST = 64
+
+
+@builtin
+def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=None, consumer_regs=None):
+    """The loop of a range, whose copies from global to shared memory run up to `stages` trips ahead of the rest of its body.
+
+    The buffers that ``tile.copy_async`` fills in the body become rings of `stages` slots each; barriers or groups, waits and
+    releases are the compiler's. A body reads what its own copies have brought. Where a copy goes may depend on the index and on
+    what stands before the loop. With `warp_specialize`, warps of their own issue the copies (on sm_90 and later, where all of
+    them complete by bytes): the kernel has a warpgroup more than `num_warps` says (a warp more, if that is no multiple of 4),
+    of which one thread walks through the kernel's loops; `producer_regs` and `consumer_regs` are what its threads and the
+    others may keep of the registers.
+    """
+    if not isinstance(over, LoopRange) or over.item is not None or over.pipeline is not None:
+        raise g.error(f"pipelined takes a range, as in tile.pipelined(range(0, K, BLOCK), stages=4), not {describe(over)}")
+    if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= STAGES_AT_MOST:
+        raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}")
+    if over.unroll != 1:
+        raise g.error("a pipelined loop is not unrolled: its slots take turns at run time")
+    if not isinstance(warp_specialize, bool):
+        raise g.error(f"warp_specialize is True or False, known at compile time, not {describe(warp_specialize)}")
+    for regs in (producer_regs, consumer_regs):
+        if regs is not None and (not warp_specialize or not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
+            raise g.error("producer_regs and consumer_regs are multiples of 8 from 24 to 256, with warp_specialize=True")
+    return replace(over, pipeline=Pipeline(stages, warp_specialize, (producer_regs, consumer_regs)))
 
 
 @builtin

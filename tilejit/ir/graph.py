@@ -84,11 +84,22 @@ class Carry:
     result: Value
 
 
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a loop's copies run ahead of it: into how many slots, and whether a warp of their own issues them; `regs` are the
+    registers of a producer's and of a consumer's thread then (None: what the launch gives)."""
+
+    stages: int
+    warp_specialize: bool = False
+    regs: tuple[int | None, int | None] = (None, None)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class For:
     """``for index in range(start, stop, step)``; the body yields the next value of each carry.
 
-    `unroll` is how many copies of the body the emitter writes for one trip (0: the loop unrolled whole).
+    `unroll` is how many copies of the body the emitter writes for one trip (0: the loop unrolled whole). `pipeline` stands
+    until passes/pipeline.py has written out what it says.
     """
 
     index: Value
@@ -99,6 +110,7 @@ class For:
     body: Block
     loc: Loc
     unroll: int = 1
+    pipeline: Pipeline | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -98,7 +98,8 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
         case For():
             head = f"{name(node.start)}, {name(node.stop)}, {name(node.step)}"
             unroll = "" if node.unroll == 1 else f" unroll {node.unroll}"
-            lines.append(f"{indent}for {name(node.index)} in range({head}){unroll}{_carried(node.carried, name)}")
+            ahead = "" if node.pipeline is None else f" in {node.pipeline.stages} stages{' by roles' * node.pipeline.warp_specialize}"
+            lines.append(f"{indent}for {name(node.index)} in range({head}){unroll}{ahead}{_carried(node.carried, name)}")
             _block(node.body, name, lines, inner)
             _after(node.carried, name, lines, indent)
         case If():

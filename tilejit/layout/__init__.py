@@ -1,6 +1,7 @@
 """Layouts: where each element of a tile lives, in memory, in tensor memory or in registers."""
 
 from tilejit.layout.algebra import S, TileLayout, row_major, standard, strided
+from tilejit.layout.auto import Auto, auto
 from tilejit.layout.axes import Axis, OnAxis, R, Replicas, axis
 from tilejit.layout.fragments import (
     blocked, collapse, drop_dim, insert_dim, mma_fragment, owner_table, reg_count, tcgen05_registers, thread_table,
@@ -8,6 +9,6 @@ from tilejit.layout.fragments import (
 from tilejit.layout.swizzle import Swizzle
 
 __all__ = [
-    "Axis", "OnAxis", "R", "Replicas", "S", "Swizzle", "TileLayout", "axis", "blocked", "collapse", "drop_dim",
+    "Auto", "Axis", "OnAxis", "R", "Replicas", "S", "Swizzle", "TileLayout", "auto", "axis", "blocked", "collapse", "drop_dim",
     "insert_dim", "mma_fragment", "owner_table", "reg_count", "row_major", "standard", "strided", "tcgen05_registers",
     "thread_table", "tmem_datapath", "wgmma_a_registers", "wgmma_accumulator"]

@@ -17,11 +17,11 @@ from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
 from ..ir.graph import Const, Value
 from ..ir.op import op
-from ..layout import TileLayout, axis, standard
+from ..layout import TileLayout, axis
 from ..types import BarrierRef, int32
 from . import barriers
 from .creation import checked_shape
-from .shared import alloc
+from .shared import alloc, widest_swizzle
 
 ASYNCHRONOUS = ("region", "points", "mma_async", "copy_async", "ring_release")  # calls that read no slot in threads' own time
 
@@ -71,7 +71,7 @@ class Turn:
         full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
         if self.role == "produce":
             empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
-            barriers.wait(g, empty, _flipped(g, phase))
+            barriers.wait(g, empty, flipped(g, phase))
             if ring.filled == "copies":
                 barriers.arrive_expect_tx(g, full, ring.slot_bytes)
         else:
@@ -87,12 +87,33 @@ class Turn:
         if self.role == "produce" and self.ring.filled == "stores":
             barriers.arrive(g, self.slot.full)
         key = _cursor(g, self.ring, self.role)
-        g.cells[key] = _advanced(g, self.ring.stages, *g.cells[key])
+        g.cells[key] = advanced(g, self.ring.stages, *g.cells[key])
 
 
 def _part(g: Builder, buffer: Value, stage) -> Value:
     from .language import getitem
+    stage = stage if isinstance(stage, int) else g.call(ring_slot, stage, stages=buffer.type.shape[0])
     return getitem(g, buffer, (stage, *(slice(None) for _ in buffer.type.shape[1:])))
+
+
+@op("pure", attrs=("stages",))
+def ring_slot(stage, stages):
+    """The number of a slot, known to be one of `stages`."""
+
+
+@ring_slot.infer
+def _(g, stage, stages):
+    return type_of(stage)
+
+
+@ring_slot.simulate
+def _(m, call, stage):
+    return stage
+
+
+@ring_slot.emit
+def _(e, call, stage):
+    return stage
 
 
 def _operand(g: Builder, x):
@@ -106,12 +127,12 @@ def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
     return "ring", ring.number, role, place(g.scope)
 
 
-def _flipped(g: Builder, phase):
+def flipped(g: Builder, phase):
     from .language import binary
     return phase ^ 1 if isinstance(phase, int) else binary(g, "^", phase, 1)
 
 
-def _advanced(g: Builder, stages: int, stage, phase) -> tuple:
+def advanced(g: Builder, stages: int, stage, phase) -> tuple:
     """The cursor on the next slot: the parity changes where the ring begins again."""
     from .language import binary, compare
     from .pointwise import where
@@ -119,7 +140,7 @@ def _advanced(g: Builder, stages: int, stage, phase) -> tuple:
         return (stage + 1) % stages, phase ^ (stage + 1 == stages)
     following = binary(g, "+", stage, 1)
     around = compare(g, "==", following, stages)
-    return where.function(g, around, 0, following), where.function(g, around, _flipped(g, phase), phase)
+    return where.function(g, around, 0, following), where.function(g, around, flipped(g, phase), phase)
 
 
 # -- the language's names --------------------------------------------------------------------------------------------------
@@ -163,19 +184,11 @@ def _buffer(g: Builder, name: str, stages: int, spec) -> Value:
     shape, dtype, layout = (*spec, None)[:3]
     shape = checked_shape(g, shape)
     if layout is None:
-        return alloc.function(g, (stages, *shape), dtype, layout=slot_layout(dtype, (stages, *shape)))
+        return alloc.function(g, (stages, *shape), dtype, layout=widest_swizzle(dtype, (stages, *shape)) if len(shape) > 1 else None)
     if not isinstance(layout, TileLayout):
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
     slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
     return alloc.function(g, (stages, *shape), dtype, layout=slots)
-
-
-def slot_layout(dtype, shape: tuple[int, ...]) -> TileLayout | None:
-    """The standard layout of slots with the widest swizzle that their rows allow; None (row-major) if they allow none."""
-    if len(shape) < 3 or shape[-2] % 8:
-        return None
-    span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % n == 0), None)
-    return standard(dtype.bits, shape, span) if span else None
 
 
 def _produce(g: Builder, ring: Ring) -> Turn:

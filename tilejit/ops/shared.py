@@ -8,7 +8,7 @@ from ..ir.builder import Builder, describe, type_of, written
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
 from ..ir.op import op
-from ..layout import TileLayout, standard
+from ..layout import Auto, TileLayout, standard
 from ..types import Buffer, Points, Region, dtype_of
 from .creation import checked_shape
 from .memory import extent_value
@@ -22,6 +22,14 @@ def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
     are not a multiple of 8 or a row is not a multiple of the span. (PTX ISA, "Shared Memory Matrix Layout".)
     """
     return standard(dtype_of(dtype).bits, tuple(shape), mode_bytes)
+
+
+def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
+    """The standard layout with the widest swizzle that the rows allow; None (row-major) if they allow none."""
+    if len(shape) < 2 or shape[-2] % 8:
+        return None
+    span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % n == 0), None)
+    return standard(dtype.bits, shape, span) if span else None
 
 
 @op("writes", attrs=("dtype", "shape", "layout", "align"))
@@ -48,7 +56,8 @@ def _(e, call):
 def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta_group=1):
     """Memory of a constant `shape`, one allocation per call site, alive for the whole kernel.
 
-    In "shared" memory `layout=None` is row-major, and the offset a multiple of 128 bytes (1024 when the layout is swizzled) or
+    In "shared" memory `layout=None` is row-major; with `layout=tile.auto` rows are swizzled as widely as they allow, in the form
+    that TMA, ldmatrix and the tensor cores take. The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or
     of `align`. In "tmem", tensor memory (sm_100a, sm_103a), a layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol``
     (512 columns of 32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins
     and deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
@@ -63,6 +72,8 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         raise g.error(f"alloc knows the scopes 'shared' and 'tmem', not {scope!r}")
     if cta_group != 1:
         raise g.error("cta_group is for tensor memory")
+    if isinstance(layout, Auto):
+        layout = widest_swizzle(dtype, shape)
     if layout is None:
         layout = TileLayout.row_major(shape)
     if not isinstance(layout, TileLayout):

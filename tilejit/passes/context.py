@@ -159,6 +159,8 @@ class Context:
             return 0, None
         if name == "num_programs" or (name == "size_of" and call.attrs["sym"].kind == "size"):
             return 0, None
+        if name == "ring_slot":
+            return 0, call.attrs["stages"] - 1
         if name in ("cast", "constant"):
             return self.bounds(call.args[0])
         if name == "select":

@@ -34,7 +34,7 @@ class _Assigner:
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
         self.vectors = _vectors(graph, self.context)
-        self.reduced = _reduced(self.context)
+        self.reduced = reduced_axes(self.context)
 
     # -- layouts to choose from ----------------------------------------------------------------------------------------
 
@@ -163,17 +163,22 @@ class _Assigner:
         """The layouts of carried tiles: their start's, or what the body makes of them when the start is free."""
         guesses = [(self.settled(c.init) or self.default(c.inner.type.shape, c.inner.type.dtype)) if isinstance(c.inner.type, Tile) else None
                    for c in node.carried]
-        saved = dict(self.new.values), dict(self.deferred)
+        saved, before = (dict(self.new.values), dict(self.deferred), dict(self.copies[-1]), dict(self.fresh)), list(self.nodes[-1])
         free = {c.inner for c in node.carried if c.init in self.deferred}
         self.guessed |= free
         wants = self._walk(node, guesses)[0]
         self.guessed -= free
-        if any(w is not None and c.init in self.deferred and (w.layout, w.domain) != (g.layout, g.domain)
-               for w, g, c in zip(wants, guesses, node.carried)):
-            self.new.values, self.deferred = saved
-            self.nodes[-1].pop()
-            guesses = [w if c.init in self.deferred else g for w, g, c in zip(wants, guesses, node.carried)]
-            self._walk(node, guesses)
+        moved = [w is not None and (c.init in self.deferred or self._anchored(y)) and (w.layout, w.domain) != (g.layout, g.domain)
+                 for w, g, c, y in zip(wants, guesses, node.carried, node.body.yields)]
+        if any(moved):
+            self.new.values, self.deferred, self.copies[-1], self.fresh = saved
+            self.nodes[-1][:] = before
+            self._walk(node, [w if m else g for w, g, m in zip(wants, guesses, moved)])
+
+    def _anchored(self, operand: Operand) -> bool:
+        """Whether a value has the layout of a tensor core's result: what a loop carries is converted to it once, before."""
+        call = self.context.made.get(operand)
+        return call is not None and "anchor" in call.op.rules
 
     def _walk(self, node: For | While, types: list) -> tuple[list, object]:
         inits = tuple(self.use(c.init, t) for c, t in zip(node.carried, types))
@@ -259,7 +264,7 @@ def _vectors(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | N
     return found
 
 
-def _reduced(context: Context) -> dict[tuple, tuple[int, ...]]:
+def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
     """For each shape the axes along which a tile of it is reduced or scanned."""
     found: dict[tuple, set[int]] = {}
     for call in context.made.values():
@@ -290,4 +295,4 @@ def _divides(context: Context, t: Region, starts, d: int, vector: int) -> bool:
             and multiple("size_multiple", t.buffer.shape[d]))
 
 
-__all__ = ["assign_layouts", "Const"]
+__all__ = ["assign_layouts", "reduced_axes", "Const"]

@@ -74,7 +74,7 @@ def _refuse_mixtures(block: Block, path: str, pools: dict[str, Pool]) -> None:
     """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
     from ..ir.graph import blocks
     for node in block.nodes:
-        if isinstance(node, Call) and node.op.name in MANUAL and path in pools and MANUAL[node.op.name] in pools[path].kinds:
+        if isinstance(node, Call) and node.op.name in MANUAL and node.choice is None and path in pools and MANUAL[node.op.name] in pools[path].kinds:
             raise CompilationError(f"{node.op.name} counts groups by hand, in a scope whose copies give tokens (line {pools[path].copies[0].loc.line}): "
                                    "wait for the tokens, or leave the results of copy_async unused", node.loc)
         for inner in blocks(node):

@@ -40,6 +40,15 @@ def _node(context: Context, node):
 
 
 def _call(context: Context, call: Call) -> Call:
+    """The call with its choice; what an earlier pass has chosen keeps its name and its reasons."""
+    made = _chosen(context, call)
+    if call.choice is None:
+        return made
+    lowered = made.choice or call.choice
+    return replace(made, choice=replace(lowered, variant=call.choice.variant, declined=call.choice.declined))
+
+
+def _chosen(context: Context, call: Call) -> Call:
     with at(call.loc):
         if call.op.variants:
             site = call.op.rules["site"](context, call)

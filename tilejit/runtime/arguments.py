@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..ir.builder import Facts
+from ..layout import Auto
 from ..types import DTYPES, Buffer, DType, Sym, dtype_of
 from .arrays import ArrayView, describe
 from .dtypes import fits_float32
@@ -87,7 +88,7 @@ class Bound:
         return {n: (v.view.owner if isinstance(v, ArraySpec) and v.view is not None else v) for n, v in self.values.items()}
 
 
-CONSTANTS = (bool, int, float, str, DType, type(None))
+CONSTANTS = (bool, int, float, str, DType, Auto, type(None))
 
 
 def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:

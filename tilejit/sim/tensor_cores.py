@@ -48,6 +48,13 @@ class TensorCores:
         self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma", collective=True)
         return _product(acc, _entering(x), _entering(y), plan.steps, t)
 
+    def multiplied(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
+        """``acc + a @ b`` of tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""
+        steps = -(-a.shape[2] // k)
+        padded = [np.concatenate([x, np.zeros((*x.shape[:2], steps * k - x.shape[2]), x.dtype)], axis=2) if x.shape[2] % k else x
+                  for x in (a, b.swapaxes(1, 2))]
+        return _product(acc, *map(_entering, padded), steps, t)
+
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
         """The elements (B, mn, k) of an operand in shared memory. Adds the bytes that it takes to `reads`."""
         buffer, itemsize = region.buffer, type_.dtype.nbytes
@@ -75,7 +82,7 @@ def _entering(x: np.ndarray) -> np.ndarray:
     """Elements as the multipliers take them: float32 loses the mantissa bits that TF32 does not have."""
     if x.dtype == np.float32:
         return (np.ascontiguousarray(x).view(np.uint32) & TF32).view(np.float32)
-    return x.astype(np.float64 if x.dtype.kind in "iu" else np.float32)
+    return x.astype(np.float64 if x.dtype.kind in "iu" or x.dtype == np.float64 else np.float32)
 
 
 def _product(acc: np.ndarray | None, x: np.ndarray, y: np.ndarray, steps: int, t: Tile) -> np.ndarray:

@@ -14,7 +14,7 @@ from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, in
 from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
-from . import stmatrix, wgmma  # noqa: F401 - stmatrix gives store its plan
+from . import ldmatrix, stmatrix, wgmma  # noqa: F401 - they give load and store plans of theirs
 from .site import MmaSite
 
 VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)
@@ -49,6 +49,7 @@ def _layout(assigner, call, types):
 
 
 mma_async_.rules["layout"] = _layout
+mma_async_.rules["anchor"] = True
 
 
 @mma_async_.site

@@ -75,3 +75,9 @@ class MmaSite:
 
 def _where(x: Tile | Region) -> str:
     return "registers" if isinstance(x, Tile) else f"{x.scope} memory"
+
+
+def bare(form, bound: dict) -> str:
+    """The text of an instruction inside an asm of one's own, whose operands `$n` are named in `bound`."""
+    marked = {k: [v.replace("$", "@@") for v in x] if isinstance(x, list) else x.replace("$", "@@") if isinstance(x, str) else x for k, x in bound.items()}
+    return form.asm_text(marked).replace("@@", "$")

@@ -14,7 +14,7 @@ from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...types import DType, Region, Tile
 from ..copy_async.tma_view import shared_digits, swizzle_mode
 from .descriptor import K_BYTES, Derived, derived
-from .site import MmaSite
+from .site import MmaSite, bare
 
 ROWS = 64  # of an instruction
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
@@ -207,18 +207,12 @@ def emit(e, plan: Plan, call, acc, a, b):
             at = tile * plan.steps + step
             left = [operand(w) for w in words[at * per:at * per + per]] if words else moved("x", plan.a.rows[tile] + plan.a.ks[step])
             bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": "z" if zero and step == 0 else "o"}
-            products.append(_bare(form, bound | _constants(form, plan)))
+            products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
     adds = " ".join(f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items())
     flags = ".reg .pred o, z; setp.ne.b32 o, 1, 0; setp.ne.b32 z, 0, 0;"
     e.asm(f"{{ {flags}{registers} {adds} wgmma.fence.sync.aligned; {' '.join(products)} }}", [], inputs, convergent=True)
     return pins
-
-
-def _bare(form, bound: dict) -> str:
-    """The instruction's text; operands `$n` are this asm's own."""
-    marked = {k: [v.replace("$", "@@") for v in x] if isinstance(x, list) else x.replace("$", "@@") if isinstance(x, str) else x for k, x in bound.items()}
-    return form.asm_text(marked).replace("@@", "$")
 
 
 def _constants(form, plan: Plan) -> dict:

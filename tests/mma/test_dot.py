@@ -1,0 +1,229 @@
+"""``tile.dot``: every type, major, extent and path against NumPy on the simulator, with bounds from the arithmetic."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import given, settings, strategies as st
+from tilejit.errors import CompilationError, DispatchError
+
+FLOATS = {"float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3, "float32": 24, "float64": 53}
+
+
+@tile.jit
+def product(A, B, C, a_shape: tile.constexpr, b_shape: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, PLACES: tile.constexpr,
+            LAYOUT: tile.constexpr, PRECISION: tile.constexpr, VARIANT: tile.constexpr, TWICE: tile.constexpr):
+    if "a" in PLACES:
+        a = tile.alloc(a_shape, A.dtype, layout=LAYOUT)
+        tile.copy(a, A[0:a_shape[0], 0:a_shape[1]])
+    else:
+        a = tile.load(A[0:a_shape[0], 0:a_shape[1]], other=0)
+    if "b" in PLACES:
+        b = tile.alloc(b_shape, B.dtype, layout=LAYOUT)
+        tile.copy(b, B[0:b_shape[0], 0:b_shape[1]])
+    else:
+        b = tile.load(B[0:b_shape[0], 0:b_shape[1]], other=0)
+    tile.sync()
+    acc = tile.dot(a, b, trans_a=TA, trans_b=TB, dtype=C.dtype, precision=PRECISION, variant=VARIANT)
+    if TWICE:
+        acc = tile.dot(a, b, acc, trans_a=TA, trans_b=TB, precision=PRECISION, variant=VARIANT)
+    tile.store(C[0:acc.shape[0], 0:acc.shape[1]], acc)
+
+
+def numbers(shape, dtype, seed):
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def check(m, n, k, dtype="float16", other=None, ta=False, tb=False, places="ab", layout=tile.auto, acc="float32", precision=None, variant=None,
+          twice=True, target="sm_80", warps=4):
+    """One product (twice over with `twice`), held to the roundings that its sums may make."""
+    a, b = numbers((k, m) if ta else (m, k), np_dtype(dtype), 1), numbers((n, k) if tb else (k, n), np_dtype(other or dtype), 2)
+    c = np.zeros((m, n), np_dtype(acc))
+    options = dict(a_shape=a.shape, b_shape=b.shape, TA=ta, TB=tb, PLACES=places, LAYOUT=layout, PRECISION=precision, VARIANT=variant, TWICE=twice)
+    product.simulate(1, a, b, c, num_warps=warps, target=target, **options).raise_first()
+    x, y, times = a.T if ta else a, b.T if tb else b, 1 + twice
+    if np.dtype(c.dtype).kind == "i":
+        np.testing.assert_array_equal(c, (times * (x.astype(object) @ y.astype(object)) % 2 ** 32).astype(np.uint32).view(np.int32))
+        return
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    exact, size = times * (x @ y), times * (np.abs(x) @ np.abs(y))
+    # 2k products, each exact or rounded once in the sums' type, and as many additions whose partial sums are at most `size`.
+    unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10, "float64": 2.0 ** -52}[acc]
+    rounded = 2.0 ** -9 if precision else 0.0  # both operands cut to 10 bits of mantissa
+    least = 2.0 ** -24 * 2 * k if acc == "float16" else 0.0
+    assert (np.abs(c.astype(np.float64) - exact) <= size * (2 * times * k * unit + rounded) + least).all()
+
+
+def np_dtype(name):
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+EXTENTS = st.integers(1, 40) | st.just(64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(["float16", "bfloat16", "float32", "float64", "int8", "uint8", "float8_e5m2", "int32"]),
+       st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]), st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from(["sm_80", "sm_90a", "sm_120a"]))
+def test_any_extents_types_majors_and_places_give_the_product(m, n, k, dtype, ta, tb, places, warps, target):
+    """Operands in registers or shared memory, either way round, in any number of warps."""
+    acc = {"int8": "int32", "uint8": "int32", "int32": "int32", "float64": "float64"}.get(dtype, "float32")
+    warps = max(warps, 4) if 64 in (m, n, k) else warps  # what threads can hold
+    check(m, n, k, dtype, None, ta, tb, places, acc=acc, warps=warps, target=target)
+
+
+@pytest.mark.parametrize("dtype,other,acc", [("float16", None, "float16"), ("float8_e4m3fn", "float8_e5m2", "float32"), ("float8_e5m2", None, "float16"),
+                                             ("int8", "uint8", "int32"), ("uint8", "int8", "int32"), ("float16", "bfloat16", "float32")])
+def test_pairs_of_types_and_their_accumulators(dtype, other, acc):
+    """Mixed operands, float16 sums, sums of integers that wrap."""
+    check(48, 40, 72, dtype, other, acc=acc, target="sm_90a")
+
+
+@pytest.mark.parametrize("ta,tb", [(False, True), (True, False)])
+def test_wgmma_takes_the_call_where_it_can(ta, tb):
+    """The same source on Hopper, by warpgroups; its fence orders what the threads have stored."""
+    check(128, 64, 64, "bfloat16", ta=ta, tb=tb, target="sm_90a", variant="wgmma", warps=8)
+    check(64, 64, 64, "bfloat16", tb=tb, places="b", target="sm_90a", variant="wgmma")
+
+
+def test_float32_is_exact_unless_tf32_is_asked_for():
+    """Sums of threads keep every bit of the operands; tf32 enters the tensor cores with 10."""
+    check(33, 20, 50, "float32", variant="fma")
+    check(33, 20, 50, "float32", precision="tf32", variant="mma_sync")
+    with pytest.raises(DispatchError, match="they would be rounded to 10 bits"):
+        check(32, 32, 32, "float32", variant="mma_sync")
+
+
+# -- which path, and why -------------------------------------------------------------------------------------------------
+
+def compiled(target, dtype="bfloat16", acc="float32", shape=(64, 64, 64), **options):
+    m, n, k = shape
+    arrays = [tile.ArraySpec(s, t) for s, t in (((m, k), dtype), ((n, k), dtype), ((m, n), acc))]
+    given = dict(a_shape=(m, k), b_shape=(n, k), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=None, VARIANT=None, TWICE=False)
+    return product.compile(*arrays, target=target, **{**given, **options})
+
+
+@pytest.mark.parametrize("target,variant", [("sm_80", "mma_sync"), ("sm_90a", "wgmma"), ("sm_100a", "mma_sync"), ("sm_120a", "mma_sync")])
+@pytest.mark.parametrize("dtype,acc", [("float16", "float16"), ("bfloat16", "float32"), ("int8", "int32")])
+def test_every_target_assembles_its_path(target, variant, dtype, acc):
+    """What was chosen is told, with the reasons of the others, and is in the code."""
+    made = compiled(target, dtype, acc)
+    record, = made.products
+    assert record.variant == variant and record.source.startswith("acc = tile.dot(a, b, trans_a=TA") and record.line > 0
+    assert dict(record.declined).keys() == {"wgmma", "mma_sync", "fma"} - {variant} and record.instructions > 0
+    assert {"wgmma": "wgmma.mma_async", "mma_sync": "mma.sync"}[variant] in made.ptx
+    assert f"{variant}, {record.instructions} instruction" in made.explain()
+    assert made.spills == 0
+
+
+@pytest.mark.parametrize("dtype,acc,target", [("float64", "float64", "sm_80"), ("float8_e4m3fn", "float32", "sm_120a"), ("float8_e5m2", "float16", "sm_90a"),
+                                              ("float32", "float32", "sm_80"), ("int32", "int32", "sm_90a")])
+@pytest.mark.parametrize("shape", [(64, 32, 32), (33, 20, 17)])
+def test_the_other_types_assemble(dtype, acc, target, shape):
+    """float64, float8, and what threads sum by themselves."""
+    assert compiled(target, dtype, acc, shape, VARIANT=None, LAYOUT=None).spills == 0
+
+
+def test_the_record_is_the_same_from_the_cache():
+    """A kernel that was found tells what the compiled one told."""
+    first = compiled("sm_90a")
+    from tilejit.records import ProductRecord, from_data, to_data
+    assert from_data(ProductRecord, to_data(first.products)) == first.products
+
+
+def test_a_path_may_be_demanded():
+    """By the call or by a block around it; where it cannot be had, every reason is in the error."""
+    with pytest.raises(DispatchError, match="needs the target sm_90a: sm_80"):
+        compiled("sm_80", VARIANT="wgmma")
+
+    @tile.jit
+    def held(C):
+        a = tile.zeros((16, 16), tile.float16)
+        with tile.expect_variant("wgmma"):
+            tile.store(C[0:16, 0:16], tile.dot(a, a))
+
+    with pytest.raises(DispatchError, match="b in shared memory: in registers"):
+        held.compile(tile.ArraySpec((16, 16), "float32"))
+
+
+def test_fragments_meet_elementwise_work_and_reductions_without_scratch():
+    """Rows of the accumulator are reduced in their quads, and come back as the next product's operand by renaming."""
+    @tile.jit
+    def rows(A, B, C):
+        sA, sB = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:64, 0:64])
+        tile.copy(sB, B[0:64, 0:64])
+        tile.sync()
+        s = tile.dot(sA, sB, trans_b=True)
+        p = tile.exp(s - tile.max(s, axis=1)[:, None])
+        tile.store(C[0:64, 0:64], tile.dot((p / tile.sum(p, axis=1)[:, None]).to(A.dtype), sB))
+
+    a, b = numbers((64, 64), np.float16, 1) / 8, numbers((64, 64), np.float16, 2)
+    for target in ("sm_80", "sm_90a"):
+        c = np.zeros((64, 64), np.float32)
+        rows.simulate(1, a, b, c, target=target).raise_first()
+        s = a.astype(np.float64) @ b.T.astype(np.float64)
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        expected = p / p.sum(axis=1, keepdims=True) @ b.astype(np.float64)
+        assert np.abs(c - expected).max() <= 2.0 ** -11 * np.abs(b.astype(np.float64)).max() * 2
+        made = rows.compile(a, b, c, target=target)
+        assert "convert_layout" not in made.graph and "st.shared" not in made.ptx.partition("mma")[2]
+
+
+def test_what_a_loop_adds_to_is_converted_once():
+    """An accumulator that begins as loaded numbers changes its layout before the loop."""
+    @tile.jit
+    def more(A, C, n):
+        sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:32, 0:32])
+        tile.sync()
+        acc = tile.load(C[0:32, 0:32])
+        for _ in range(n):
+            acc = tile.dot(sA, sA, acc)
+        tile.store(C[0:32, 0:32], acc)
+
+    a, c = numbers((32, 32), np.float16, 1), numbers((32, 32), np.float32, 3)
+    expected = c + 3 * (a.astype(np.float64) @ a.astype(np.float64))
+    graph = more.compile(a, c, 3, target="sm_80").graph
+    assert "convert_layout" in graph.partition("for ")[0] and "convert_layout" not in graph.partition("for ")[2].partition("->")[0]
+    more.simulate(1, a, c, 3, target="sm_80").raise_first()
+    assert np.abs(c - expected).max() < 1e-4
+
+
+# -- wrong input ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("call,words", [
+    ("tile.dot(a, tile.zeros((17, 16), tile.float16))", "their k differ"),
+    ("tile.dot(a, a, tile.zeros((16, 8)))", r"the accumulator is \[16, 16\]"),
+    ("tile.dot(a, a, tile.zeros((16, 16), tile.bfloat16))", "sums of float16 by float16 are"),
+    ("tile.dot(a, a, dtype=tile.int32)", "sums of float16 by float16 are"),
+    ("tile.dot(a, tile.zeros((16, 16), tile.int8))", "cast the integers to a float"),
+    ("tile.dot(a, C)", "load it, or copy it to shared memory"),
+    ("tile.dot(a, 2)", "a register tile or a matrix in shared memory"),
+    ("tile.dot(a, tile.zeros((16,)))", "a matrix of two dimensions"),
+    ("tile.dot(a > 0, a)", "cast it to a number"),
+    ("tile.dot(a, a, precision='half')", "precision is None or 'tf32'"),
+    ("tile.dot(a, a, trans_a=1)", "trans_a is True or False"),
+    ("tile.dot(a, a, variant='tensor')", "no variant 'tensor'"),
+])
+def test_wrong_operands_are_errors_at_the_line(call, words):
+    """Before any path is chosen."""
+    kernel = tile.jit(source=f"def wrong(C):\n    a = tile.zeros((16, 16), tile.float16)\n    tile.store(C[0:16, 0:16], {call})\n")
+    with pytest.raises(CompilationError, match=words) as caught:
+        kernel.compile(tile.ArraySpec((16, 16), "float32"))
+    assert caught.value.loc.line == 3
+
+
+def test_a_dot_that_only_some_threads_reach_is_an_error():
+    """The product is of all threads of the scope."""
+    @tile.jit
+    def partial(C):
+        a = tile.zeros((16, 16), tile.float16)
+        if tile.thread_id() < 7:
+            tile.store(C[0:16, 0:16], tile.dot(a, a))
+
+    with pytest.raises(CompilationError, match="dot needs all threads"):
+        partial.compile(tile.ArraySpec((16, 16), "float32"))

@@ -1,0 +1,89 @@
+"""Products and pipelined loops on the GPU: the same bounds as on the simulator, integers bit for bit."""
+
+import ml_dtypes
+import numpy as np
+from tests.gpu import in_child, needs_gpu
+from tests.mma.pipelined_product import product
+from tests.mma.test_dot import np_dtype, product as one_product
+from tests.mma.test_pipelined import attention, close, tile_of_product, two_loops
+from tests.mma.test_wgmma import numbers
+import tilejit as tile
+
+
+def both(kernel, grid, arrays, out, *rest, **options):
+    """What the GPU and the simulator write to `out`, which stands after `arrays`."""
+    results = []
+    for backend in ("cuda", "sim"):
+        written = np.full_like(out, 0)
+        kernel[grid](*arrays, written, *rest, backend=backend, **options)
+        results.append(written)
+    return results
+
+
+@needs_gpu()
+@in_child(timeout=240)
+def test_products_of_warps_and_threads_are_right_on_the_gpu():
+    """Each type by mma.sync with ldmatrix and with plain loads, ragged extents, operands in registers; float32 by threads."""
+    cases = [("float16", "float32", None, 64, 64, 64, False, True, "ab", 128), ("float16", "float32", None, 64, 64, 64, True, False, "ab", 128),
+             ("bfloat16", "float32", None, 50, 37, 21, False, False, "ab", None), ("float16", "float16", None, 48, 40, 72, False, True, "b", 0),
+             ("float32", "float32", "tf32", 64, 32, 32, False, True, "ab", 128), ("float64", "float64", None, 40, 24, 20, False, False, "", None),
+             ("int8", "int32", None, 64, 32, 64, False, True, "ab", 64), ("uint8", "int32", None, 33, 20, 50, True, False, "", None),
+             ("float32", "float32", None, 33, 20, 50, False, False, "ab", None)]
+    for dtype, acc, precision, m, n, k, ta, tb, places, swizzle in cases:
+        a, b = numbers((k, m) if ta else (m, k), np_dtype(dtype), 1), numbers((n, k) if tb else (k, n), np_dtype(dtype), 2)
+        variant = "fma" if dtype == "float32" and precision is None else "mma_sync"
+        options = dict(a_shape=a.shape, b_shape=b.shape, TA=ta, TB=tb, PLACES=places, LAYOUT=tile.auto if swizzle else None, PRECISION=precision,
+                       VARIANT=variant, TWICE=True)
+        gpu, simulated = both(one_product, 1, (a, b), np.zeros((m, n), np_dtype(acc)), **options)
+        if acc == "int32":
+            np.testing.assert_array_equal(gpu, simulated)
+            continue
+        x, y = (v.astype(np.float64) for v in (a.T if ta else a, b.T if tb else b))
+        unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10, "float64": 2.0 ** -52}[acc]
+        bound = 2 * (np.abs(x) @ np.abs(y)) * (4 * k * unit + (2.0 ** -9 if precision else 0.0)) + (2.0 ** -23 * k if acc == "float16" else 0.0)
+        for got in (gpu, simulated):
+            assert (np.abs(got.astype(np.float64) - 2 * (x @ y)) <= bound).all(), (dtype, places, ta, tb)
+
+
+@needs_gpu()
+@in_child(timeout=240)
+def test_pipelined_loops_are_right_on_the_gpu():
+    """0 to stages + 1 trips and a ragged one, with and without roles; loops that read by ordinary loads."""
+    for roles in (False, True):
+        for k in (0, 32, 64, 96, 128, 136):
+            a, b = numbers((64, max(k, 8)), np.float16, 1), numbers((32, max(k, 8)), np.float16, 2)
+            c = np.full((64, 32), np.nan, np.float32)
+            tile_of_product[1, 1](a, b, c, k, BM=64, BN=32, BK=32, STAGES=3, ROLES=roles, TB=True, backend="cuda")
+            close(c, a[:, :k], b.T[:k])
+        x = numbers((8, 64), np.float32, 3)
+        gpu, simulated = both(two_loops, 1, (x,), np.zeros(64, np.float32), 8, ROLES=roles)
+        np.testing.assert_allclose(gpu, simulated, rtol=1e-6, atol=1e-6)
+
+
+@needs_gpu()
+@in_child(timeout=240)
+def test_the_short_form_multiplies_on_the_gpu():
+    """The persistent kernel, ragged and aligned, many times over: the same bits each time."""
+    for m, n, k in ((1000, 520, 712), (1024, 1024, 1024), (130, 101, 71)):
+        a, b = numbers((m, k), ml_dtypes.bfloat16, 1), numbers((n, k), ml_dtypes.bfloat16, 2)
+        first = None
+        for _ in range(20):
+            c = np.full((m, n), np.nan, ml_dtypes.bfloat16)
+            product[20,](a, b, c, BM=128, BN=128, BK=64, backend="cuda")
+            first = c if first is None else first
+            np.testing.assert_array_equal(c.view(np.uint16), first.view(np.uint16))
+        close(first, a, b.T)
+
+
+@needs_gpu()
+@in_child(timeout=240)
+def test_attention_in_the_short_form_is_right_on_the_gpu():
+    """Row state in the fragments, ragged keys."""
+    q, k, v = (numbers((n, 64), np.float16, n) for n in (300, 500, 500))
+    s = q.astype(np.float64) @ k.T.astype(np.float64) * 0.125
+    p = np.exp(s - s.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    for roles in (False, True):
+        out = np.zeros((300, 64), np.float32)
+        attention[5,](q, k, v, out, 0.125, BM=64, BN=64, D=64, STAGES=2, ROLES=roles, backend="cuda")
+        assert (np.abs(out - p @ v.astype(np.float64)) <= p @ np.abs(v.astype(np.float64)) * 2.0 ** -9).all()

@@ -1,0 +1,249 @@
+"""``tile.pipelined``: any number of trips around any ring, with and without roles, by barriers and by groups."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import given, settings, strategies as st
+from tests.mma.pipelined_product import product
+from tilejit.errors import CompilationError
+
+TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+
+@tile.jit
+def tile_of_product(A, B, C, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr, TB: tile.constexpr):
+    m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
+    sA = tile.alloc((BM, BK), A.dtype, layout=tile.auto)
+    sB = tile.alloc((BN, BK) if TB else (BK, BN), B.dtype, layout=tile.auto)
+    acc = tile.zeros((BM, BN))
+    for k in tile.pipelined(range(0, K, BK), stages=STAGES, warp_specialize=ROLES):
+        tile.copy_async(sA, A[m:m + BM, k:k + BK])
+        if TB:
+            tile.copy_async(sB, B[n:n + BN, k:k + BK])
+        else:
+            tile.copy_async(sB, B[k:k + BK, n:n + BN])
+        acc = tile.dot(sA, sB, acc, trans_b=TB)
+    tile.store(C[m:m + BM, n:n + BN], acc)
+
+
+def checked(m, n, k, stages, roles, target="sm_90a", tb=True, dtype=np.float16, bm=64, bn=32, bk=32, warps=4):
+    """A product on the simulator, within the roundings of its sums; nothing found."""
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, max(k, 1)), (n, max(k, 1)) if tb else (max(k, 1), n)))
+    c = np.full((m, n), np.nan, np.float32)
+    tile_of_product.simulate((-(-m // bm), -(-n // bn)), a, b, c, k, BM=bm, BN=bn, BK=bk, STAGES=stages, ROLES=roles, TB=tb, num_warps=warps,
+                             target=target).raise_first()
+    close(c, a[:, :k], b.T[:k] if tb else b[:k])
+
+
+def close(c, a, b):
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    half_a_place = {np.dtype(np.float32): 0.0, np.dtype(np.float16): 2.0 ** -11}.get(c.dtype, 2.0 ** -8)
+    bound = np.abs(x @ y) * half_a_place + np.abs(x) @ np.abs(y) * 2 * max(a.shape[1], 1) * 2.0 ** -23 + 2.0 ** -25
+    assert (np.abs(c.astype(np.float64) - x @ y) <= bound).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_no_trip_one_trip_and_trips_around_the_ring(stages, roles, target):
+    """0, 1, stages - 1, stages and stages + 1 trips, and a ragged last one."""
+    for trips in sorted({0, 1, stages - 1, stages, stages + 1}):
+        checked(64, 32, 32 * trips, stages, roles, target)
+    checked(64, 32, 32 * stages + 8, stages, roles, target)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 90), st.integers(1, 12), st.integers(0, 20), st.integers(1, 5), st.booleans(), st.sampled_from(TARGETS), st.booleans(),
+       st.sampled_from([np.float16, ml_dtypes.bfloat16]), st.sampled_from([16, 32, 64]), st.sampled_from([1, 4, 8]))
+def test_ragged_products_of_any_extents(m, n, k, stages, roles, target, tb, dtype, bk, warps):
+    """Rows that TMA can address (multiples of 16 bytes), edges that no tile divides."""
+    checked(m, 8 * n, 8 * k, stages, roles, target, tb, dtype, bk=bk, warps=warps, bm=128 if warps == 8 else 64)
+
+
+@pytest.mark.parametrize("k,n", [(33, 17), (21, 32)])
+@pytest.mark.parametrize("roles", [False, True])
+def test_rows_that_no_engine_can_address_are_staged_all_the_same(k, n, roles):
+    """Strides that are no multiple of 16 bytes: other copies, without roles, the same numbers."""
+    for target in ("sm_80", "sm_90a"):
+        checked(40, n, k, 3, roles, target, tb=False)
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_ring_goes_on_from_tile_to_tile(target, roles):
+    """A persistent kernel: trips that are no multiple of the stages, tiles that are no multiple of the CTAs."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((200, 136), (100, 136)))
+    c = np.full((200, 100), np.nan, np.float16)
+    product.simulate((3,), a, b, c, BM=64, BN=32, BK=32, ROLES=roles, num_warps=4, target=target).raise_first()
+    close(c, a, b.T)
+
+
+@tile.jit
+def two_loops(A, out, n, ROLES: tile.constexpr):
+    one, other = tile.alloc((64,), A.dtype), tile.alloc((2, 64), A.dtype)
+    total = tile.zeros((64,))
+    for i in tile.pipelined(range(n - 1, -1, -1), stages=3, warp_specialize=ROLES):
+        tile.copy_async(one, A[i, 0:64])
+        total = total * 0.5 + tile.load(one)
+    for i in tile.pipelined(range(0, n, 2), stages=2, warp_specialize=ROLES):
+        tile.copy_async(other, A[i:i + 2, 0:64])
+        total += tile.load(other[0]) - tile.load(other[1])
+    tile.store(out[0:64], total)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("n", [0, 2, 8])
+def test_loops_that_run_backwards_and_in_steps_and_read_without_products(n, roles, target):
+    """Two pipelined loops of one kernel, each with a ring of its own; the slots are read by ordinary loads."""
+    a = np.random.default_rng(n).standard_normal((max(n, 1), 64)).astype(np.float32)
+    out = np.zeros(64, np.float32)
+    two_loops.simulate(1, a, out, n, ROLES=roles, target=target).raise_first()
+    total = np.zeros(64, np.float32)
+    for i in reversed(range(n)):
+        total = total * np.float32(0.5) + a[i]
+    for i in range(0, n, 2):
+        total += a[i] - a[i + 1]
+    np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
+
+
+@tile.jit(num_warps=4)
+def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr):
+    row = tile.program_id(0) * BM
+    sQ = tile.alloc((BM, D), Q.dtype, layout=tile.auto)
+    sK, sV = tile.alloc((BN, D), K.dtype, layout=tile.auto), tile.alloc((BN, D), V.dtype, layout=tile.auto)
+    tile.copy_async(sQ, Q[row:row + BM, 0:D]).wait()
+    top, total, out = tile.full((BM,), -1e30), tile.zeros((BM,)), tile.zeros((BM, D))
+    for j in tile.pipelined(range(0, K.shape[0], BN), stages=STAGES, warp_specialize=ROLES):
+        tile.copy_async(sK, K[j:j + BN, 0:D])
+        tile.copy_async(sV, V[j:j + BN, 0:D])
+        s = tile.where((tile.arange(BN) + j < K.shape[0])[None, :], tile.dot(sQ, sK, trans_b=True) * scale, -float("inf"))
+        higher = tile.maximum(top, tile.max(s, axis=1))
+        p, less = tile.exp(s - higher[:, None]), tile.exp(top - higher)
+        total = total * less + tile.sum(p, axis=1)
+        out = tile.dot(p.to(V.dtype), sV, out * less[:, None])
+        top = higher
+    tile.store(O[row:row + BM, 0:D], out / total[:, None])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+def test_attention_keeps_its_rows_in_the_fragments(target, roles):
+    """Row maxima and sums over accumulators, a product's result as the next one's operand: no layout is changed."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, 64)).astype(np.float16) for n in (100, 200, 200))
+    out = np.zeros((100, 64), np.float32)
+    constants = dict(BM=64, BN=64, D=64, STAGES=2, ROLES=roles, target=target)
+    attention.simulate((2,), q, k, v, out, 0.125, **constants).raise_first()
+    s = q.astype(np.float64) @ k.T.astype(np.float64) * 0.125
+    p = np.exp(s - s.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    assert (np.abs(out - p @ v.astype(np.float64)) <= p @ np.abs(v.astype(np.float64)) * 2.0 ** -10).all()
+    made = attention.compile(q, k, v, out, 0.125, **constants)
+    assert "convert_layout" not in made.graph and made.spills == 0
+    assert {p.variant for p in made.products} == {"wgmma" if target == "sm_90a" else "mma_sync"}
+
+
+def compiled(target, stages=4, roles=True, **options):
+    specs = [tile.ArraySpec((4096, 4096), "bfloat16"), tile.ArraySpec((4096, 4096), "bfloat16"), tile.ArraySpec((4096, 4096), "float32")]
+    return tile_of_product.compile(*specs, 4096, STAGES=stages, ROLES=roles, TB=True, target=target, **{**dict(BM=128, BN=128, BK=64, num_warps=8), **options})
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("target,variant,path,stages", [("sm_80", "mma_sync", "ldgsts", 3), ("sm_90a", "wgmma", "tma", 4), ("sm_100a", "mma_sync", "tma", 4),
+                                                        ("sm_120a", "mma_sync", "tma", 3)])
+def test_every_target_assembles_with_its_copies_and_products(target, variant, path, stages, roles):
+    """One source: cp.async and mma.sync on Ampere, TMA and wgmma on Hopper, TMA and mma.sync on Blackwell."""
+    made = compiled(target, stages, roles)
+    assert {c.variant for c in made.copies} == {path} and [p.variant for p in made.products] == [variant]
+    assert made.spills == 0
+    assert made.recipe["threads"] == (384 if roles and target != "sm_80" else 256)
+
+
+def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
+    """With roles the loop waits for the product before the last one, releases that one's slot, and drains at the end."""
+    made = compiled("sm_90a", BN=256)
+    waits = [line.strip() for line in made.graph.splitlines() if "mma_wait" in line]
+    assert waits == ["mma_wait(n=1)", "mma_wait(n=0)"]
+    assert "setmaxnreg.inc.sync.aligned.u32 232" in made.ptx and "setmaxnreg.dec.sync.aligned.u32 40" in made.ptx
+    assert made.spills == 0 and made.registers == 168
+
+
+# -- wrong use -----------------------------------------------------------------------------------------------------------
+
+def refused(body, words, line, head="s = tile.alloc((64,), A.dtype)", target="sm_90a", **options):
+    lines = "\n".join("    " + text for text in [head, "total = tile.zeros((64,))", *body, "tile.store(out[0:64], total)"])
+    kernel = tile.jit(source=f"def wrong(A, out, n):\n{lines}\n")
+    with pytest.raises(CompilationError, match=words) as caught:
+        kernel.compile(tile.ArraySpec((64, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, target=target, **options)
+    assert caught.value.loc.line == line
+
+
+LOOP = "for i in tile.pipelined(range(n), stages=2):"
+COPY = "    tile.copy_async(s, A[i, 0:64])"
+
+
+@pytest.mark.parametrize("body,words,line", [
+    (["for i in tile.pipelined(n, stages=2):", COPY], "pipelined takes a range", 4),
+    (["for i in tile.pipelined(range(n), stages=0):", COPY], "stages is a constant from 1 to 64", 4),
+    (["for i in tile.pipelined(tile.range(n, unroll=2)):", COPY], "is not unrolled", 4),
+    (["for i in tile.pipelined(range(n), producer_regs=24):", COPY], "with warp_specialize=True", 4),
+    ([LOOP, "    total += 1"], "nothing in this loop can run ahead", 4),
+    ([LOOP, COPY, "    if i == 3:", "        break"], "runs to its end", 4),
+    (["at = 0", LOOP, "    tile.copy_async(s, A[at, 0:64])", "    at = at * 2 + 1", "    total += tile.load(s)"], "depends on at, which the loop changes", 6),
+    ([LOOP, COPY, "    total += tile.load(s)", "total += tile.load(s)"], "outside of it, it holds nothing", 7),
+    ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body write it", 6),
+    ([LOOP, COPY, "    total += tile.load(s)", LOOP, COPY, "    total += tile.load(s)"], "filled by two pipelined loops", 8),
+    ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "this load decides where", 5),
+])
+def test_what_cannot_run_ahead_is_an_error_at_its_line(body, words, line):
+    """With the reason, before anything is simulated or assembled."""
+    refused(body, words, line)
+
+
+def test_roles_that_cannot_be_given_are_errors():
+    """Loops that wait for other warps' results, narrower scopes, odd numbers of warps."""
+    roles = "for i in tile.pipelined(range(n), stages=2, warp_specialize=True):"
+    refused([roles, COPY, "    total += tile.load(s)"], "1, 2 or a multiple of 4 warps", 4, num_warps=3)
+    refused([roles, COPY, "    total += tile.load(s)"], "at most 32", 4, num_warps=32)
+    refused(["count = tile.atomic_add(out[0], 1.0).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"],
+            "the producer runs ahead", 4)
+    refused(["count = tile.load(out[0]).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"],
+            "this load decides what the producer does", 4)
+    kernel = tile.jit(source=f"def wrong(A, out, n):\n    s = tile.alloc((64,), A.dtype)\n    with tile.warp(0):\n        {roles}\n        {COPY}\n"
+                             "            tile.store(out[0:64], tile.load(s))\n")
+    with pytest.raises(CompilationError, match="narrower scope"):
+        kernel.compile(tile.ArraySpec((64, 64), "float32"), tile.ArraySpec((64,), "float32"), 8)
+
+
+def test_groups_beside_those_of_the_loop_are_refused_inside_it():
+    """Where its copies complete by groups, others would be counted with them; before and after the loop they are not."""
+    refused([LOOP, COPY, "    tile.copy_async(t, A[0, 0:64]).wait()", "    total += tile.load(s)"], "complete by groups here", 6,
+            head="s, t = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)", target="sm_80")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_pipelined_loop_may_stand_in_a_scope_of_its_own(target):
+    """Two warps of four, one loop each."""
+    @tile.jit
+    def halves(A, out, n):
+        first, second = tile.alloc((32,), A.dtype), tile.alloc((32,), A.dtype)
+        with tile.warp(1):
+            total = tile.zeros((32,))
+            for i in tile.pipelined(range(n), stages=3):
+                tile.copy_async(first, A[i, 0:32])
+                total += tile.load(first)
+            tile.store(out[0:32], total)
+        with tile.warp(3):
+            total = tile.zeros((32,))
+            for i in tile.pipelined(range(n), stages=2):
+                tile.copy_async(second, A[i, 32:64])
+                total += tile.load(second)
+            tile.store(out[32:64], total)
+
+    a, out = np.random.default_rng(0).standard_normal((7, 64)).astype(np.float32), np.zeros(64, np.float32)
+    halves.simulate(1, a, out, 7, target=target).raise_first()
+    np.testing.assert_allclose(out, a.sum(axis=0), rtol=1e-5, atol=1e-5)

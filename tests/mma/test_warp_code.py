@@ -1,0 +1,84 @@
+"""The code of products of warps, followed register by register: ldmatrix brings what fragments hold, mma.sync makes the product."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.mma.threads import held, loaded, multiplied
+from tilejit.ir.graph import Call, walk
+from tilejit.ops.mma.ldmatrix import LdMatrix
+
+
+@tile.jit
+def product(C, a_shape: tile.constexpr, b_shape: tile.constexpr, dtype: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, SWIZZLE: tile.constexpr):
+    sA = tile.alloc(a_shape, dtype, layout=tile.swizzled(dtype, a_shape, SWIZZLE) if SWIZZLE else None)
+    sB = tile.alloc(b_shape, dtype, layout=tile.swizzled(dtype, b_shape, SWIZZLE) if SWIZZLE else None)
+    acc = tile.dot(sA, sB, trans_a=TA, trans_b=TB, precision="tf32", variant="mma_sync")
+    tile.store(C[0:acc.shape[0], 0:acc.shape[1]], acc)
+
+
+def run(m, n, k, dtype, ta=False, tb=True, swizzle=0, warps=4):
+    """The product by its code; how many of the loads were of matrices."""
+    a_shape, b_shape = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
+    rng = np.random.default_rng(m * n + k)
+    a, b = (rng.integers(-8, 8, shape).astype(np.float64) for shape in (a_shape, b_shape))
+    acc_dtype = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
+    c = np.zeros((m, n), acc_dtype)
+    bound, options, _ = product._bind((c,), dict(a_shape=a_shape, b_shape=b_shape, dtype=getattr(tile, dtype), TA=ta, TB=tb, SWIZZLE=swizzle, num_warps=warps))
+    version = product.version(bound, options, "sm_90a")
+    calls = [x for x in walk(version.lowered.graph.body) if isinstance(x, Call)]
+    made = {r: x for x in calls for r in x.results}
+    buffers = dict(zip([x.result for x in calls if x.op.name == "alloc_shared"], (a, b)))
+    values, threads, matrices = {None: None}, 32 * warps, []
+    for x in calls:
+        if x.op.name == "load":
+            region = made[x.args[0]]
+            whole = buffers[region.args[0]]
+            if isinstance(x.choice.plan, LdMatrix):
+                values[x.result] = loaded(x, region, whole, threads)
+            else:
+                starts = [s.value for s in region.args[1:]]
+                part = whole[tuple(slice(s, s + e) for s, e in zip(starts, region.result.type.extents))]
+                values[x.result] = held(x.result.type, part, threads)
+            matrices.append(isinstance(x.choice.plan, LdMatrix))
+        elif x.op.name == "mma":
+            values[x.result] = multiplied(x, *(values[o] for o in x.args), threads)
+            last = x.result
+    want = held(last.type, (a.T if ta else a) @ (b.T if tb else b), threads)
+    for got, expected in zip(values[last], want):
+        inside = np.isfinite(expected)
+        np.testing.assert_array_equal(got[inside], expected[inside])
+    return matrices
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4, 6])
+@pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
+def test_ldmatrix_brings_16_bit_operands_of_both_majors(ta, tb, warps):
+    """Every load is of matrices, transposed where memory is contiguous across k."""
+    m = 96 if warps == 6 else 64
+    assert all(run(m, 64, 64, "float16", ta, tb, 128 if m == 64 else 0, warps))
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+def test_ldmatrix_follows_the_swizzle(swizzle):
+    """Addresses are those of the swizzled rows."""
+    assert all(run(64, 128, 128, "bfloat16", swizzle=swizzle))
+
+
+@pytest.mark.parametrize("dtype,k", [("int8", 128), ("float8_e4m3fn", 64), ("float32", 32)])
+def test_ldmatrix_brings_8_and_32_bit_operands_along_k(dtype, k):
+    """Rows of 16 bytes of any type, where k is contiguous."""
+    assert all(run(32, 64, k, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
+@pytest.mark.parametrize("ta,tb", [(True, True), (False, False)])
+def test_operands_that_ldmatrix_cannot_bring_are_loaded_one_by_one(dtype, ta, tb):
+    """8- and 32-bit operands across k, and float64: plain loads into the same fragments."""
+    assert not all(run(32, 32, 32, dtype, ta, tb))
+
+
+@pytest.mark.parametrize("m,n,k", [(1, 1, 1), (17, 9, 5), (50, 37, 21), (16, 8, 24), (130, 24, 40)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "float64"])
+def test_extents_of_any_size_are_padded_with_zeros_along_k(m, n, k, dtype):
+    """What registers hold beyond the extents, infinities here, is no part of the product."""
+    run(m, n, k, dtype)

@@ -1,0 +1,150 @@
+"""``dot``: a matrix product, lowered per site; its result is there when the call is over.
+
+Whether it becomes a product of warpgroups or of warps, or sums that threads make themselves, is chosen from where the operands
+are, their types, the execution scope and the target; passes/dots.py then writes it out in the operations of that path.
+"""
+
+from __future__ import annotations
+
+from ...dispatch import Need, Variant
+from ...ir.builder import Builder, describe, type_of
+from ...ir.builtin import builtin
+from ...ir.graph import Value
+from ...ir.op import op
+from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, float64, int32, int64
+from ..memory import whole
+from ..reduce import collective
+from ..sides import asked_variant
+from . import warp, wgmma
+from .site import MmaSite
+
+ACCUMULATORS = (float32, float16, float64, int32, int64)
+
+
+@op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), collective=True)
+def dot_(acc, a, b, trans_a, trans_b, dtype, precision, options):
+    """``acc + a @ b`` (``a @ b`` without `acc`)."""
+
+
+@dot_.infer
+def _(g, acc, a, b, *, trans_a, trans_b, dtype, precision, options):
+    m, k = a.type.shape[::-1] if trans_a else a.type.shape
+    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
+    if k != k2:
+        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
+    if acc is not None and acc.type.shape != (m, n):
+        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], not {list(acc.type.shape)}")
+    if 0 in (m, n, k):
+        raise g.error(f"a product of [{m}, {k}] by [{k}, {n}] has nothing to multiply")
+    return Tile(dtype, (m, n))
+
+
+@dot_.site
+def _(g, call):
+    return MmaSite.of_call(g, call)
+
+
+# -- variants ------------------------------------------------------------------------------------------------------------
+
+def _exists(s: MmaSite) -> bool | str:
+    results = warp.results_of(s.a.dtype.name, s.b.dtype.name)
+    if not results:
+        return f"{s.a.dtype} by {s.b.dtype}"
+    return s.dtype.name in results or f"{s.a.dtype} by {s.b.dtype} to {s.dtype}"
+
+
+def _target(s: MmaSite) -> bool | str:
+    return s.a.dtype.name not in warp.FLOATS8 or s.target != "sm_80" or s.target
+
+
+def _precision(s: MmaSite) -> bool | str:
+    return s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"
+
+
+def _written_out(*_):
+    raise AssertionError("passes/dots.py writes products out before they are simulated or emitted")
+
+
+def _nothing(s: MmaSite) -> None:
+    return None
+
+
+WARPGROUP = Variant("wgmma", plan=_nothing, emit=_written_out, simulate=_written_out, doc=wgmma.__doc__, needs=(
+    wgmma.NEEDS[0], Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True), *wgmma.NEEDS[1:]))
+WARP = Variant("mma_sync", plan=_nothing, emit=_written_out, simulate=_written_out, doc=warp.__doc__, needs=(
+    Need("whole warps as the scope", lambda s: s.threads % 32 == 0 or f"a {s.scope} of {s.threads} threads", gate=True),
+    Need("types that an instruction multiplies, and an accumulator that it has for them", _exists, gate=True),
+    Need("a target that multiplies float8: sm_90 or later", _target),
+    Need("precision='tf32' for float32 operands", _precision),
+))
+THREAD = Variant("fma", plan=_nothing, emit=_written_out, simulate=_written_out,
+                 doc="Sums that each thread makes of its own elements, operands read from shared memory.", needs=())
+
+dot_.variants = VARIANTS = (WARPGROUP, WARP, THREAD)
+
+
+# -- the language's names ------------------------------------------------------------------------------------------------
+
+@builtin
+def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
+    """The matrix product ``a @ b``, added to the tile `acc` if that is given; the result is a tile [m, n].
+
+    `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory; ``trans_a=True`` takes `a` as [k, m],
+    ``trans_b=True`` takes `b` as [n, k]. Any extents are right. Sums are of the accumulator's dtype, or `dtype`: float32 by
+    default, float64 for float64 operands, int32 for integers (int64 for those of 64 bits), where they wrap; float16 where asked
+    for. float32 is multiplied exactly unless `precision="tf32"`, which rounds the operands to 10 bits of mantissa. What the
+    scope's threads have written to shared memory must have been synchronised (``sync()``); the call itself orders these writes
+    before the tensor cores' reads. `variant` names the path: "wgmma", "mma_sync" or "fma".
+    """
+    collective(g, "dot")
+    a, b = _operand(g, a, "a"), _operand(g, b, "b")
+    dtype = _dtype(g, acc, a.type.dtype, b.type.dtype, dtype)
+    if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.dtype != dtype):
+        raise g.error(f"the accumulator is a tile of {dtype}, or None, not {describe(acc)}")
+    if precision not in (None, "tf32"):
+        raise g.error(f"precision is None or 'tf32', not {precision!r}")
+    for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
+        if not isinstance(flag, bool):
+            raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
+    options = {"variant": asked_variant(g, variant, tuple(v.name for v in VARIANTS))}
+    return g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
+
+
+@builtin
+def mma(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
+    """`dot` with the accumulator first, as `mma_async` has it: ``acc + a @ b``, there when the call is over."""
+    return dot.function(g, a, b, acc, trans_a, trans_b, dtype, precision, variant)
+
+
+def _operand(g: Builder, x, name: str) -> Value:
+    t = type_of(x)
+    if isinstance(t, (Buffer, Region)) and t.scope == "shared" and not (t if isinstance(t, Buffer) else t.buffer).peer:
+        x = whole(g, x)
+    elif not isinstance(t, Tile):
+        hint = "; load it, or copy it to shared memory" if isinstance(t, (Buffer, Region)) else ""
+        raise g.error(f"{name} is a register tile or a matrix in shared memory, not {describe(x)}{hint}")
+    if len(x.type.shape) != 2:
+        raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index or reshape the others")
+    if x.type.dtype.kind == "bool":
+        raise g.error(f"{name} holds bools; cast it to a number")
+    if isinstance(x.type, Region):
+        for start in g.definitions[x].args[1:]:
+            if type_of(start).uniform < g.scope.uniformity:
+                raise g.error(f"the threads of the {g.scope.kind} share this dot, so where {name} begins must be the same for all of them")
+    return x
+
+
+def _dtype(g: Builder, acc, a: DType, b: DType, asked) -> DType:
+    if a.is_float != b.is_float:
+        raise g.error(f"a is {a} and b is {b}: cast the integers to a float")
+    if asked is None and isinstance(type_of(acc), Tile):
+        asked = acc.type.dtype
+    if asked is None:
+        return (float64 if float64 in (a, b) else float32) if a.is_float else int64 if 64 in (a.bits, b.bits) else int32
+    asked = dtype_of(asked)
+    if asked not in ACCUMULATORS or asked.is_float != a.is_float:
+        raise g.error(f"sums of {a} by {b} are {'float32, float16 or float64' if a.is_float else 'int32 or int64'}, not {asked}")
+    return asked
+
+
+__all__ = ["VARIANTS", "dot", "dot_", "mma", "float16"]

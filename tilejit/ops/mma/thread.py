@@ -1,0 +1,90 @@
+"""Products that threads make by themselves: each the sums of its own elements, operands read from shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir.op import op
+from ...types import Tile
+from ..elementwise import cast_array
+from ..memory import coordinates
+
+WRITTEN_OUT = 2048  # multiplications of a thread written out; more of them become a loop over k
+
+
+@op("reads", attrs=("trans_a", "trans_b", "dtype"), collective=True)
+def thread_product(acc, a, b, trans_a, trans_b, dtype):
+    """``acc + a @ b`` of matrices in shared memory."""
+
+
+@thread_product.infer
+def _(g, acc, a, b, *, trans_a, trans_b, dtype):
+    return Tile(dtype, (a.type.shape[1 if trans_a else 0], b.type.shape[0 if trans_b else 1]))
+
+
+def _layout(assigner, call, types):
+    made = assigner.default(call.result.type.shape, call.result.type.dtype)
+    return (made, None, None), (made,)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many multiplications each thread writes out."""
+
+    instructions: int
+
+
+thread_product.rules["plan"] = lambda g, call: Plan(call.result.type.layout.span("reg") * call.args[1].type.shape[0 if call.attrs["trans_a"] else 1])
+thread_product.rules["layout"] = _layout
+thread_product.rules["anchor"] = True
+
+
+@thread_product.simulate
+def _(m, call, acc, a, b):
+    m.collective("dot")
+    t = call.result.type
+    x, y = (cast_array(m.read(side.buffer, coordinates(m, side), region=side), arg.type.dtype, t.dtype) for side, arg in zip((a, b), call.args[1:]))
+    x, y = (x.swapaxes(1, 2) if call.attrs["trans_a"] else x), (y.swapaxes(1, 2) if call.attrs["trans_b"] else y)
+    for k in range(x.shape[2]):
+        acc = (acc + x[:, :, k, None] * y[:, None, k, :]).astype(t.dtype.np)
+    return acc
+
+
+@thread_product.emit
+def _(e, call, acc, a, b):
+    """For each k the thread's elements of a's column and of b's row, then a multiplication and an addition for each sum."""
+    t = call.result.type
+    thread = [e.thread_coordinate(t, d) for d in (0, 1)]
+    at = [e.register_coordinates(t, r) for r in range(e.registers(t))]
+    acc = list(acc)
+    k_extent = call.args[1].type.shape[0 if call.attrs["trans_a"] else 1]
+    for k in range(k_extent):
+        rows = {i: _element(e, a, call.attrs["trans_a"], thread[0] + i, k, t, 0) for i in dict.fromkeys(c[0] for c in at)}
+        columns = {j: _element(e, b, not call.attrs["trans_b"], thread[1] + j, k, t, 1) for j in dict.fromkeys(c[1] for c in at)}
+        for r, (i, j) in enumerate(at):
+            acc[r] = _multiplied(e, rows[i], columns[j], acc[r])
+    return acc
+
+
+def _element(e, region, k_first: bool, i, k: int, t: Tile, dim: int):
+    """Element (i, k) of an operand in the result's dtype, 0 beyond the tile's extent."""
+    source = region.type.dtype
+    places = (k, i) if k_first else (i, k)
+    full = list(region.starts)
+    for d, c in zip(region.type.kept, places):
+        full[d] = full[d] + c
+    address, offset = e.shared_address(region.buffer, full)
+    inside = e.in_bounds(i, t.shape[dim]) if t.domain[dim] > t.shape[dim] else None
+    loaded, = e.vector_load("shared", address, offset, source, [e.const(0, source)], inside, None)
+    return e.cast(loaded, t.dtype)
+
+
+def _multiplied(e, x, y, acc):
+    llvm = acc.dtype.llvm
+    if acc.dtype.is_float:
+        e.declare(f"declare {llvm} @llvm.fma.{e.suffix(acc.dtype)}({llvm}, {llvm}, {llvm})")
+        return e.ins(f"call {llvm} @llvm.fma.{e.suffix(acc.dtype)}({x.typed}, {y.typed}, {acc.typed})", acc.dtype)
+    return e.ins(f"add {llvm} {e.ins(f'mul {llvm} {x.text}, {y.text}', acc.dtype).text}, {acc.text}", acc.dtype)
+
+
+__all__ = ["WRITTEN_OUT", "thread_product"]

@@ -1,0 +1,183 @@
+"""``mma.sync``: the product that the warps of a scope make of register tiles in the fragments' layouts (sm_80 and later).
+
+PTX ISA, "Matrix multiply-accumulate operation using mma instruction". What a fragment holds beyond the operands' extents is
+left out of the product by zeros along k, and out of the result by its shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...ir.builder import type_of
+from ...ir.op import op
+from ...layout import TileLayout
+from ...layout.fragments import mma_fragment
+from ...types import Tile, float16
+from .site import bare
+
+# bits of an operand's element -> (fragments, rows, columns and k of an instruction)
+SHAPES = {8: ("m16n8k32", 16, 8, 32), 16: ("m16n8k16", 16, 8, 16), 32: ("m16n8k8", 16, 8, 8), 64: ("m8n8k4", 8, 8, 4)}
+NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float64": "f64", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+         "int8": "s8", "uint8": "u8", "int32": "s32"}
+FLOATS8 = ("float8_e4m3fn", "float8_e5m2")
+INTS8 = ("int8", "uint8")
+
+
+def results_of(a: str, b: str) -> tuple[str, ...]:
+    """The accumulators that an instruction has for operands of these dtypes; none where there is no instruction."""
+    if a in FLOATS8 and b in FLOATS8:
+        return "float32", "float16"
+    if a in INTS8 and b in INTS8:
+        return ("int32",)
+    if a != b:
+        return ()
+    return {"float16": ("float32", "float16"), "bfloat16": ("float32",), "float32": ("float32",), "float64": ("float64",)}.get(a, ())
+
+
+def instruction(a: str, b: str, result: str) -> str:
+    """The mnemonic of the instruction for operands and accumulator of these dtypes."""
+    kind = SHAPES[{"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}.get(a, 8)][0]
+    d = {"float32": "f32"}.get(result, NAMES[result])
+    return f"mma.sync.aligned.{kind}.row.col.{d}.{NAMES[a]}.{NAMES[b]}.{d}"
+
+
+# -- which warp multiplies what ------------------------------------------------------------------------------------------------
+
+@lru_cache(maxsize=1024)
+def arrangement(shape: tuple[int, int], warps: int, bits: int, rows: bool) -> tuple[int, int]:
+    """How many warps share the rows and the columns of the result: the fewest instructions for each, then the fewest
+    elements of the operands. `rows` asks for whole rows in a warp where that takes no more instructions."""
+    _, m, n, _ = SHAPES[bits]
+    best = None
+    for down in (w for w in range(1, warps + 1) if warps % w == 0):
+        high, wide = -(-shape[0] // (m * down)), -(-shape[1] // (n * (warps // down)))
+        cost = high * wide, rows and down != warps, high * m + wide * n, -down
+        if best is None or cost < best[0]:
+            best = cost, (down, warps // down)
+    return best[1]
+
+
+def fragment(t: Tile, operand: str, bits: int, warps: tuple[int, int], transposed: bool = False) -> Tile:
+    """The tile as the instruction takes operand "a", "b" or "c"; `transposed` where its dimensions stand the other way."""
+    kind = SHAPES[bits][0]
+    layout, domain = mma_fragment(kind, operand, t.shape[::-1] if transposed else t.shape, warps)
+    if transposed:
+        rows, columns = layout.dims(domain)
+        layout, domain = TileLayout([*columns, *rows], layout.replicas).canonicalize(), domain[::-1]
+    return Tile(t.dtype, t.shape, layout, domain)
+
+
+# -- the operation -------------------------------------------------------------------------------------------------------------
+
+@op("pure", attrs=("trans_a", "trans_b", "dtype", "k", "a_at", "b_at", "warps"), collective=True)
+def mma_(acc, a, b, trans_a, trans_b, dtype, k, a_at, b_at, warps):
+    """``acc + a @ b`` of register tiles, over `k` elements from `a_at` on of a and from `b_at` on of b, by (m, n) `warps`."""
+
+
+@mma_.infer
+def _(g, acc, a, b, *, trans_a, trans_b, dtype, k, a_at, b_at, warps):
+    return Tile(dtype, (a.type.shape[1 if trans_a else 0], b.type.shape[0 if trans_b else 1]))
+
+
+def _layout(assigner, call, types):
+    acc, a, b = call.args
+    t, bits = call.attrs, a.type.dtype.bits
+    warps = t["warps"]
+    made = fragment(call.result.type, "c", bits, warps)
+    return (made if acc is not None else None, fragment(a.type, "a", bits, warps, t["trans_a"]),
+            fragment(b.type, "b", bits, warps, t["trans_b"])), (made,)
+
+
+mma_.rules["layout"] = _layout
+mma_.rules["anchor"] = True
+mma_.rules["free"] = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`m_tiles` by `n_tiles` results of the instruction in each warp, by `steps` along k, of which a has `a_steps` from
+    `a_first` on and b likewise; `bits` of an element of the operands, in words of 32 or of 64."""
+
+    instruction: str
+    m_tiles: int
+    n_tiles: int
+    steps: int
+    a_steps: int
+    a_first: int
+    b_steps: int
+    b_first: int
+
+    @property
+    def instructions(self) -> int:
+        return self.m_tiles * self.n_tiles * self.steps
+
+
+def _plan(g, call) -> Plan:
+    acc, a, b = call.args
+    t, result = call.attrs, call.result.type
+    _, m, n, k = SHAPES[a.type.dtype.bits]
+    warps = t["warps"]
+    extent = lambda x, trans: -(-x.type.shape[0 if trans else 1] // k)
+    return Plan(instruction(a.type.dtype.name, b.type.dtype.name, result.dtype.name), result.domain[0] // (m * warps[0]),
+                result.domain[1] // (n * warps[1]), -(-t["k"] // k), extent(a, t["trans_a"]), t["a_at"] // k,
+                extent(b, not t["trans_b"]), t["b_at"] // k)
+
+
+mma_.rules["plan"] = _plan
+
+
+@mma_.simulate
+def _(m, call, acc, a, b):
+    m.collective("mma")
+    t = call.attrs
+    a, b = (a.swapaxes(1, 2) if t["trans_a"] else a), (b.swapaxes(1, 2) if t["trans_b"] else b)
+    a, b = a[:, :, t["a_at"]:t["a_at"] + t["k"]], b[:, t["b_at"]:t["b_at"] + t["k"]]
+    return m.multiplied(acc, a, b, SHAPES[call.args[1].type.dtype.bits][3], call.result.type)
+
+
+@mma_.emit
+def _(e, call, acc, a, b):
+    """The result's words of 32 bits (of 64 for float64) go from instruction to instruction; k is the outer loop, so that
+    consecutive instructions do not wait for each other."""
+    from ...ptx import form as form_of  # the table takes tens of milliseconds to load
+    plan, t = call.choice.plan, call.result.type
+    form = form_of(plan.instruction)
+    left = _words(e, call.args[1].type, _without_ghosts(e, call.args[1].type, a, 0 if call.attrs["trans_a"] else 1))
+    right = _words(e, call.args[2].type, _without_ghosts(e, call.args[2].type, b, 1 if call.attrs["trans_b"] else 0))
+    count = {o.name: o.count for o in form.operands}
+    zero = e.const(0, t.dtype)
+    words = list(_words(e, t, acc if acc is not None else [zero] * e.registers(t), operand=False))
+    outputs = [w.dtype for w in words[:count["d"]]]
+    names = lambda first, n: [f"${first + i}" for i in range(n)]
+    at = {"d": 0, "a": count["d"], "b": count["d"] + count["a"], "c": count["d"] + count["a"] + count["b"]}
+    text = bare(form, {name: names(first, count[name]) for name, first in at.items()})
+    for step in range(plan.steps):
+        for i in range(plan.m_tiles):
+            x = (i * plan.a_steps + plan.a_first + step) * count["a"]
+            for j in range(plan.n_tiles):
+                y = (j * plan.b_steps + plan.b_first + step) * count["b"]
+                d = (i * plan.n_tiles + j) * count["d"]
+                inputs = [*left[x:x + count["a"]], *right[y:y + count["b"]], *words[d:d + count["d"]]]
+                words[d:d + count["d"]] = e.asm(text, outputs, inputs, pure=True, convergent=True)
+    return e.unpacked_words(words, t.dtype) if t.dtype == float16 else words
+
+
+def _words(e, t: Tile, values: list, operand: bool = True) -> list:
+    """A tile's registers as the instruction takes them: words of 32 bits, but float32 results and float64 as they are."""
+    return values if t.dtype.bits == 64 or not operand and t.dtype.bits == 32 else e.packed_words(values)
+
+
+def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
+    """The registers with zeros for what lies beyond the tile's extent along k."""
+    if t.domain[dim] == t.shape[dim]:
+        return values
+    zero, kept = e.const(0, t.dtype), []
+    for r, v in enumerate(values):
+        at = e.register_coordinates(t, r)[dim]
+        inside = e.cached(("along k", t, dim, at), lambda: e.in_bounds(e.thread_coordinate(t, dim) + at, t.shape[dim]))
+        kept.append(e.select(inside, v, zero))
+    return kept
+
+
+__all__ = ["arrangement", "fragment", "instruction", "mma_", "results_of", "type_of"]

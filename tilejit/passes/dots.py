@@ -1,0 +1,204 @@
+"""Choose the path of every ``dot`` and write it out in the operations of that path.
+
+By wgmma it is a product started, its group closed and awaited; by mma.sync, products of register tiles, of which those in
+shared memory are loaded a few instructions' worth of k at a time; by the threads themselves, sums over k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..dispatch import Choice, choose
+from ..errors import CompilationError, at
+from ..ir.builder import Facts, type_of
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..ops.barriers import fence_proxy_async
+from ..ops.creation import splat
+from ..ops.language import binary, getitem
+from ..ops.memory import load_, store_, whole
+from ..ops.mma import mma_async_, mma_commit, mma_wait
+from ..ops.mma.dot import dot_
+from ..ops.mma.thread import WRITTEN_OUT, thread_product
+from ..ops.mma.warp import SHAPES, arrangement, mma_
+from ..ops.shared import alloc, sync
+from ..types import Region, Tile, int32
+from .context import Context
+from .layouts import reduced_axes
+from .writing import Writer
+
+WORDS = 64  # registers that a thread may take for the operands of the products between two loads
+
+
+def write_dots(graph: Graph, facts: Facts) -> Graph:
+    """The graph without `dot` calls. The reasons of each choice stand with the product that came of it."""
+    if not any(isinstance(n, Call) and n.op is dot_ for n in walk(graph.body)):
+        return graph
+    pass_ = _Dots(Context(graph, facts))
+    body = pass_.block(graph.body)
+    return replace(graph, body=pass_.g.with_hoisted(body))
+
+
+class _Dots:
+    def __init__(self, context: Context):
+        self.context = context
+        self.g = Writer.of(context)
+        self.new: dict[Value, Operand] = {}
+        self.reduced = reduced_axes(context)
+        self.written = _written_by_threads(context)
+
+    def block(self, block: Block) -> Block:
+        with self.g.block() as nodes:
+            for node in block.nodes:
+                self.node(node)
+        return Block(tuple(nodes), self.all(block.yields))
+
+    def all(self, operands) -> tuple:
+        return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
+
+    def node(self, node) -> None:
+        match node:
+            case Call() if node.op is dot_:
+                call = replace(node, args=self.all(node.args))
+                with at(call.loc):
+                    self.g.loc = call.loc
+                    self.new[node.result] = self.dot(call)
+            case Call():
+                self.g.append(replace(node, args=self.all(node.args)))
+            case For() | While():
+                carried = tuple(replace(c, init=self.all([c.init])[0]) for c in node.carried)
+                node = replace(node, carried=carried, body=self.block(node.body))
+                self.g.append(replace(node, test=self.block(node.test)) if isinstance(node, While) else node)
+            case If():
+                self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
+            case Scope():
+                outer = self.context.scope
+                self.context.scope = self.g.scope = self.context.narrowed(node)
+                self.g.append(replace(node, body=self.block(node.body)))
+                self.context.scope = self.g.scope = outer
+
+    # -- one product ---------------------------------------------------------------------------------------------------
+
+    def dot(self, call: Call) -> Value:
+        site = dot_.rules["site"](self.context, call)
+        choice = choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
+        return {"wgmma": self.by_warpgroups, "mma_sync": self.by_warps, "fma": self.by_threads}[choice.variant](call, choice)
+
+    def by_warpgroups(self, call: Call, choice: Choice) -> Value:
+        acc, a, b = call.args
+        t = call.attrs
+        if any(self.root(x) in self.written for x in (a, b)):  # what threads wrote is seen by the tensor cores after a fence of theirs
+            self.g.call(fence_proxy_async)
+            self.g.call(sync)
+        result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=t["dtype"],
+                             precision=t["precision"], options={"variant": "wgmma"})
+        self.chosen(choice)
+        self.g.call(mma_commit)
+        self.g.call(mma_wait, n=0)
+        return result
+
+    def chosen(self, choice: Choice) -> None:
+        """Note at the product just written what was chosen, and why."""
+        nodes = self.g.blocks[-1]
+        nodes[-1] = replace(nodes[-1], choice=choice)
+
+    def root(self, x: Operand) -> Operand:
+        return self.context.definition(x).args[0] if isinstance(type_of(x), Region) else x
+
+    def by_warps(self, call: Call, choice: Choice) -> Value:
+        acc, a, b = call.args
+        t, result = call.attrs, call.result.type
+        k = a.type.shape[0 if t["trans_a"] else 1]
+        both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
+        warps = self.warps(call)
+        step = k if both else self.k_of_a_step(call, warps)
+        for first in range(0, k, step):
+            width = min(step, k - first)
+            x = a if isinstance(a.type, Tile) else self.loaded("a", a, t["trans_a"], first, width)
+            y = b if isinstance(b.type, Tile) else self.loaded("b", b, t["trans_b"], first, width)
+            acc = self.g.call(mma_, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype, k=width,
+                              a_at=first if x is a else 0, b_at=first if y is b else 0, warps=warps)
+            self.chosen(choice)
+        return acc
+
+    def warps(self, call: Call) -> tuple[int, int]:
+        """Which warp makes which part: whole rows, where a comes row by row from registers or the result is reduced along them."""
+        a, result = call.args[1].type, call.result.type
+        rows = isinstance(a, Tile) or 1 in self.reduced.get(result.shape, ())
+        return arrangement(result.shape, self.context.scope.threads // 32, a.dtype.bits, rows)
+
+    def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
+        """How much of k is loaded at a time: of two instructions, where that leaves registers for the rest."""
+        bits, shape = call.args[1].type.dtype.bits, call.result.type.shape
+        _, m, n, k = SHAPES[bits]
+        elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
+        return 2 * k if 2 * elements * bits // 32 <= WORDS else k
+
+    def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int) -> Value:
+        """Part of a matrix in shared memory, `width` of its k from `first` on, as products take operand "a" or "b"."""
+        region = self.part(matrix, (operand == "a") != transposed, first, width)
+        return self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None)
+
+    # -- by threads ------------------------------------------------------------------------------------------------------
+
+    def by_threads(self, call: Call, choice: Choice) -> Value:
+        acc, a, b = call.args
+        g, t, result = self.g, call.attrs, call.result.type
+        a, b = self.in_memory(a), self.in_memory(b)
+        acc = g.call(splat, Const(0, result.dtype), shape=result.shape) if acc is None else acc
+        k = a.type.shape[0 if t["trans_a"] else 1]
+        each = -(-result.size // self.context.scope.threads)
+        step = max(1, min(k, WRITTEN_OUT // each))
+
+        def product(acc, first, width):
+            x, y = self.part(a, not t["trans_a"], first, width), self.part(b, t["trans_b"], first, width)
+            acc = g.call(thread_product, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype)
+            self.chosen(choice)
+            return acc
+
+        whole_steps = k // step * step
+        if whole_steps > step:
+            acc, = g.loop(Const(0, int32), Const(whole_steps, int32), step, [acc], lambda i, c: [product(c[0], i, step)], name="k")
+        elif whole_steps:
+            acc = product(acc, 0, step)
+        return product(acc, whole_steps, k - whole_steps) if k > whole_steps else acc
+
+    def part(self, matrix: Value, k_last: bool, first, width: int) -> Value:
+        """`width` of a matrix's k, its last dimension or its first, from `first` on."""
+        stop = first + width if isinstance(first, int) else binary(self.g, "+", first, width)
+        part = slice(first, stop)
+        return getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None)))
+
+    def in_memory(self, x: Value) -> Value:
+        """A register tile in shared memory, where all threads of the scope see it."""
+        if not isinstance(x.type, Tile):
+            return x
+        scope = self.context.scope
+        while scope is not None:
+            if isinstance(scope.first, Value):
+                raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
+                                       "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
+            scope = scope.parent
+        region = whole(self.g, alloc.function(self.g, x.type.shape, x.type.dtype))
+        self.g.call(sync)
+        self.g.call(store_, region, x, None, cache=None, each_thread=False)
+        self.g.call(sync)
+        return region
+
+
+def _written_by_threads(context: Context) -> set[Value]:
+    """The shared buffers that threads may write themselves, or by copies that do not complete on a barrier. What a pipelined
+    loop's copies bring is ordered by the loop."""
+    found = set()
+    ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
+    for call in context.calls:
+        if call.op.effect == "writes" and call.args and isinstance(type_of(call.args[0]), Region) and call.args[0].type.scope == "shared":
+            if call.op.name == "copy_async" and (call.args[2] is not None or call in ahead):
+                continue
+            found.add(context.definition(call.args[0]).args[0])
+        elif call.op.effect == "writes":
+            found.update(context.definition(a).args[0] for a in call.args if isinstance(a, Value) and a in context.made
+                         and context.definition(a).op.name == "points")
+    return found
+
+
+__all__ = ["write_dots"]

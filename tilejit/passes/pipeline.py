@@ -1,0 +1,263 @@
+"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are.
+
+Without roles every thread does both: before trip i a wait for the slot of i, a barrier that also says that all have read the
+slot of trip i - 1, then the copies of trip i + stages - 1 into that one. Copies complete by bytes on the slots' barriers
+where they can (TMA and bulk copies), else by groups of cp.async. With roles (passes/roles.py) the waiting is on barriers
+alone. PTX ISA, "Asynchronous copy completion mechanisms".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..dispatch import Choice
+from ..errors import CompilationError, at
+from ..ir.builder import Facts
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..layout import TileLayout, axis
+from ..ops import barriers as bars
+from ..ops.copy_async import copy_async_
+from ..ops.language import binary, compare, converted
+from ..ops.memory import points, region
+from ..ops.pointwise import where
+from ..ops.ring import ring_slot
+from ..ops.shared import alloc_shared, sync
+from ..types import Barrier, Buffer, int32
+from .context import Context
+from .slices import Copier
+from .staging import VIEWS, Finder, Staged
+from .writing import Writer
+
+
+def write_pipelines(graph: Graph, facts: Facts) -> Graph:
+    """The graph without pipelined loops. CompilationError says what a loop does that cannot run ahead."""
+    if not any(isinstance(n, For) and n.pipeline for n in walk(graph.body)):
+        return graph
+    from .roles import split_roles
+    context = Context(graph, facts)
+    found = Finder(context)
+    found.block(graph.body)
+    found.check_uses()
+    if found.roles:
+        return split_roles(context, found)
+    writer = Loops(context, found.loops)
+    body = writer.block(graph.body)
+    return replace(graph, body=writer.g.with_hoisted(body))
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------------
+
+class Loops:
+    """Rewrites a graph with its pipelined loops written out, without roles."""
+
+    def __init__(self, context: Context, loops: dict[For, Staged], make: bool = True):
+        self.context, self.loops = context, loops
+        self.g = Writer.of(context)
+        self.new: dict[Value, Operand] = {}
+        self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: a staged buffer -> its ring, and the trip's slot
+        for staged in loops.values() if make else ():
+            self.make(staged)
+
+    def make(self, staged: Staged) -> None:
+        """The rings and barriers of a loop, at the kernel's start."""
+        g, g.loc = self.g, staged.loop.loc
+        for copy in staged.copies:
+            buffer = self.context.definition(copy.args[0]).args[0]
+            if buffer not in staged.rings:
+                staged.rings[buffer] = self.ring(self.context.definition(buffer), staged.stages)
+        if any(staged.by_bytes):
+            staged.full = self.barriers(staged, 1)
+
+    def ring(self, alloc: Call, stages: int) -> Value:
+        """As many buffers as there are slots, each aligned as the one was."""
+        t, attrs = alloc.result.type, alloc.attrs
+        layout, nbytes = t.layout, t.dtype.nbytes
+        align = max(attrs["align"], 128)
+        slot = -(-layout.span(axis.m) * nbytes // align) * align // nbytes
+        layout = TileLayout([(stages, slot, axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
+        ring = Value(alloc.result.name, Buffer(t.dtype, (stages, *t.shape), "shared", layout), alloc.loc)
+        self.g.hoist(Call(alloc_shared, (), {**attrs, "shape": (stages, *t.shape), "layout": layout, "align": align}, (ring,), alloc.loc))
+        return ring
+
+    def barriers(self, staged: Staged, count: int) -> Value:
+        made = Value("mbarrier", Barrier(staged.stages, count), staged.loop.loc)
+        self.g.hoist(Call(bars.mbarrier_init, (), {"count": count, "n": staged.stages}, (made,), staged.loop.loc))
+        return made
+
+    # -- nodes -------------------------------------------------------------------------------------------------------------
+
+    def all(self, operands) -> tuple:
+        return tuple(self.new.get(o, o) if isinstance(o, Value) else o for o in operands)
+
+    def block(self, block: Block) -> Block:
+        with self.g.block() as nodes:
+            for node in block.nodes:
+                self.node(node)
+        return Block(tuple(nodes), self.all(block.yields))
+
+    def node(self, node) -> None:
+        match node:
+            case Call():
+                self.call(node)
+            case For() | While():
+                carried = tuple(replace(c, init=self.all([c.init])[0]) for c in node.carried)
+                if isinstance(node, For) and node in self.loops:
+                    with at(node.loc):
+                        self.loop(self.loops[node], carried)
+                    return
+                node = replace(node, carried=carried, body=self.block(node.body))
+                self.g.append(replace(node, test=self.block(node.test)) if isinstance(node, While) else node)
+            case If():
+                self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
+            case Scope():
+                outer, self.g.scope = self.g.scope, self.context.narrowed(node)
+                self.context.scope = self.g.scope
+                self.g.append(replace(node, body=self.block(node.body)))
+                self.g.scope = self.context.scope = outer
+
+    def call(self, call: Call) -> None:
+        """A call; one that names a part of a staged buffer names it in the trip's slot."""
+        self.g.loc = call.loc
+        if call.op.name == "alloc_shared" and any(call.result in s.rings for s in self.loops.values()):
+            return
+        if call.op.name in VIEWS and call.args[0] in self.slot:
+            self.new[call.result] = view(self.g, call, *self.slot[call.args[0]], self.all(call.args[1:]))
+            return
+        self.g.append(replace(call, args=self.all(call.args)))
+
+    # -- a loop ------------------------------------------------------------------------------------------------------------
+
+    def loop(self, staged: Staged, carried: tuple) -> None:
+        """The copies of the first trips, then the loop, in which each trip issues those of a later one."""
+        g, loop, ahead = self.g, staged.loop, staged.stages - 1
+        g.loc = loop.loc
+        if staged.groups:
+            refuse_other_groups(loop)
+        g.call(sync)  # the slots may still be read since the loop's last time
+        first = self.first_slot(staged, carried)
+        for s in range(ahead):
+            at_ = self.index_after(loop, loop.start, s)
+            g.when(self.is_a_trip(loop, at_), lambda: self.issue(staged, at_, turned(g, first, s, staged.stages)))
+            self.close(staged)
+        with g.block() as nodes:
+            stage, phase = self.all(staged.slot.args)
+            if ahead:
+                self.arrived(staged, stage, phase, ahead - 1)
+                at_ = self.index_after(loop, loop.index, ahead)
+                g.when(self.is_a_trip(loop, at_), lambda: self.issue(staged, at_, turned(g, stage, ahead, staged.stages)))
+                self.close(staged)
+            else:
+                g.call(sync)
+                self.issue(staged, loop.index, stage)
+                self.close(staged)
+                self.arrived(staged, stage, phase, 0)
+            self.rest_of(staged, stage)
+        g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
+
+    def first_slot(self, staged: Staged, carried: tuple) -> Operand:
+        """The slot of the loop's first trip."""
+        stage = staged.slot.args[0]
+        return next((c.init for c in carried if c.inner is stage), self.all([stage])[0])
+
+    def rest_of(self, staged: Staged, stage: Operand) -> None:
+        """The body without its copies."""
+        outer, slot = self.slot, one_of(self.g, stage, staged.stages)
+        self.slot = outer | {buffer: (ring, slot) for buffer, ring in staged.rings.items()}
+        for node in staged.loop.body.nodes:
+            if node is not staged.slot and node not in staged.copies:
+                self.node(node)
+        self.slot = outer
+
+    def index_after(self, loop: For, index: Operand, trips: int) -> Operand:
+        if not trips:
+            return index
+        by = trips * loop.step.value
+        if isinstance(index, Const):
+            return Const(index.value + by, index.dtype)
+        return converted(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
+
+    def is_a_trip(self, loop: For, index: Operand) -> Operand | bool:
+        if isinstance(index, Const) and isinstance(loop.stop, Const):
+            return index.value < loop.stop.value if loop.step.value > 0 else index.value > loop.stop.value
+        return compare(self.g, "<" if loop.step.value > 0 else ">", index, loop.stop)
+
+    def issue(self, staged: Staged, index: Operand, stage: Operand) -> None:
+        """The copies of the trip of `index`, into slot `stage`."""
+        slot = one_of(self.g, stage, staged.stages)
+        full = None if staged.full is None else self.barrier(staged.full, slot)
+        if full is not None:
+            self.g.call(bars.arrive_expect_tx_op, full, Const(staged.nbytes, int32))
+        self.copies(staged, index, slot, full)
+
+    def copies(self, staged: Staged, index: Operand, slot: Operand, full: Operand) -> None:
+        copier = Copier()
+        copier.values.update({**self.new, staged.loop.index: index})
+        for call in staged.places:
+            if call.op.name in VIEWS and call.args[0] in staged.rings:
+                copier.values[call.result] = view(self.g, call, staged.rings[call.args[0]], slot, copier.all(call.args[1:]))
+            else:
+                self.g.append(copier.call(call))
+        for call, by_bytes in zip(staged.copies, staged.by_bytes):
+            dst, src, _, *rest = copier.all(call.args)
+            self.g.append(replace(call, args=(dst, src, full if by_bytes else None, *rest)))
+
+    def barrier(self, barriers: Value, slot: Operand) -> Value:
+        return self.g.call(bars.mbarrier_at, barriers, slot, peer=False)
+
+    def close(self, staged: Staged) -> None:
+        """A group for every trip, empty beyond the last, so that counting groups is counting trips."""
+        if staged.groups:
+            self.grouped(bars.cp_async_commit)
+
+    def arrived(self, staged: Staged, stage: Operand, phase: Operand, later: int) -> None:
+        """Wait for the copies into slot `stage`, after which `later` trips' may be on their way; all threads see them."""
+        if staged.full is not None:
+            self.g.call(bars.wait_op, self.barrier(staged.full, one_of(self.g, stage, staged.stages)), phase)
+        if staged.groups:
+            self.grouped(bars.cp_async_wait, n=later)
+            if self.read_by_tensor_cores(staged):
+                self.g.call(bars.fence_proxy_async)
+        self.g.call(sync)
+
+    def grouped(self, op, **attrs) -> None:
+        """A commit or wait that is not counted with those written by hand."""
+        self.g.append(Call(op, (), attrs, (), self.g.loc, Choice("pipeline", None)))
+
+    @staticmethod
+    def read_by_tensor_cores(staged: Staged) -> bool:
+        return any(isinstance(n, Call) and n.op.name == "mma_async" for n in walk(staged.loop.body))
+
+
+def refuse_other_groups(loop: For) -> None:
+    """CompilationError for groups of cp.async that are made in the loop beside its own, which are counted."""
+    for node in walk(loop.body):
+        if isinstance(node, Call) and (node.op.name in ("cp_async_commit", "cp_async_wait")
+                                       or node.op is copy_async_ and node.attrs["options"].get("token")):
+            raise CompilationError("the copies of the pipelined loop around this complete by groups here, which are counted: wait for other copies "
+                                   "before or after the loop", node.loc)
+
+
+def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
+    """The part of a buffer that a region or points name, in a slot of the buffer's ring."""
+    g.loc = call.loc
+    if call.op.name == "points":
+        return g.call(points, ring, slot, *starts, shape=call.attrs["shape"])
+    extents, kept = call.attrs["extents"], call.attrs["kept"]
+    return g.call(region, ring, slot, *starts, extents=(1, *extents), kept=tuple(d + 1 for d in kept))
+
+
+def one_of(g: Writer, stage: Operand, stages: int) -> Operand:
+    """A slot's number, with its bounds known."""
+    return stage if isinstance(stage, Const) else g.call(ring_slot, stage, stages=stages)
+
+
+def turned(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
+    """The slot `by` places (fewer than all) further on."""
+    if isinstance(stage, Const):
+        return Const((stage.value + by) % stages, int32)
+    if by % stages == 0:
+        return stage
+    return where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by), binary(g, "-", stage, stages - by))
+
+
+__all__ = ["Loops", "one_of", "turned", "write_pipelines"]

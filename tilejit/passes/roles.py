@@ -1,0 +1,205 @@
+"""Pipelined loops by roles: one thread of a warpgroup of its own issues all copies, the warps of the kernel do the rest.
+
+The consumers run the kernel's body with waits for full slots in place of the copies, and release each slot. The producer runs
+what decides where the copies go: the same loops and branches, with waits for empty slots. It comes after the consumers, so
+that their ids are what they would be without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import CompilationError
+from ..ir.builder import type_of
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, operands, results, walk
+from ..ops import barriers as bars
+from ..ops.language import compare
+from ..ops.ring import arrivals, flipped, ring_release
+from ..types import Points, Region, int32
+from .context import Context
+from .pipeline import Loops, one_of, turned
+from .slices import Copier, without_unused
+from .staging import Finder, Staged
+
+FIXED = ("alloc_shared", "mbarrier_init")
+# Registers of a producer's and of a consumer's thread on Hopper, where accumulators take most of them, by the warpgroups that
+# consume: what 64 K registers allow.
+REGISTERS = {2: (40, 232), 3: (32, 160)}
+
+
+def split_roles(context: Context, found: Finder) -> Graph:
+    """The graph as two scopes side by side, and a launch with the producer's warps."""
+    graph, loops = context.graph, found.loops
+    launch, first = graph.launch, next(iter(loops))
+    warps, loc = launch.num_warps, first.loc
+    groups = warps % 4 == 0
+    if not groups and warps not in (1, 2):
+        raise CompilationError(f"warp_specialize takes 1, 2 or a multiple of 4 warps, whose slots are released by warpgroups, and num_warps is {warps}", loc)
+    added = 4 if groups else 1
+    if warps + added > 32:
+        raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, and a CTA has at most 32", loc)
+    if launch.cluster:
+        raise CompilationError("warp_specialize knows no clusters: give the roles by hand (tile.warpgroup, tile.ring)", loc)
+    regs = _registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups else (None, None)
+    consumer = Consumer(context, loops)
+    body = consumer.block(graph.body)
+    producer = Producer(context, loops).made(graph.body)
+    fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.name in FIXED)
+    rest = without_unused(Block(tuple(n for n in body.nodes if n not in fixed)))
+    kind, unit = ("warpgroup", 4) if groups else ("warp", 1)
+    consumes = Scope(kind, Const(0, int32), warps // unit, rest, loc, regs[1])
+    issues = Scope("elect", None, 1, producer, loc)
+    produces = Scope(kind, Const(warps // unit, int32), 1, Block((issues,)), loc, regs[0])
+    body = consumer.g.with_hoisted(Block((*fixed, produces, consumes)))
+    return replace(graph, body=body, launch=replace(launch, num_warps=warps + added))
+
+
+def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:
+    given = next((a for a in asked if a != (None, None)), None)
+    if given is not None:
+        return given
+    alone = target == "sm_90a" and launch.max_registers is None and launch.min_ctas in (None, 1)
+    return REGISTERS.get(warps // 4, (None, None)) if alone else (None, None)
+
+
+class Consumer(Loops):
+    """The kernel's own warps: each trip waits for its slot and releases it."""
+
+    def make(self, staged: Staged) -> None:
+        super().make(staged)
+        staged.empty = self.barriers(staged, arrivals(self.context.graph.launch.threads))
+
+    def loop(self, staged: Staged, carried: tuple) -> None:
+        g, loop = self.g, staged.loop
+        late = in_flight(staged)
+        with g.block() as nodes:
+            stage, phase = self.all(staged.slot.args)
+            slot = one_of(g, stage, staged.stages)
+            g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+            self.rest_of(staged, stage)
+            if late is None:
+                self.release(staged, slot)
+            else:
+                nodes[:] = [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is late.op else n for n in nodes]
+                before = turned(g, stage, staged.stages - 1, staged.stages)
+                g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, one_of(g, before, staged.stages)))
+        g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
+        if late is not None:
+            self.last(staged, late)
+
+    def last(self, staged: Staged, wait: Call) -> None:
+        """After the loop: await the last product, then release its slot."""
+        g, loop = self.g, staged.loop
+        g.append(replace(wait, results=()))
+        after = next(c.result for c in loop.carried if c.inner is staged.slot.args[0])
+        before = turned(g, after, staged.stages - 1, staged.stages)
+        g.when(compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop), lambda: self.release(staged, one_of(g, before, staged.stages)))
+
+    def release(self, staged: Staged, slot: Operand) -> None:
+        self.g.call(ring_release, self.barrier(staged.empty, slot), *staged.rings.values(), ranks=1)
+
+
+def in_flight(staged: Staged) -> Call | None:
+    """The wait for the loop's product, if that may stay on its way until the next trip's is issued: its result is only handed
+    on to that, nothing comes after the wait, and the slots are enough."""
+    loop, nodes = staged.loop, [n for n in staged.loop.body.nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
+    products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.name == "mma_async"]
+    stage = staged.slot.args[0]
+    if len(products) != 1 or staged.stages < 2 or not any(c.inner is stage for c in loop.carried):
+        return None
+    product = products[0]
+    others = [n for n in nodes if n is not staged.slot and n not in staged.copies]
+    if [getattr(getattr(n, "op", None), "name", "") for n in others] != ["mma_async", "mma_commit", "mma_wait"] or others[0] is not product:
+        return None
+    inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
+    if inner is None or product.args[0] is not inner:
+        return None
+    used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
+    handed = [y for y in loop.body.yields if y is inner or y is product.result]
+    return others[2] if used == [product] and len(handed) == 1 else None
+
+
+class Producer:
+    """What one thread does to issue the copies of all loops: the kernel's control flow, and nothing else of it."""
+
+    def __init__(self, context: Context, loops: dict[For, Staged]):
+        self.context, self.loops = context, loops
+        self.writer = Loops(context, loops, make=False)
+
+    def made(self, body: Block) -> Block:
+        copier = Copier(self.kept)
+        sliced = without_unused(self.sliced(copier, body))
+        self.check(sliced)
+        return sliced
+
+    def kept(self, call: Call):
+        return (call,) if call.op.effect in ("pure", "reads") and call.op.name not in FIXED else ()
+
+    def sliced(self, copier: Copier, block: Block) -> Block:
+        nodes = []
+        for node in block.nodes:
+            match node:
+                case For() if node in self.loops:
+                    nodes.append(self.loop(copier, self.loops[node]))
+                case For() | While() | If():
+                    nodes += _with_blocks(copier, node, lambda b: self.sliced(copier, b))
+                case Scope():
+                    pass
+                case Call():
+                    nodes += copier.node(node)
+        return Block(tuple(nodes), copier.all(block.yields))
+
+    def loop(self, copier: Copier, staged: Staged) -> For:
+        """The loop with a wait for the empty slot, and the copies into it."""
+        loop, g = staged.loop, self.writer.g
+
+        def body(block: Block) -> Block:
+            with g.block() as nodes:
+                g.loc = loop.loc
+                for node in block.nodes:
+                    if isinstance(node, Call) and node.op.effect == "pure" and node not in staged.places:
+                        g.append(copier.call(node))
+                self.writer.new = copier.values
+                stage, phase = copier.all(staged.slot.args)
+                slot = one_of(g, stage, staged.stages)
+                g.call(bars.wait_op, self.writer.barrier(staged.empty, slot), g.operand(flipped(g, phase.value if isinstance(phase, Const) else phase), int32))
+                self.writer.issue(staged, copier(loop.index), stage)
+            return Block(tuple(nodes), copier.all(block.yields))
+
+        made, = _with_blocks(copier, loop, body)
+        return replace(made, pipeline=None)
+
+    def check(self, body: Block) -> None:
+        """CompilationError where the copies depend on what the producer does not do."""
+        known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in FIXED for r in n.results}
+        known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
+        defined = known | {r for n in walk(body) for r in _names(n)}
+        written = {t.buffer.arg for t in (type_of(c.args[0]) for c in self.context.calls if c.op.effect == "writes" and c.args) if isinstance(t, (Region, Points))}
+        for node in walk(body):
+            place = type_of(node.args[0]) if isinstance(node, Call) and node.op.effect == "reads" else None
+            if place is not None and (place.scope != "global" or place.buffer.arg in written):
+                raise CompilationError(f"this {node.op.name} decides what the producer does, which runs ahead of the other warps, and the kernel writes "
+                                       "what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+            for o in operands(node):
+                if isinstance(o, Value) and o not in defined:
+                    made = self.context.made.get(o)
+                    what = f"{o.name}, which {made.op.name} makes at line {made.loc.line}" if made is not None else o.name
+                    raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps and cannot wait "
+                                           "for it; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+
+
+def _names(node):
+    yield from results(node)
+    if isinstance(node, (For, While)):
+        yield from (c.inner for c in node.carried)
+    if isinstance(node, For):
+        yield node.index
+
+
+def _with_blocks(copier: Copier, node, block) -> list:
+    """`node` copied, its blocks as `block` makes them."""
+    outer, copier.block = copier.block, block
+    try:
+        return copier.node(node)
+    finally:
+        copier.block = outer

@@ -1,0 +1,147 @@
+"""Parts of a graph: what some calls need of a block, copies of it under new names, and taking out what nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ..ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value, While, blocks
+
+REMOVABLE = ("pure", "reads")
+
+
+def needed(block: Block, calls: Iterable[Call]) -> tuple[list[Call], set[Value]]:
+    """The calls directly in `block` that `calls` depend on, in order, and the values that they take from elsewhere."""
+    made = {r: n for n in block.nodes if isinstance(n, Call) for r in n.results}
+    wanted, taken, outside = [o for c in calls for o in c.args], set(), set()
+    while wanted:
+        o = wanted.pop()
+        if not isinstance(o, Value):
+            continue
+        if o not in made:
+            outside.add(o)
+        elif made[o] not in taken:
+            taken.add(made[o])
+            wanted += made[o].args
+    return [n for n in block.nodes if n in taken], outside
+
+
+class Copier(Rewriter):
+    """Copies nodes with new values for all that they define; ``change(call)`` gives the nodes that a call becomes."""
+
+    def __init__(self, change: Callable[[Call], Iterable[Node]] = lambda call: (call,)):
+        super().__init__()
+        self.change = change
+
+    def fresh(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(self._new(v) for v in values)
+
+    def _new(self, value: Value) -> Value:
+        self.values[value] = new = replace(value)
+        return new
+
+    def call(self, call: Call) -> Call:
+        return replace(call, args=self.all(call.args), results=self.fresh(call.results))
+
+    def block(self, block: Block) -> Block:
+        nodes = tuple(copy for node in block.nodes for copy in self.node(node))
+        return Block(nodes, self.all(block.yields))
+
+    def node(self, node: Node) -> list[Node]:
+        match node:
+            case Call():
+                return [self.call(c) for c in self.change(node)]
+            case For() | While():
+                inits = [self(c.init) for c in node.carried]
+                if isinstance(node, For):
+                    node = replace(node, start=self(node.start), stop=self(node.stop), step=self(node.step), index=self._new(node.index))
+                inner = [self._new(c.inner) for c in node.carried]
+                test = self.block(node.test) if isinstance(node, While) else None
+                body = self.block(node.body)
+                carried = tuple(map(Carry, inits, inner, self.fresh(c.result for c in node.carried)))
+                node = replace(node, carried=carried, body=body)
+                return [replace(node, test=test) if isinstance(node, While) else node]
+            case If():
+                test, then, orelse = self(node.test), self.block(node.then), self.block(node.orelse)
+                return [replace(node, test=test, then=then, orelse=orelse, results=self.fresh(node.results))]
+            case Scope():
+                return [replace(node, first=self(node.first), body=self.block(node.body))]
+
+
+def without_unused(block: Block) -> Block:
+    """`block` without the calls, carried values, branches and loops that have no effect and on which nothing depends that has."""
+    return _kept(block, _live(block))
+
+
+def _live(block: Block) -> set[Value]:
+    """Every value on which an effect depends."""
+    behind: dict[Value, tuple] = {}  # a value -> the operands it is made of
+    waiting: list = []
+
+    def visit(node: Node) -> bool:
+        """Note what the node's values are made of; whether something in it has an effect."""
+        acts = [visit(inner) for b in blocks(node) for inner in b.nodes]
+        match node:
+            case Call(op=op, args=args, results=results):
+                behind.update((r, args) for r in results)
+                if op.effect not in REMOVABLE:
+                    waiting.extend(args)
+                return op.effect not in REMOVABLE
+            case For(start=start, stop=stop, step=step):
+                steers = (start, stop, step)
+                behind[node.index] = steers
+            case While(test=test):
+                steers = test.yields
+            case If(test=test):
+                steers = (test,)
+                behind.update((r, (test, a, b)) for r, a, b in zip(node.results, node.then.yields, node.orelse.yields))
+            case Scope(first=first):
+                steers = (first,)
+        if isinstance(node, (For, While)):
+            for c, following in zip(node.carried, node.body.yields):
+                behind[c.inner] = behind[c.result] = (c.init, following, *steers)
+        if any(acts):
+            waiting.extend(steers)
+        return any(acts)
+
+    for node in block.nodes:
+        visit(node)
+    live: set[Value] = set()
+    waiting.extend(block.yields)
+    while waiting:
+        o = waiting.pop()
+        if isinstance(o, Value) and o not in live:
+            live.add(o)
+            waiting.extend(behind.get(o, ()))
+    return live
+
+
+def _kept(block: Block, live: set[Value]) -> Block:
+    nodes = []
+    for node in block.nodes:
+        match node:
+            case Call(op=op, results=results):
+                gone = op.effect in REMOVABLE and not any(r in live for r in results)
+            case Scope():
+                node = replace(node, body=_kept(node.body, live))
+                gone = not node.body.nodes
+            case If(then=then, orelse=orelse, results=results):
+                at = [n for n, r in enumerate(results) if r in live]
+                node = replace(node, then=_yielding(then, at, live), orelse=_yielding(orelse, at, live), results=tuple(results[n] for n in at))
+                gone = not at and not node.then.nodes and not node.orelse.nodes
+            case For(carried=carried) | While(carried=carried):
+                at = [n for n, c in enumerate(carried) if c.inner in live or c.result in live]
+                node = replace(node, carried=tuple(carried[n] for n in at), body=_yielding(node.body, at, live))
+                if isinstance(node, While):
+                    node = replace(node, test=_kept(node.test, live))
+                gone = not at and not node.body.nodes
+        if not gone:
+            nodes.append(node)
+    return replace(block, nodes=tuple(nodes))
+
+
+def _yielding(block: Block, at: list[int], live: set[Value]) -> Block:
+    return replace(_kept(block, live), yields=tuple(block.yields[n] for n in at))
+
+
+__all__ = ["Copier", "needed", "without_unused"]

@@ -1,0 +1,171 @@
+"""Pipelined loops and what they stage: which copies run ahead, into which buffers, and how they complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ..dispatch import choose
+from ..errors import CompilationError, DispatchError, at
+from ..ir.builder import type_of
+from ..ir.graph import Block, Call, For, If, Operand, Scope, Value, While, results, walk
+from ..ops.copy_async import copy_async_
+from ..ops.copy_async.site import CopySite
+from ..ops.pipeline import pipeline_slot
+from ..types import Barrier, BarrierRef, Region
+from .context import Context
+from .slices import needed
+
+VIEWS = ("region", "points")
+
+
+@dataclass(eq=False)
+class Staged:
+    """A pipelined loop, and what is made for it: its copies with the calls that say where they go, a ring for each buffer
+    that they fill, barriers of the slots (None where no copy completes by bytes)."""
+
+    loop: For
+    slot: Call
+    copies: list[Call]
+    places: list[Call]
+    by_bytes: list[bool]
+    rings: dict[Value, Value] = field(default_factory=dict)
+    full: Value | None = None
+    empty: Value | None = None
+
+    @property
+    def stages(self) -> int:
+        return self.loop.pipeline.stages
+
+    @property
+    def nbytes(self) -> int:
+        """What completes a slot's barrier."""
+        return sum(c.args[1].type.nbytes for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
+
+    @property
+    def groups(self) -> bool:
+        return not all(self.by_bytes)
+
+
+class Finder:
+    """The pipelined loops of a graph."""
+
+    def __init__(self, context: Context):
+        self.context = context
+        self.loops: dict[For, Staged] = {}
+        self.owner: dict[Value, For] = {}   # a staged buffer -> its loop
+        self.wide = True                    # whether every loop stands at CTA scope
+
+    def block(self, block: Block) -> None:
+        for node in block.nodes:
+            match node:
+                case For() if node.pipeline:
+                    with at(node.loc):
+                        self.loops[node] = self.staged(node)
+                    self.block(node.body)
+                case For():
+                    self.block(node.body)
+                case While():
+                    self.block(node.test)
+                    self.block(node.body)
+                case If():
+                    self.block(node.then)
+                    self.block(node.orelse)
+                case Scope():
+                    outer = self.context.scope
+                    self.context.scope = self.context.narrowed(node)
+                    self.block(node.body)
+                    self.context.scope = outer
+
+    def staged(self, loop: For) -> Staged:
+        scope = self.context.scope
+        self.wide = self.wide and scope.kind == "cta"
+        while scope is not None:
+            if isinstance(scope.first, Value):
+                raise CompilationError("a pipelined loop has its own buffers and barriers, and a scope whose place is known at run time only "
+                                       "would share them with others: write the ring by hand (tile.ring)", loop.loc)
+            scope = scope.parent
+        slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)
+        copies = [n for n in loop.body.nodes if self.is_copy(n)]
+        if not copies:
+            raise CompilationError("nothing in this loop can run ahead: its body copies nothing from global to shared memory by tile.copy_async "
+                                   "(directly in the loop, without mbar=)", loop.loc)
+        places, outside = needed(loop.body, copies)
+        for c in places:
+            if c.op.effect != "pure":
+                raise CompilationError(f"this {c.op.name} decides where the loop's copies go, and they are issued trips ahead of it", c.loc)
+        carried = {c.inner: c for c in loop.carried}
+        for value in outside & set(carried):
+            raise CompilationError(f"where this loop's copies go depends on {value.name}, which the loop changes: they are issued trips ahead, so it "
+                                   "may depend on the index and on what stands before the loop", copies[0].loc)
+        made_here = {r for n in loop.body.nodes if not isinstance(n, Call) for r in results(n)}
+        for value in outside & made_here:
+            raise CompilationError(f"where this loop's copies go depends on {value.name}, which a branch or a loop in its body makes", copies[0].loc)
+        staged = Staged(loop, slot, copies, places, [])
+        for copy in copies:
+            buffer = self.context.definition(copy.args[0]).args[0]
+            if self.owner.setdefault(buffer, loop) is not loop:
+                raise CompilationError(f"{buffer.name} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
+        return staged
+
+    def is_copy(self, node) -> bool:
+        if not isinstance(node, Call) or node.op is not copy_async_:
+            return False
+        dst, src, mbar = node.args[:3]
+        return (dst.type.scope, src.type.scope) == ("shared", "global") and mbar is None and not dst.type.buffer.peer and not node.attrs["options"].get("token") \
+            and node.attrs["partial"] is None
+
+    @property
+    def roles(self) -> bool:
+        """Whether warps of their own issue the copies: asked for, and all of them complete by bytes."""
+        asked = [s for s in self.loops.values() if s.loop.pipeline.warp_specialize]
+        if asked and not self.wide:
+            raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel stands in a narrower scope", asked[0].loop.loc)
+        if len(asked) != len(self.loops) or self.context.target == "sm_80":
+            self.choose_completion("cta")
+            return False
+        self.choose_completion("thread")
+        if all(all(s.by_bytes) for s in self.loops.values()):
+            return True
+        self.choose_completion("cta")
+        return False
+
+    def choose_completion(self, kind: str) -> None:
+        """By bytes, where a copy given a barrier has a path that completes so."""
+        for staged in self.loops.values():
+            staged.by_bytes = [self.context.target != "sm_80" and self.completes_by_bytes(c, kind) for c in staged.copies]
+
+    def completes_by_bytes(self, copy: Call, kind: str) -> bool:
+        site = CopySite.of_call(self.context, replace(copy, args=(*copy.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1))))))
+        if kind == "thread":
+            site = replace(site, scope="thread", threads=1)
+        try:
+            choice = choose("copy_async", copy.op.variants, site, only=copy.attrs["options"].get("variant"), loc=copy.loc)
+        except DispatchError:
+            return False
+        return choice.plan.completion == "bytes"
+
+    def check_uses(self) -> None:
+        """CompilationError for a use of a staged buffer outside its loop, and for a write in it."""
+        inside: dict[Value, For] = {}
+        for loop in self.loops:
+            for node in walk(loop.body):
+                for o in node.args if isinstance(node, Call) else ():
+                    if isinstance(o, Value) and self.owner.get(o) is loop:
+                        inside[node.results[0] if node.results else node] = loop
+        copies = {c for s in self.loops.values() for c in s.copies}
+        for call in self.context.calls:
+            for o in call.args:
+                if not isinstance(o, Value):
+                    continue
+                if o in self.owner and call.op.name not in VIEWS:
+                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only indexed there", call.loc)
+                if o in self.owner and inside.get(call.results[0]) is not self.owner[o]:
+                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, it holds nothing", call.loc)
+            if call.op.effect == "writes" and call not in copies and any(self.owner.get(self.buffer(a)) for a in call.args[:1]):
+                raise CompilationError(f"{self.buffer(call.args[0]).name} is staged by a pipelined loop: only the copies directly in the loop's body write it", call.loc)
+
+    def buffer(self, o: Operand) -> Operand:
+        return self.context.made[o].args[0] if isinstance(type_of(o), Region) and o in self.context.made else None
+
+
+__all__ = ["Finder", "Staged", "VIEWS"]
