@@ -27,6 +27,10 @@ REFUSED = {
     "test_tma/s2g-oob-nan": "fill= on a store",
     "test_tma/reject-s2g-nan-on-non-float": "fill= on a store",
     "test_tma/reject-unknown-oob": 'fill is 0 or "nan"',
+    "g2s-reduce-rejected": "a reduction that the hardware has, into global memory: reduce= on a load",
+    "mask-too-big": "a mask of the cluster's ranks, 1 to 65535",
+    "cta-group-2-sm90": "cta_group= on loads only, for sm_100a or sm_103a: sm_90a",
+    "cta-group-3": "cta_group is 1 or 2, not 3",
 }
 
 
@@ -34,7 +38,7 @@ def planned(case):
     array, shared = specs(case)
     dst, src = (shared, array) if case["direction"] == "g2s" else (array, shared)
     fill = {"zero": 0, None: 0}.get(case["fill"], case["fill"])
-    return dst, src, lambda: plan_copy(dst, src, target=case["target"], variant="tma", fill=fill)
+    return dst, src, lambda: plan_copy(dst, src, target=case["target"], variant="tma", fill=fill, **case.get("options", {}))
 
 
 @pytest.mark.parametrize("name", [n for n in TMA if n not in REFUSED])

@@ -221,6 +221,46 @@ def test_the_dtype_sets_the_element_of_the_map_and_the_bytes_of_its_box(dtype, e
     assert plan.bytes_per_issue == 16 * 8 * nbytes
 
 
+def test_a_reduction_on_the_way_out_is_another_instruction_with_the_same_map():
+    """reduce= on a store; a load has none."""
+    layout = tile.swizzled("float32", (128, 32), 128)
+    store, sum_ = (planned((128, 32), "float32", layout=layout, store=True, **options) for options in ({}, {"reduce": "add"}))
+    assert fields(store) == fields(sum_) and sum_.instructions == 1
+    with pytest.raises(DispatchError, match="reduce= on a load"):
+        planned((128, 32), "float32", layout=layout, reduce="add")
+
+
+@tile.jit(num_warps=1, cluster=(2, 1, 1))
+def optioned(A, CACHE: tile.constexpr = None, MASK: tile.constexpr = None, GROUP: tile.constexpr = None, MAP: tile.constexpr = False,
+             STORE: tile.constexpr = False, REDUCE: tile.constexpr = None, zero=0):
+    s = tile.alloc((16, 64), A.dtype)
+    bar = tile.mbarrier()
+    with tile.elect():
+        if STORE:
+            tile.copy_async(A[0:16, 0:64], s, cache=CACHE, reduce=REDUCE)
+        else:
+            bar.arrive_expect_tx(s.nbytes + zero)
+            tile.copy_async(s, A[0:16, 0:64], mbar=bar, cache=CACHE, multicast=MASK, cta_group=GROUP, prefetch_map=MAP)
+
+
+@pytest.mark.parametrize("target, options, text", [
+    ("sm_90a", {}, LOAD), ("sm_100a", {}, LOAD), ("sm_90a", {"MAP": True}, LOAD),
+    ("sm_90a", {"CACHE": "evict_first"}, LOAD + ".L2::cache_hint"),
+    ("sm_90a", {"MASK": 3}, LOAD + ".multicast::cluster"), ("sm_90a", {"MASK": 2}, LOAD + ".multicast::cluster"),
+    ("sm_90a", {"MASK": 3, "CACHE": "evict_last"}, LOAD + ".multicast::cluster.L2::cache_hint"),
+    ("sm_100a", {"GROUP": 1}, LOAD + ".cta_group::1"), ("sm_103a", {"GROUP": 2}, LOAD + ".cta_group::2"),
+    ("sm_100a", {"GROUP": 2, "MASK": 3}, LOAD + ".multicast::cluster.cta_group::2"),
+    ("sm_100a", {"GROUP": 1, "MASK": 3, "CACHE": "evict_first"}, LOAD + ".multicast::cluster.cta_group::1.L2::cache_hint"),
+    ("sm_90a", {"STORE": True}, STORE), ("sm_100a", {"STORE": True, "CACHE": "evict_first"}, STORE + ".L2::cache_hint"),
+    ("sm_90a", {"STORE": True, "REDUCE": "add"}, "cp.reduce.async.bulk.tensor.{}d.global.shared::cta.add.tile.bulk_group")])
+def test_each_option_is_spelled_as_the_manual_does_and_assembles(target, options, text):
+    """Qualifiers stand in one order, whatever is there; a mask of one bit is a multicast; no CTA group unless asked for one."""
+    k = optioned.compile(tile.ArraySpec((64, 512), "float32"), zero=0, target=target, **options)
+    (line,) = (line.strip() for line in k.ptx.splitlines() if re.match(r"\s*cp\.(reduce\.)?async\.bulk\.tensor", line))
+    assert line.split(" ")[0] == text.format(2)
+    assert ("prefetch.tensormap" in k.ptx) == ("MAP" in options) and k.cubin
+
+
 @pytest.mark.parametrize("case, reason", [
     (dict(shape=(64, 64), region=(slice(0, 64), slice(4, 36))), "a start along the innermost dimension at a multiple of 16 bytes"),
     (dict(shape=(64, 60), region=(slice(0, 64), slice(0, 56))), "not known to be a multiple of 16 bytes"),
