@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import tilejit as tile
 from language_reference import difference
+from tilejit.runtime.device_array import DeviceArray
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
@@ -24,6 +25,23 @@ class View:
         """The same part of another array, on the host or on the GPU."""
         part = base[self.index]
         return part.T if self.transposed else part
+
+
+@dataclass(frozen=True)
+class Strided(View):
+    """Any elements of a flat array: element (i, j, ...) is number ``offset + i * strides[0] + j * strides[1] + ...``."""
+
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    offset: int = 0
+
+    def of(self, base):
+        nbytes = base.dtype.itemsize
+        if not isinstance(base, np.ndarray):
+            return DeviceArray(base.pointer + self.offset * nbytes, self.shape, self.strides, base.dtype, base.device, base._memory)
+        view = np.ndarray(self.shape, base.dtype, base, self.offset * nbytes, [s * nbytes for s in self.strides])
+        view.flags.writeable = 0 not in self.strides
+        return view
 
 
 def host(x):
@@ -95,7 +113,7 @@ class Case:
 
 
 def _fresh(x):
-    return View(x.base.copy(), x.index, x.transposed) if isinstance(x, View) else x.copy()
+    return replace(x, base=x.base.copy()) if isinstance(x, View) else x.copy()
 
 
 def _whole(x):
