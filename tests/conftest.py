@@ -1,16 +1,75 @@
-"""Each test's kernels are assembled for every target when the test has ended."""
+"""Each test's kernels are assembled for every target when the test has ended; see `tests/every_kernel.py`."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.every_kernel import Kernels
+from tests.every_kernel import TARGETS, TESTS, Kernels, defined
 
-KERNELS = Kernels()
+KERNELS = pytest.StashKey[Kernels]()
+WALKED = pytest.StashKey[set]()   # the places of lowered kernels, from all processes of the run
+
+
+@pytest.fixture(scope="session")
+def kernels(request, tmp_path_factory) -> Kernels:
+    base = tmp_path_factory.getbasetemp()
+    found = Kernels((base.parent if hasattr(request.config, "workerinput") else base) / "assembled")
+    request.config.stash[KERNELS] = found
+    return found
 
 
 @pytest.fixture(autouse=True)
-def every_kernel_assembles():
-    """Set up before any other fixture of a test, and so the last to end: settings that the test changed are back."""
+def every_kernel_assembles(kernels):
+    """Set up before a test's other fixtures, and so the last to end: settings that the test changed are back."""
     yield
-    problems = KERNELS.judge()
+    problems = kernels.judge()
     if problems:
-        pytest.fail(f"{len(problems)} kernels\n" + "\n".join(problems), pytrace=False)
+        pytest.fail(f"{len(problems)} kernels do not become machine code\n" + "\n".join(problems), pytrace=False)
+
+
+# -- nothing is forgotten --------------------------------------------------------------------------------------------------
+
+def pytest_configure(config):
+    config.stash[WALKED] = set()
+
+
+def pytest_sessionfinish(session):
+    """A process of xdist tells the one that started it what it lowered; that one, or the only one, judges."""
+    config = session.config
+    mine = config.stash[KERNELS] if KERNELS in config.stash else None
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["kernels"] = [sorted(mine.walked), [[*k, n] for k, n in mine.count.items()]] if mine else [[], []]
+        return
+    if mine:
+        collect(config, sorted(mine.walked))
+    if of_everything(config) and not session.shouldstop and not session.testsfailed:
+        config.stash[WALKED] = config.stash[WALKED]
+        config.forgotten = sorted(f"{name} at {Path(file).relative_to(TESTS)}:{line}" for (file, line), name in defined().items()
+                                  if (file, line) not in config.stash[WALKED])
+        if config.forgotten:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    if "kernels" in getattr(node, "workeroutput", {}):
+        collect(node.config, node.workeroutput["kernels"][0])
+
+
+def collect(config, places) -> None:
+    config.stash[WALKED] |= {(file, line) for file, line in places}
+
+
+def of_everything(config) -> bool:
+    """Whether the run is of all tests."""
+    options = config.option
+    asked = [Path(str(a)).resolve() for a in config.args]
+    narrowed = options.keyword or options.markexpr or options.deselect or getattr(options, "lf", False) or options.ignore or options.ignore_glob
+    return asked == [TESTS] and not narrowed
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    forgotten = getattr(config, "forgotten", None)
+    if forgotten:
+        terminalreporter.section("kernels that no test lowers")
+        terminalreporter.write_line("\n".join(forgotten))

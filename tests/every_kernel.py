@@ -1,20 +1,20 @@
 """Every kernel that a test lowers becomes machine code for every target, or is refused in the compiler's own words.
 
-`tests/conftest.py` has `KERNELS` watch each test: whatever the test simulates, compiles or launches is lowered by one
-function of the package, and is kept until the test has ended. Then it is lowered again for each target, emitted and
-assembled, and what the assembler refuses is an error of that test. A kernel that a target has no instructions for must
-have been refused by an error that names the target and what it lacks.
+`tests/conftest.py` lets `Kernels` watch each test: whatever the test simulates, compiles or launches is lowered by one
+method of the package, and is kept until the test has ended. Then it is lowered for each target, emitted and assembled;
+what the assembler refuses is an error of that test, under the test's name. A kernel that a target has no instructions
+for must be refused by an error that names the target and what it lacks (`says_what_is_missing`).
 
-At the end of a run of the whole suite the kernels that stand in the files of `tests/`, and that no test lowered, are an
-error too: so a kernel cannot be forgotten.
+At the end of a run of the whole suite, kernels that stand in a file of `tests/` and that no test lowered are an error
+too (`defined`): a new kernel cannot be forgotten, not even one that only a machine with a GPU runs.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +23,8 @@ import tilejit.frontend.calls as calls
 from tilejit.compile import Lowered
 from tilejit.emit.emitter import emit
 from tilejit.errors import CompilationError, TileError
-from tilejit.jit import Kernel
 from tilejit.ir.graph import Call, walk
+from tilejit.jit import Kernel
 from tilejit.manifest import code_key
 from tilejit.toolchain.assembler import assemble
 from tilejit.toolchain.llvm import to_ptx
@@ -32,10 +32,12 @@ from tilejit.toolchain.llvm import to_ptx
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
+Place = tuple[str, int]  # a kernel's file and line
+
 
 @dataclass
 class Sighting:
-    """A kernel as a test called it. `met` are the graphs by target, as the test's own lowering left them."""
+    """A kernel as a test called it. `met` are its graphs, by target, as the test itself had them lowered."""
 
     kernel: Kernel
     bound: object
@@ -44,14 +46,18 @@ class Sighting:
 
 
 class Kernels:
-    """What the tests of this process lowered."""
+    """What the tests of this process lowered.
 
-    def __init__(self):
+    `claims` is a folder that the processes of one run share: the first to claim a graph's code assembles it.
+    """
+
+    def __init__(self, claims: Path):
+        self.claims = claims
         self.sightings: dict[tuple, Sighting] = {}
-        self.assembled: set[str] = set()      # code keys
-        self.walked: set[tuple[str, int]] = set()  # (file, line) of the kernels and helpers that were lowered
-        self.count: Counter = Counter()       # by target and outcome
+        self.walked: set[Place] = set()  # kernels and helpers that were lowered, or were begun to be
+        self.count: Counter = Counter()  # by target and outcome
         self.watching = True
+        claims.mkdir(parents=True, exist_ok=True)
         self._watch()
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -64,15 +70,14 @@ class Kernels:
             found = lower(kernel, bound, options, target)
             if self.watching:
                 key = id(kernel), bound.key, tuple(sorted(found.facts.items())), repr(sorted(options.items()))
-                sighting = self.sightings.setdefault(key, Sighting(kernel, bound.without_data(), options))
-                sighting.met[target] = found
+                self.sightings.setdefault(key, Sighting(kernel, bound.without_data(), options)).met[target] = found
             return found
 
         def written(found):
             try:
                 return write(found)
-            except TileError:  # the test's own business
-                self._forget(found)
+            except TileError:  # the test provoked it, or fails by it
+                self.sightings = {k: s for k, s in self.sightings.items() if found not in s.met.values()}
                 raise
 
         def inlined(walker, source, args, kwargs):
@@ -82,53 +87,67 @@ class Kernels:
         Kernel._lower, tilejit.compile.assemble_graph, calls.inline = lowered, written, inlined
 
     def _walk(self, source) -> None:
-        self.walked.add((source.file, source.tree.lineno))
-
-    def _forget(self, found: Lowered) -> None:
-        self.sightings = {k: s for k, s in self.sightings.items() if found not in s.met.values()}
-
-    @contextmanager
-    def _resting(self):
-        self.watching = False
-        try:
-            yield
-        finally:
-            self.watching = True
+        self.walked.add((os.path.realpath(source.file), source.tree.lineno))
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def judge(self) -> list[str]:
         """Assemble what was seen since the last call; what is wrong with it."""
         seen, self.sightings = self.sightings, {}
-        with self._resting():
+        self.watching = False
+        try:
             return [problem for sighting in seen.values() for target in TARGETS if (problem := self._problem(sighting, target))]
+        finally:
+            self.watching = True
 
     def _problem(self, sighting: Sighting, target: str) -> str:
         name = f"{sighting.kernel.source!r} for {target}"
         try:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
-            if any("emit" not in c.op.rules for c in walk(found.graph.body) if isinstance(c, Call)):
-                return ""
-            key = code_key(found)
-            if key in self.assembled:
+            if of_the_tests_own(found) or not self._claim(code_key(found)):
                 return ""
             emitted = emit(found.graph)
         except CompilationError as error:
             self.count[target, "refused"] += 1
-            import os, json
-            open("/tmp/refusals.txt", "a").write(json.dumps([name, str(error)]) + "\n")
-            return "" if says_what_is_missing(str(error), target) else f"{name}: {error}"
+            return "" if says_what_is_missing(str(error), target) else f"{name} is refused, and not for what the target lacks: {error}"
+        except Exception as error:
+            return f"{name}: {type(error).__name__}: {error}"
         try:
             cubin = assemble(to_ptx(emitted.llvm_ir, target, libdevice=emitted.libdevice), target).cubin
         except TileError as error:
             return f"{name}: {type(error).__name__}: {error}"
-        if not cubin:
-            return f"{name}: no machine code"
-        self.assembled.add(key)
         self.count[target, "assembled"] += 1
-        return ""
+        return "" if cubin else f"{name}: no machine code"
+
+    def _claim(self, key: str) -> bool:
+        try:
+            os.close(os.open(self.claims / key, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
 
 
 def says_what_is_missing(message: str, target: str) -> bool:
-    """Whether an error is a refusal because of the target, and says so."""
-    return target in message
+    """Whether an error refuses a kernel because of the target: it names the target, and from which target on there is the
+    instruction, or how much shared memory the target has."""
+    needs = re.search(r"needs? (the target )?sm_\d+", message)
+    memory = re.search(rf"{target} .*bytes of shared memory|bytes of shared memory.* {target}", message)
+    return target in message and bool(needs or memory or f"not on {target}" in message)
+
+
+def of_the_tests_own(found: Lowered) -> bool:
+    """Whether a graph has ops that a test declared for the simulator alone (`tests/sim/engine_ops.py`)."""
+    ops = {call.op for call in walk(found.graph.body) if isinstance(call, Call)}
+    return any(Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS) and "emit" not in op.rules for op in ops)
+
+
+# -- what there is to be lowered -------------------------------------------------------------------------------------------
+
+def defined() -> dict[Place, str]:
+    """The name of each function under ``@tile.jit`` in the files of `tests/`, by its place."""
+    found = {}
+    for path in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and any(ast.unparse(d).startswith(("tile.jit", "tilejit.jit", "jit")) for d in node.decorator_list):
+                found[str(path), node.lineno] = node.name
+    return found

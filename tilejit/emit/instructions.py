@@ -174,9 +174,9 @@ class InstructionMixin:
         return self.select(negative, self.ins(f"fneg float {value.text}", float32), value)
 
     def _to_float8(self, x: V, target: DType) -> V:
-        if self.architecture < 89:
-            raise CompilationError(f"casts to {target} need sm_89 or later, and the target is {self.target}", self.loc)
         kind = "e4m3x2" if target.name == "float8_e4m3fn" else "e5m2x2"
+        if self.architecture < 89:
+            raise CompilationError(f"casts to {target} (cvt.rn.satfinite.{kind}.f32) need sm_89 or later, and the target is {self.target}", self.loc)
         both = self.asm(f"cvt.rn.satfinite.{kind}.f32 $0, $1, $2;", [int16], [self.const(0.0, float32), x], pure=True)[0]
         return V(self, self.ins(f"trunc i16 {both.text} to i8", int8).text, target)
 

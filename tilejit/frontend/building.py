@@ -43,6 +43,8 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
     w = Walker(g, Frame(source, {}, home), home)
     g.invoke = lambda function, args, kwargs: call(w, function, args, kwargs)
     g.loc = source.loc(source.tree)
+    if launch.cluster is not None:
+        g.need("a cluster of CTAs (barrier.cluster)", 90)
     params = _parameters(w, source, arguments)
     try:
         run(w)

@@ -54,6 +54,8 @@ def warpgroup(g: Builder, i, regs=None):
     """
     if regs is not None and (not isinstance(regs, int) or regs % 8 or not 24 <= regs <= 256):
         raise g.error(f"regs is a multiple of 8 from 24 to 256, not {regs!r}")
+    if regs is not None:
+        g.need("setmaxnreg", 90)
     return _spec(g, "warpgroup", i, regs)
 
 

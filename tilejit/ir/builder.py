@@ -106,6 +106,11 @@ class Builder:
         self.append(Call(op, tuple(args), attrs, results, self.loc))
         return results if several else results[0] if results else None
 
+    def need(self, instruction: str, sm: int) -> None:
+        """Raise unless the target has an instruction that PTX has from `sm` (80, 90, 100, ...) on."""
+        if int("".join(c for c in self.target if c.isdigit())) < sm:
+            raise self.error(f"{instruction} needs sm_{sm} or later, and the target is {self.target}")
+
     def append(self, node: Node) -> None:
         self.blocks[-1].append(node)
         if isinstance(node, Call):

@@ -158,8 +158,8 @@ def _checked(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
         raise g.error(f"sem is one of {', '.join(SEMANTICS)}, not {sem!r}")
     if scope not in SCOPES:
         raise g.error(f"scope is one of {', '.join(SCOPES)}, not {scope!r}")
-    if scope == "cluster" and int("".join(c for c in g.target if c.isdigit())) < 90:
-        raise g.error(f"scope=\"cluster\" needs sm_90 or later, and the target is {g.target}")
+    if scope == "cluster":
+        g.need("an atomic with scope=\"cluster\" (atom.cluster)", 90)
 
 
 def _atomic(g: Builder, kind: str, place, value, compare, mask, sem, scope) -> Value:

@@ -57,6 +57,8 @@ def mbarrier_at(barriers, at, peer, rank=None):
 
 @mbarrier_at.infer
 def _(g, barriers, at, rank=None, *, peer):
+    if peer:
+        g.need("another CTA's shared memory (mapa)", 90)
     return BarrierRef(type_of(barriers) if isinstance(type_of(barriers), Barrier) else type_of(barriers).barrier, peer)
 
 
@@ -91,6 +93,8 @@ def _act(name: str, doc: str, effect: str = "syncs"):
 
     @declared.infer
     def _(g, barrier, number):
+        if name.endswith("expect_tx"):
+            g.need(f"mbarrier.{name}".replace("arrive_", "arrive."), 90)
         if not isinstance(type_of(barrier), BarrierRef):
             raise g.error(f"one barrier is needed, not {describe(barrier)}; index them first")
         if type_of(barrier).peer and name in ("wait", "test"):
@@ -202,22 +206,21 @@ def _group(g, n, read=False):
         raise g.error(f"the number of groups that may stay pending is a constant of at least 0, not {describe(n)}")
 
 
-def _hopper(g, **_):
-    if int("".join(c for c in g.target if c.isdigit())) < 90:
-        raise g.error(f"this needs sm_90 or later, and the target is {g.target}")
+def _hopper(instruction: str):
+    return lambda g, **_: g.need(instruction, 90)
 
 
 cp_async_commit = _plain("cp_async_commit", "Close the group of the ``cp.async`` copies that each thread has issued.")
 cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group)
-bulk_commit = _plain("bulk_commit", "Close the group of the bulk stores that each thread has issued.", check=_hopper)
-fence_proxy_async = _plain("fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later ones of the async proxy (TMA, wgmma).", check=_hopper)
-fence_mbarrier_init = _plain("fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.", check=_hopper)
+bulk_commit = _plain("bulk_commit", "Close the group of the bulk stores that each thread has issued.", check=_hopper("cp.async.bulk.commit_group"))
+fence_proxy_async = _plain("fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later ones of the async proxy (TMA, wgmma).", check=_hopper("fence.proxy.async"))
+fence_mbarrier_init = _plain("fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.", check=_hopper("fence.mbarrier_init"))
 griddepcontrol_wait = _plain("griddepcontrol_wait", """Wait until the grids that this one depends on have ended and their writes are visible. With the launch option
     ``pdl=True`` a kernel may start before the one ahead of it in the stream has ended: what that one writes is read, and what
-    it reads is written, after this only. Otherwise it returns at once. (PTX ISA, ``griddepcontrol``.)""", check=_hopper)
-griddepcontrol_launch_dependents = _plain("griddepcontrol_launch_dependents", """Let the grid that depends on this one start, once all CTAs have said so or ended. (PTX ISA, ``griddepcontrol``.)""", check=_hopper)
-cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier.", check=_hopper)
-cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.", check=_hopper)
+    it reads is written, after this only. Otherwise it returns at once. (PTX ISA, ``griddepcontrol``.)""", check=_hopper("griddepcontrol"))
+griddepcontrol_launch_dependents = _plain("griddepcontrol_launch_dependents", """Let the grid that depends on this one start, once all CTAs have said so or ended. (PTX ISA, ``griddepcontrol``.)""", check=_hopper("griddepcontrol"))
+cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier.", check=_hopper("barrier.cluster.arrive"))
+cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.", check=_hopper("barrier.cluster.wait"))
 
 
 @op("syncs", attrs=("n", "read"))
@@ -228,7 +231,7 @@ def bulk_wait(n, read=False):
 @bulk_wait.infer
 def _(g, n, read):
     _group(g, n)
-    _hopper(g)
+    g.need("cp.async.bulk.wait_group", 90)
 
 
 @bulk_wait.simulate
@@ -260,6 +263,8 @@ def threadfence(scope="gpu"):
 def _(g, scope):
     if scope not in FENCE_SCOPES:
         raise g.error(f"a fence's scope is one of {', '.join(FENCE_SCOPES)}, not {scope!r}")
+    if scope == "cluster":
+        g.need("fence.acq_rel.cluster", 90)
 
 
 @threadfence.simulate

@@ -17,8 +17,8 @@ def _axis(g: Builder, axis) -> int:
     return axis
 
 
-def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool = False):
-    """Declare an id: an int32 scalar, per axis of the grid or one for the thread."""
+def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool = False, since: int = 80):
+    """Declare an id: an int32 scalar, per axis of the grid or one for the thread. `since` is the first target that has it."""
     if by_axis:
         def declaration(axis=0): ...
     else:
@@ -30,6 +30,7 @@ def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool 
     def _(g, **attrs):
         if by_axis:
             _axis(g, attrs["axis"])
+        g.need(f"{name} (a special register of clusters)", since)
         return Scalar(int32, uniform)
 
     @declared.simulate
@@ -50,9 +51,9 @@ program_id = _id("program_id", "Which CTA of the grid this is, along `axis`.", U
 num_programs = _id("num_programs", "How many CTAs the grid has along `axis`.", Uniformity.GRID,
                    lambda m, axis: np.full((1, 1), m.grid[axis]), lambda e, axis: e.sreg(f"nctaid.{_XYZ[axis]}"), by_axis=True)
 cluster_id = _id("cluster_id", "Which cluster of the grid this CTA is in, along `axis`.", Uniformity.CLUSTER,
-                 lambda m, axis: m.cluster_id(axis), lambda e, axis: e.sreg(f"clusterid.{_XYZ[axis]}"), by_axis=True)
+                 lambda m, axis: m.cluster_id(axis), lambda e, axis: e.sreg(f"clusterid.{_XYZ[axis]}"), by_axis=True, since=90)
 cta_rank = _id("cta_rank", "This CTA's rank in its cluster.", Uniformity.CTA,
-               lambda m: m.cluster_rank, lambda e: e.sreg("cluster.ctarank"))
+               lambda m: m.cluster_rank, lambda e: e.sreg("cluster.ctarank"), since=90)
 _absolute = _id("thread_id", "The thread's id in the CTA.", Uniformity.THREAD,
                 lambda m: m.thread_ids(), lambda e: e.absolute_thread())
 _relative = _id("thread_id_in_scope", "The thread's id in its execution scope.", Uniformity.THREAD,

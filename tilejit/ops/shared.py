@@ -129,6 +129,7 @@ def peer_buffer(buffer, rank):
 
 @peer_buffer.infer
 def _(g, buffer, rank):
+    g.need("another CTA's shared memory (mapa)", 90)
     return replace(buffer.type, peer=True)
 
 
