@@ -21,6 +21,7 @@ from pathlib import Path
 import tilejit.compile
 import tilejit.frontend.calls as calls
 from tilejit.compile import Lowered
+from tilejit.config import config
 from tilejit.emit.emitter import emit
 from tilejit.errors import CompilationError, TileError
 from tilejit.ir.graph import Call, walk
@@ -75,10 +76,13 @@ class Kernels:
 
         def written(found):
             try:
-                return write(found)
+                code = write(found)
             except TileError:  # the test provoked it, or fails by it
                 self.sightings = {k: s for k, s in self.sightings.items() if found not in s.met.values()}
                 raise
+            if code.assembled.cubin and not config().override and self._claim(code_key(found)):
+                self.count[found.graph.target, "assembled"] += 1
+            return code
 
         def inlined(walker, source, args, kwargs):
             self._walk(source)

@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sanitizer import under_tool
+
 ROOT = Path(__file__).resolve().parent.parent
 
 _CALL = """
@@ -46,8 +48,10 @@ def run_child(work, timeout: float = 60.0, **arguments) -> str:
     else:
         place = [inspect.getsourcefile(inspect.unwrap(work)), work.__name__, arguments]
         command = [sys.executable, "-c", _CALL, json.dumps(place)]
+    environment = _environment()
+    command, timeout = under_tool(command, environment), timeout * float(environment.get("TILEJIT_SLOWER", "1"))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=_environment(), start_new_session=True)
+                               env=environment, start_new_session=True)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -101,7 +105,13 @@ def needs_gpu(*targets: str, count: int = 1):
     found = gpu_targets()
     fits = len(found) >= count and (not targets or found[0] in targets)
     wanted = " or ".join(targets) or "any"
-    return pytest.mark.skipif(not fits, reason=f"needs {count} GPU(s) ({wanted}); there are: {', '.join(found) or 'none'}")
+    skip = pytest.mark.skipif(not fits, reason=f"needs {count} GPU(s) ({wanted}); there are: {', '.join(found) or 'none'}")
+    return lambda test: pytest.mark.gpu(skip(test))
+
+
+def some(cases) -> list:
+    """A long list of cases: all, or one in TILEJIT_EVERY of them (under compute-sanitizer all would take hours)."""
+    return list(cases)[::int(os.environ.get("TILEJIT_EVERY", "1"))]
 
 
 def needs_module(name: str):

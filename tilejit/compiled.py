@@ -152,9 +152,10 @@ def told(lowered: Lowered, bound) -> dict[str, Any]:
     for p in graph.params:
         arguments.append(["array", str(p.type.dtype), len(p.type.shape)] if isinstance(p.type, Buffer) else ["scalar", str(p.type.dtype)])
     recipe = {"name": graph.name, "arguments": arguments, "threads": launch.threads, "cluster": list(launch.cluster) if launch.cluster else None,
-              "shared": graph.shared_bytes, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()]}
+              "shared": graph.shared_bytes, "pdl": launch.pdl, "guards": [[list(fact), held] for fact, held in lowered.facts.items()],
+              "written": sorted(lowered.written)}
     return {"recipe": recipe, "target": graph.target, "signature": signature_text(bound),
-            "written": sorted(lowered.written), "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
+            "warnings": [str(w) for w in lowered.warnings], "printed": list(lowered.printed),
             "spills_allowed": launch.spills}
 
 
@@ -174,7 +175,7 @@ def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, copies: tu
         registers=code["registers"], spills=code["spills"], shared_bytes=recipe["shared"], assembler=code["assembler"],
         copies=copies, products=products, tensor_maps=map_records(bound.names, recipe["maps"], bound),
         warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])), compile_time=seconds, recipe=recipe,
-        written=tuple(lowered["written"]), texts=texts)
+        written=tuple(recipe["written"]), texts=texts)
 
 
 def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:

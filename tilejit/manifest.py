@@ -41,7 +41,7 @@ from .toolchain.installed import tools
 if TYPE_CHECKING:
     from .compile import Lowered
 
-FORMAT = 1            # of the entries
+FORMAT = 2            # of the entries
 MANIFESTS_PER_KEY = 64
 KEPT_BYTES = 1 << 30  # once a day, what was unused for longest makes room until so much is left
 _SEPARATOR = b"\n"    # between an entry's JSON, which is one line, and its machine code

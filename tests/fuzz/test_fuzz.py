@@ -1,4 +1,4 @@
-"""Random kernels: the simulator agrees with NumPy, every one compiles, and the GPU agrees with the simulator.
+"""Random kernels: the simulator agrees with NumPy, and the GPU agrees with the simulator.
 
 TILEJIT_FUZZ is a number of further seeds for the GPU (and for the simulator, when it is set), from 1000 on.
 """
@@ -10,10 +10,9 @@ import pytest
 import tilejit as tile
 from kernel_fuzz import generate
 
-from tests.gpu import needs_gpu, run_child
+from tests.gpu import needs_gpu, run_child, some
 
 SEEDS = range(20)
-TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 MORE = int(os.environ.get("TILEJIT_FUZZ", "0"))
 
 
@@ -23,19 +22,6 @@ def test_random_kernels_agree_with_numpy(seed):
     program = generate(seed)
     found = program.differences(program.simulate())
     assert not found, program.source + "\n".join(found)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_random_kernels_compile(target):
-    """To a cubin; before sm_89 casts to float8 are refused."""
-    for seed in SEEDS[TARGETS.index(target)::4]:
-        program = generate(seed)
-        try:
-            compiled = program.compiled_kernel().compile(**program.args, **program.outputs(), **program.options, target=target)
-        except tile.CompilationError as error:
-            assert target == "sm_80" and "need sm_89" in str(error), f"{error}\n{program.source}"
-        else:
-            assert compiled.cubin
 
 
 def test_a_seed_gives_the_same_kernel_every_time():
@@ -50,7 +36,7 @@ def test_more_random_kernels_agree_with_numpy():
 def failures(seeds, on_gpu: bool, seconds: float = float("inf")) -> list[str]:
     """What differs: the GPU from the simulator, or the simulator from NumPy."""
     begin, found, count = time.perf_counter(), [], 0
-    for seed in seeds:
+    for seed in some(seeds):
         if time.perf_counter() - begin > seconds:
             break
         count += 1

@@ -59,6 +59,11 @@ def test_arrays_without_dimensions_or_elements_are_fine():
     assert empty.shape == (0, 5) and empty.size == 0 and empty.contiguous
 
 
+def test_arrays_of_jax_are_readonly_whatever_they_say():
+    kind = type("Array", (FakeArray,), {"__module__": "jaxlib._jax"})
+    assert describe(kind(4096, (3,), readonly=False)).readonly
+
+
 def test_a_readonly_array_is_marked():
     array = np.zeros(3)
     array.flags.writeable = False

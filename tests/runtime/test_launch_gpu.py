@@ -219,6 +219,7 @@ def test_streams_wait_for_each_other_and_events_tell_the_time():
 
 
 @needs_gpu()
+@pytest.mark.unsanitized
 @in_child(timeout=120)
 def test_the_driver_s_errors_have_their_names():
     from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
@@ -250,6 +251,7 @@ def test_the_driver_s_errors_have_their_names():
 
 
 @needs_gpu()
+@pytest.mark.unsanitized
 @in_child(timeout=120)
 def test_an_illegal_access_is_told_as_what_it_is():
     from tests.runtime.device_kernels import TWICE, TWICE_RECIPE, cubin
@@ -301,6 +303,7 @@ def test_a_second_device_has_its_own_launcher_and_leaves_the_first_current():
 
 @needs_gpu()
 @needs_module("torch")
+@pytest.mark.unsanitized
 @in_child(timeout=120)
 def test_arrays_go_to_torch_and_back_without_a_copy():
     import ctypes

@@ -1,5 +1,7 @@
 """What a launch costs the host; the figures are printed (pytest -s)."""
 
+import pytest
+
 from tests.gpu import needs_gpu, needs_module, run_child
 
 
@@ -80,6 +82,7 @@ done:
         assert figures["launcher(...), torch"] < figures["C call alone"] + 2
 
 
+@pytest.mark.unsanitized
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 @needs_module("torch")
 def test_a_launch_costs_little_more_than_the_c_call():

@@ -73,6 +73,14 @@ def test_parameters_arrive_packed_in_their_widths(torch, launch):
     assert call.params == launcher.parameters((tensor(torch), -7, 1.5))
 
 
+def test_a_read_only_array_where_the_kernel_writes_is_not_launched_on():
+    driver = FakeDriver()
+    readonly = FakeArray(4096, (6, 8), (64, 4), readonly=True)
+    assert driver.launcher(make_recipe())((1, 1, 1), None, (readonly, 1, 1.0)) is True
+    assert driver.launcher(make_recipe(written=[0]))((1, 1, 1), None, (readonly, 1, 1.0)) is False
+    assert len(driver.launches) == 1
+
+
 @pytest.mark.parametrize("dtype, value, form", [
     ("int8", -128, "b"), ("uint8", 255, "B"), ("int16", -5, "h"), ("uint16", 65535, "H"), ("uint32", 2**32 - 1, "I"),
     ("int64", -2**63, "q"), ("uint64", 2**40, "Q"), ("float64", 1e300, "d"), ("bool", True, "?"), ("bool", False, "?"), ("float32", 1e-3, "f")])

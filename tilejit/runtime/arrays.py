@@ -222,7 +222,12 @@ def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
                           "per-thread one")
     strides = _element_strides(shape, interface.get("strides"), ELEMENT_TYPES[name].nbytes)
     pointer = int(pointer or 0)
-    return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly), obj, stream)
+    return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly) or _immutable(obj), obj, stream)
+
+
+def _immutable(obj) -> bool:
+    """JAX's arrays never change, whatever the protocols say of them."""
+    return type(obj).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def _interface_dtype(obj, typestr: str) -> str | None:
@@ -270,6 +275,5 @@ def _from_dlpack(obj) -> ArrayView:
     tensor, readonly = dlpack.read_capsule(capsule)
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else row_major(shape)
-    readonly = readonly or type(obj).__module__.partition(".")[0] in ("jax", "jaxlib")  # immutable, whatever they export
-    return ArrayView((tensor.data or 0) + tensor.byte_offset, shape, strides, dlpack.dtype_name(tensor), device, readonly,
-                     obj, None if device == "host" else LEGACY_STREAM, capsule)
+    return ArrayView((tensor.data or 0) + tensor.byte_offset, shape, strides, dlpack.dtype_name(tensor), device,
+                     readonly or _immutable(obj), obj, None if device == "host" else LEGACY_STREAM, capsule)

@@ -49,6 +49,7 @@ class Recipe:
     params: tuple
     maps: tuple
     guards: tuple
+    written: tuple = ()  # the numbers of the arguments that the kernel writes
 
     @staticmethod
     def of(data: dict) -> "Recipe":
@@ -56,7 +57,8 @@ class Recipe:
         cluster = tuple(data["cluster"]) if data.get("cluster") else None
         recipe = Recipe(data["name"], data["threads"], None if cluster == (1, 1, 1) else cluster, data["shared"],
                         bool(data.get("pdl")), tuple(data["arguments"]), tuple(data["params"]),
-                        tuple(data.get("maps") or ()), tuple(data.get("guards") or ()))
+                        tuple(data.get("maps") or ()), tuple(data.get("guards") or ()),
+                        tuple(data.get("written") or ()))
         recipe._check()
         return recipe
 

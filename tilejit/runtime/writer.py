@@ -58,7 +58,7 @@ def write(launcher):
     if recipe.arguments:
         text.append(f"    {', '.join(f'x{i}' for i in range(len(recipe.arguments)))}, = args")
     for i, (kind, *rest) in enumerate(recipe.arguments):
-        text += _read_array(i, *rest, i in used, torch is not None) if kind == "array" else _read_scalar(i, rest[0])
+        text += _read_array(i, *rest, i in used, torch is not None, i in recipe.written) if kind == "array" else _read_scalar(i, rest[0])
     for fact, answer in recipe.guards:
         held = python(condition(fact, recipe.arguments))
         text.append(f"    if not {held}: return False" if answer else f"    if {held}: return False")
@@ -102,9 +102,9 @@ def write(launcher):
     return source, names["launch"]
 
 
-def _read_array(i: int, dtype: str, rank: int, strides: bool, torch: bool) -> list[str]:
+def _read_array(i: int, dtype: str, rank: int, strides: bool, torch: bool, written: bool) -> list[str]:
     by_view = [f"v = view_of(x{i})",
-               f"if v is None or v.dtype != {dtype!r} or v.device != DEVICE: return False",
+               f"if v is None or v.dtype != {dtype!r} or v.device != DEVICE{' or v.readonly' if written else ''}: return False",
                f"p{i} = v.pointer; s{i} = v.shape; t{i} = v.strides; others.append(v)"]
     if not torch:
         lines = ["    " + line for line in by_view]

@@ -1,0 +1,180 @@
+"""Runs the GPU tests with every child process under compute-sanitizer, and says what was checked.
+
+    python tests/sanitizer.py                               memcheck; then racecheck, for the tests that use shared memory
+    python tests/sanitizer.py --every 10 tests/ops          one in ten of long lists of cases, of some tests
+    python tests/sanitizer.py --tool racecheck -- -k scan   one tool, with more options for pytest
+
+Each child counts the kernels that it launches; `LOG/<tool>.txt` has a line for each: kernels launched, how many of
+them use shared memory, errors. The run fails on any error, on a child that launched nothing or whose report is missing, on
+a test that fails, and if the tool does not find the fault that is planted first. Tests marked `unsanitized` (they fail on
+purpose, or launch nothing) are left out. Needs a GPU and compute-sanitizer (of the CUDA toolkit).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tilejit as tile
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": []}
+SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
+SLOWER = 8  # how many times longer a child may take
+
+
+@dataclass(frozen=True)
+class Child:
+    """What one child process did, and how many errors the tool saw; None if it reported nothing."""
+
+    test: str
+    launches: int
+    shared: int
+    errors: int | None
+
+    @property
+    def verdict(self) -> str:
+        """Empty if all is well."""
+        if self.errors is None:
+            return "the tool gave no report"
+        return f"{self.errors} errors" if self.errors else "" if self.launches else "no kernel was launched"
+
+
+# -- in the children -------------------------------------------------------------------------------------------------------
+
+def count_launches() -> None:
+    """Count this process' launches by tilejit, and write the counts to the file TILEJIT_LAUNCHES when it ends."""
+    import atexit
+
+    from tilejit.runtime.launcher import Launcher
+
+    counts, launch = {"launches": 0, "shared": 0}, Launcher.__call__
+
+    def counted(self, grid, stream, args):
+        done = launch(self, grid, stream, args)
+        if done and all(grid if isinstance(grid, tuple) else (grid,)):
+            counts["launches"] += 1
+            counts["shared"] += bool(self.recipe.shared)
+        return done
+
+    def write():
+        Path(os.environ["TILEJIT_LAUNCHES"]).write_text(json.dumps({"test": os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0], **counts}))
+
+    Launcher.__call__ = counted
+    atexit.register(write)
+
+
+def under_tool(command: list[str], environment: dict[str, str]) -> list[str]:
+    """A child's command, under the tool if this run has one; used by `tests.gpu.run_child`."""
+    tool = environment.get("TILEJIT_SANITIZER")
+    if not tool:
+        return command
+    name = Path(environment["TILEJIT_SANITIZER_LOG"]) / f"{time.time_ns()}-{os.getpid()}"
+    environment["TILEJIT_LAUNCHES"] = f"{name}.json"
+    python, flag, program, *rest = command
+    return [*json.loads(tool), "--log-file", f"{name}.%p.log", python, flag, f"import tests.sanitizer as s; s.count_launches()\n{program}", *rest]
+
+
+# -- faults that the tools must find -----------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=4)
+def racing(y):
+    s = tile.alloc((128,), tile.int32)
+    t = tile.thread_id()
+    tile.store(s[t], t)
+    tile.store(y[t], tile.load(s[127 - t]))  # without a barrier
+
+
+@tile.jit(num_warps=4)
+def writing(y):
+    tile.store(y[tile.program_id(0) * 128 + tile.thread_id()], 1)
+
+
+def planted_racecheck():
+    y = tile.to_device([0] * 128)
+    racing[(1,)](y)
+    y.numpy()
+
+
+def planted_memcheck():
+    """An array that says it is longer than its memory."""
+    y = tile.to_device([0] * 32)
+    y.shape = (128 * 64,)
+    writing[(64,)](y)
+    y[:32].numpy()
+
+
+def finds_what_is_planted(tool: str, command: list[str], log: Path) -> bool:
+    environment = dict(os.environ, TILEJIT_SANITIZER=json.dumps(command), TILEJIT_SANITIZER_LOG=str(log), PYTHONPATH=str(ROOT))
+    child = under_tool([sys.executable, "-c", f"import tests.sanitizer as s; s.planted_{tool}()"], environment)
+    subprocess.run(child, env=environment, cwd=ROOT, timeout=300, capture_output=True)
+    return any(child.launches and child.errors for child in children(log))
+
+
+# -- a run -----------------------------------------------------------------------------------------------------------------
+
+def children(log: Path) -> list[Child]:
+    """What the files of a folder tell."""
+    found = []
+    for path in sorted(log.glob("*.json")):
+        texts = [other.read_text(errors="replace") for other in log.glob(f"{path.stem}.*.log")]
+        errors = [int(one or two) for text in texts for one, two in SUMMARY.findall(text)]
+        found.append(Child(**json.loads(path.read_text()), errors=sum(errors) if errors else None))
+    return found
+
+
+def run_tool(tool: str, options, tests: list[str]) -> tuple[bool, list[Child]]:
+    """Whether all is well, and what the children did. `tests` are what pytest is asked to run."""
+    program = shutil.which("compute-sanitizer") or str(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "compute-sanitizer")
+    log, planted = options.log / tool, options.log / f"planted-{tool}"
+    for folder in (log, planted):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    command = [program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "66", *TOOLS[tool]]
+    if not finds_what_is_planted(tool, command, planted):
+        print(f"{tool} did not find the planted fault: see {planted}")
+        return False, []
+    environment = dict(os.environ, TILEJIT_SANITIZER=json.dumps(command), TILEJIT_SANITIZER_LOG=str(log.resolve()),
+                       TILEJIT_EVERY=str(options.every), TILEJIT_SLOWER=str(SLOWER), PYTHONPATH=str(ROOT))
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "pytest", "-m", "gpu and not unsanitized", *options.pytest, *tests], env=environment, cwd=ROOT)
+    ran = children(log)
+    lines = [f"{c.launches:6} kernels, {c.shared:6} with shared memory, {c.errors} errors  {c.test}{'  FAILED: ' + c.verdict if c.verdict else ''}" for c in ran]
+    lines.append(f"{tool}: {len(ran)} children, {sum(c.launches for c in ran)} kernels launched, {sum(c.shared for c in ran)} with shared memory, "
+                 f"{sum(c.errors or 0 for c in ran)} errors, {time.perf_counter() - begin:.0f} s; pytest ended with {done.returncode}")
+    (options.log / f"{tool}.txt").write_text("\n".join(lines) + "\n")
+    print("\n".join([line for line in lines[:-1] if "FAILED" in line] + lines[-1:]))
+    return done.returncode == 0 and bool(ran) and not any(c.verdict for c in ran), ran
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tool", choices=TOOLS, help="one of the tools; both by default")
+    parser.add_argument("--every", type=int, default=1, help="run one in so many of long lists of cases")
+    parser.add_argument("--log", type=Path, default=Path("sanitizer-log"), help="folder for the reports")
+    parser.add_argument("tests", nargs="*", default=["tests"])
+    own, options = (arguments, []) if "--" not in arguments else (arguments[:arguments.index("--")], arguments[arguments.index("--") + 1:])
+    options = argparse.Namespace(**vars(parser.parse_args(own)), pytest=options)
+    tests, well = options.tests, True
+    for tool in [options.tool] if options.tool else TOOLS:
+        fine, ran = run_tool(tool, options, tests)
+        well &= fine
+        if tool == "memcheck" and not options.tool:
+            tests = sorted({c.test for c in ran if c.shared})
+            if not tests:
+                print("no test launched a kernel that uses shared memory: racecheck has nothing to check")
+                return 1
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""The script that runs the GPU tests under compute-sanitizer: what it counts, and what it takes for a failure."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from tests.gpu import run_child
+from tests.sanitizer import Child, children, main, racing, writing
+
+TOOL = """#!{python}
+import os, sys
+name = sys.argv[sys.argv.index("--log-file") + 1].replace("%p", str(os.getpid()))
+open(name, "w").write("========= COMPUTE-SANITIZER\\n========= ERROR SUMMARY: {errors} errors\\n")
+os.execv({python!r}, [{python!r}, *sys.argv[sys.argv.index({python!r}) + 1:]])
+"""
+
+
+@pytest.fixture
+def tool(tmp_path):
+    """A program in compute-sanitizer's place that runs the child and reports so many errors."""
+    def make(errors: int = 0):
+        path = tmp_path / "compute-sanitizer"
+        path.write_text(TOOL.format(python=sys.executable, errors=errors))
+        path.chmod(0o755)
+        return path
+    return make
+
+
+def launches():
+    """Three launches, two of them of CTAs with shared memory, one of an empty grid, and one that does not fit."""
+    from tests.runtime.fakes import FakeArray, FakeDriver
+    from tests.runtime.test_launcher import make_recipe
+    array = FakeArray(4096, (6, 8), (64, 4))
+    for shared, grid in ((0, (1, 1, 1)), (64, (1, 1, 1)), (64, (2, 1, 1)), (64, (0, 1, 1))):
+        FakeDriver().launcher(make_recipe(shared=shared))(grid, None, (array, 1, 1.0))
+    FakeDriver().launcher(make_recipe())((1, 1, 1), None, (array, "no number", 1.0))
+
+
+def nothing():
+    pass
+
+
+@pytest.mark.parametrize("work, count, shared", [(launches, 3, 2), (nothing, 0, 0)])
+def test_a_child_under_the_tool_tells_how_many_kernels_it_launched(tool, tmp_path, monkeypatch, work, count, shared):
+    log = tmp_path / "log"
+    log.mkdir()
+    monkeypatch.setenv("TILEJIT_SANITIZER", json.dumps([str(tool(2))]))
+    monkeypatch.setenv("TILEJIT_SANITIZER_LOG", str(log))
+    run_child(work)
+    child, = children(log)
+    assert (child.launches, child.shared, child.errors) == (count, shared, 2)
+    assert child.test.endswith(f"test_a_child_under_the_tool_tells_how_many_kernels_it_launched[{work.__name__}-{count}-{shared}]")
+
+
+@pytest.mark.parametrize("child, says", [
+    (Child("t", 5, 1, 0), ""), (Child("t", 5, 1, 3), "3 errors"), (Child("t", 0, 0, 0), "no kernel was launched"),
+    (Child("t", 5, 1, None), "no report")])
+def test_errors_silence_and_idleness_are_failures(child, says):
+    assert child.verdict == says or says and says in child.verdict
+
+
+def test_the_summaries_of_both_tools_are_read(tmp_path):
+    for name, text in (("a", "========= ERROR SUMMARY: 1 error\n"), ("b", "========= RACECHECK SUMMARY: 4 hazards displayed (4 errors, 0 warnings)\n"),
+                       ("c", "========= Target application returned an error\n")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"test": name, "launches": 1, "shared": 0}))
+        (tmp_path / f"{name}.77.log").write_text(text)
+    assert [child.errors for child in children(tmp_path)] == [1, 4, None]
+
+
+def test_a_tool_that_misses_the_planted_fault_fails_the_run(tool, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tool(0).parent))
+    assert main(["--tool", "memcheck", "--log", str(tmp_path / "log")]) == 1
+    assert "did not find the planted fault" in capsys.readouterr().out
+
+
+def test_the_planted_faults_are_faults():
+    report = racing.simulate((1,), np.zeros(128, np.int32))
+    assert "race" in {finding.kind for finding in report.findings}
+    y = np.zeros(64 * 128, np.int32)
+    writing[(64,)](y)
+    assert y.all()
