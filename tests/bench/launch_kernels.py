@@ -1,0 +1,9 @@
+"""The kernel whose launches are timed."""
+
+import tilejit as tile
+
+
+@tile.jit
+def tiny(a, b, c, d, i, j, k):
+    """Reads every argument, does next to nothing."""
+    tile.store(a[i], tile.load(b[j]) + tile.load(c[k]) + tile.load(d[0]))

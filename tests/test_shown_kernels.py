@@ -1,0 +1,69 @@
+"""Kernels that stand outside the tests agree with NumPy on the simulator: the demo's, the tutorials', the benchmarks'.
+
+As for every test, they are then assembled for each target (`tests/every_kernel.py`); here in the shapes that are timed.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilejit.demo
+from tilejit.jit import Kernel
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+import copy_kernels  # noqa: E402
+import launch_kernels  # noqa: E402
+import softmax_kernels  # noqa: E402
+
+
+def test_the_demo_checks_all_of_its_kernels(monkeypatch, capsys):
+    monkeypatch.setattr("tilejit.runtime.driver.available", lambda: False)
+    assert tilejit.demo.run() == 0
+    assert capsys.readouterr().out.count("ok:") == len(tilejit.demo._cases())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tutorials").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_kernels_of_a_tutorial_run_in_this_process(path, monkeypatch, tmp_path):
+    """So that they are seen by what assembles every kernel; a notebook's own process is not."""
+    nbformat = pytest.importorskip("nbformat")
+    import linecache
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tilejit.runtime.driver.available", lambda: False)
+    names = {"__name__": "__main__"}
+    for n, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        text = "\n".join(line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
+        if cell.cell_type == "code":
+            file = f"<{path.stem} {n}>"
+            linecache.cache[file] = len(text), None, text.splitlines(True), file
+            exec(compile(text, file, "exec"), names)
+    assert any(isinstance(value, Kernel) and value.versions for value in names.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [1024, 2048, 4096, 8192, 16384, 32768])
+def test_softmax_as_it_is_timed(columns, dtype):
+    import ml_dtypes
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x = np.random.default_rng(0).standard_normal((2, columns)).astype(kind)
+    out = np.zeros_like(x)
+    softmax_kernels.softmax(x, out, 2, columns, kind.itemsize)()
+    e = np.exp(x.astype(np.float64) - x.astype(np.float64).max(axis=1, keepdims=True))
+    want = e / e.sum(axis=1, keepdims=True)
+    assert np.abs(out.astype(np.float64) - want).max() <= want.max() * (1e-2 if kind.itemsize == 2 else 2e-6)
+
+
+@pytest.mark.parametrize("name, options", [
+    ("through_tma", {"STAGES": 4, "AHEAD": 2}), ("through_ldgsts", {"STAGES": 3}), ("by_vectors", {})])
+def test_copies_as_they_are_timed(name, options):
+    a = np.random.default_rng(0).standard_normal((100, 256)).astype(np.float32)
+    b = np.zeros_like(a)
+    getattr(copy_kernels, name)[7 if name == "by_vectors" else 3,](a, b, ROWS=16, COLUMNS=256, **options)
+    assert (a == b).all()
+
+
+def test_the_kernel_whose_launch_is_timed():
+    a, b, c, d = (np.full(4, n, np.float32) for n in range(4))
+    launch_kernels.tiny[1,](a, b, c, d, 0, 1, 2)
+    assert a.tolist() == [6, 0, 0, 0]
