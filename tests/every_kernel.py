@@ -132,9 +132,9 @@ class Kernels:
 
 
 def says_what_is_missing(message: str, target: str) -> bool:
-    """Whether an error refuses a kernel because of the target: in one clause it says which targets have what is needed, and
+    """Whether an error refuses a kernel because of the target: in one line it says which targets have what is needed, and
     names the target at hand; or it says how much shared memory the target has."""
-    needs = re.search(rf"(needs?|exists on)\b[^;\n]*sm_\d+[^;\n]*\b{target}\b", message)
+    needs = re.search(rf"(needs?|exists on)\b[^\n]*sm_\d+[^\n]*\b{target}\b", message)
     memory = re.search(rf"\b{target}\b.*bytes of shared memory|bytes of shared memory.*\b{target}\b", message)
     return bool(needs or memory)
 
