@@ -14,6 +14,7 @@ from .ops.copy import copy_
 from .ops.copy_async import copy_async_
 from .ops.copy_async.options import checked_options
 from .ops.copy_async.site import CopySite
+from .ops.tmem.alloc import default_layout
 from .types import Buffer, Region, dtype_of, int32
 
 ADDRESS = 256  # the alignment that an array's address is taken to have
@@ -38,8 +39,8 @@ class BufferSpec:
         shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
-        if self.scope not in ("global", "shared"):
-            raise CompilationError(f"a BufferSpec's scope is 'global' or 'shared', not {self.scope!r}")
+        if self.scope not in ("global", "shared", "tmem"):
+            raise CompilationError(f"a BufferSpec's scope is 'global', 'shared' or 'tmem', not {self.scope!r}")
         if self.strides is not None and (self.scope != "global" or self.layout is not None):
             raise CompilationError("strides are for a global buffer without a layout")
         if self.strides is not None and len(self.strides) != len(self.shape):
@@ -49,11 +50,13 @@ class BufferSpec:
 
     def buffer(self, arg: int) -> tuple[Buffer, int]:
         """The type of the buffer, and where its first element lies."""
-        if self.scope == "shared":
-            layout = self.layout or TileLayout.row_major(self.shape)
+        if self.scope != "global":
+            layout = self.layout or (TileLayout.row_major(self.shape) if self.scope == "shared" else default_layout(self.shape))
+            if layout is None:
+                raise CompilationError(f"tensor memory of shape {self.shape} needs a layout over axis.TLane and axis.TCol")
             if layout.size() != _product(self.shape):
                 raise CompilationError(f"the layout {layout} has {layout.size()} elements, the shape {self.shape} has {_product(self.shape)}")
-            return Buffer(self.dtype, self.shape, "shared", layout), 0
+            return Buffer(self.dtype, self.shape, self.scope, layout), 0
         layout = self.layout or TileLayout.strided(self.shape, self.strides or _row_major(self.shape))
         return Buffer(self.dtype, self.shape, "global", strides=_strides(layout, self.shape), arg=arg), layout.offset.get("m", 0)
 

@@ -244,6 +244,7 @@ TABLES = {
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
     "patches": lambda: _further("PATCHES"), "rows": lambda: _further("TAKEN"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
+    "tcgen05_cp": lambda: _needs("tcgen05_cp"),
 }
 
 

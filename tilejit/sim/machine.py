@@ -20,6 +20,7 @@ from .report import Finding
 from .shared_access import SharedAccess
 from .synchronisation import Synchronisation
 from .tensor_cores import TensorCores
+from .tensor_copies import PairOperations
 from .tensor_memory import TensorMemoryAccess
 from .tma import TensorCopies
 from .traffic import Traffic
@@ -28,7 +29,7 @@ from .world import World
 
 
 class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, TensorCores,
-              TensorMemoryAccess, Traffic):
+              TensorMemoryAccess, PairOperations, Traffic):
     """What a rule knows and can do.
 
     Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.

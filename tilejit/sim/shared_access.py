@@ -262,7 +262,7 @@ class SharedAccess:
                 offsets = offsets[keep]
             if not len(offsets):
                 continue
-            cells = self._cells_of(offsets, itemsize)
+            cells = self._cells_of(offsets, itemsize, buffer.memory.scope)
             width = len(cells) // len(offsets)
             who = [np.repeat(x if keep is None or len(x) == 1 else x[keep], width) if len(x) > 1 else x[0] for x in (atoms, threads)]
             if repeat is not None:
@@ -330,9 +330,9 @@ class SharedAccess:
             return [(positions, int(ranks[at[0]]))]
         return [(at[ranks[at] == r], int(r)) for r in np.unique(ranks[at])]
 
-    def _cells_of(self, offsets: np.ndarray, nbytes: int) -> np.ndarray:
-        """The shadow cells of `nbytes` bytes at each byte offset."""
-        granule = self.sim.program.granule
+    def _cells_of(self, offsets: np.ndarray, nbytes: int, space: str = "shared") -> np.ndarray:
+        """The shadow cells of `nbytes` bytes at each byte offset of a memory."""
+        granule = self.sim.granule(space)
         if nbytes <= granule:
             return offsets // granule
         return (offsets[:, None] // granule + np.arange(-(-nbytes // granule))).reshape(-1)

@@ -78,17 +78,14 @@ class TensorMemoryAccess:
 
     # -- moves -----------------------------------------------------------------------------------------------------------------
 
-    def fragment_place(self, plan, region, tile) -> tuple[Place, np.ndarray]:
-        """Where each element of a tile is in tensor memory by what the plan's instructions do, and the first thread of the warp
-        that moves it: a warp's moves are its own, whichever of its threads gets the element."""
-        base = self._fragment_base(region)
+    def fragment_place(self, plan, region, tile) -> tuple[Place, np.ndarray, np.ndarray]:
+        """What each register of each thread meets in tensor memory by what the plan's instructions do, the first thread of the
+        warp that moves it (a warp's moves are its own, whichever of its threads gets the element), and the element it holds."""
+        lanes, places = plan.hardware(self.threads, self.low)
+        owner = np.broadcast_to((np.arange(self.threads) // 32 * 32)[:, None], lanes.shape)
+        offsets = self._fragment_base(region) + (lanes * LANE + places).reshape(1, -1)
         table = thread_table(tile.layout, tile.domain, self.threads)  # [thread, register] -> element
-        lanes, places = plan.hardware(self.threads, self.low)         # of [thread, register]: lane, byte of the row
-        offsets = np.empty(tile.size, np.int64)
-        owner = np.empty(tile.size, np.int32)
-        offsets[table] = lanes * LANE + places
-        owner[table] = (np.arange(self.threads) // 32 * 32)[:, None]
-        return Place(base + offsets[None], tile.shape), owner
+        return Place(offsets, (offsets.shape[1],)), owner.reshape(-1).astype(np.int32), table.reshape(-1)
 
     def _fragment_base(self, region) -> np.ndarray:
         """The byte of a region's first element, (B or 1, 1)."""
@@ -103,12 +100,14 @@ class TensorMemoryAccess:
         self.collective("tcgen05.ld")
         if not self.alive(region.buffer, "read"):
             return np.zeros((1, *tile.shape), tile.dtype.np)
-        place, owner = self.fragment_place(plan, region, tile)
+        place, owner, elements = self.fragment_place(plan, region, tile)
         dtype = tile.dtype.np
-        self._count("tmem -> registers", self.batch * tile.size * dtype.itemsize)
+        self._count("tmem -> registers", self.batch * len(elements) * dtype.itemsize)
         if self.checks:
             self.check_shared(region.buffer, place, dtype.itemsize, owner, writing=False)
-        values = self._gather(region.buffer, place, dtype).reshape(self.batch, *tile.shape)
+        values = np.empty((self.batch, tile.size), dtype)
+        values[:, elements] = self._gather(region.buffer, place, dtype)
+        values = values.reshape(self.batch, *tile.shape)
         self._pending("the tcgen05.ld", place, owner, call, reads=True)
         return values
 
@@ -119,14 +118,14 @@ class TensorMemoryAccess:
         if not self.alive(region.buffer, "written"):
             return
         self.sim.version += 1
-        place, owner = self.fragment_place(plan, region, tile)
+        place, owner, elements = self.fragment_place(plan, region, tile)
         dtype = tile.dtype.np
-        self._count("registers -> tmem", self.batch * tile.size * dtype.itemsize)
+        self._count("registers -> tmem", self.batch * len(elements) * dtype.itemsize)
         if self.checks:
             self.check_shared(region.buffer, place, dtype.itemsize, owner, writing=True)
-        values = np.broadcast_to(values, (values.shape[0], *tile.shape)).reshape(values.shape[0], -1)
+        values = np.broadcast_to(values, (values.shape[0], *tile.shape)).reshape(values.shape[0], -1)[:, elements]
         if not plan.packed and plan.elements == 1 and dtype.itemsize < 4:  # a register that holds one narrow element clears the rest
-            self._scatter(region.buffer, Place(place.offsets // 4 * 4, place.shape), np.dtype(np.uint32), np.zeros((1, tile.size), np.uint32))
+            self._scatter(region.buffer, Place(place.offsets // 4 * 4, place.shape), np.dtype(np.uint32), np.zeros((1, len(elements)), np.uint32))
         self._scatter(region.buffer, place, dtype, values)
         self._pending("the tcgen05.st", place, owner, call, reads=False)
 

@@ -12,7 +12,7 @@ from ...ir.op import op
 from ...types import BarrierRef, int32
 from ..language import uniform_scalar
 from ..sides import asked_variant, checked_sides, moves_tile
-from . import bulk, dsmem, ldgsts, selected, tma, vector
+from . import bulk, dsmem, ldgsts, selected, tcgen05_cp, tma, vector
 from .options import checked_options
 from .site import CopySite
 from .tokens import NoToken, Token, next_token
@@ -31,8 +31,10 @@ def without(variant: Variant, *options: str) -> Variant:
 
 ENGINE = ("multicast", "reduce", "precision", "cta_group")  # what only the tensor engine's instructions may have
 
-VARIANTS = (without(ldgsts.VARIANT, *ENGINE), tma.VARIANT, declining(bulk.VARIANT, *ENGINE[2:]), declining(dsmem.VARIANT, *ENGINE[2:]),
-            without(vector.VARIANT, *ENGINE))
+TENSOR = ("shape", "decompress")  # what only copies to tensor memory may have
+
+VARIANTS = (without(ldgsts.VARIANT, *ENGINE, *TENSOR), declining(tma.VARIANT, *TENSOR), declining(bulk.VARIANT, *ENGINE[2:], *TENSOR),
+            declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR), tcgen05_cp.VARIANT, without(vector.VARIANT, *ENGINE, *TENSOR))
 
 
 @op("writes", attrs=("options", "partial"))
@@ -69,7 +71,7 @@ copy_async_.rules["variants"] = lambda call: selected.variants_of(*(a.type for a
 
 @builtin
 def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0, prefetch=None, l2_promotion=None,
-               multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False):
+               multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False, shape=None, decompress=None):
     """Start an asynchronous copy of the region `src` to the region `dst`; the path is chosen for this call.
 
     Both sides have one dtype and equal extents other than 1. `mbar` is the barrier that completes by bytes; without it
@@ -84,19 +86,24 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     (``bar.peer(rank)``). ``prefetch_map=True`` fetches the call's tensor map at the kernel's entry. Where the result is used
     it is a completion token: ``done.wait()`` waits for the copy, whatever its path is (``done.wait(read=True)`` until a
     store's source may be written again). A register tile as `src` goes to tensor memory by ``tcgen05_st``, and is there after
-    ``tcgen05_wait("st")``. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
+    ``tcgen05_wait("st")``. Shared memory goes to tensor memory by ``tcgen05.cp``, which `shape` ("128x256b", "4x256b", "128x128b",
+    "64x128b", "32x128b") and `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") may name, and completes by
+    ``tcgen05_commit``; `decompress` ("b4x16_p64", "b6x16_p32") makes bytes of smaller elements on the way. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
     """
     if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce,
-                  precision, cta_group, prefetch_map or None):
+                  precision, cta_group, prefetch_map or None, shape, decompress):
         return None
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
         raise g.error(f"mbar is one barrier, as tile.mbarrier() makes, not {describe(mbar)}")
     names = tuple(v.name for v in VARIANTS)
     options = {"variant": asked_variant(g, variant, names), "cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion,
-               "multicast": multicast, "reduce": reduce, "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map}
+               "multicast": multicast, "reduce": reduce, "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map,
+               "shape": shape, "decompress": decompress}
+    if isinstance(multicast, str) and dst.type.scope != "tmem":
+        raise g.error(f"multicast={multicast!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask of their ranks")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    extra, options = () if multicast is None else (uniform_scalar(g, multicast, "a multicast mask"),), checked_options(options, names)
+    extra, options = () if multicast is None or isinstance(multicast, str) else (uniform_scalar(g, multicast, "a multicast mask"),), checked_options(options, names)
     token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
     if isinstance(token, Token):
         if extra:
@@ -110,7 +117,7 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
 def _check_cluster(g: Builder, mbar, options: dict) -> None:
     """CompilationError for ranks that the cluster does not have, and for a barrier that the bytes would not complete on."""
     ranks, mask, paired = prod(g.launch.cluster or (1,)), options.get("multicast"), options.get("cta_group") == 2
-    if mask is not None and mask is not True and mask >> ranks:
+    if isinstance(mask, int) and mask is not True and mask >> ranks:
         raise g.error(f"the multicast mask {mask:#b} names CTAs beyond the cluster's {ranks}: give cluster=(n, 1, 1) to @tile.jit or at the launch")
     if paired and ranks % 2:
         raise g.error(f"cta_group=2 is for pairs of CTAs, and the cluster has {ranks}: give cluster=(2, 1, 1) to @tile.jit or at the launch")

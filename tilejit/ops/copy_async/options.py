@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import CompilationError
 from ...names import nearest
 from .reductions import KINDS
+from .shapes import DECOMPRESS, MULTICASTS, NAMES
 
 # A cache policy of L2: its 64 bits where all accesses have it, as ``createpolicy.fractional`` makes them for a fraction of 1;
 # else (primary, fraction, secondary), which an instruction of the kernel makes.
@@ -25,6 +26,9 @@ CHOICES = {
     "cta_group":    ((1, 2),                                        "1 or 2"),
     "precision":    (("tf32",),                                     '"tf32"'),
     "prefetch_map": ((True,),                                       "True or False"),
+    "shape":        (NAMES,                                         '"' + '", "'.join(NAMES) + '"'),
+    "multicast":    (MULTICASTS,                                    'a mask of ranks, or "' + '", "'.join(MULTICASTS) + '"'),
+    "decompress":   (DECOMPRESS,                                    '"' + '", "'.join(DECOMPRESS) + '"'),
 }
 
 
@@ -36,7 +40,7 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
             value = 0 if value == 0 else "nan"
         if value is None or (name == "fill" and value == 0 and not isinstance(value, bool)):
             continue
-        if name == "multicast":
+        if name == "multicast" and not isinstance(value, str):
             if isinstance(value, int) and not 0 < value < 1 << 16:
                 raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {value!r}")
             kept[name] = value if isinstance(value, int) else True

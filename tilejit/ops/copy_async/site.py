@@ -34,6 +34,7 @@ class CopySite:
     base_offset: int = 0
     dst_align: int = 128
     src_align: int = 128
+    dst_buffer: Any = field(default=None, repr=False, hash=False, compare=False)
 
     @staticmethod
     def of_call(g, call) -> "CopySite":
@@ -41,7 +42,7 @@ class CopySite:
         made = g.definition(dst), g.definition(src)
         return CopySite(dst.type, src.type, made[0].args[1:], made[1].args[1:], g.scope.kind, g.scope.threads,
                         call.attrs.get("partial"), rest[0] if rest else None, g.target, call.attrs.get("options") or {}, g,
-                        dst_align=alignment(g, made[0]), src_align=alignment(g, made[1]))
+                        dst_align=alignment(g, made[0]), src_align=alignment(g, made[1]), dst_buffer=made[0].args[0])
 
     def __str__(self) -> str:
         return f"{self.src} to {self.dst}, by one {self.scope} of {self.threads} thread{'s' if self.threads != 1 else ''}, for {self.target}"

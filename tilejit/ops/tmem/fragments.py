@@ -161,15 +161,26 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
 
 
 @lru_cache(maxsize=1024)
-def planned(digits: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool) -> Plan | str:
-    """The plan for a region with these digits, whose first element is in lane `lane` and begins a column."""
+def planned(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, shape: str, packed: bool, one: bool = False) -> Plan | str:
+    """The plan for a region with these digits, whose first element is in lane `lane` and begins a column. `replicas` are those of
+    the layout; one warp alone may read the `one` in its own lanes."""
     dense = any(along == "TCol" and stride == 1 for part in digits for _, stride, along in part) and bits < 32
     per = 32 // bits
     elements = 2 if packed else per if dense else 1
     if packed and (bits != 16 or dense):
         return "pack= moves elements of 16 bits that have a column each"
     inner = ((2, None, 0), (2, REG, 1)) if packed else ((per, REG, 1),) if dense else ((per, None, 0),)
-    size = prod(n for part in digits for n, _, _ in part)
+    copies, quarters = [], threads >= 128
+    for n, stride, along in replicas:
+        made = through(n, stride, ROWS[shape]) if along == "TLane" else None
+        if made is None or any(a != WARP for _, _, a in made):
+            return f"the replica {n} : {stride} @ axis.{along} is not one for each warp"
+        copies += made
+    if copies and threads == 32:
+        if not one or not _covers([(n, s) for n, s, _ in copies], 4):
+            return "one warp writes one of its replicas, and reads it where each warp has one"
+        copies, quarters = [], True
+    size = prod(n for part in digits for n, _, _ in part) * prod(n for n, _, _ in copies)
     if size % threads:
         return f"{size} elements do not go to {threads} threads alike"
     if size // threads % elements:
@@ -187,14 +198,14 @@ def planned(digits: tuple, lane: int, bits: int, threads: int, shape: str, packe
                 return f"a step of {stride} along {along} crosses what {shape} moves"
             dim += found
         made.append(dim)
-    return _complete(made, lane, bits, elements, threads, shape, packed, half)
+    return _complete(made, tuple(copies), quarters, lane, bits, elements, threads, shape, packed, half)
 
 
 def _rows(digits: tuple) -> int:
     return prod(n for part in digits for n, _, along in part if along == "TLane")
 
 
-def _complete(made: list, lane: int, bits: int, elements: int, threads: int, shape: str, packed: bool, half: int) -> Plan | str:
+def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, elements: int, threads: int, shape: str, packed: bool, half: int) -> Plan | str:
     """The plan, once every digit has its place among the threads."""
     warps, across = max(threads // 32, 1), 0
     if threads % 128 == 0 and threads > 128:
@@ -203,7 +214,7 @@ def _complete(made: list, lane: int, bits: int, elements: int, threads: int, sha
             return f"its columns do not divide among {threads // 128} warpgroups"
         across = words // WORDS[shape] * WIDTH[shape] * (2 if packed else 1)
     flat = [d for dim in made for d in dim]
-    lanes, groups = ([(n, s) for n, s, a in flat if a == along] for along in (LANE, WARP))
+    lanes, groups = ([(n, s) for n, s, a in (*flat, *copies) if a == along] for along in (LANE, WARP))
     if not _covers(lanes, 32) or not _covers(groups, warps):
         return f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, and there are 32 of {warps}"
     steps = sorted(s for n, s, a in flat if a == REG and s >= elements)
@@ -214,7 +225,7 @@ def _complete(made: list, lane: int, bits: int, elements: int, threads: int, sha
         position *= n
     if len(set(steps)) != len(steps):
         return "two dimensions go to the same registers"
-    layout = TileLayout([(n, compact.get(s, s) if a == REG else s, a) for dim in made for n, s, a in (dim or [(1, 1, REG)])])
+    layout = TileLayout([(n, compact.get(s, s) if a == REG else s, a) for dim in made for n, s, a in (dim or [(1, 1, REG)])], copies)
     issues = _issues(words, shape, packed)
     if isinstance(issues, str):
         return issues
@@ -225,7 +236,7 @@ def _complete(made: list, lane: int, bits: int, elements: int, threads: int, sha
     if distance >= HALF_LIMIT:
         return f"the halves of 16x32bx2 are {distance} columns apart, and at most {HALF_LIMIT - 1} can be said"
     domain = tuple(prod(n for n, _, _ in dim) for dim in made)
-    return Plan(shape, packed, elements, bits, distance, across, threads >= 128, position, issues, layout, domain)
+    return Plan(shape, packed, elements, bits, distance, across, quarters, position, issues, layout, domain)
 
 
 def _covers(digits: list, count: int) -> bool:

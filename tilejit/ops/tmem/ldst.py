@@ -36,6 +36,7 @@ class MoveSite:
     target: str
     shape: str | None
     pack: bool | None
+    load: bool
     g: Any = field(repr=False, hash=False, compare=False)
 
     @staticmethod
@@ -43,7 +44,7 @@ class MoveSite:
         region = call.args[0]
         tile = call.result.type if call.results else type_of(call.args[1])
         return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads, first_warp(g.scope), g.target,
-                        call.attrs["shape"], call.attrs["pack"], g)
+                        call.attrs["shape"], call.attrs["pack"], bool(call.results), g)
 
     def __str__(self) -> str:
         return f"{self.region} and registers, by one {self.scope} of {self.threads} threads, for {self.target}"
@@ -66,10 +67,10 @@ def first_warp(scope) -> int | None:
 
 def found(s: MoveSite) -> Plan | str:
     """The first shape that moves the region; a string says why none does."""
-    return s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack))
+    return s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack, s.load))
 
 
-def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None) -> Plan | str:
+def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None, load: bool) -> Plan | str:
     if len(region.kept) != 2 and len(region.kept) != 1:
         return f"the region has {len(region.kept)} dimensions"
     read = digits_of(region, starts, divisor)
@@ -85,7 +86,7 @@ def search(region: Region, starts: tuple, divisor, threads: int, shape: str | No
     frozen = tuple(tuple(part) for part in digits)
     for name in (shape,) if shape else SHAPES:
         for packed in (pack,) if pack is not None else (True, False) if bits == 16 else (False,):
-            made = planned(frozen, lane, bits, threads, name, packed)
+            made = planned(frozen, region.buffer.layout.replicas, lane, bits, threads, name, packed, load)
             if not isinstance(made, str):
                 return made
             reasons.append(f"{name}{' packed' if packed else ''}: {made}")
@@ -96,7 +97,7 @@ def _quarter(s: MoveSite) -> bool | str:
     """A warp reaches the 32 lanes of its number modulo 4, and no others."""
     at = digits_of(s.region, s.starts, s.g.divisor)
     lane = at[1].get("TLane", 0)
-    if s.threads == 32:
+    if s.threads == 32 and not found(s).quarters:
         if s.first is None:
             return "a warp known at run time only"
         mine = s.first % 4
@@ -196,7 +197,8 @@ def _(g, dst, value, shape, pack, wait):
 def _held(assigner, call, region: Value, t: Tile) -> Tile:
     """The tile's type in the layout in which an instruction moves it."""
     g = assigner.context
-    made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"], call.attrs["pack"])
+    made = search(region.type, g.definition(region).args[1:], g.divisor, assigner.scope.threads, call.attrs["shape"], call.attrs["pack"],
+                  bool(call.results))
     return assigner.default(t.shape, t.dtype) if isinstance(made, str) else Tile(t.dtype, t.shape, made.layout, made.domain)
 
 

@@ -1,0 +1,63 @@
+"""tcgen05_cp: one thread copies shared memory to tensor memory, by a matrix descriptor, to all lanes or to several warps at once.
+
+The descriptor is encoded once and patched for each copy. It completes by ``tcgen05_commit``, or, for products of the same
+thread, by its place before them; with ``cta_group=2`` each CTA of the pair copies its own shared memory to its own tensor
+memory. `decompress` makes bytes of elements of 4 or 6 bits on the way. PTX ISA, "tcgen05.cp".
+"""
+
+from __future__ import annotations
+
+from ...dispatch import Need, Variant
+from ..tmem.alloc import TARGETS
+from .site import CopySite
+from .tcgen05_cp_plan import Plan, search
+
+
+def found(s: CopySite) -> Plan | str:
+    """The first shape's plan; a string says why none fits. The needs and the plan share it."""
+    return s.searched("tcgen05_cp", lambda: search(s, group(s)))
+
+
+def group(s: CopySite) -> int:
+    """The cta_group of the tensor memory's allocation; in a question without a kernel, that of the option."""
+    made = s.g.made.get(s.dst_buffer) if s.dst_buffer is not None else None
+    return made.attrs["cta_group"] if made is not None else s.options.get("cta_group") or 1
+
+
+def _group(s: CopySite) -> bool | str:
+    asked = s.options.get("cta_group")
+    return asked in (None, group(s)) or f"cta_group={asked} with tensor memory of {group(s)}"
+
+
+NEEDS = (
+    Need("shared memory as the source and tensor memory as the destination", lambda s: s.scopes == ("shared", "tmem") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
+    Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True),
+    Need("the CTA's own shared memory", lambda s: not s.src.buffer.peer or "a peer's", gate=True),
+    Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
+    Need("no mbar= and no token, since it completes by tcgen05_commit", lambda s: "mbar=" if s.mbar is not None else not s.by_token or "a token"),
+    Need("no other options than shape=, multicast=, decompress= and the allocation's cta_group=",
+         lambda s: next((f"{o}=" for o in s.options if o not in ("shape", "multicast", "decompress", "cta_group", "variant", "token")), True)),
+    Need("the cta_group of the tensor memory", _group),
+    Need("a multicast to warps", lambda s: not s.options.get("multicast") or isinstance(s.options["multicast"], str) or "a mask of CTAs"),
+    Need("elements of 8 bits to decompress to", lambda s: not s.options.get("decompress") or s.src.dtype.bits == 8 or str(s.src.dtype)),
+    Need("layouts that a shape and a matrix descriptor name", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),
+)
+
+
+def emit(e, plan: Plan, call, dst, src, mbar):
+    """Every copy in one asm: the descriptor is that of the region's buffer, and its address field moves."""
+    address = e.matrix_address(src) if plan.moves[1] else e.shared_base() + src.buffer.offset
+    descriptor = e.descriptor(address, plan.descriptor.bits)
+    tensor = e.tensor_address(dst) if plan.moves[0] else dst.buffer.pointer + dst.buffer.offset
+    form = plan.shape + (f".{plan.multicast}" if plan.multicast else "") + (f".b8x16.{plan.decompress}" if plan.decompress else "")
+    lines = []
+    for into, at in plan.places:
+        lines.append(f"add.s64 d, $1, {at >> 4}; add.u32 t, $0, {into}; tcgen05.cp.cta_group::{plan.cta_group}.{form} [t], d;")
+    e.asm(f"{{ .reg .b64 d; .reg .b32 t; {' '.join(lines)} }}", [], [tensor, descriptor])
+
+
+def simulate(m, plan: Plan, call, dst, src, mbar):
+    m.tensor_copy(plan, dst, src)
+
+
+VARIANT = Variant("tcgen05_cp", plan=found, emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)

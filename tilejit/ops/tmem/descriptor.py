@@ -1,0 +1,46 @@
+"""The 64-bit descriptor by which tcgen05 names a matrix in shared memory. PTX ISA, "Shared memory descriptor" (9.7.16.4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VERSION = 0b001 << 46
+CODES = {0: 0, 128: 2, 64: 4, 32: 6}  # bytes of the swizzle's span -> bits 61 to 63
+FIELD = 0x3FFF                        # 14 bits, in units of 16 bytes
+
+
+@dataclass(frozen=True)
+class SharedDescriptor:
+    """A descriptor without its address: `span` is the swizzle's (0, 32, 64, 128 bytes), `leading` and `stride` the two byte
+    offsets (LBO, SBO)."""
+
+    span: int
+    leading: int
+    stride: int
+
+    @property
+    def bits(self) -> int:
+        """The 64 bits, with the address left 0."""
+        return (self.leading >> 4 & FIELD) << 16 | (self.stride >> 4 & FIELD) << 32 | VERSION | CODES[self.span] << 61
+
+    def at(self, address: int) -> int:
+        """The 64 bits for a matrix that starts at a shared address."""
+        return self.bits | address >> 4 & FIELD
+
+    @staticmethod
+    def decoded(bits: int) -> tuple["SharedDescriptor", int] | str:
+        """The descriptor that 64 bits hold, and its start address; a string says what is illegal in them."""
+        if bits >> 46 & 7 != 1:
+            return f"bits 46 to 48 of the descriptor are {bits >> 46 & 7:#b}, not 0b001"
+        code = bits >> 61
+        span = next((n for n, c in CODES.items() if c == code), None)
+        if span is None:
+            return f"the swizzle mode {code} of the descriptor"
+        if bits >> 49 & 0xFFF:
+            return "the descriptor's base offset and leading mode, which are 0"
+        return SharedDescriptor(span, (bits >> 16 & FIELD) << 4, (bits >> 32 & FIELD) << 4), (bits & FIELD) << 4
+
+
+def swizzled(at, span: int):
+    """An address, or an array of them, as the swizzle moves it: bits 4.. XORed with bits 7.."""
+    return at ^ (at >> 3 & (span - 1 & ~15)) if span else at

@@ -1,0 +1,109 @@
+"""tcgen05.cp as the hardware does it: rows that a matrix descriptor names, to lanes of tensor memory."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..ops.tmem.descriptor import SharedDescriptor, swizzled
+from .engines import Span
+from .memory import TensorMemory
+from .tma_bytes import peer_rows
+
+UNIT, LANE = 16, TensorMemory.COLUMNS * 4
+
+
+@lru_cache(maxsize=256)
+def source_units(bits: int, rows: int, width: int) -> np.ndarray:
+    """The byte addresses of the 16-byte units, (rows, width / 16), that the 64 bits of a descriptor name."""
+    descriptor, start = SharedDescriptor.decoded(bits)
+    pitch = descriptor.span or UNIT
+    r, u = np.arange(rows)[:, None], np.arange(width // UNIT)[None]
+    across = UNIT if descriptor.span else descriptor.leading
+    return swizzled(start + r % 8 * pitch + r // 8 * descriptor.stride + u * across, descriptor.span)
+
+
+def target_units(form, address: int) -> np.ndarray:
+    """The bytes of tensor memory, (replicas, rows, width / 16), to which a copy to `address` writes its units."""
+    lanes = np.array([form.lane(r) for r in range(form.rows)])
+    shifts = [0]
+    for n, stride in form.replica:
+        shifts = [s + k * stride for k in range(n) for s in shifts]
+    lanes = np.array(shifts)[:, None] + lanes[None] + (address >> 16)
+    return lanes[..., None] * LANE + (address & 0xFFFF) * 4 + np.arange(form.width // UNIT) * UNIT
+
+
+def decompressed(units: np.ndarray, form: str | None) -> np.ndarray:
+    """Units of 16 bytes (..., 16), or the 16 bytes that each becomes of 16 elements of 4 or 6 bits and padding.
+
+    An element of 4 bits stands in bits 2 to 5 of its byte, one of 6 bits in bits 0 to 5.
+    """
+    if form is None:
+        return units
+    if form == "b4x16_p64":
+        packed = units[..., :8]
+        return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*units.shape) << 2
+    packed = units[..., :12].astype(np.uint32).reshape(*units.shape[:-1], 4, 3)
+    words = packed[..., 0] | packed[..., 1] << 8 | packed[..., 2] << 16
+    return np.stack([words >> 6 * k & 63 for k in range(4)], axis=-1).astype(np.uint8).reshape(*units.shape)
+
+
+class PairOperations:
+    """The part of the machine that copies shared memory to tensor memory."""
+
+    def tensor_copy(self, plan, dst, src) -> None:
+        """Every copy of a plan, as one operation of the thread."""
+        if not self.alive(dst.buffer, "written"):
+            return
+        form, shared, tensor = plan.form, src.buffer.memory, dst.buffer.memory
+        begin = self._matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
+        into = self._fragment_base(dst) if plan.moves[0] else np.asarray(dst.buffer.base).reshape(-1, 1)
+        targets = np.stack([target_units(form, address) for address, _ in plan.places])  # (copies, replicas, rows, units)
+        descriptor = plan.descriptor
+
+        def sources(start: int) -> np.ndarray:
+            return np.stack([source_units(descriptor.at(start + at), form.rows, form.width) for _, at in plan.places])
+
+        def collect(rows, params):
+            starts = np.broadcast_to(params["begin"][:, 0], (len(rows),))
+            at = np.stack([sources(int(s)) for s in starts])
+            return {"data": decompressed(shared.data[rows.reshape(-1, 1, 1, 1, 1), at[..., None] + np.arange(UNIT)], plan.decompress)}
+
+        def land(rows, params):
+            to = np.broadcast_to(params["into"], (len(rows), 1)).reshape(-1, 1, 1, 1, 1, 1) + targets[None, ..., None] + np.arange(UNIT)
+            tensor.data[rows.reshape(-1, 1, 1, 1, 1, 1), to] = params["data"][:, :, None]
+
+        self._count("shared -> tmem (tcgen05.cp)", self.batch * plan.cta_group * len(plan.places) * form.rows * form.width)
+        self.pair_operation("the tcgen05.cp", plan.cta_group, {"begin": begin, "into": into}, collect, land,
+                            lambda peer: [Span("shared", begin, lambda s: np.unique(sources(s)) - s, UNIT, peer)],
+                            lambda peer: [Span("tmem", into, np.unique(targets), UNIT, peer)])
+
+    def _matrix_origin(self, region) -> np.ndarray:
+        """The byte of shared memory at which a region begins, before the swizzle, (B or 1, 1)."""
+        buffer, t = region.buffer, region.type.buffer
+        origin = t.layout.without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
+        return np.asarray(np.asarray(origin) * t.dtype.nbytes + buffer.base).reshape(-1, 1)
+
+    def pair_operation(self, what: str, cta_group: int, params: dict, collect, land, reads, writes) -> None:
+        """An operation of the tensor cores by one thread: on this CTA, or (`cta_group` 2) on both CTAs of its pair, each with its
+        own memories. ``collect(rows, params)`` and ``land(rows, params)`` act for the CTAs of `rows`; ``reads(peer)`` and
+        ``writes(peer)`` are the spans in the CTA of rank `peer` (None: this one)."""
+        if cta_group == 1:
+            self.issue(what, reads=reads(None), writes=writes(None), land=land, collect=collect, params=params, queue="tcgen05", pipe="tcgen05")
+            return
+        sim, ranks = self.sim, (self.rank, self.rank ^ 1)
+        if max(ranks) >= sim.ranks:
+            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no other")
+            return
+        peers = [np.full((1, 1), r) for r in ranks]
+
+        def collect_both(rows, params):
+            return {f"{name}{r}": x for r, peer in zip(ranks, peers) for name, x in collect(peer_rows(sim, rows, peer), params).items()}
+
+        def land_both(rows, params):
+            for r, peer in zip(ranks, peers):
+                land(peer_rows(sim, rows, peer), {**params, **{n[:-len(str(r))]: x for n, x in params.items() if n.endswith(str(r))}})
+
+        self.issue(what, reads=[s for p in peers for s in reads(p)], writes=[s for p in peers for s in writes(p)], land=land_both,
+                   collect=collect_both, params=params, queue="tcgen05", pipe="tcgen05")
