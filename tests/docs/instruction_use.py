@@ -76,6 +76,23 @@ def in_tensor_memory(A, B):
     tile.store(B[0:128, 0:16], tile.load(d))
 
 
+@tile.jit
+def to_tensor_memory(A, B):
+    s = tile.alloc((128, 16), A.dtype, layout=tile.swizzled(A.dtype, (128, 16), 32))
+    d = tile.alloc((128, 16), A.dtype, scope="tmem")
+    bar = tile.mbarrier()
+    tile.copy(s, A[0:128, 0:16])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(d, s)
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(B[0:128, 0:16], tile.load(d))
+    d.dealloc()
+
+
 def _array(*shape, dtype="float16"):
     return tile.ArraySpec(shape, dtype)
 
@@ -103,6 +120,7 @@ def _corpus():
     yield product_in_shared, [square] * 2 + [_array(64, 64, dtype="float32")], "sm_90a", {}
     yield values, [_array(64, 64, dtype="float32"), line, _array(4, dtype="int32"), _array(32, 64, dtype="float32")], "sm_90a", {}
     yield in_tensor_memory, [_array(128, 16, dtype="float32")] * 2, "sm_100a", {}
+    yield to_tensor_memory, [_array(128, 16)] * 2, "sm_100a", {}
     yield meetings, [_array(128, dtype="float32")] * 2, "sm_90a", {}
 
 

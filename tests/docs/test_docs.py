@@ -288,7 +288,7 @@ def test_every_variant_of_copy_async_has_its_needs_a_program_its_graph_its_ptx_a
         assert f"<!-- table {name} -->" in section, f"{name}: what it needs"
         assert "tile.copy_async(" in section or name == "vector", f"{name}: a program"
         assert re.search(rf"copy_async\(.* by {name}$", printed, re.MULTILINE), f"{name}: its graph"
-        assert re.search(r"^ *(cp\.async|ld\.global)\S* ?", printed, re.MULTILINE), f"{name}: its PTX"
+        assert re.search(r"^ *(cp\.async|ld\.global|tcgen05\.cp)\S* ?", printed, re.MULTILINE), f"{name}: its PTX"
         assert "**How inputs change it.**" in section, f"{name}: how inputs change it"
 
 
