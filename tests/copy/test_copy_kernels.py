@@ -382,7 +382,7 @@ def test_what_no_asynchronous_path_takes_is_made_of_ordinary_loads_and_stores_wi
     report = odd.simulate((1,), x, y)
     assert not report.findings and (y[:15] == x[1:16, 1:34]).all() and not y[15].any()
     k = odd.compile(x, y)
-    assert k.copies[0].variant == "vector" and [v for v, _ in k.copies[0].declined] == ["ldgsts", "tma", "bulk", "dsmem"]
+    assert k.copies[0].variant == "vector" and [v for v, _ in k.copies[0].declined] == ["ldgsts", "tma", "bulk", "dsmem", "tcgen05_cp"]
     assert any("ordinary loads and stores" in w and "copy_async" in w for w in k.warnings)
 
 
