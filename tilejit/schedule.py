@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from .frontend.ranges import LoopRange
@@ -16,19 +17,16 @@ from .types import Points, Region, Scalar, int32, uint32
 
 # -- orders: functions of the tile's number t and the extents of the grid of tiles ---------------------------------------
 
-@jit
 def row(t, tiles_m, tiles_n, group):
     """Row by row."""
     return t // tiles_n, t % tiles_n
 
 
-@jit
 def column(t, tiles_m, tiles_n, group):
     """Column by column."""
     return t % tiles_m, t // tiles_m
 
 
-@jit
 def grouped(t, tiles_m, tiles_n, group):
     """Groups of `group` rows one after the other, each column by column."""
     above = t // (group * tiles_n) * group
@@ -37,7 +35,6 @@ def grouped(t, tiles_m, tiles_n, group):
     return above + at % rows, at // rows
 
 
-@jit
 def snake(t, tiles_m, tiles_n, group):
     """As grouped, but every other group goes from the last column back to the first, where the one before it ended."""
     above = t // (group * tiles_n) * group
@@ -48,7 +45,6 @@ def snake(t, tiles_m, tiles_n, group):
     return above + at % rows, n + back * (tiles_n - 1 - 2 * n)
 
 
-@jit
 def hilbert(t, tiles_m, tiles_n, group):
     """A space-filling curve through a grid of any extents: each tile is a neighbour of the one before it (where extents are
     odd, sometimes a diagonal one). The box at hand, `w` steps along a and `h` along b, is cut in two halves where it is long,
@@ -56,19 +52,19 @@ def hilbert(t, tiles_m, tiles_n, group):
     wide = tiles_n >= tiles_m
     m, n = 0, 0
     w, h = max(tiles_m, tiles_n), min(tiles_m, tiles_n)
-    an = number(wide)
+    an = wide * 1
     am = 1 - an
     bm, bn = an, am
     while min(w, h) > 1:
         w2, h2 = w // 2, h // 2
         if 2 * w > 3 * h:
-            w2 += w2 % 2 * number(w > 2)
+            w2 += w2 % 2 * (w > 2)
             if t < w2 * h:
                 w = w2
             else:
                 t, m, n, w = t - w2 * h, m + am * w2, n + an * w2, w - w2
         else:
-            h2 += h2 % 2 * number(h > 2)
+            h2 += h2 % 2 * (h > 2)
             if t < w2 * h2:
                 w, h, am, an, bm, bn = h2, w2, bm, bn, am, an
             elif t < w2 * h2 + w * (h - h2):
@@ -77,22 +73,11 @@ def hilbert(t, tiles_m, tiles_n, group):
                 t -= w2 * h2 + w * (h - h2)
                 m, n = m + am * (w - 1) + bm * (h2 - 1), n + an * (w - 1) + bn * (h2 - 1)
                 w, h, am, an, bm, bn = h2, w - w2, 0 - bm, 0 - bn, 0 - am, 0 - an
-    return m + t * select(h == 1, am, bm), n + t * select(h == 1, an, bn)
+    return m + t * (am if h == 1 else bm), n + t * (an if h == 1 else bn)
 
 
-@jit
-def number(flag):
-    """1 where the flag is set, else 0."""
-    return flag * 1
-
-
-@jit
-def select(flag, a, b):
-    """`a` where the flag is set, else `b`."""
-    return b + flag * (a - b)
-
-
-ORDERS = {kernel.name: kernel for kernel in (row, column, grouped, snake, hilbert)}
+ORDERS = {order.__name__: order for order in (row, column, grouped, snake, hilbert)}
+helper = lru_cache(jit)  # under tile.jit once a kernel asks for it
 
 
 # -- the language's names --------------------------------------------------------------------------------------------------
@@ -110,7 +95,7 @@ def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
         raise g.error(f"order is a name or a helper under @tile.jit, not {describe(order)}")
     if isinstance(group, bool) or not isinstance(group, int) or group < 1:
         raise g.error(f"group is a constant of at least 1, not {describe(group)}")
-    place = g.invoke(ORDERS[order] if isinstance(order, str) else order, (t, tiles_m, tiles_n, group), {})
+    place = g.invoke(helper(ORDERS[order]) if isinstance(order, str) else order, (t, tiles_m, tiles_n, group), {})
     if not isinstance(place, tuple) or len(place) != 2:
         raise g.error(f"an order returns (m, n), not {describe(place)}")
     return place
@@ -130,7 +115,7 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
         if not isinstance(t, Scalar) or not t.dtype.is_int:
             raise g.error(f"{what} is an integer, not {describe(x)}")
     total = tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int) else binary(g, "*", tiles_m, tiles_n)
-    left = g.invoke(share, (total, first, stride), {})
+    left = g.invoke(helper(share), (total, first, stride), {})
 
     def item(g: Builder, i) -> Any:
         t = binary(g, "+", first, binary(g, "*", i, stride))
@@ -139,7 +124,6 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
     return LoopRange(0, left, item=item)
 
 
-@jit
 def share(total, first, stride):
     """How many of `total` tiles come from every `stride`-th, from `first` on."""
     return (max(total - first, 0) + stride - 1) // stride
