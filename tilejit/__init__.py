@@ -18,6 +18,7 @@ from .ops.creation import arange, fragment_index, full, ones, zeros
 from .ops.escape import asm, device_print
 from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id, warp_id,
                       warpgroup_id)
+from .ops.map_edits import fence_proxy_tensormap
 from .ops.math import BUILTINS as _MATH
 from .ops.memory import load, store
 from .ops.mma import mma_async, mma_commit, mma_wait
@@ -34,6 +35,7 @@ from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, swizzled, sync
 from .ops.tmem.ldst import tcgen05_ld, tcgen05_st
 from .ops.tmem.order import tcgen05_commit, tcgen05_fence, tcgen05_wait
+from .ops.tensor_map import tensor_map
 from .plan import BufferSpec, plan_copy
 from .runtime.arguments import ArraySpec
 from .runtime.device_array import DeviceArray, empty, to_device

@@ -85,7 +85,8 @@ class _Clock:
 
 def written_arguments(graph: Graph) -> frozenset[int]:
     """The numbers of the arguments that some call of the graph writes."""
-    types = (place.type for c in walk(graph.body) if isinstance(c, Call) for place in written(c) if isinstance(place.type, (Region, Points, Selected)))
+    places = written(c for c in walk(graph.body) if isinstance(c, Call))
+    types = (place.type for place in places if isinstance(place.type, (Region, Points, Selected)))
     return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 

@@ -205,6 +205,7 @@ class Buffer:
     strides: tuple | None = None
     arg: int | None = None
     peer: bool = False
+    map: "TensorMap | None" = None  # the descriptor by which copies reach a global buffer, where the kernel names one
 
     @property
     def nbytes(self) -> int:
@@ -216,7 +217,7 @@ class Buffer:
     def __str__(self) -> str:
         where = f" in {self.layout}" if self.layout is not None else ""
         if self.strides is not None:
-            where = f":({', '.join(map(str, self.strides))})"
+            where = f":({', '.join(map(str, self.strides))})" + (f" by a {self.map}" if self.map is not None else "")
         return f"{self.scope}{' of a peer' if self.peer else ''} {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
 
 
@@ -354,6 +355,28 @@ class BarrierRef:
         return "mbarrier" + (" of a peer" if self.peer else "")
 
 
-MEMORY_TYPES = (Buffer, Region, Points, Selected)
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A descriptor of the tensor memory accelerator that the kernel names: of the global buffer `array`, with a `box` (an
+    extent for each dimension). `slot` says where it lives: None for a parameter that the launch encodes, 'global' or
+    'shared' for one that the kernel makes and edits there."""
 
-Type = Scalar | Tile | Buffer | Region | Points | Selected | Barrier | BarrierRef
+    array: Buffer
+    box: tuple[int, ...]
+    swizzle: int       # mode: 0 none, 1, 2, 3 for 32, 64, 128 bytes
+    oob_fill: int
+    l2_promotion: int  # CUtensorMapL2promotion
+    stored: str        # the element type of the descriptor
+    slot: str | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.array.dtype
+
+    def __str__(self) -> str:
+        return f"tensor map box {list(self.box)} swizzle {self.swizzle}" + (f" in {self.slot} memory" if self.slot else "")
+
+
+MEMORY_TYPES = (Buffer, Region, Points, Selected, TensorMap)
+
+Type = Scalar | Tile | Buffer | Region | Points | Selected | Barrier | BarrierRef | TensorMap

@@ -188,7 +188,7 @@ def table_kinds() -> str:
 MEANING = {
     "race": "two accesses to the same bytes, at least one of them a write, with nothing that orders them",
     "missing-wait": "bytes that an asynchronous copy still writes or reads are used before it was waited for",
-    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without `fence_proxy_async()` between",
+    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without `fence_proxy_async()` between, or a tensor map that a copy reads without its fences",
     "uninitialized-read": "shared memory that nothing has written is read",
     "out-of-bounds": "an access outside its buffer that the language does not clip",
     "misaligned": "an address that the instruction does not take",

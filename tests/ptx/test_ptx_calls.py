@@ -110,7 +110,7 @@ def compiled(line, target="sm_90a", **options):
     ("tile.ptx.ex3",                                    "has no attribute 'ex3'"),
     ("tile.ptx.st.global_.b32(x[0], tile.load(x[0:64]))", "takes scalars, one in each thread"),
     ("tile.ptx.nanosleep.u32(10, simulate=3)",          "simulate is a function of arrays"),
-    ("if tile.thread_id() < 3:\n        tile.ptx.bar.sync(0)", "bar.sync is executed by all 32 threads of a warp together, and the condition on"),
+    ("if tile.thread_id() < 3:\n        tile.ptx.bar.sync(0)", "bar.sync is executed by all 32 threads of a warp together, and the condition `tile.thread_id() < 3` differs"),
     ("with tile.elect():\n        tile.ptx.barrier.cluster.arrive.aligned()", "and this scope has 1"),
     ("with tile.warp(0):\n        tile.ptx.wgmma.fence.sync.aligned()", "all 128 threads of a warpgroup together"),
 ])

@@ -17,6 +17,7 @@ from .bulk import BulkMixin
 from .control import ControlMixin
 from .debug import DebugInfo
 from .instructions import InstructionMixin
+from .named_maps import NamedMapMixin
 from .place import PlaceMixin
 from .ptx import PtxMixin
 from .structure import StructureMixin
@@ -68,7 +69,7 @@ class Emitted:
 
 
 class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin,
-              AccumulatorMixin, PtxMixin, TensorMemoryMixin):
+              AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):
     """Writes the function. A rule's effects go to the current place; values are memoised per scope."""
 
     def __init__(self, graph: Graph):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..types import DType, bool_, float32, float64, int8, int16, int32, int64
+from ..types import DType, bool_, float32, float64, int16, int32, int64
 from .barriers import EBarrier
+from .named_maps import EMap
 from .value import V
 
 INT128 = DType("int128", "int", 128, "i128")
@@ -42,14 +43,20 @@ class PtxMixin:
         low, high = (self.ins(f"zext i64 {x.text} to i128", INT128) for x in (low, high))
         return self.ins(f"or i128 {low.text}, {self.ins(f'shl i128 {high.text}, 64', INT128).text}", INT128)
 
+    def place_address(self, place) -> tuple[V, int]:
+        """(address, constant byte offset) of the first element of a region."""
+        from ..ops.access import Access, AccessPlan
+        return Access(self, place, None, AccessPlan(1, 0, ())).address(0)
+
     def ptx_address(self, operand, place) -> tuple[V, int]:
         """(address, constant byte offset) of a place for an address operand; an integer is the address itself."""
-        from ..ops.access import Access, AccessPlan
         if isinstance(place, V):
             return place, 0
+        if isinstance(place, EMap):
+            return self.map_address(place), 0
         if isinstance(place, EBarrier):
             return place.address, place.offset
-        address, offset = Access(self, place, None, AccessPlan(1, 0, ())).address(0)
+        address, offset = self.place_address(place)
         if place.buffer.type.scope == "global":
             return address, offset
         if place.buffer.rank is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..types import int64
 from .barriers import EBarrier
 from .bulk import BYTES, HINT, _place
+from .named_maps import EMap
 from .value import V
 
 
@@ -12,7 +13,10 @@ class TmaMixin:
     """The part of the emitter that issues bulk tensor copies. A place is (address, constant byte offset) in shared memory."""
 
     def tensor_map(self, tensor_map) -> V:
-        """The address of a map: a parameter that stays where the launch put it (``grid_constant``), one for equal maps."""
+        """The address of a map: a parameter that stays where the launch put it (``grid_constant``), one for equal maps; or
+        that of one which the kernel names."""
+        if isinstance(tensor_map, EMap):
+            return self.map_address(tensor_map)
         recipe = tensor_map.recipe()
         if recipe not in self.maps:
             self.maps.append(recipe)

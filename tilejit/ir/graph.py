@@ -6,13 +6,13 @@ pass that changes a type makes a new value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..dispatch import Choice
 from ..errors import Loc
-from ..types import MEMORY_TYPES, DType, Type
+from ..types import MEMORY_TYPES, DType, Region, Type
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,16 +55,19 @@ class Call:
         return value
 
 
-def written(call: Call) -> tuple[Value, ...]:
-    """The memory operands that a call may write: of one that does more than read all but its sources, or what the op's own
-    rule `written` says."""
-    if "written" in call.op.rules:
-        return call.op.rules["written"](call)
-    if call.op.effect not in ("writes", "syncs"):
-        return ()
-    names = [*call.op.signature.parameters] + [""] * len(call.args)
-    return tuple(a for a, name in zip(call.args, names)
-                 if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES) and name not in ("src", "source"))
+def written(calls: Iterable[Call]) -> Iterator[Value]:
+    """The memory operands that calls may write: of one that does more than read all but its sources, or what the op's own
+    rule `written` says (given whether some call stores through a tensor map that the kernel names)."""
+    calls = list(calls)
+    mapped = any(c.op.effect == "writes" and c.args and isinstance(c.args[0], Value) and isinstance(c.args[0].type, Region)
+                 and c.args[0].type.buffer.map is not None for c in calls)
+    for call in calls:
+        if "written" in call.op.rules:
+            yield from call.op.rules["written"](call, mapped)
+        elif call.op.effect in ("writes", "syncs"):
+            names = [*call.op.signature.parameters] + [""] * len(call.args)
+            yield from (a for a, name in zip(call.args, names)
+                        if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES) and name not in ("src", "source"))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

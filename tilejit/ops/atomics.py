@@ -16,7 +16,7 @@ from ..ir.graph import Call, Value, blocks, operands, walk
 from ..ir.op import op
 from ..types import Buffer, DType, Points, Region, Scalar, Tile, Uniformity
 from .access import AccessPlan, plan_access
-from .memory import coordinates, differs_by_thread, whole
+from .memory import coordinates, differs_by_thread, reached, whole
 from .reduce import collective
 
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
@@ -142,6 +142,7 @@ def _place(g: Builder, x, what: str) -> Value:
         return _place(g, whole(g, x), what)
     if not isinstance(t, (Region, Points)):
         raise g.error(f"{what} takes a place in memory, as in x[i] or x[i, 0:BLOCK], not {describe(x)}")
+    reached(g, what, x)
     if t.scope not in ("global", "shared"):
         raise g.error(f"{what} reaches global and shared memory, not {t.scope}")
     if t.buffer.peer:

@@ -7,7 +7,7 @@ from functools import reduce
 from ..errors import LaunchError
 from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.graph import Call, Const, Operand, Value
-from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Tile, Type, Uniformity, bool_, float32, float64,
+from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, TensorMap, Tile, Type, Uniformity, bool_, float32, float64,
                      int32, int64, integer_range, promote, uint64)
 from . import creation, elementwise as ew, shape as shapes
 
@@ -272,7 +272,7 @@ def logical(g: Builder, word: str, a, b) -> Value:
 
 def getitem(g: Builder, value: Value, index) -> Value:
     """``value[index]``: a region or points of memory, a slice of a tile, one of several barriers."""
-    from . import barriers, memory
+    from . import barriers, memory, tensor_map
     index = index if isinstance(index, tuple) else (index,)
     match value.type:
         case Buffer() | Region():
@@ -281,6 +281,8 @@ def getitem(g: Builder, value: Value, index) -> Value:
             return shapes.index(g, value, index)
         case Barrier():
             return barriers.index(g, value, index)
+        case TensorMap():
+            return tensor_map.index(g, value, index)
     raise g.error(f"{describe(value)} cannot be indexed")
 
 

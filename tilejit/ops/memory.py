@@ -92,9 +92,16 @@ def whole(g: Builder, x: Value) -> Value:
     return g.call(region, x, *(zero for _ in shape), extents=tuple(shape), kept=tuple(range(len(shape))))
 
 
+def reached(g: Builder, what: str, x: Value) -> Value:
+    """`x`, unless it is a box of a tensor map, which only copy_async moves."""
+    if isinstance(x.type, Region) and x.type.buffer.map is not None:
+        raise g.error(f"{what} does not go by a tensor map: move its boxes with tile.copy_async, or name the array itself")
+    return x
+
+
 def index(g: Builder, x: Value, items: tuple) -> Value:
     """``x[...]`` of a buffer or region: slices and integers give a region, integer tiles name points."""
-    base, starts, extents, dims = _unpack(g, x)
+    base, starts, extents, dims = _unpack(g, reached(g, "a further index", x))
     items = _expanded(g, x, items, len(dims))
     if any(isinstance(type_of(i), Tile) for i in items):
         return _points(g, x, base, starts, extents, dims, items)
@@ -259,6 +266,7 @@ def _memory(g: Builder, x, what: str) -> Value:
     t = type_of(x)
     if not isinstance(t, (Region, Points)):
         raise g.error(f"{what} takes a region of memory, as in x[i, 0:BLOCK], not {describe(x)}")
+    reached(g, what, x)
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
     if t.buffer.peer:

@@ -14,7 +14,7 @@ from ..errors import SimulationError
 from ..ir.builder import Builder, describe, type_of, written
 from ..ir.graph import Call, Const, Operand, Value
 from ..ir.op import Op, op
-from ..types import (BarrierRef, Buffer, DType, Region, Scalar, Tile, Uniformity, bfloat16, bool_, float8_e4m3fn, float8_e5m2,
+from ..types import (BarrierRef, Buffer, DType, Region, Scalar, TensorMap, Tile, Uniformity, bfloat16, bool_, float8_e4m3fn, float8_e5m2,
                      float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64)
 from .elementwise import result_type
 from .language import broadcast_shape, fitted, number, spread
@@ -193,9 +193,13 @@ def _address(g: Builder, operand, x, wrong) -> Operand:
     if isinstance(x, int) and not isinstance(x, bool):
         dtype = _dtypes(operand)[0]
         return Const(fitted(g, x, dtype), dtype)
+    if isinstance(t, TensorMap) and (operand.space == "map" or (operand.name == "map" and operand.space == "generic")):
+        return x
     if isinstance(t, Buffer):
         x = whole(g, x) if t.scope != "global" else _first_element(g, x)
         t = x.type
+    if isinstance(t, Region) and t.buffer.map is not None:
+        raise wrong(x)
     peer = t.buffer.peer if isinstance(t, Region) else t.peer if isinstance(t, BarrierRef) else False
     scope = t.scope if isinstance(t, Region) else "shared" if isinstance(t, BarrierRef) else None
     fits = {"shared": scope == "shared" and not peer, "cluster": scope == "shared", "global": scope == "global",
@@ -210,7 +214,7 @@ def _first_element(g: Builder, x: Value) -> Value:
     return index(g, x, (0,) * len(x.type.shape))
 
 
-def _written(call: Call) -> tuple[Value, ...]:
+def _written(call: Call, _mapped: bool) -> tuple[Value, ...]:
     """The places whose address goes to an instruction that may write there: all but those called a source."""
     row, args, found = _form(call.attrs["form"]), iter(call.args), []
     for name, count in call.attrs["slots"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
 from ..types import Buffer, Region, Selected, Tile
-from .memory import whole
+from .memory import reached, whole
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
@@ -17,6 +17,8 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
         if not isinstance(type_of(x), (Buffer, Region)):
             raise g.error(f"{name} moves regions of memory, not {describe(x)}")
     dst, src = (x if isinstance(type_of(x), Selected) else whole(g, x) for x in (dst, src))
+    if name != "copy_async":
+        reached(g, name, dst), reached(g, name, src)
     if dst.type.dtype != src.type.dtype:
         raise g.error(f"a copy keeps the dtype, and {src.type.dtype} is not {dst.type.dtype}: load, cast and store instead")
     sides = [tuple(n for n in x.type.extents if n != 1) for x in (dst, src)]

@@ -64,6 +64,7 @@ class Chunk(Verdicts):
         self._map_faults: dict = {}
         self.traffic: dict = {}     # what accesses cost, by call and alignment
         self.maps: dict = {}        # tensor maps that rules have made
+        self.shared_maps: dict = {}  # (row, offset) -> the tensor map that the kernel edits there
         self.fibers: list[Fiber] = []
         self.turn = 0
         self.stuck = False

@@ -15,6 +15,7 @@ from .bulk import BulkCopies
 from .engines import Engines
 from .global_access import GlobalAccess
 from .memory import LocalMemory, TensorMemory
+from .named_maps import NamedMaps
 from .remote import RemoteStores
 from .report import Finding
 from .shared_access import SharedAccess
@@ -28,7 +29,7 @@ from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, TensorCores,
+class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, NamedMaps, TensorCores,
               TensorMemoryAccess, PairOperations, Traffic):
     """What a rule knows and can do.
 

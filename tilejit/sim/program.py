@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..ir.graph import Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
-from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, Tile
+from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 
 UNITS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
@@ -128,33 +128,29 @@ def _maybe_written(nodes: tuple[Node, ...]) -> set[Value]:
     """The buffers that some call may write: every memory operand of a call that does more than read, but for those that
     it names its source."""
     root: dict[Value, Value] = {}
-    found: set[Value] = set()
-    memory = MEMORY_TYPES
-    for node in nodes:
-        if not isinstance(node, Call):
-            continue
-        sources = [a for a in node.args if isinstance(a, Value) and isinstance(a.type, memory)]
-        found |= {root.get(s, s) for s in written(node)}
-        for result in node.results:
-            if sources and isinstance(result.type, memory):
+    calls = [node for node in nodes if isinstance(node, Call)]
+    for call in calls:
+        sources = [a for a in call.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]
+        for result in call.results:
+            if sources and isinstance(result.type, MEMORY_TYPES):
                 root[result] = root.get(sources[0], sources[0])
-    return found
+    return {root.get(place, place) for place in written(calls)}
 
 
 def _touched(body: Block, times: int = 1, root: dict[Value, Value] | None = None) -> Counter:
     """How often the calls of a kernel may touch each buffer; 2 stands for any number."""
     root, found = {} if root is None else root, Counter()
-    memory = MEMORY_TYPES
     for node in body.nodes:
         for block in blocks(node):
             found += _touched(block, 2 if isinstance(node, (For, While)) else times, root)
         if not isinstance(node, Call):
             continue
-        sources = [root.get(a, a) for a in node.args if isinstance(a, Value) and isinstance(a.type, memory)]
-        names = [r for r in node.results if isinstance(r.type, memory)]
+        sources = [root.get(a, a) for a in node.args if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES)]
+        names = [r for r in node.results if isinstance(r.type, MEMORY_TYPES)]
         root.update((r, sources[0]) for r in names if sources)
-        if not names:
-            found.update({s: times * sources.count(s) for s in sources})
+        if not names or any(isinstance(r.type, TensorMap) for r in names):
+            times_here = max(times, node.op.rules.get("touches", 1))
+            found.update({s: times_here * sources.count(s) for s in sources})
     return found
 
 

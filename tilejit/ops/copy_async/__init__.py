@@ -12,7 +12,7 @@ from ...ir.op import op
 from ...types import BarrierRef, int32
 from ..language import uniform_scalar
 from ..sides import asked_variant, checked_sides, moves_tile
-from . import bulk, dsmem, ldgsts, selected, tcgen05_cp, tma, vector
+from . import bulk, dsmem, ldgsts, selected, tcgen05_cp, tma, tma_map, vector
 from .options import checked_options
 from .site import CopySite
 from .tokens import NoToken, Token, next_token
@@ -66,7 +66,14 @@ def _(e, call, dst, src, mbar, *mask):
 
 
 copy_async_.variants = VARIANTS
-copy_async_.rules["variants"] = lambda call: selected.variants_of(*(a.type for a in call.args[:2])) or VARIANTS
+copy_async_.rules["variants"] = lambda call: variants_of(*(a.type for a in call.args[:2]))
+
+
+def variants_of(dst, src) -> tuple[Variant, ...]:
+    """The variants for these sides: all, but for what the engine selects, and what goes by a map that the kernel names."""
+    if any(getattr(side.buffer, "map", None) is not None for side in (dst, src)):
+        return (tma_map.VARIANT,)
+    return selected.variants_of(dst, src) or VARIANTS
 
 
 @builtin

@@ -181,8 +181,9 @@ def shared_digits(layout: TileLayout, shape, starts, extents, divisor: Callable)
     return digits, offset
 
 
-def view_of(site) -> View | str:
-    """The planner's view of a copy site; a string says what of the shared layout is in the way."""
+def view_of(site, merge: bool = True) -> View | str:
+    """The planner's view of a copy site; a string says what of the shared layout is in the way. Without `merge` the array's
+    dimensions stay as they are."""
     array, shared = site.array, site.shared
     starts = [s.value if hasattr(s, "value") else s for s in site.starts(shared)]
     found = shared_digits(shared.buffer.layout, shared.buffer.shape, starts, shared.extents, site.g.divisor)
@@ -192,7 +193,7 @@ def view_of(site) -> View | str:
     itemsize = site.itemsize
     moved = iter([per_dim[d] for d in site.dims(shared)])
     dims = []
-    shape, strides = settled(site)
+    shape, strides = settled(site) if merge else (site.array.buffer.shape, site.array.buffer.strides)
     for d, (size, stride, start, extent) in enumerate(zip(shape, strides, site.starts(array), array.extents)):
         value = int(start.value) if hasattr(start, "value") else None
         begin = Start(value, d, 1, site.g.divisor(start))
@@ -202,7 +203,7 @@ def view_of(site) -> View | str:
             weight *= n
         dims.append(Dim(number(size), times(number(stride), itemsize), begin, extent, tuple(digits)))
     known = isinstance(offset, int)
-    return View(itemsize, merged(dims), swizzle_mode(shared.buffer.layout, itemsize),
+    return View(itemsize, merged(dims) if merge else tuple(dims), swizzle_mode(shared.buffer.layout, itemsize),
                 offset * itemsize if known else 0, 1 << 62 if known else offset.of * itemsize)
 
 

@@ -1,0 +1,185 @@
+"""Kernels that name their tensor maps: of the launch, and made and edited by the kernel."""
+
+import numpy as np
+
+import tilejit as tile
+
+
+def aligned(shape, dtype=np.uint8) -> np.ndarray:
+    """Zeros that begin at a multiple of 128 bytes, as memory of a device does."""
+    n = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(n + 128, np.uint8)
+    return raw[-raw.ctypes.data % 128:][:n].view(dtype).reshape(shape)
+
+
+@tile.jit(num_warps=2)
+def through(A, B, BM: tile.constexpr, BN: tile.constexpr, SWIZZLE: tile.constexpr, ROWS: tile.constexpr = 64):
+    """Tiles of (BM, BN) there and back by maps of the launch, whose boxes are as large as they may be."""
+    layout = tile.swizzled(A.dtype, (BM, BN), SWIZZLE) if SWIZZLE else None
+    s = tile.alloc((BM, BN), A.dtype, layout=layout)
+    bar = tile.mbarrier()
+    a, b = tile.tensor_map(A[0:BM, 0:BN], swizzle=SWIZZLE), tile.tensor_map(B[0:BM, 0:BN], swizzle=SWIZZLE)
+    i, j = tile.program_id(0) * BM, tile.program_id(1) * BN
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, a[i:i + BM, j:j + BN], mbar=bar)
+        bar.wait(phase=0)
+        tile.copy_async(b[i:i + BM, j:j + BN], s)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@tile.jit(num_warps=1)
+def grouped(template, storage, table, slots, out, BM: tile.constexpr, BN: tile.constexpr, EDIT: tile.constexpr, STORE: tile.constexpr = False):
+    """One CTA for each array of `table` (start in storage, rows, columns): copies it to its plane of `out`, or from there."""
+    me = tile.program_id(0)
+    s = tile.alloc((BM, BN), template.dtype, layout=tile.swizzled(template.dtype, (BM, BN), 128))
+    bar = tile.mbarrier()
+    m = tile.tensor_map(template[0:BM, 0:BN], swizzle=128, slot=slots[me, 0:128], edit=EDIT)
+    start, rows, columns = tile.load(table[me, 0]), tile.load(table[me, 1]), tile.load(table[me, 2])
+    with tile.elect():
+        m.seed()
+        m.rebind(storage[start], shape=(rows, columns))
+        if EDIT == "global":
+            m.fence_release("cta")
+    if EDIT == "shared":
+        m.publish("cta")
+    tile.sync()
+    m.fence_acquire("cta")
+    turn = 0
+    for i in range(0, tile.cdiv(rows, BM)):
+        for j in range(0, tile.cdiv(columns, BN)):
+            if STORE:
+                tile.store(s, tile.load(out[me, i * BM:i * BM + BM, j * BN:j * BN + BN]))
+                tile.fence_proxy_async()
+                tile.sync()
+                with tile.elect():
+                    tile.copy_async(m[i * BM:i * BM + BM, j * BN:j * BN + BN], s)
+                    tile.bulk_commit()
+                    tile.bulk_wait(0)
+            else:
+                with tile.elect():
+                    bar.arrive_expect_tx(s.nbytes)
+                    tile.copy_async(s, m[i * BM:i * BM + BM, j * BN:j * BN + BN], mbar=bar)
+                bar.wait(phase=turn)
+                turn = turn ^ 1
+                tile.store(out[me, i * BM:i * BM + BM, j * BN:j * BN + BN], tile.load(s))
+            tile.sync()
+
+
+def group(dtype, shapes, seed: int = 0):
+    """Arrays of these shapes one after the other in a storage: (storage, table, the arrays)."""
+    rng, at, parts = np.random.default_rng(seed), 0, []
+    step = 16 // np.dtype(dtype).itemsize
+    table = np.zeros((len(shapes), 3), np.int32)
+    for k, (rows, columns) in enumerate(shapes):
+        table[k] = at, rows, columns
+        parts.append(rng.integers(0, 100, (rows, columns)).astype(dtype))
+        at += -(-rows * columns // step) * step
+    storage = aligned(at, dtype)
+    for (start, rows, columns), part in zip(table, parts):
+        storage[start:start + rows * columns] = part.ravel()
+    return storage, table, parts
+
+
+@tile.jit(num_warps=1)
+def of_arrays(A, B, C, slots, out, BM: tile.constexpr, BN: tile.constexpr):
+    """One map, bound to one argument after the other."""
+    s = tile.alloc((BM, BN), A.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(A[0:BM, 0:BN], slot=slots[0, 0:128])
+    with tile.elect():
+        m.seed()
+    turn = 0
+    arrays = (A, B, C)
+    for k in tile.static_range(3):
+        with tile.elect():
+            m.rebind(arrays[k])
+            m.fence_release("cta")
+            m.fence_acquire("cta")
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, m[0:BM, 0:BN], mbar=bar)
+        bar.wait(phase=turn)
+        turn = turn ^ 1
+        tile.store(out[k, 0:BM, 0:BN], tile.load(s))
+        tile.sync()
+
+
+@tile.jit(num_warps=1)
+def of_addresses(template, addresses, shapes, slots, out, first, second, N: tile.constexpr):
+    """Arrays named by their addresses, which the host has written down; `first` and `second` are what they point to."""
+    me = tile.program_id(0)
+    s = tile.alloc((8, N), template.dtype)
+    m = tile.tensor_map(template[0:8, 0:N], slot=slots[me, 0:128])
+    bar = tile.mbarrier()
+    with tile.elect():
+        m.seed()
+        m.rebind(tile.load(addresses[me]), shape=(tile.load(shapes[me, 0]), tile.load(shapes[me, 1])), strides=(tile.load(shapes[me, 2]), 1))
+        tile.fence_proxy_tensormap("release", m, "cta")
+        tile.fence_proxy_tensormap("acquire", m, "cta")
+        m.prefetch()
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[0:8, 0:N], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[me, 0:8, 0:N], tile.load(s))
+
+
+def of_rank(rank: int, edit: str):
+    """A map of that rank, rebound from a smaller array to a larger one."""
+    lines = ["def kernel(small, large, slots, out):", f"    s = tile.alloc((4, 32), small.dtype)", "    bar = tile.mbarrier()",
+             f"    m = tile.tensor_map(small[{', '.join(['0:1'] * (rank - 2) + ['0:4'] * (rank > 1) + ['0:32'])}], slot=slots[0, 0:128], edit={edit!r})",
+             "    with tile.elect():", "        m.seed()", "        m.rebind(large)"]
+    lines += ["        m.fence_release('cta')"] if edit == "global" else []
+    lines += ["    m.publish('cta')"] if edit == "shared" else ["    tile.sync()"]
+    at = ", ".join(["1:2"] * (rank - 2) + ["0:4"] * (rank > 1) + ["32:64"])
+    lines += ["    m.fence_acquire('cta')", "    with tile.elect():", f"        bar.arrive_expect_tx({512 if rank > 1 else 128})",
+              f"        tile.copy_async(s{'' if rank > 1 else '[0, 0:32]'}, m[{at}], mbar=bar)", "    bar.wait(phase=0)",
+              "    tile.store(out[0:4, 0:32], tile.load(s))" if rank > 1 else "    tile.store(out[0, 0:32], tile.load(s[0, 0:32]))"]
+    return tile.jit(source="\n".join(lines) + "\n", num_warps=1)
+
+
+@tile.jit(cluster=(4, 1, 1), num_warps=1)
+def in_a_cluster(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile.constexpr, EDIT: tile.constexpr):
+    """Rank 0 edits one map, all CTAs of the cluster copy by it."""
+    rank, cluster = tile.cta_rank(), tile.cluster_id(0)
+    s = tile.alloc((8, 64), template.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[cluster, 0:128], edit=EDIT)
+    if rank == 0:
+        with tile.elect():
+            m.seed()
+            m.rebind(A)
+            if EDIT == "global":
+                m.fence_release(RELEASE)
+        if EDIT == "shared":
+            m.publish(RELEASE)
+    tile.cluster_sync()
+    with tile.elect():
+        m.fence_acquire(ACQUIRE)
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[rank * 8:rank * 8 + 8, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[cluster, rank * 8:rank * 8 + 8, 0:64], tile.load(s))
+
+
+@tile.jit(num_warps=1)
+def across_the_grid(template, A, slots, flag, out, SCOPE: tile.constexpr):
+    """CTA 0 edits the map and raises a flag; the others wait for it."""
+    me = tile.program_id(0)
+    s = tile.alloc((8, 64), template.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128])
+    with tile.elect():
+        if me == 0:
+            m.seed()
+            m.rebind(A)
+            m.fence_release(SCOPE)
+            tile.atomic_exch(flag[0], 1, sem="release")
+        else:
+            while tile.atomic_add(flag[0], 0, sem="acquire") == 0:
+                pass
+        m.fence_acquire(SCOPE)
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[me * 8:me * 8 + 8, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[me * 8:me * 8 + 8, 0:64], tile.load(s))

@@ -1,0 +1,172 @@
+"""tma by a tensor map that the kernel names: every instruction moves one box of it.
+
+The map's dimensions are those of its array, innermost first, whatever the region; the region is cut into its boxes, which
+must lie in shared memory one after the other as the engine writes them. PTX ISA, ``cp.async.bulk.tensor``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ...dispatch import Need, Variant
+from ...types import TensorMap
+from . import tma
+from .options import is_policy
+from .reductions import TYPES
+from .site import CopySite
+from .tma_plan import MAX_ISSUES, SPAN, Group, candidates
+from .tma_plan import TensorMap as Fields
+from .tma_view import Dim, View, number, times, view_of
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The boxes of a region: (coordinates, shared byte offset) of each, constant starts included; `moving` are the
+    dimensions of the map whose starts are known at run time."""
+
+    issues: tuple[tuple[tuple[int, ...], int], ...]
+    moving: tuple[tuple[int, int, int] | None, ...]
+
+
+def named(site: CopySite) -> TensorMap:
+    return site.array.buffer.map
+
+
+def template(map_: TensorMap) -> Fields:
+    """What the launch encodes for a map: its array as it is."""
+    array, nbytes = map_.array, map_.dtype.nbytes
+    return Fields(argument=array.arg, base_offset=0, dtype=map_.stored, global_dim=tuple(number(n) for n in reversed(array.shape)),
+                  global_strides=tuple(times(number(s), nbytes) for s in reversed(array.strides[:-1])), box=map_.box[::-1],
+                  element_strides=(1,) * len(map_.box), interleave=0, swizzle=map_.swizzle, l2_promotion=map_.l2_promotion, oob_fill=map_.oob_fill)
+
+
+def view(site: CopySite) -> View | str:
+    return site.searched("map view", lambda: view_of(site, merge=False))
+
+
+def boxes(site: CopySite) -> Boxes | str:
+    return site.searched("boxes", lambda: _boxes(site))
+
+
+def _boxes(site: CopySite) -> Boxes | str:
+    v, map_ = view(site), named(site)
+    rank, issued = len(map_.box), prod(-(-n // b) for n, b in zip(site.array.extents, map_.box))
+    cut = next((d for d in range(rank) if site.array.extents[d] % map_.box[d]), None)
+    if cut is not None:
+        return f"{site.array.extents[cut]} elements of dimension {cut} are no whole boxes of {map_.box[cut]}"
+    if issued > MAX_ISSUES:
+        return f"the region takes {issued} instructions, more than {MAX_ISSUES}"
+    wanted = {d: n for d, n in enumerate(map_.box) if n != 1}
+    for candidate in candidates(v, 1):
+        dims = [g.dim for g in candidate.groups]
+        plain = all(g.weight == 1 for g in candidate.groups) and dims == sorted(set(dims), reverse=True)
+        if plain and {g.dim: g.box for g in candidate.groups} == wanted:
+            return Boxes(_issues(v, candidate.loops, rank), tuple(_moving(v.dims[d], d) for d in reversed(range(rank))))
+    return f"boxes of {list(map_.box)} do not lie in the shared layout as the engine writes them"
+
+
+def _issues(v: View, loops: tuple[Group, ...], rank: int) -> tuple:
+    origin = [v.dims[d].start.value or 0 for d in reversed(range(rank))]
+    made = [(tuple(origin), v.offset)]
+    for loop in sorted(loops, key=lambda g: -g.step):
+        at = rank - 1 - loop.dim
+        made = [(c[:at] + (c[at] + j * loop.weight,) + c[at + 1:], offset + j * loop.step) for c, offset in made for j in range(loop.box)]
+    return tuple(made)
+
+
+def _moving(dim: Dim, d: int) -> tuple[int, int, int] | None:
+    return None if dim.start.value is not None else (d, 1, 1)
+
+
+# -- needs ----------------------------------------------------------------------------------------------------------------
+
+def _layout(s: CopySite) -> bool | str:
+    found = view(s)
+    if isinstance(found, str):
+        return found
+    mode = named(s).swizzle
+    return found.mode == mode or f"the buffer's swizzle of {SPAN[found.mode] if found.mode is not None else 'another kind'} and the map's of {SPAN[mode]} bytes"
+
+
+def _found(s: CopySite) -> bool | str:
+    found = boxes(s)
+    return found if isinstance(found, str) else True
+
+
+def _coordinate(s: CopySite) -> bool | str:
+    start = view(s).dims[-1].start
+    return start.multiple_of(16 // s.itemsize or 1) or "it is not known to be one"
+
+
+def _not_in_the_map(s: CopySite) -> bool | str:
+    given = [o for o in ("fill", "l2_promotion", "precision", "prefetch") if s.options.get(o) is not None]
+    given += ["prefetch_map"] if s.options.get("prefetch_map") and named(s).slot is not None else []
+    return not given or f"{given[0]}="
+
+
+def _reduced(s: CopySite) -> bool | str:
+    kind = s.options.get("reduce")
+    if kind is None:
+        return True
+    if s.scopes == tma.LOAD:
+        return "reduce= on a load"
+    known = TYPES["tensor map", kind]
+    return known.get(s.src.dtype.name) == named(s).stored or f"reduce={kind!r} of {s.src.dtype} by a map of {named(s).stored}"
+
+
+def _paired(s: CopySite) -> bool | str:
+    group = s.options.get("cta_group")
+    if group == 2 and named(s).slot is not None:
+        return "a map that the kernel makes: maps for pairs of CTAs are the launch's"
+    return tma._paired(s)
+
+
+NEEDS = (
+    *tma.PLACE_NEEDS[:-1],
+    Need("a shared layout of plain memory or a standard swizzle, the map's own", _layout, gate=True),
+    Need("whole boxes of the map, one after the other in shared memory", _found, gate=True),
+    Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
+    Need("starts of a store that are provably at least 0", lambda s: s.scopes == tma.LOAD or tma.not_negative(s)),
+    Need("fill, L2 promotion and precision as the map has them", _not_in_the_map),
+    Need("an L2 policy as the cache option", is_policy),
+    Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == tma.LOAD),
+    Need("a reduction that the hardware has, by a map of its type", _reduced),
+    Need("cta_group= on loads only, for sm_100a or sm_103a, and of a pair by a map of the launch", _paired),
+    tma.SHARED_ADDRESS,
+)
+
+
+def plan(site: CopySite) -> tma.Plan:
+    found, map_ = boxes(site), named(site)
+    return tma.made(site, template(map_), list(found.issues), prod(map_.box) * site.itemsize, found.moving)
+
+
+def emit(e, plan: tma.Plan, call, dst, src, mbar, *mask):
+    array = dst if plan.store else src
+    tma.emit(e, replace(plan, tensor_map=array.buffer), call, dst, src, mbar, *mask)
+
+
+def simulate(m, plan: tma.Plan, call, dst, src, mbar, mask=None):
+    array, shared = (dst, src) if plan.store else (src, dst)
+    layout, nbytes = shared.type.buffer.layout.without_swizzle(), shared.type.dtype.nbytes
+    first = plan.issues[0][1]
+    for thread, positions in tma.issuers(m, plan.each_thread):
+        pick = lambda start: tma.of_thread(start, thread, positions)
+        starts = [pick(s) for s in array.starts]
+        origin = layout.offset_of(*map(pick, shared.starts), shape=shared.type.buffer.shape) * nbytes
+        with m.reading_map(array.buffer, positions) as maps:
+            for described, where in maps:
+                for coordinates, offset in plan.issues:
+                    at = [np.asarray(c).reshape(-1, 1) for c in plan.coordinates(coordinates, starts)]
+                    place = origin + (offset - first)
+                    if plan.store:
+                        m.tma_store(described, at, shared.buffer, place, kind=plan.reduce, positions=where)
+                    else:
+                        ranks = None if mask is None else tma.of_thread(np.asarray(mask), thread, where)
+                        m.tma_load(described, at, shared.buffer, place, mbar, multicast=ranks, paired=plan.cta_group == 2, positions=where)
+
+
+VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)

@@ -1,0 +1,225 @@
+"""Tensor maps that a kernel names: of an array, encoded by the launch, or made and edited by the kernel itself.
+
+What changes them, and the fences that stand between that and copies, is in `map_edits`. PTX ISA, "Tensors".
+"""
+
+from __future__ import annotations
+
+
+from ..errors import CompilationError
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import attribute, builtin
+from ..ir.graph import Call, Const, Value
+from ..ir.op import op
+from ..layout import TileLayout
+from ..types import Buffer, Region, Scalar, Sym, TensorMap, int32, uint8
+from .copy_async.options import L2_PROMOTION
+from .copy_async.tma import NAN_FILLED, STORED_AS
+from .copy_async.tma_plan import MAX_BOX, MAX_BOX_BYTES, MAX_RANK, SPAN
+from .shared import alloc_shared
+
+BYTES = 128                                    # of a map; a slot is as large and as aligned
+REPLACING = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")  # targets that have tensormap.replace
+MODES = {0: 0, 32: 1, 64: 2, 128: 3}           # bytes of a swizzled row -> mode
+
+
+# -- making one ------------------------------------------------------------------------------------------------------------
+
+@op("pure", attrs=("map",))
+def tensor_map_(array, slot, shared, map):
+    """A tensor map of `array`: a parameter of the kernel, or 128 bytes in the region `slot`, edited there or in `shared`."""
+
+
+@tensor_map_.infer
+def _(g, array, slot, shared, map):
+    return map
+
+
+@tensor_map_.simulate
+def _(m, call, array, slot, shared):
+    return m.named_map(call.result.type, array, slot, shared)
+
+
+@tensor_map_.emit
+def _(e, call, array, slot, shared):
+    return e.named_map(call.result.type, slot, shared)
+
+
+def _plan(context, call: Call) -> None:
+    """A slot must provably begin at a multiple of its 128 bytes."""
+    slot = call.args[1]
+    if slot is None:
+        return None
+    t, starts = slot.type, context.definition(slot).args[1:]
+    for d, start in enumerate(starts):
+        stride = t.buffer.strides[d] * t.dtype.nbytes if isinstance(t.buffer.strides[d], int) else None
+        whole_slots = stride is not None and context.divisor(start) * stride % BYTES == 0
+        if not whole_slots and stride is None:
+            s = t.buffer.strides[d]
+            whole_slots = context.facts.ask("stride_multiple", s.arg, s.dim, BYTES // t.dtype.nbytes)
+        if not whole_slots:
+            raise CompilationError(f"a slot of a tensor map is aligned to {BYTES} bytes, and dimension {d} of this one is not known to step in "
+                                   f"multiples of them: use an array of {BYTES}-byte rows, as in slots[i, 0:{BYTES}] of uint8", call.loc)
+    if not context.facts.ask("aligned", t.buffer.arg, BYTES):
+        raise CompilationError(f"a slot of a tensor map is aligned to {BYTES} bytes, and its array's address is not", call.loc)
+    return None
+
+
+tensor_map_.rules["plan"] = _plan
+tensor_map_.rules["touches"] = 2
+tensor_map_.rules["written"] = lambda call, mapped: [call.args[1]] if call.args[1] is not None else []
+
+
+@builtin
+def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=None, edit="global"):
+    """A tensor map of the array that `region` is of, with a box of its extents; copies go by ``m[i:i + N, j:j + M]``.
+
+    `region` begins at 0 in every dimension. Its extents are cut into boxes of at most 256 elements, and rows of at most
+    `swizzle` bytes (0, 32, 64 or 128: the swizzle of the shared buffers that it is copied to). `fill` (0 or "nan") is what is
+    read out of bounds, `l2_promotion` (0, 64, 128 or 256) the bytes that L2 fetches.
+
+    Without a `slot` the launch encodes it, and it stays as it is. With one, 128 bytes of global memory as in
+    ``slots[i, 0:128]``, the kernel makes it: ``.seed()`` copies the launch's, ``.rebind(...)`` gives it another array,
+    ``.fence_release(scope)`` and ``.fence_acquire(scope)`` stand between that and the copies. ``edit="shared"`` edits it in
+    shared memory, and ``.publish(scope)`` copies it to the slot and releases it.
+    """
+    _hopper(g, "a tensor map")
+    if not isinstance(type_of(region), Region) or type_of(region).scope != "global" or type_of(region).buffer.map is not None:
+        raise g.error(f"a tensor map is of a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
+    array = g.definitions[region].args[0]
+    if any(not isinstance(s, Const) or s.value for s in g.definitions[region].args[1:]):
+        raise g.error("a tensor map is of a whole array: its region gives the box, and begins at 0 in every dimension")
+    if edit not in ("global", "shared"):
+        raise g.error(f"edit is 'global' or 'shared', not {edit!r}")
+    map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion)
+    shared = None
+    if slot is None and edit == "shared":
+        raise g.error("a tensor map that is edited in shared memory is published to global memory, where copies read it: give slot=")
+    if slot is not None:
+        if g.target not in REPLACING:
+            raise g.error(f"a tensor map that the kernel edits needs tensormap.replace, which exists on {', '.join(REPLACING)}, not on {g.target}")
+        slot = _checked_slot(g, slot)
+        map_ = TensorMap(map_.array, map_.box, map_.swizzle, map_.oob_fill, map_.l2_promotion, map_.stored, edit)
+        if edit == "shared":
+            shared = Value("map", Buffer(uint8, (BYTES,), "shared", TileLayout.row_major((BYTES,))), g.loc)
+            g.hoist(Call(alloc_shared, (), dict(dtype=uint8, shape=(BYTES,), layout=shared.type.layout, align=BYTES), (shared,), g.loc))
+    return g.call(tensor_map_, array, slot, shared, map=map_)
+
+
+def _hopper(g: Builder, what: str) -> None:
+    if int("".join(c for c in g.target if c.isdigit())) < 90:
+        raise g.error(f"{what} needs sm_90 or later, and the target is {g.target}")
+
+
+def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion) -> TensorMap:
+    """The descriptor of a region's array; says which of its fields or facts of the array do not fit."""
+    array, ask = t.buffer, g.facts.ask
+    if swizzle not in MODES or isinstance(swizzle, bool):
+        raise g.error(f"swizzle is 0, 32, 64 or 128 bytes, not {swizzle!r}")
+    if l2_promotion not in L2_PROMOTION:
+        raise g.error(f"l2_promotion is 0, 64, 128 or 256 bytes, not {l2_promotion!r}")
+    nan = fill == "nan" or isinstance(fill, float) and fill != fill
+    if not nan and (isinstance(fill, (bool, str)) or fill != 0) or nan and t.dtype.name not in NAN_FILLED:
+        raise g.error(f"fill is 0, or \"nan\" for {', '.join(NAN_FILLED)}, not {fill!r} for {t.dtype}")
+    if not 1 <= len(array.shape) <= MAX_RANK:
+        raise g.error(f"a tensor map has 1 to {MAX_RANK} dimensions, not {len(array.shape)}")
+    if not ask("aligned", array.arg, 16):
+        raise g.error("a tensor map's array starts at a multiple of 16 bytes, and this one does not")
+    for d, (size, stride) in enumerate(zip(array.shape, array.strides)):
+        least = size >= 1 if isinstance(size, int) else ask("size_at_least", size.arg, size.dim, 1)
+        if not least:
+            raise g.error(f"a tensor map's array has elements, and dimension {d} of this one is empty")
+        fits = stride == 1 if d == len(array.shape) - 1 else in_steps(stride, t.dtype.nbytes, ask)
+        if not fits:
+            needed = "1" if d == len(array.shape) - 1 else f"a multiple of {16 // t.dtype.nbytes or 1} elements (16 bytes) and not negative"
+            raise g.error(f"the stride of dimension {d} of a tensor map's array is {needed}, and this one's is not")
+    span = SPAN[MODES[swizzle]] // t.dtype.nbytes if swizzle else MAX_BOX
+    box = tuple(_largest(n, min(MAX_BOX, span) if d == len(t.extents) - 1 else MAX_BOX) for d, n in enumerate(t.extents))
+    size = t.dtype.nbytes
+    for n in box:
+        size *= n
+    if box[-1] * t.dtype.nbytes % 16:
+        raise g.error(f"rows of a tensor map's box are a multiple of 16 bytes, and {box[-1]} elements of {t.dtype} are not")
+    if size > MAX_BOX_BYTES:
+        raise g.error(f"a tensor map's box is at most {MAX_BOX_BYTES} bytes, not {size}")
+    return TensorMap(array, box, MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion], STORED_AS.get(t.dtype.name, t.dtype.name))
+
+
+def in_steps(stride: int | Sym, nbytes: int, ask) -> bool:
+    if isinstance(stride, int):
+        return stride >= 0 and stride * nbytes % 16 == 0
+    return ask("stride_at_least", stride.arg, stride.dim, 0) and ask("stride_multiple", stride.arg, stride.dim, max(1, 16 // nbytes))
+
+
+def _largest(extent: int, limit: int) -> int:
+    """The largest divisor of an extent that is at most `limit`."""
+    return next(n for n in range(min(extent, limit), 0, -1) if extent % n == 0)
+
+
+def _checked_slot(g: Builder, slot) -> Value:
+    t = type_of(slot)
+    if not isinstance(t, Region) or t.scope != "global" or t.buffer.map is not None:
+        raise g.error(f"a slot is {BYTES} bytes of global memory, as in slots[i, 0:{BYTES}] of uint8, not {describe(slot)}")
+    if t.nbytes != BYTES or any(n != 1 for n in t.extents[:-1]) or t.buffer.strides[-1] != 1:
+        raise g.error(f"a slot is {BYTES} bytes of global memory without gaps, and this region has {t.nbytes} bytes, {list(t.extents)} of {t.dtype}")
+    return slot
+
+
+# -- regions by a map --------------------------------------------------------------------------------------------------------
+
+@op("pure", attrs=("extents", "kept"))
+def map_region(map, *starts, extents, kept):
+    """A box of the array that a map describes: copies to and from it go by the map."""
+
+
+@map_region.infer
+def _(g, map, *starts, extents, kept):
+    t: TensorMap = type_of(map)
+    array = t.array
+    return Region(Buffer(array.dtype, array.shape, "global", strides=array.strides, arg=array.arg, map=t), extents, kept)
+
+
+@map_region.simulate
+def _(m, call, map_, *starts):
+    return m.make_region(call.result.type, map_, starts)
+
+
+@map_region.emit
+def _(e, call, map_, *starts):
+    return e.make_region(call.result.type, map_, starts)
+
+
+def index(g: Builder, m: Value, items: tuple) -> Value:
+    """``m[i:i + N, j]``: a box of the map's array, which only ``tile.copy_async`` reads or writes."""
+    rank = len(m.type.array.shape)
+    if len(items) != rank:
+        raise g.error(f"a tensor map is indexed in each of its {rank} dimensions, and {len(items)} were given")
+    starts, extents, kept = [], [], []
+    for d, item in enumerate(items):
+        start, extent = (item.start, None) if isinstance(item, slice) else (item, 1)
+        if isinstance(item, slice):
+            if item.step not in (None, 1) or item.stop is None:
+                raise g.error("a box of a tensor map is written m[start:start + N], with a constant N")
+            start = 0 if start is None else start
+            extent = g.difference(item.stop, start)
+            if extent is None or extent < 1:
+                raise g.error("the extent of a slice (stop - start) is a constant of at least 1: write it as m[i:i + N, 0:M]")
+            kept.append(d)
+        if not isinstance(type_of(start), Scalar) or not type_of(start).dtype.is_int:
+            raise g.error(f"an index is an integer, not {describe(start)}")
+        starts.append(g.operand(start, int32))
+        extents.append(extent)
+    return g.call(map_region, m, *starts, extents=tuple(extents), kept=tuple(kept))
+
+
+@attribute(TensorMap, name="dtype")
+def _dtype(g, m):
+    return m.type.dtype
+
+
+@attribute(TensorMap, name="box")
+def _box(g, m):
+    return m.type.box
+
+
+__all__ = ["index", "tensor_map"]
