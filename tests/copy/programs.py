@@ -57,3 +57,24 @@ def boxed_out(A, B, ROWS: tile.constexpr = 8, COLUMNS: tile.constexpr = 256, MOD
         tile.copy_async(B[0:ROWS, 0:COLUMNS], sA)
         tile.bulk_commit()
         tile.bulk_wait(0)
+
+
+S, R, axis = tile.S, tile.R, tile.axis
+REPEATED = S[(32, 16) : (1 @ axis.TLane, 1 @ axis.TCol)] + R[4 : 32 @ axis.TLane]
+
+
+@tile.jit
+def repeated(A, B, LAYOUT: tile.constexpr = REPEATED):
+    """tcgen05_cp: one thread copies 32 rows of 16 bytes to tensor memory, into the lanes of each warp; they are read back."""
+    sA = tile.alloc((32, 16), A.dtype)
+    tmem = tile.alloc((32, 16), A.dtype, scope="tmem", layout=LAYOUT)
+    bar = tile.mbarrier(count=1)
+    tile.copy(sA, A[0:32, 0:16])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(tmem, sA)
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(B[0:32, 0:16], tile.load(tmem))

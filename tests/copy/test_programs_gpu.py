@@ -1,4 +1,4 @@
-"""The programs of each path on the GPU; and the bytes of a host's tensor map, field by field."""
+"""The programs of each path on the GPU; and the bytes of the maps of the reference plans."""
 
 import numpy as np
 import pytest
@@ -52,37 +52,23 @@ def test_the_program_of_tma_gives_its_tile_back_on_the_gpu(way):
             _back(kernel, (1,), (8, 256), dtype, MODE=mode)
 
 
-# -- the bytes of a map --------------------------------------------------------------------------------------------------------
-
-def fields_of(map_: bytes) -> dict:
-    """What the 128 bytes of a tiled map say: the layout that this hardware generation reads (opaque by contract)."""
-    word = lambda at: int.from_bytes(map_[at:at + 4], "little")
-    flags = word(8)
-    rank = (flags >> 4 & 7) + 1
-    high = int.from_bytes(map_[28:30], "little")
-    strides = [(word(12 + 4 * i) + ((high >> 4 * i & 15) << 32)) * 16 for i in range(rank - 1)]
-    element = int.from_bytes(map_[52:55], "little")
-    return {"address": int.from_bytes(map_[:8], "little"), "rank": rank, "dims": [word(32 + 4 * i) + 1 for i in range(rank)], "strides": strides,
-            "element_strides": [(element >> 3 * i & 7) + 1 for i in range(rank)], "box": [map_[55 + i] + 1 for i in range(rank)],
-            "interleave": flags >> 11 & 3, "swizzle": flags >> 13 & 3, "oob_fill": flags >> 15 & 1, "l2_promotion": flags >> 17 & 3}
-
-
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_the_bytes_of_a_host_map_say_every_field_of_the_plan():
-    """Each reference plan that the driver takes is encoded, and read back as the hardware reads it."""
+def test_the_maps_of_the_reference_plans_have_the_bytes_that_the_driver_makes_on_the_gpu():
+    """Each field at its bits, of every reference plan that the hardware takes."""
     from tilejit.errors import TileError
+    from tests.runtime.map_bytes import encoded
     from tilejit.runtime import driver
     cases, reference = _here("copy_cases"), _here("test_copy_reference_plans")
-    encoded = 0
+    encodings = 0
     for case in cases.cases("tma"):
         try:
             m = reference.planned(case)[2]().plan.tensor_map
         except TileError:
             continue
-        given = {"dims": list(m.global_dim), "strides": list(m.global_strides), "box": list(m.box), "element_strides": list(m.element_strides),
-                 "rank": m.rank, "address": (1 << 30) + m.base_offset, "interleave": m.interleave, "swizzle": m.swizzle,
-                 "l2_promotion": m.l2_promotion, "oob_fill": m.oob_fill}
-        assert fields_of(driver.encode_tiled(dtype=m.dtype, **given)) == given, case["id"]
-        encoded += 1
-    assert encoded > 80
+        fields = {"dtype": m.dtype, "dims": list(m.global_dim), "strides": list(m.global_strides), "box": list(m.box), "rank": m.rank,
+                  "element_strides": list(m.element_strides), "address": (1 << 30) + m.base_offset, "interleave": m.interleave,
+                  "swizzle": m.swizzle, "l2_promotion": m.l2_promotion, "oob_fill": m.oob_fill}
+        assert encoded(**fields).agree(driver.encode_tiled(**fields)), case["id"]
+        encodings += 1
+    assert encodings > 80
