@@ -41,6 +41,7 @@ class TensorMapRecord:
     upper: tuple[int, ...] | None = None
     channels: int | None = None
     pixels: int | None = None
+    wide: int | None = None
 
 
 @dataclass
@@ -197,7 +198,8 @@ def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRec
             global_dim=tuple(evaluated(n, read) for n in m["dims"]), global_strides=tuple(evaluated(n, read) for n in m["strides"]),
             box=tuple(m.get("box", ())), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
             l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"],
-            **({} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"], "pixels": m["pixels"]})))
+            **({} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"], "pixels": m["pixels"],
+                                       "wide": m.get("wide")})))
     return tuple(records)
 
 

@@ -306,12 +306,14 @@ class Selected:
 class Window:
     """Where a convolution's filter may be: for each spatial dimension, in the order of the array, the first place of its
     corner, how far beyond the last element the last one is, and the steps between them; and from the filter's first element
-    to its last."""
+    to its last. `along` says how pixels follow each other: through all dimensions, or along the last spatial one and on in
+    the next image ("w", or "w128" for 128 of them)."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
     stride: tuple[int, ...]
     reach: tuple[int, ...]
+    along: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,3 +149,14 @@ def test_rows_are_gathered_and_scattered_by_four_on_the_gpu():
         x, i, y, want = kernels.taken_case(dtype, n, c)
         kernels.taken[2,](x, i, y, N=n, C=c, MODE=mode, backend="cuda")
         assert (y == want).all(), dtype
+
+
+@needs_gpu("sm_100a", "sm_103a")
+@in_child(timeout=60)
+def test_pixels_along_one_line_go_on_in_the_next_image_on_the_gpu():
+    kernels = _kernels()
+    for along in ("w", "w128"):
+        for stride in (1, 2):
+            x, y, want = kernels.along_w_case(stride)
+            kernels.along_w[len(y),](x, y, ALONG=along, P=128, C=64, STRIDE=stride, backend="cuda")
+            assert (y == want).all(), (along, stride)

@@ -49,6 +49,41 @@ def test_rows_are_stored_to_the_pixels_that_a_filter_meets(kind):
         kernels.unfolded.compile(x, y, KIND=kind, R=0, S=1)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("along, mode", [("w", "im2col::w"), ("w128", "im2col::w::128")])
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+def test_pixels_along_one_line_go_on_in_the_next_image(along, mode, stride, target):
+    """Without a halo: the line and the place in the filter are coordinates, the place along w is an offset."""
+    x, y, want = kernels.along_w_case(stride)
+    options = dict(ALONG=along, P=128, C=64, STRIDE=stride, target=target)
+    report = kernels.along_w.simulate((len(y),), x, y, **options)
+    assert not report.findings and (y == want).all(), report
+    k = kernels.along_w.compile(x, y, **options)
+    assert tensor_lines(k.ptx) == [f"cp.async.bulk.prefetch.tensor.4d.L2.global.{mode}",
+                                   f"cp.async.bulk.tensor.4d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes"] and k.cubin
+    m = k.tensor_maps[0]
+    assert (m.wide, m.lower, m.upper, m.element_strides) == (int(along == "w128"), (-1,), (-1,), (1, stride, 1, 1))
+
+
+def test_a_walk_along_w_is_for_targets_and_maps_that_have_it():
+    """Blackwell, 128 pixels by 128, a swizzle."""
+    x, y, _ = kernels.along_w_case(1)
+    for options, words in ((dict(ALONG="w", P=128, target="sm_90a"), "along w128: sm_90a"), (dict(ALONG="w128", P=64, target="sm_100a"), "64 pixels along w128"),
+                           (dict(ALONG="h", P=64, target="sm_100a"), "along is None, 'w' or 'w128', not 'h'")):
+        with pytest.raises(CompilationError, match=words):
+            kernels.along_w.compile(x, y, C=64, STRIDE=1, **options)
+
+    @tile.jit(num_warps=1)
+    def plain(X):
+        s = tile.alloc((32, 64), X.dtype)
+        bar = tile.mbarrier()
+        with tile.elect():
+            tile.copy_async(s, tile.im2col(X, (3, 3), along="w")[0:32, 0, 0, 0, 0:64], mbar=bar)
+
+    with pytest.raises(DispatchError, match="a swizzle for a walk along w"):
+        plain.compile(x, target="sm_100a")
+
+
 def compiled(what, shape=(2, 8, 8, 64), filter=(3, 3), stride=1, padding=0):
     @tile.jit(num_warps=1)
     def kernel(X, n):

@@ -337,3 +337,30 @@ def taken_case(dtype, n, c):
         if 0 <= row < 40:
             want[row] = x[row, 16:16 + c]
     return x, i, y, want
+
+
+@tile.jit(num_warps=1)
+def along_w(X, Y, ALONG: tile.constexpr, P: tile.constexpr, C: tile.constexpr, STRIDE: tile.constexpr):
+    """For one line of a 3 x 3 convolution's result, the pixels of all images at every place of the filter."""
+    x = tile.im2col(X, (3, 3), padding=1, stride=STRIDE, along=ALONG)
+    s = tile.alloc((P, C), X.dtype, layout=tile.swizzled(X.dtype, (P, C), 128))
+    bar = tile.mbarrier()
+    line = tile.program_id(0)
+    for k in range(9):
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.prefetch(x[0:P, line, k // 3, k % 3, 0:C])
+            tile.copy_async(s, x[0:P, line, k // 3, k % 3, 0:C], mbar=bar)
+        bar.wait(phase=k)
+        tile.copy(Y[line, k, 0:P, 0:C], s)
+        tile.sync()
+
+
+def along_w_case(stride):
+    """(images, target, what the target becomes): (line, place, pixel, channel)."""
+    x = numbers((5, 6, 9, 64), "float16", 9)
+    lines, width = (6 - 1) // stride + 1, (9 - 1) // stride + 1
+    want = reference_patches(x, (3, 3), stride, 1, 1).reshape(9, 5, lines, width, 64)
+    full = np.zeros((lines, 9, 128, 64), x.dtype)
+    full[:, :, :5 * width] = want.transpose(2, 0, 1, 3, 4).reshape(lines, 9, 5 * width, 64)
+    return x, np.ones_like(full), full

@@ -75,7 +75,7 @@ class FakeDriver:
             return 0
 
         self.functions = launch, encode, get_context, set_context
-        self.points = EntryPoints(address(launch), address(encode), 0, address(get_context), address(set_context))
+        self.points = EntryPoints(address(launch), address(encode), 0, 0, address(get_context), address(set_context))
 
     def launcher(self, recipe: dict, device=0, **options) -> Launcher:
         made = Launcher(recipe, 0x1234, Link(device, 77, self.points), **options)

@@ -67,6 +67,16 @@ def test_a_bad_field_of_an_im2col_map_is_named(field, value, words):
         check_im2col(**{**IM2COL, field: value})
 
 
+def test_a_walk_along_w_has_one_corner_a_swizzle_and_blackwell():
+    wide = dict(IM2COL, lower=[-1], upper=[1], wide=0, blackwell=True)
+    check_im2col(**wide)
+    for change, words in (({"blackwell": False}, "sm_100a"), ({"swizzle": 0}, "swizzle is 0"), ({"lower": [-1, -1]}, "lower is a list of 2")):
+        with pytest.raises(LaunchError, match=words):
+            check_im2col(**{**wide, **change})
+    with pytest.raises(LaunchError, match="CUDA 12.8"):
+        tensormap.encode_im2col_wide(0, 0, **wide)
+
+
 def test_corners_shrink_with_the_rank():
     rank3 = dict(IM2COL, rank=3, dims=[64, 8, 4], strides=[128, 1024], lower=[-32768], upper=[32767], element_strides=[1] * 3)
     check_im2col(**rank3)

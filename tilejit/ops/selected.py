@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin, method
-from ..ir.graph import Value
+from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..types import Buffer, Patches, Rows, Scalar, Tile, Window, int32
 from .memory import extent_value
@@ -57,33 +57,53 @@ class ImageMatrix:
     def tile_getitem(self, g: Builder, index) -> Value:
         from .language import binary, uniform_scalar
         index = index if isinstance(index, tuple) else (index,)
-        if len(index) != len(self.filter) + 2:
-            raise g.error(f"the matrix of these images is indexed by pixels, {len(self.filter)} place{'s' if len(self.filter) > 1 else ''} "
-                          f"in the filter, and channels, not by {len(index)} indices")
+        rank = len(self.filter)
+        lines = rank - 1 if self.window.along else 0
+        if len(index) != lines + rank + 2:
+            raise g.error(f"the matrix of these images is indexed by pixels, {f'{lines} of the other places of the result, ' if lines else ''}"
+                          f"{rank} place{'s' if rank > 1 else ''} in the filter, and channels, not by {len(index)} indices")
         (first, pixels), (channel, channels) = (_slice(g, i, what) for i, what in ((index[0], "pixels"), (index[-1], "channels")))
         offsets = []
-        for d, (i, n) in enumerate(zip(index[1:-1], self.filter)):
+        for d, (i, n) in enumerate(zip(index[1 + lines:-1], self.filter)):
             if isinstance(i, int) and not 0 <= i < n:
                 raise g.error(f"place {i} of a filter's {n} does not exist")
             step = self.dilation[d]
             offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1 else i, "a place in the filter"))
-        at = [uniform_scalar(g, x, "a pixel") for x in self._place(g, first)]
+        if self.window.along:
+            image, *place = self._place(g, first, range(rank - 1, rank))
+            other = [self._corner(g, index[1 + d], d) for d in range(lines)]
+            place = [image, *(x + o if isinstance(x, int) and isinstance(o, int) else binary(g, "+", x, o) for x, o in zip(other, plain(offsets))), *place]
+            offsets = [Const(0, int32), offsets[-1]]  # no halo
+        else:
+            place = self._place(g, first, range(rank))
+        at = [uniform_scalar(g, x, "a pixel") for x in place]
         return g.call(patches, self.images, *at, uniform_scalar(g, channel, "a channel"), *offsets, extents=(pixels, channels), window=self.window)
 
-    def _place(self, g: Builder, first) -> list:
-        """The image and the filter's corner of a pixel."""
+    def _place(self, g: Builder, first, dims: range) -> list:
+        """The image and the filter's corner along `dims` of a pixel."""
         from .language import binary
         place: list[Any] = []
-        for d in reversed(range(len(self.filter))):
-            step, low = self.window.stride[d], self.window.lower[d]
+        for d in reversed(dims):
             if isinstance(first, int) and first == 0:
-                place.insert(0, low)
+                place.insert(0, self.window.lower[d])
                 continue
-            within = binary(g, "%", first, self.counts[d])
-            within = binary(g, "*", within, step) if step != 1 else within
-            place.insert(0, binary(g, "+", within, low) if low else within)
+            place.insert(0, self._corner(g, binary(g, "%", first, self.counts[d]), d))
             first = binary(g, "//", first, self.counts[d])
         return [first, *place]
+
+    def _corner(self, g: Builder, place, d: int):
+        """Where the filter's corner is for a place of the result along dimension `d`."""
+        from .language import binary
+        step, low = self.window.stride[d], self.window.lower[d]
+        if isinstance(place, int):
+            return place * step + low
+        place = binary(g, "*", place, step) if step != 1 else place
+        return binary(g, "+", place, low) if low else place
+
+
+def plain(operands) -> list:
+    """Operands with constants as numbers."""
+    return [x.value if isinstance(x, Const) else x for x in operands]
 
 
 def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
@@ -106,14 +126,16 @@ def _each(g: Builder, what: str, value, rank: int, low: int) -> tuple[int, ...]:
 
 
 @builtin
-def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1):
+def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=None):
     """Images as the matrix that a convolution multiplies: a row for each pixel of its result.
 
     `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), channels last; `filter` are the extents of the filter.
     `stride`, `padding` (or (before, after) for a dimension) and `dilation` are numbers, or one for each dimension. The
     result is indexed by pixels (image, then place, the last dimension fastest), by a place in the filter, and by channels:
     ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async and of prefetch, and where
-    nothing is padded a destination. PTX ISA, "im2col mode".
+    nothing is padded a destination. With ``along="w"`` (or "w128", for 128 pixels; Blackwell) pixels go along the last
+    spatial dimension and on in the next image, and the places of the result in the others are indices of their own, behind
+    the pixels. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
     """
     from .language import binary
     t = type_of(images)
@@ -126,7 +148,9 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1):
     before = _each(g, "padding", tuple(p[0] if isinstance(p, tuple) else p for p in pads), rank, 0)
     after = _each(g, "padding", tuple(p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in pads), rank, 0)
     reach = tuple(s * (n - 1) for s, n in zip(dilation, filter))
-    window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach)
+    if along not in (None, "w", "w128"):
+        raise g.error(f"along is None, 'w' or 'w128', not {along!r}")
+    window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along)
     counts = []
     for d in range(rank):
         last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), window.upper[d] - window.lower[d] - 1)

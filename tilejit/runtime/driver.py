@@ -294,6 +294,7 @@ class EntryPoints:
     launch: int          # cuLaunchKernelEx
     encode_tiled: int    # cuTensorMapEncodeTiled
     encode_im2col: int   # cuTensorMapEncodeIm2col
+    encode_im2col_wide: int  # cuTensorMapEncodeIm2colWide, 0 in drivers before 12.8
     get_context: int     # cuCtxGetCurrent
     set_context: int     # cuCtxSetCurrent
 
@@ -305,7 +306,7 @@ def entry_points() -> EntryPoints:
         function = getattr(library(), symbol, None)
         return ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0
 
-    return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col",
+    return EntryPoints(*map(address, ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
                                       "cuCtxGetCurrent", "cuCtxSetCurrent")))
 
 

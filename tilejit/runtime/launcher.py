@@ -16,7 +16,7 @@ from tilejit.runtime import driver, streams, tensormap
 from tilejit.runtime.driver import EntryPoints
 from tilejit.runtime.dtypes import scalar_bytes
 from tilejit.runtime.facts import describe_fact, evaluate, evaluate_fact
-from tilejit.runtime.recipe import ATTRIBUTE_BYTES, MAP_FIELDS, PORTABLE_CLUSTER, Recipe
+from tilejit.runtime.recipe import ATTRIBUTE_BYTES, IM2COL_FIELDS, MAP_FIELDS, PORTABLE_CLUSTER, Recipe
 from tilejit.runtime.writer import LAUNCH, is_scalar, view_of, write
 
 PATIENCE = 100  # launches after which LLVM is loaded to make a native launcher
@@ -177,8 +177,9 @@ class Launcher:
         if "box" in map_:
             tensormap.encode_tiled(points.encode_tiled, into, box=map_["box"], blackwell=self.link.blackwell, **fields)
         else:
-            corners = {key: map_[key] for key in ("lower", "upper", "channels", "pixels")}
-            tensormap.encode_im2col(points.encode_im2col, into, blackwell=self.link.blackwell, **corners, **fields)
+            corners = {key: map_[key] for key in IM2COL_FIELDS if key in map_}
+            kind = "encode_im2col_wide" if "wide" in map_ else "encode_im2col"
+            getattr(tensormap, kind)(getattr(points, kind), into, blackwell=self.link.blackwell, **corners, **fields)
 
     def again(self, code: int, config: int, params: int, grid) -> None:
         """A launch failed: once more in the right context if another one is current, else LaunchError."""

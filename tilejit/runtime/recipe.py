@@ -9,7 +9,7 @@
      "guards": [[["aligned", 0, 16], true], [["size_multiple", 0, 1, 64], true]]}
 
 Indices count the call's runtime arguments. `shared` is in bytes, a map's strides and base offset too; its dims, strides and
-base offset are expressions of `facts`. A map with "lower", "upper", "channels" and "pixels" in place of "box" is im2col.
+base offset are expressions of `facts`. A map with "lower", "upper", "channels" and "pixels" in place of "box" is im2col, along w with "wide".
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ CLUSTER_ATTRIBUTE, PDL_ATTRIBUTE = 4, 6   # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSIO
 ATTRIBUTE_BYTES = 72                      # CUlaunchAttribute: an id padded to 8 bytes and a value of 64
 
 MAP_FIELDS = ("dtype", "rank", "element_strides", "interleave", "swizzle", "l2_promotion", "oob_fill")  # fixed by the recipe
+IM2COL_FIELDS = ("lower", "upper", "channels", "pixels", "wide")  # in place of a box
 
 GRID_LIMIT = (2 ** 31 - 1, 65535, 65535)
 THREADS_LIMIT, CLUSTER_LIMIT, PORTABLE_CLUSTER = 1024, 16, 8
@@ -84,7 +85,7 @@ class Recipe:
         if "box" in map_:
             tensormap.check_tiled(box=map_["box"], **fields)
         else:
-            tensormap.check_im2col(**{key: map_[key] for key in ("lower", "upper", "channels", "pixels")}, **fields)
+            tensormap.check_im2col(**{key: map_[key] for key in IM2COL_FIELDS if key in map_}, **fields)
 
     @cached_property
     def formats(self) -> tuple[str, ...]:

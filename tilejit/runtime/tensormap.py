@@ -100,16 +100,22 @@ def check_tiled(*, dtype, rank, address, dims, strides, box, element_strides, in
 
 
 def check_im2col(*, dtype, rank, address, dims, strides, lower, upper, channels, pixels, element_strides, interleave=0,
-                 swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
-    """As `check_tiled`, for `cuTensorMapEncodeIm2col`: corners of the bounding box, channels and pixels per column."""
+                 swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False, wide=None) -> None:
+    """As `check_tiled`, for `cuTensorMapEncodeIm2col`: corners of the bounding box, channels and pixels per column; with
+    `wide` (0 along w, 1 along w by 128) one corner each, for `cuTensorMapEncodeIm2colWide`."""
     code, nbytes = tensor_map_type(dtype)
     if not 3 <= rank <= 5:
         _refuse("rank", rank, "3 to 5 for im2col")
     _check_common(code, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
     limit = {3: 2 ** 15, 4: 2 ** 7, 5: 2 ** 4}[rank]
+    corners = rank - 2 if wide is None else 1
+    if wide is not None and not blackwell:
+        _refuse("wide", wide, "absent: a walk along w needs sm_100a")
+    if wide is not None and (not swizzle or interleave):
+        _refuse("swizzle", swizzle, "1 to 3 for a walk along w, without an interleave")
     for field, corner in (("lower", lower), ("upper", upper)):
-        if len(corner) != rank - 2:
-            _refuse(field, f"a list of {len(corner)}", f"a list of {rank - 2} for rank {rank}")
+        if len(corner) != corners:
+            _refuse(field, f"a list of {len(corner)}", f"a list of {corners} for rank {rank}")
         for axis, value in enumerate(corner):
             if not -limit <= value < limit:
                 _refuse(f"{field}[{axis}]", value, f"{-limit} to {limit - 1} for rank {rank}")
@@ -124,6 +130,8 @@ def check_im2col(*, dtype, rank, address, dims, strides, lower, upper, channels,
 
 TILED = ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,
                           c_int, c_int, c_int, c_int)
+_WIDE = ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p, c_int, c_int, c_uint32, c_uint32, c_void_p,
+                         c_int, c_int, c_int, c_int, c_int)
 _IM2COL = ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p,
                            c_uint32, c_uint32, c_void_p, c_int, c_int, c_int, c_int)
 
@@ -159,4 +167,20 @@ def encode_im2col(function: int, into: int, *, dtype, rank, address, dims, strid
                              interleave, swizzle, l2_promotion, oob_fill)
     if code:
         raise LaunchError(f"tensor map: the driver refused (CUDA error {code}) the im2col map dims={dims}, strides={strides}, "
+                          f"lower={lower}, upper={upper}, channels={channels}, pixels={pixels}")
+
+
+def encode_im2col_wide(function: int, into: int, *, dtype, rank, address, dims, strides, lower, upper, channels, pixels,
+                       element_strides, wide, interleave=0, swizzle=0, l2_promotion=0, oob_fill=0, blackwell=False) -> None:
+    """As `encode_im2col`, for a walk along w: `lower` and `upper` have one corner each."""
+    check_im2col(dtype=dtype, rank=rank, address=address, dims=dims, strides=strides, lower=lower, upper=upper,
+                 channels=channels, pixels=pixels, element_strides=element_strides, interleave=interleave, swizzle=swizzle,
+                 l2_promotion=l2_promotion, oob_fill=oob_fill, blackwell=blackwell, wide=wide)
+    if not function:
+        raise LaunchError("tensor map: the driver cannot encode a walk along w; one of CUDA 12.8 or later can")
+    code = _WIDE(function)(into, tensor_map_type(dtype)[0], rank, address, _list(c_uint64, dims), _list(c_uint64, strides),
+                           lower[0], upper[0], channels, pixels, _list(c_uint32, element_strides), interleave, wide, swizzle,
+                           l2_promotion, oob_fill)
+    if code:
+        raise LaunchError(f"tensor map: the driver refused (CUDA error {code}) the walk along w dims={dims}, strides={strides}, "
                           f"lower={lower}, upper={upper}, channels={channels}, pixels={pixels}")

@@ -58,8 +58,10 @@ def _im2col_faults(map_: SimTensorMap, itemsize: int) -> list[str]:
         return [f"an im2col map has 3 to 5 dimensions, not {map_.rank}"]
     low, high = {3: (-32768, 32767), 4: (-128, 127), 5: (-16, 15)}[map_.rank]
     for name, corner in (("lower", walk.lower), ("upper", walk.upper)):
-        if len(corner) != map_.rank - 2 or any(not low <= c <= high for c in corner):
+        if len(corner) != (map_.rank - 2 if walk.wide is None else 1) or any(not low <= c <= high for c in corner):
             faults.append(f"the {name} corner of a map of rank {map_.rank} has {map_.rank - 2} entries of {low} to {high}, not {corner}")
+    if walk.wide is not None and not map_.swizzle:
+        faults.append("a map for a walk along w has a swizzle")
     if not 1 <= walk.pixels <= 1024:
         faults.append(f"an im2col copy has 1 to 1024 pixels, not {walk.pixels}")
     if not 1 <= walk.channels <= 256 or walk.channels * itemsize % 16:

@@ -52,10 +52,11 @@ class TensorCopies:
             return None
         if mode == "tile":
             return Box(map_)
-        if map_.im2col is None:
-            self.finding("descriptor", "an im2col copy takes a map that was encoded for it")
-        elif offsets and len(offsets) != map_.rank - 2:
-            self.finding("descriptor", f"an im2col load of rank {map_.rank} takes {map_.rank - 2} offsets, not {len(offsets)}")
+        count = map_.rank - 2 if mode == "im2col" else 2
+        if map_.im2col is None or {None: "im2col", 0: "im2col::w", 1: "im2col::w::128"}[map_.im2col.wide] != mode:
+            self.finding("descriptor", f"an {mode} copy takes a map that was encoded for it")
+        elif offsets and len(offsets) != count:
+            self.finding("descriptor", f"an {mode} load of rank {map_.rank} takes {count} offsets, not {len(offsets)}")
         else:
             return Box(map_, (map_.im2col.channels, map_.im2col.pixels))
         return None

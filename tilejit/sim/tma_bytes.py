@@ -101,7 +101,7 @@ def located(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple
         parts = [addresses(map_, (x, row), batch) for row in rows]
         at = np.concatenate([p[0] for p in parts], axis=1)
         return at, np.concatenate(np.broadcast_arrays(*(p[1] for p in parts)), axis=1)
-    return pixels(map_, coords, offsets, batch) if mode == "im2col" else addresses(map_, coords, batch)
+    return pixels(map_, coords, offsets, batch) if mode.startswith("im2col") else addresses(map_, coords, batch)
 
 
 def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> np.ndarray:
@@ -115,10 +115,12 @@ def pixels(map_: SimTensorMap, coords, offsets, batch: int) -> tuple[np.ndarray,
     """Byte offsets of the pixels of an im2col copy and which are inside: (B, pixels, channels).
 
     The walk goes along w, then h, ..., then n; w runs from its lower corner to W - 1 plus its upper one, in steps of the
-    element stride. The element is the offset away from there.
+    element stride. The element is the offset away from there. A wide walk goes along w and on in the next image, on one line.
     """
-    walk, spatial = map_.im2col, map_.rank - 2
+    walk, spatial = map_.im2col, map_.rank - 2 if map_.im2col.wide is None else 1
     channel, *place, n = coords
+    lines = place[spatial:]
+    offsets = offsets if walk.wide is None or not offsets else offsets[1:]  # without a halo
     counts = [(int(size) - 1 + high - low) // step + 1
               for size, low, high, step in zip(map_.global_dim[1:-1], walk.lower, walk.upper, map_.element_strides[1:-1])]
     index = n
@@ -132,6 +134,9 @@ def pixels(map_: SimTensorMap, coords, offsets, batch: int) -> tuple[np.ndarray,
         index = index // counts[d]
         inside = inside & (position >= 0) & (position < map_.global_dim[1 + d])
         at = at + position * map_.global_strides[d]
+    for d, line in enumerate(lines, spatial):
+        inside = inside & (line >= 0) & (line < map_.global_dim[1 + d])
+        at = at + line * map_.global_strides[d]
     inside = inside & (index >= 0) & (index < map_.global_dim[-1])
     at = at + index * map_.global_strides[-1]
     channels = channel[:, :, None] + np.arange(walk.channels)

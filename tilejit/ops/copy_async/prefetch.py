@@ -10,19 +10,19 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.graph import Const
-from ...layout import TileLayout, axis
+from ...layout import Swizzle, TileLayout, axis
 from ...types import Buffer, Patches, Region, Selected, int32
 from ..memory import whole
 from ..partition import checked, driving_order
 from . import selected, tma
 from .options import Policy, checked_options, is_policy, policy_of
 from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
-from .selected_plan import filter_fits
+from .selected_plan import filter_fits, goes_along
 from .site import CopySite
 from .tma_plan import MAX_BOX, largest
 
 LINE = 128  # bytes
-MODES = {"tile": ".tile", "im2col": ".im2col", "rows": ".tile::gather4"}
+MODES = tma.LOAD_MODES | {"tile": ".tile"}
 
 
 @op("reads", attrs=("options", "partial"))
@@ -105,7 +105,8 @@ def engine_site(site: CopySite) -> CopySite:
     """The site as the planner of tensor copies sees it: a load to a packed buffer whose rows lie as the array's do."""
     def made() -> CopySite:
         extents = site.src.extents
-        layout = in_columns(*extents) if isinstance(site.src, Selected) else packed(site)
+        along = isinstance(site.src, Patches) and site.src.window.along
+        layout = in_columns(*extents, site.src.dtype, along) if isinstance(site.src, Selected) else packed(site)
         buffer = Buffer(site.src.dtype, extents, "shared", layout)
         return replace(site, dst=Region(buffer, extents, tuple(range(len(extents)))), dst_starts=tuple(Const(0, int32) for _ in extents))
     return site.searched("engine", made)
@@ -121,10 +122,12 @@ def packed(site: CopySite) -> TileLayout:
     return TileLayout.strided(extents, strides)
 
 
-def in_columns(rows: int, columns: int) -> TileLayout:
-    """Columns of at most a box's width, one after the other."""
-    width = largest(columns, MAX_BOX)
-    return TileLayout([(rows, width, axis.m), (columns // width, rows * width, axis.m), (width, 1, axis.m)])
+def in_columns(rows: int, columns: int, dtype, swizzled: bool) -> TileLayout:
+    """Columns of at most a box's width, one after the other; `swizzled` if the map of a walk must be."""
+    mode = next((m for m in (3, 2, 1) if columns * dtype.bits % (128 << m) == 0), 0) if swizzled else 0
+    width = (16 << mode) // dtype.nbytes if mode else largest(columns, MAX_BOX)
+    swizzle = Swizzle((16 // dtype.nbytes).bit_length() - 1, mode, 3) if mode else None
+    return TileLayout([(rows, width, axis.m), (columns // width, rows * width, axis.m), (width, 1, axis.m)], swizzle=swizzle)
 
 
 def _one_run(site: CopySite) -> bool | str:
@@ -225,6 +228,8 @@ LINES = Variant("lines", plan=_plan_lines, emit=_emit_lines, simulate=None, doc=
 SELECTED = replace(BOXES, needs=(
     *BOXES.needs[:2],
     Need("sm_100a or sm_103a for rows", lambda s: isinstance(s.src, Patches) or s.target in tma.PAIRED or s.target, gate=True),
+    Need(selected.WALKS, lambda s: not isinstance(s.src, Patches) or goes_along(engine_site(s)), gate=True),
+    Need("columns of at least 32 bytes for a walk along w", lambda s: not isinstance(s.src, Patches) or selected.swizzled_along(engine_site(s))),
     Need("a filter that a tensor map can hold", lambda s: not isinstance(s.src, Patches) or filter_fits(s), gate=True),
     *BOXES.needs[2:2 + len(tma.ARRAY_NEEDS)],
     Need("an L2 policy as the cache option", is_policy),

@@ -10,7 +10,7 @@ from ...dispatch import Need, Variant
 from ...types import Patches, Rows
 from . import tma
 from .options import L2_PROMOTION
-from .selected_plan import ROWS, column_start, filter_fits, stays_inside, walk
+from .selected_plan import ROWS, column_start, filter_fits, goes_along, stays_inside, walk
 from .site import CopySite
 from .tma_plan import TensorMap
 
@@ -36,13 +36,21 @@ def _gathers(s: CopySite) -> bool | str:
     return s.architecture() >= 100 and (s.target in tma.PAIRED or plain) or s.target
 
 
+def swizzled_along(s: CopySite) -> bool:
+    """Whether a walk along w has the swizzle that its map must have."""
+    return s.array.window.along is None or tma.view(s).mode > 0
+
+
 def _boxes(s: CopySite) -> bool | str:
     found = tma.boxes(s)
     return found if isinstance(found, str) else True
 
 
+WALKS = "a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128"
 PATCH_NEEDS = (
     *tma.PLACE_NEEDS,
+    Need(WALKS, goes_along, gate=True),
+    Need("a swizzle for a walk along w", swizzled_along),
     Need("a filter that a tensor map can hold", filter_fits, gate=True),
     *tma.ARRAY_NEEDS[:-1],
     Need("for a store, one place in the filter at which all pixels are inside", lambda s: s.scopes == tma.LOAD or stays_inside(s), gate=True),
@@ -71,7 +79,8 @@ def plan(site: CopySite) -> tma.Plan:
         box=found.box, element_strides=steps, interleave=0, swizzle=tma.view(site).mode,
         l2_promotion=L2_PROMOTION[site.options.get("l2_promotion", 128)], oob_fill=int(site.options.get("fill") == "nan"), im2col=extra)
     nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
-    return tma.made(site, tensor_map, list(found.issues), nbytes, found.moving, "im2col" if patches else "rows")
+    mode = "rows" if not patches else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along]
+    return tma.made(site, tensor_map, list(found.issues), nbytes, found.moving, mode)
 
 
 PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=PATCH_NEEDS)

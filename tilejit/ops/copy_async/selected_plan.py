@@ -6,7 +6,7 @@ channels; ``.tile::gather4`` and ``.tile::scatter4`` take four rows of a matrix.
 
 from __future__ import annotations
 
-from ...types import Patches
+from ...types import Patches, Window
 from .tma_plan import MAX_BOX, MAX_ISSUES, SPAN, Boxes, Im2col, Run, largest, runs_of
 from .tma_view import Digit, Dim, Start, View, multiple, number, shared_digits, swizzle_mode, times
 
@@ -109,7 +109,7 @@ def _mapped(site, width: int, issues: list) -> Boxes | str:
 
 def filter_fits(site) -> bool | str:
     """Whether a map can hold the places of the filter, and an instruction the one in it."""
-    window, rank = site.array.window, len(site.array.buffer.shape)
+    window, rank = walked(site.array.window), len(site.array.buffer.shape)
     low, high = CORNERS[rank]
     for name, corner in (("before the first element", window.lower), ("beyond the last element", window.upper)):
         for c in corner:
@@ -118,6 +118,25 @@ def filter_fits(site) -> bool | str:
     if max(window.reach) > OFFSETS[rank]:
         return f"a filter that reaches {max(window.reach)} elements; in {rank} dimensions at most {OFFSETS[rank]}"
     return max(window.stride) <= 8 or f"a step of {max(window.stride)}, and at most 8 are possible"
+
+
+def walked(window: Window) -> Window:
+    """What of a window the engine walks: all of it, or the last spatial dimension."""
+    if window.along is None:
+        return window
+    return Window(window.lower[-1:], window.upper[-1:], window.stride[-1:], window.reach[-1:], window.along)
+
+
+def goes_along(site) -> bool | str:
+    """Whether a walk along one dimension is one that the engine has."""
+    along = site.array.window.along
+    if along is None:
+        return True
+    if site.dst is site.array:
+        return "a store"
+    if site.target not in ("sm_100a", "sm_103a"):
+        return site.target
+    return along == "w" or site.array.extents[0] == 128 or f"{site.array.extents[0]} pixels along w128"
 
 
 def constant_offsets(site) -> tuple[int, ...] | None:
@@ -139,7 +158,9 @@ def stays_inside(site) -> bool | str:
 
 def walk(site, width: int) -> tuple[Im2col, tuple[int, ...]]:
     """What the map of patches is given in place of a box, and its steps; a store's place in the filter moves the corners."""
-    window, store = site.array.window, site.dst is site.array
+    window, store, rank = walked(site.array.window), site.dst is site.array, len(site.array.buffer.shape)
     moved = constant_offsets(site) if store else (0,) * len(window.lower)
     lower, upper = (tuple(c + o for c, o in zip(reversed(corner), reversed(moved))) for corner in (window.lower, window.upper))
-    return Im2col(lower, upper, width, site.array.extents[0]), (1, *reversed(window.stride), 1)
+    steps = tuple(reversed(window.stride)) + (1,) * (rank - 2 - len(window.stride))
+    wide = {None: None, "w": 0, "w128": 1}[window.along]
+    return Im2col(lower, upper, width, site.array.extents[0], wide), (1, *steps, 1)

@@ -26,7 +26,7 @@ MAX_BYTES = (1 << 20) - 1   # what a phase of an mbarrier may have pending (PTX 
 STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "int16": "uint16", "uint16": "uint16"}
 NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
-LOAD_MODES = {"tile": "", "im2col": ".im2col", "rows": ".tile::gather4"}
+LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128", "rows": ".tile::gather4"}
 STORE_MODES = {"tile": ".tile", "im2col": ".im2col_no_offs", "rows": ".tile::scatter4"}
 PAST = (1 << 31) - 1  # a row beyond every matrix's last
 PAIRED = ("sm_100a", "sm_103a")  # targets whose copies know CTA pairs
@@ -49,7 +49,7 @@ class Plan:
     reduce: str | None = None
     cta_group: int | None = None
     prefetch_map: bool = False
-    mode: str = "tile"         # how the engine finds the elements: 'tile', 'im2col', or 'rows'
+    mode: str = "tile"         # how the engine finds the elements: 'tile', 'im2col', 'im2col::w', 'im2col::w::128', or 'rows'
     each_thread: bool = False  # in a partial scope, where every thread that comes to the call makes its own copy
 
     @property
@@ -76,8 +76,9 @@ class Plan:
         return at
 
     def offsets(self, starts) -> list:
-        """A load's place in the filter, innermost first, where it loads patches."""
-        return list(reversed(starts[self.tensor_map.rank:])) if self.mode == "im2col" and not self.store else []
+        """A load's place in the filter, innermost first, where it loads patches; along w the halo and the place."""
+        given = list(starts[self.tensor_map.rank:]) if self.mode.startswith("im2col") and not self.store else []
+        return given[::-1] if self.mode == "im2col" else given
 
 
 # -- what the needs and the plan share ------------------------------------------------------------------------------------

@@ -29,12 +29,14 @@ SEARCHED = 64            # boxes that the search looks at, at most; of 100 000 r
 @dataclass(frozen=True)
 class Im2col:
     """What ``cuTensorMapEncodeIm2col`` is given in place of a box: the corners of the filter's places (w, h, ... first),
-    the channels and the pixels of a copy."""
+    the channels and the pixels of a copy. With `wide` (0 for ``.im2col::w``, 1 for ``.im2col::w::128``) the corners along w
+    alone, for ``cuTensorMapEncodeIm2colWide``."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
     channels: int
     pixels: int
+    wide: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class TensorMap:
         plain = lambda n: [plain(x) for x in n] if isinstance(n, tuple) else n
         walk = self.im2col
         moved = {"box": list(self.box)} if walk is None else {
-            "lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels, "pixels": walk.pixels}
+            "lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels, "pixels": walk.pixels,
+            **({} if walk.wide is None else {"wide": walk.wide})}
         return {"argument": self.argument, "base_offset": self.base_offset, "dtype": self.dtype, "rank": self.rank,
                 "dims": plain(self.global_dim), "strides": plain(self.global_strides), **moved,
                 "element_strides": list(self.element_strides), "interleave": self.interleave, "swizzle": self.swizzle,
