@@ -33,6 +33,7 @@ from .ops.scan import BUILTINS as _SCANS
 from .ops.selected import im2col
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, swizzled, sync
+from .ops.mma.tcgen05_operands import scale_layout
 from .ops.tmem.ldst import tcgen05_ld, tcgen05_st
 from .ops.tmem.order import tcgen05_commit, tcgen05_fence, tcgen05_wait
 from .ops.tensor_map import tensor_map

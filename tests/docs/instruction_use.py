@@ -80,17 +80,18 @@ def in_tensor_memory(A, B):
 @tile.jit
 def to_tensor_memory(A, B):
     s = tile.alloc((128, 16), A.dtype, layout=tile.swizzled(A.dtype, (128, 16), 32))
-    d = tile.alloc((128, 16), A.dtype, scope="tmem")
+    d, acc = tile.alloc((128, 16), A.dtype, scope="tmem"), tile.alloc((128, 16), "float32", scope="tmem")
     bar = tile.mbarrier()
     tile.copy(s, A[0:128, 0:16])
     tile.fence_proxy_async()
     tile.sync()
     with tile.elect():
         tile.copy_async(d, s)
+        tile.mma_async(acc, s, s[0:16, :], trans_b=True, accumulate=False)
         tile.tcgen05_commit(bar)
     bar.wait(phase=0)
     tile.tcgen05_fence("after_thread_sync")
-    tile.store(B[0:128, 0:16], tile.load(d))
+    tile.store(B[0:128, 0:16], tile.load(d) + tile.load(acc))
     d.dealloc()
 
 

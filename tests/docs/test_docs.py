@@ -206,8 +206,9 @@ MEANING = {
 
 def _needs(name: str) -> str:
     from tilejit.ops.copy_async import VARIANTS
+    from tilejit.ops.mma import tcgen05
     from tilejit.ops.tmem import ldst
-    (variant,) = (v for v in (*VARIANTS, *ldst.VARIANTS) if v.name == name)
+    (variant,) = (v for v in (*VARIANTS, *ldst.VARIANTS, tcgen05.VARIANT) if v.name == name)
     return "".join(f"- {need.words}\n" for need in variant.needs)
 
 
@@ -244,7 +245,7 @@ TABLES = {
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
     "patches": lambda: _further("PATCHES"), "rows": lambda: _further("TAKEN"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
-    "tcgen05_cp": lambda: _needs("tcgen05_cp"),
+    "tcgen05_cp": lambda: _needs("tcgen05_cp"), "tcgen05": lambda: _needs("tcgen05"),
 }
 
 

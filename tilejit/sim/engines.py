@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import BEFORE, FENCED, ORDER
+from .clocks import FENCED, ORDER
 from .faults import Reporter
 from .shadow import MANY, Access
 from .shared_access import Place
@@ -275,39 +275,6 @@ class Engines:
             world.launch(op, self.sim.cells)
             self.sim.flying += 1
 
-    # -- tensor cores ----------------------------------------------------------------------------------------------------------
-
-    def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
-        """The barrier gets an arrival when all operations that the thread has issued to `queue` so far are done
-        (``tcgen05.commit``)."""
-        self.commit_to_barriers(queue, [barrier])
-
-    def commit_to_barriers(self, queue: str, barriers: list[SimBarrier]) -> None:
-        """The same for several barriers, each of which gets an arrival."""
-        covered: dict[int, tuple] = {}
-        for barrier in barriers:
-            for world, rank, number, _ in self._each(barrier):
-                if id(world) not in covered:
-                    covered[id(world)] = self._covered(world, queue)
-                op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
-                op.then = _committed(self, rank, number, *covered[id(world)])
-                world.launch(op, self.sim.cells)
-                self.sim.flying += 1
-
-    def _covered(self, world, queue: str) -> tuple[tuple, tuple]:
-        """What a commit of this thread covers: the numbers of its operations in flight, and (column, epoch) of those that have
-        landed. A commit covers all operations before it, those of earlier commits too."""
-        key = "commits", queue, self.rank, self.low
-        numbers, landed = world.facts.get(key, ((), ()))
-        for q in self._queues(world, queue):
-            numbers += tuple(op.number for group in q.groups for op in group) + tuple(op.number for op in q.open)
-            q.groups, q.open = [], []
-        last = dict(landed)
-        for column, epoch in (world.facts.pop(("tag", n), (-1, 0)) for n in numbers if n not in world.ops):
-            last[column] = max(epoch, last.get(column, 0))
-        world.facts[key] = tuple(n for n in numbers if n in world.ops), tuple(last.items())
-        return world.facts[key]
-
 
 def _nothing(rows, params) -> None:
     """Lands nothing."""
@@ -332,35 +299,6 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
             clock[:, own_column] = world.clocks.now[own, waited.atom]
         world.clocks.now[own] += 1
         sim.arrive(world, rank, number, count, clock)
-
-    return then
-
-
-def _committed(m, rank: int, number: int, numbers: tuple, landed: tuple) -> Callable:
-    """What the arrival of a commit does: the operations `numbers` land, and who waits learns of them and of those that have
-    `landed` before, each by the (column, epoch) that its bytes were left under."""
-    sim, own = m.sim, m.rank
-
-    def then(op: AsyncOp) -> None:
-        world = op.world
-        b, column = world.barriers[rank, number], world.clocks.barrier_column(rank, number)
-        clock, known = np.zeros_like(b.clock), dict(landed)
-        for n in numbers:
-            waited = world.ops.get(n)
-            if waited is not None:
-                waited.awaited = True
-                sim.land(waited, tag=(column, b.phase + 1, -1))
-                world.facts["tag", n] = column, b.phase + 1
-                own_column = world.clocks.column(own, waited.atom)
-                clock[ORDER, own_column] = max(clock[ORDER, own_column], waited.epoch)
-            under, epoch = world.facts.get(("tag", n), (-1, 0))
-            known[under] = max(epoch, known.get(under, 0))
-        for under, epoch in known.items():
-            if under >= 0:
-                clock[ORDER, under] = max(clock[ORDER, under], epoch)
-                if world.clocks.tensor:
-                    clock[BEFORE, under] = clock[ORDER, under]
-        sim.arrive(world, rank, number, 1, clock)
 
     return then
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import Loc
 from ..types import Buffer, Points, Region, Sym, Tile
 from .bulk import BulkCopies
+from .commits import Commits
 from .engines import Engines
 from .global_access import GlobalAccess
 from .memory import LocalMemory, TensorMemory
@@ -23,6 +24,7 @@ from .synchronisation import Synchronisation
 from .tensor_cores import TensorCores
 from .tensor_copies import PairOperations
 from .tensor_memory import TensorMemoryAccess
+from .tensor_products import TensorProducts
 from .tma import TensorCopies
 from .traffic import Traffic
 from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
@@ -30,7 +32,7 @@ from .world import World
 
 
 class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, NamedMaps, TensorCores,
-              TensorMemoryAccess, PairOperations, Traffic):
+              TensorMemoryAccess, PairOperations, TensorProducts, Commits, Traffic):
     """What a rule knows and can do.
 
     Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.

@@ -14,10 +14,11 @@ from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, in
 from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
-from . import ldmatrix, stmatrix, wgmma  # noqa: F401 - they give load and store plans of theirs
+from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - they give load and store plans of theirs
 from .site import MmaSite
 
 VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)
+NAMES = (*(v.name for v in VARIANTS), tcgen05.VARIANT.name)
 GROUPS = 7  # that may stay pending (PTX ISA, wgmma.wait_group as the table has it)
 
 
@@ -68,7 +69,8 @@ def _(e, call, acc, a, b):
 
 
 @builtin
-def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None):
+def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None, accumulate=True, kind=None,
+              types=None, scale_a=None, scale_b=None, block=None):
     """Start a matrix product on the tensor cores, and return the new accumulator: ``acc + a @ b``.
 
     `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. ``trans_a=True`` takes `a` as
@@ -76,7 +78,18 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     `dtype` (float32, or int32 for integers, by default); ``tile.zeros`` costs nothing either. The result is pending until
     ``mma_wait`` has awaited the group that ``mma_commit`` closes: until then only another mma_async may take it.
     `precision="tf32"` is how float32 operands enter. `variant` names the path.
+
+    Where `acc` is tensor memory (sm_100a, sm_103a) one thread starts the product, and it is done when a ``tcgen05_commit`` after
+    it arrives. It adds to `acc` if `accumulate`, a constant or a uniform condition, else it begins at zero; `a` may be in tensor
+    memory, and `acc` is what is returned. `kind` is the instruction's, by default that of the dtypes; `types` names what the bytes
+    of `a` and `b` hold ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1"). `scale_a` and `scale_b` are factors in tensor memory of each
+    `block` of 32 or 16 elements along k, uint8 for powers of two or float8_e4m3fn, as ``tile.scale_layout`` puts them.
     """
+    if getattr(type_of(acc), "scope", None) == "tmem":
+        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, asked_variant(g, variant, NAMES), accumulate, kind, types,
+                               scale_a, scale_b, block)
+    if accumulate is not True or any(o is not None for o in (kind, types, scale_a, scale_b, block)):
+        raise g.error("accumulate=, kind=, types=, scale_a=, scale_b= and block= are for products into tensor memory")
     collective(g, "mma_async")
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
@@ -87,7 +100,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
         if not isinstance(flag, bool):
             raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
-    options = {"variant": asked_variant(g, variant, tuple(v.name for v in VARIANTS))}
+    options = {"variant": asked_variant(g, variant, NAMES)}
     return g.call(mma_async_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 
 

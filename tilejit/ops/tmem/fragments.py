@@ -149,9 +149,9 @@ def through(extent: int, stride: int, fields) -> list[tuple] | None:
         if extent == 1:
             break
         if stride < weight * n:
-            if stride % weight or (weight * n) % stride:
+            if stride % weight or (n != MANY and weight * n % stride):
                 return None
-            take = min(extent, weight * n // stride)
+            take = extent if n == MANY else min(extent, weight * n // stride)
             if extent % take or along is None:
                 return None
             found.insert(0, (take, stride // weight * step, along))

@@ -1,0 +1,420 @@
+"""Products by tcgen05: on the simulator, which decodes both descriptors, against NumPy in float64, and through the assembler."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from faulty import check
+from tilejit.layout import TileLayout, tmem_datapath
+from tilejit.ops.mma.tcgen05_kinds import KINDS, Instruction
+
+BOTH = ("sm_100a", "sm_103a")
+
+
+@tile.jit
+def product(A, B, C, A_SMEM: tile.constexpr, B_SMEM: tile.constexpr, ACC: tile.constexpr, LAYOUT: tile.constexpr, TA: tile.constexpr,
+            TB: tile.constexpr, PRECISION: tile.constexpr, TIMES: tile.constexpr):
+    sA = tile.alloc(A_SMEM[0], A.dtype, layout=A_SMEM[1])
+    sB = tile.alloc(B_SMEM[0], B.dtype, layout=B_SMEM[1])
+    rows, columns = A_SMEM[0][1 if TA else 0], B_SMEM[0][0 if TB else 1]
+    acc = tile.alloc((rows, columns), ACC, scope="tmem", layout=LAYOUT)
+    bar = tile.mbarrier()
+    tile.copy(sA, A[0:A_SMEM[0][0], 0:A_SMEM[0][1]])
+    tile.copy(sB, B[0:B_SMEM[0][0], 0:B_SMEM[0][1]])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        for i in range(TIMES):
+            tile.mma_async(acc, sA, sB, trans_a=TA, trans_b=TB, precision=PRECISION, accumulate=i > 0)
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    part = columns // 2 if columns > 136 else columns
+    for i in range(columns // part):
+        tile.store(C[0:rows, part * i:part * i + part], tile.load(acc[:, part * i:part * i + part]))
+
+
+def numbers(shape, dtype, seed):
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def accumulator(m, n, acc):
+    layout, per = tmem_datapath("D" if m == 128 else "F", n), 32 // acc.bits
+    return TileLayout([(e, s * per if a == "TCol" else s, a) for e, s, a in layout.shards])
+
+
+def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, precision=None, other=None, targets=(), times=2):
+    a, b = numbers((k, m) if ta else (m, k), dtype, 1), numbers((n, k) if tb else (k, n), other or dtype, 2)
+    c = np.zeros((m, n), acc.np)
+    shared = lambda x: (x.shape, tile.swizzled(tile.ArraySpec(x.shape, x.dtype).dtype, x.shape, swizzle))
+    options = dict(A_SMEM=shared(a), B_SMEM=shared(b), ACC=acc, LAYOUT=accumulator(m, n, acc), TA=ta, TB=tb, PRECISION=precision, TIMES=times)
+    product.simulate(1, a, b, c, **options, target="sm_100a").raise_first()
+    x, y = (v.astype(np.float64) for v in (a.T if ta else a, b.T if tb else b))
+    expected = times * (x @ y)
+    if acc == tile.int32:
+        np.testing.assert_array_equal(c, expected.astype(np.int64).astype(np.int32))
+    else:
+        unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10}[acc.name]
+        rounded = 2.0 ** -9 if precision else 0.0  # both operands cut to 10 bits
+        bound = times * (np.abs(x) @ np.abs(y)) * (times * k * unit + rounded) + 1e-6
+        assert (np.abs(c.astype(np.float64) - expected) <= bound).all()
+    for target in targets:
+        assert product.compile(a, b, c, **options, target=target).spills == 0
+
+
+@pytest.mark.parametrize("m", [64, 128])
+@pytest.mark.parametrize("n", [8, 24, 64, 136, 256])
+def test_any_number_of_columns_for_64_and_128_rows(m, n):
+    """N from 8 to 256 in steps of 8; 64 rows lie in half of each warp's lanes."""
+    checked(m, n, 64, ml_dtypes.bfloat16, targets=BOTH if n == 24 else ())
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("ta,tb", [(False, True), (False, False), (True, True), (True, False)])
+def test_both_majors_in_every_swizzle(ta, tb, swizzle):
+    """16-bit operands lie along k or across it, in each of the four swizzles."""
+    checked(128, 192, 128, np.float16, swizzle, ta, tb, targets=("sm_100a",) if swizzle == 64 else ())
+
+
+@pytest.mark.parametrize("swizzle", [0, 64, 128])
+@pytest.mark.parametrize("ta,tb", [(True, True), (False, False)])
+def test_bytes_may_be_transposed(ta, tb, swizzle):
+    """Unlike wgmma, tcgen05 takes 8-bit operands across k."""
+    checked(128, 128, 128, ml_dtypes.float8_e4m3fn, swizzle, ta, tb, targets=BOTH if swizzle == 64 else ())
+
+
+@pytest.mark.parametrize("dtype,other,acc", [
+    (np.float16, None, tile.float32), (np.float16, None, tile.float16), (ml_dtypes.bfloat16, None, tile.float32),
+    (ml_dtypes.float8_e4m3fn, None, tile.float32), (ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, tile.float32),
+    (ml_dtypes.float8_e4m3fn, None, tile.float16), (np.int8, None, tile.int32), (np.uint8, np.int8, tile.int32)])
+@pytest.mark.parametrize("k", [32, 128, 224])
+def test_types_and_depths(dtype, other, acc, k):
+    """Every pair of operand types with its accumulators, and k of any number of instructions."""
+    integers = np.dtype(dtype).kind in "iu"
+    checked(128, 32, k, dtype, 128 if k * np.dtype(dtype).itemsize % 128 == 0 else 32, acc=acc, other=other,
+            targets=() if k != 128 else ("sm_100a",) if integers else BOTH)
+
+
+def test_float32_enters_as_tf32():
+    """float32 operands lose the mantissa bits that TF32 does not have."""
+    checked(128, 64, 64, np.float32, precision="tf32", targets=BOTH)
+
+
+# -- A in tensor memory, pairs ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("m", [64, 128])
+@pytest.mark.parametrize("target", BOTH)
+def test_a_comes_from_tensor_memory(m, target):
+    """Written there from registers, as the probabilities of an attention are."""
+    lay = tmem_datapath("D" if m == 128 else "F", 64)
+
+    @tile.jit
+    def kernel(A, B, C):
+        a = tile.alloc((m, 64), A.dtype, scope="tmem", layout=lay)
+        acc = tile.alloc((m, 64), "float32", scope="tmem", layout=lay)
+        sB = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
+        bar = tile.mbarrier()
+        tile.copy(sB, B[0:64, 0:64])
+        tile.store(a, tile.load(A[0:m, 0:64]))
+        tile.fence_proxy_async()
+        tile.tcgen05_fence("before_thread_sync")
+        tile.sync()
+        with tile.elect():
+            tile.tcgen05_fence("after_thread_sync")
+            tile.mma_async(acc, a, sB, trans_b=True, accumulate=False)
+            tile.tcgen05_commit(bar)
+        bar.wait(phase=0)
+        tile.tcgen05_fence("after_thread_sync")
+        tile.store(C[0:m, 0:64], tile.load(acc))
+
+    a, b, c = numbers((m, 64), ml_dtypes.bfloat16, 1), numbers((64, 64), ml_dtypes.bfloat16, 2), np.zeros((m, 64), np.float32)
+    kernel.simulate(1, a, b, c, target=target).raise_first()
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
+    assert ", [t], y, " in kernel.compile(a, b, c, target=target).ptx or "[%r" in kernel.compile(a, b, c, target=target).ptx
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+@pytest.mark.parametrize("target", BOTH)
+def test_a_pair_of_ctas_multiplies_by_one_thread(rows, target):
+    """cta_group=2: each CTA has its rows of A and C and half of the columns of B; 128 rows fold over the lanes."""
+    lay = tmem_datapath("A" if rows == 128 else "B", 128)
+
+    @tile.jit(cluster=(2, 1, 1))
+    def kernel(A, B, C):
+        r = tile.cta_rank()
+        sA = tile.alloc((rows, 64), A.dtype, layout=tile.swizzled(A.dtype, (rows, 64), 128))
+        sB = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
+        acc = tile.alloc((rows, 128), "float32", scope="tmem", layout=lay, cta_group=2)
+        bar = tile.mbarrier()
+        tile.copy(sA, A[rows * r:rows * r + rows, 0:64])
+        tile.copy(sB, B[64 * r:64 * r + 64, 0:64])
+        tile.fence_proxy_async()
+        tile.cluster_sync()
+        if r == 0:
+            with tile.elect():
+                tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False)
+                tile.mma_async(acc, sA, sB, trans_b=True)
+                tile.tcgen05_commit(bar, multicast=3)
+        bar.wait(phase=0)
+        tile.tcgen05_fence("after_thread_sync")
+        tile.store(C[rows * r:rows * r + rows, 0:128], tile.load(acc))
+
+    a, b, c = numbers((2 * rows, 64), np.float16, 1), numbers((128, 64), np.float16, 2), np.zeros((2 * rows, 128), np.float32)
+    for seed in range(3):
+        kernel.simulate(2, a, b, c, seed=seed, target=target).raise_first()
+        np.testing.assert_allclose(c, 2 * (a.astype(np.float64) @ b.astype(np.float64).T), rtol=1e-5, atol=1e-4)
+    assert "tcgen05.mma.cta_group::2.kind::f16" in kernel.compile(a, b, c, target=target).ptx
+
+
+# -- scale factors ---------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def scaled(A, B, SA, SB, C, K: tile.constexpr, N: tile.constexpr, WIDE: tile.constexpr, KIND: tile.constexpr, TYPES: tile.constexpr,
+           BLOCK: tile.constexpr, CHUNKS: tile.constexpr):
+    sA = tile.alloc((128, K), A.dtype, layout=tile.swizzled(A.dtype, (128, K), 32))
+    sB = tile.alloc((N, K), B.dtype, layout=tile.swizzled(B.dtype, (N, K), 32))
+    whole = CHUNKS if CHUNKS > 4 else 4                                # registers move whole words of four
+    fA = tile.alloc((128, whole), SA.dtype, scope="tmem", layout=tile.scale_layout(128, whole))
+    fB = tile.alloc((WIDE, whole), SB.dtype, scope="tmem", layout=tile.scale_layout(WIDE, whole))
+    acc = tile.alloc((128, N), "float32", scope="tmem")
+    bar = tile.mbarrier()
+    tile.copy(sA, A[0:128, 0:K])
+    tile.copy(sB, B[0:N, 0:K])
+    tile.store(fA, tile.load(SA[0:128, 0:whole], other=0))
+    tile.store(fB, tile.load(SB[0:WIDE, 0:whole], other=0))
+    tile.fence_proxy_async()
+    tile.tcgen05_fence("before_thread_sync")
+    tile.sync()
+    with tile.elect():
+        tile.tcgen05_fence("after_thread_sync")
+        tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False, kind=KIND, types=TYPES, scale_a=fA[:, 0:CHUNKS],
+                       scale_b=fB[:, 0:CHUNKS], block=BLOCK)
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(C[0:128, 0:N], tile.load(acc))
+
+
+VALUES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn,
+          "e2m1": ml_dtypes.float4_e2m1fn}
+
+
+def packed(shape, name, kind, seed):
+    """Random elements, as bytes in memory and as numbers."""
+    rng = np.random.default_rng(seed)
+    bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(name, 8)
+    codes = rng.integers(0, 1 << bits, shape).astype(np.uint8)
+    if bits == 8:
+        codes = np.where(np.isfinite(codes.view(VALUES[name]).astype(np.float64)), codes, 0).astype(np.uint8)
+    values = codes.view(VALUES[name]).astype(np.float64)
+    if KINDS[kind].k == 64:
+        return codes[:, 0::2] | codes[:, 1::2] << 4, values
+    if bits == 8:
+        return codes, values
+    data = np.zeros((*shape[:1], shape[1] // 16, 16), np.uint8)
+    for k in range(16):
+        for bit in range(bits):
+            at = k * bits + bit
+            data[..., at // 8] |= (codes.reshape(*data.shape)[..., k] >> bit & 1) << at % 8
+    return data.reshape(shape), values
+
+
+@pytest.mark.parametrize("kind,types,block,factors", [
+    ("mxf8f6f4", ("e4m3", "e4m3"), 32, "ue8m0"), ("mxf8f6f4", ("e5m2", "e2m1"), 32, "ue8m0"), ("mxf8f6f4", ("e2m3", "e3m2"), 32, "ue8m0"),
+    ("mxf4", ("e2m1", "e2m1"), 32, "ue8m0"), ("mxf4nvf4", ("e2m1", "e2m1"), 32, "ue8m0"), ("mxf4nvf4", ("e2m1", "e2m1"), 16, "ue8m0"),
+    ("mxf4nvf4", ("e2m1", "e2m1"), 16, "ue4m3")])
+@pytest.mark.parametrize("n,k", [(32, 64), (96, 256), (40, 128)])
+def test_each_block_along_k_is_scaled(kind, types, block, factors, n, k):
+    """Every block-scaled kind, with its factors in tensor memory; a word holds those of four blocks."""
+    wide, chunks = -(-n // 32) * 32, k // block
+    (a, x), (b, y) = packed((128, k), types[0], kind, 1), packed((n, k), types[1], kind, 2)
+    rng = np.random.default_rng(3)
+    low, high = (120, 134) if factors == "ue8m0" else (0x20, 0x50)
+    sa, sb = rng.integers(low, high, (128, chunks)).astype(np.uint8), rng.integers(low, high, (wide, chunks)).astype(np.uint8)
+    number = lambda s: s.view(ml_dtypes.float8_e8m0fnu if factors == "ue8m0" else ml_dtypes.float8_e4m3fn).astype(np.float64)
+    expected = (x * np.repeat(number(sa), block, 1)) @ (y * np.repeat(number(sb), block, 1)[:n]).T
+    bound = np.abs(x * np.repeat(number(sa), block, 1)) @ np.abs(y * np.repeat(number(sb), block, 1)[:n]).T * k * 2.0 ** -23
+    if factors == "ue4m3":
+        sa, sb = sa.view(ml_dtypes.float8_e4m3fn), sb.view(ml_dtypes.float8_e4m3fn)
+    c = np.zeros((128, n), np.float32)
+    options = dict(K=a.shape[1], N=n, WIDE=wide, KIND=kind, TYPES=types, BLOCK=block, CHUNKS=chunks)
+    scaled.simulate(1, a, b, sa, sb, c, **options, target="sm_100a").raise_first()
+    assert (np.abs(c - expected) <= bound + 1e-12).all()
+    if n == 96:
+        for target in BOTH:
+            assert f".kind::{kind}.block_scale.scale_vec::" in scaled.compile(a, b, sa, sb, c, **options, target=target).ptx
+
+
+def test_scale_factors_come_by_copies_of_the_same_thread():
+    """tcgen05.cp to the lanes of every warp, then the product, with nothing between them."""
+    scales = TileLayout([(4, 512, "m"), (32, 4, "m"), (4, 1, "m")])  # as tensor memory has them, 16 bytes of a row together
+
+    @tile.jit
+    def kernel(A, B, SA, SB, C):
+        sA = tile.alloc((128, 128), A.dtype, layout=tile.swizzled(A.dtype, (128, 128), 128))
+        sB = tile.alloc((128, 128), B.dtype, layout=tile.swizzled(B.dtype, (128, 128), 128))
+        gA, gB = tile.alloc((128, 4), SA.dtype, layout=ROWS), tile.alloc((128, 4), SB.dtype, layout=ROWS)
+        fA = tile.alloc((128, 4), SA.dtype, scope="tmem", layout=tile.scale_layout(128, 4))
+        fB = tile.alloc((128, 4), SB.dtype, scope="tmem", layout=tile.scale_layout(128, 4))
+        acc = tile.alloc((128, 128), "float32", scope="tmem")
+        bar = tile.mbarrier()
+        tile.copy(sA, A[0:128, 0:128])
+        tile.copy(sB, B[0:128, 0:128])
+        tile.copy(gA, SA[0:128, 0:4])
+        tile.copy(gB, SB[0:128, 0:4])
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            tile.copy_async(fA, gA)
+            tile.copy_async(fB, gB)
+            tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False, scale_a=fA, scale_b=fB)
+            tile.tcgen05_commit(bar)
+        bar.wait(phase=0)
+        tile.tcgen05_fence("after_thread_sync")
+        tile.store(C[0:128, 0:128], tile.load(acc))
+
+    (a, x), (b, y) = packed((128, 128), "e4m3", "mxf8f6f4", 1), packed((128, 128), "e4m3", "mxf8f6f4", 2)
+    rng = np.random.default_rng(3)
+    sa, sb = (rng.integers(120, 134, (128, 4)).astype(np.uint8) for _ in range(2))
+    c = np.zeros((128, 128), np.float32)
+    a, b = a.view(ml_dtypes.float8_e4m3fn), b.view(ml_dtypes.float8_e4m3fn)
+    for target in BOTH:
+        kernel.simulate(1, a, b, sa, sb, c, target=target).raise_first()
+        assert kernel.compile(a, b, sa, sb, c, target=target).cubin
+    number = lambda s: np.repeat(s.view(ml_dtypes.float8_e8m0fnu).astype(np.float64), 32, 1)
+    np.testing.assert_allclose(c, (x * number(sa)) @ (y * number(sb)).T, rtol=1e-4, atol=1e-3 * 448 * 448 * 64)
+    exact = (x * number(sa)) @ (y * number(sb)).T
+    assert (np.abs(c - exact) <= np.abs(x * number(sa)) @ np.abs(y * number(sb)).T * 128 * 2.0 ** -23).all()
+
+
+ROWS = TileLayout([(4, 4, "m"), (32, 16, "m"), (4, 1, "m")])  # 32 rows of 16 bytes: the factors of rows r, r + 32, r + 64, r + 96
+
+
+# -- instruction descriptors -----------------------------------------------------------------------------------------------
+
+def test_instruction_descriptors_are_those_of_the_manual():
+    """Fields worked out by hand from the manual's tables; every descriptor reads back as it was."""
+    bits = lambda kind, m, n, a, b, acc, *rest: Instruction(kind, m, n, a, b, acc, *rest).bits
+    assert bits("f16", 128, 256, "bf16", "bf16", "float32") == 1 << 4 | 1 << 7 | 1 << 10 | 32 << 17 | 8 << 24
+    assert bits("f16", 64, 8, "f16", "f16", "float16", True, True) == 1 << 15 | 1 << 16 | 1 << 17 | 4 << 24
+    assert bits("tf32", 128, 64, "tf32", "tf32", "float32") == 1 << 4 | 2 << 7 | 2 << 10 | 8 << 17 | 8 << 24
+    assert bits("i8", 128, 32, "s8", "u8", "int32") == 2 << 4 | 1 << 7 | 4 << 17 | 8 << 24
+    assert bits("f8f6f4", 256, 128, "e5m2", "e2m1", "float32") == 1 << 4 | 1 << 7 | 5 << 10 | 16 << 17 | 16 << 24
+    assert bits("mxf8f6f4", 128, 128, "e4m3", "e4m3", "float32", False, False, "ue8m0", (3, 1)) == 1 << 4 | 16 << 17 | 1 << 23 | 1 << 27 | 3 << 29
+    assert bits("mxf4nvf4", 256, 64, "e2m1", "e2m1", "float32", False, False, "ue4m3", (0, 0)) == 1 << 7 | 1 << 10 | 8 << 17 | 2 << 27
+    for kind in KINDS.values():
+        for a in kind.types:
+            made = Instruction(kind.name, 128, 64, a, a, kind.accumulators[-1] if not kind.scales else "float32", False, False,
+                               "ue8m0" if kind.scales else None, (2, 2) if kind.scales else (0, 0))
+            assert Instruction.decoded(made.bits, kind.name) == made
+
+
+# -- what is found, and what is refused ------------------------------------------------------------------------------------
+
+X = np.zeros((128, 64), np.float16)
+SWIZZLED = tile.swizzled("float16", (128, 64), 128)
+HALF = tile.swizzled("float16", (64, 64), 128)
+
+
+@tile.jit
+def unwaited(x, y):
+    sA, sB = tile.alloc((128, 64), x.dtype, layout=SWIZZLED), tile.alloc((64, 64), x.dtype, layout=HALF)
+    acc = tile.alloc((128, 64), "float32", scope="tmem")
+    bar = tile.mbarrier()
+    tile.copy(sA, x[0:128, 0:64])
+    tile.copy(sB, x[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.mma_async(acc, sA, sB, accumulate=False)
+        tile.tcgen05_commit(bar)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(y[0:128, 0:64], tile.load(acc))  # finds: missing-wait
+    bar.wait(phase=0)
+
+
+@tile.jit
+def unfenced(x, y):
+    sA, sB = tile.alloc((128, 64), x.dtype, layout=SWIZZLED), tile.alloc((64, 64), x.dtype, layout=HALF)
+    acc = tile.alloc((128, 64), "float32", scope="tmem")
+    bar = tile.mbarrier()
+    tile.copy(sA, x[0:128, 0:64])
+    tile.copy(sB, x[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.mma_async(acc, sA, sB, accumulate=False)
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+    tile.store(y[0:128, 0:64], tile.load(acc))  # finds: tmem
+
+
+@tile.jit
+def never_zeroed(x, y):
+    sA, sB = tile.alloc((128, 64), x.dtype, layout=SWIZZLED), tile.alloc((64, 64), x.dtype, layout=HALF)
+    acc = tile.alloc((128, 64), "float32", scope="tmem")
+    bar = tile.mbarrier()
+    tile.copy(sA, x[0:128, 0:64])
+    tile.copy(sB, x[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.mma_async(acc, sA, sB)  # finds: uninitialized-read
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+
+
+@tile.jit
+def next_tile_too_early(x, y):
+    sA, sB = tile.alloc((128, 64), x.dtype, layout=SWIZZLED), tile.alloc((64, 64), x.dtype, layout=HALF)
+    acc = tile.alloc((128, 64), "float32", scope="tmem")
+    bar = tile.mbarrier()
+    tile.copy(sA, x[0:128, 0:64])
+    tile.copy(sB, x[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    for i in range(2):
+        with tile.elect():
+            tile.mma_async(acc, sA, sB, accumulate=False)  # finds: race
+            tile.tcgen05_commit(bar)
+        bar.wait(phase=i)
+        tile.tcgen05_fence("after_thread_sync")
+        tile.store(y[0:128, 0:64], tile.load(acc))
+
+
+def test_the_order_around_a_product_is_checked():
+    """Its commit, the fence after the wait, an accumulator that nobody began, and readers that the next product overtakes."""
+    y = np.zeros((128, 64), np.float32)
+    for kernel in (unwaited, unfenced, never_zeroed, next_tile_too_early):
+        check(kernel, (1,), X, y, target="sm_100a")
+
+
+def test_wrong_products_are_errors_at_their_line():
+    """Targets, types, shapes, layouts and options, before the assembler."""
+    def refused(words, line, acc='(128, 64), "float32"', a="(128, 64)", b="(64, 64)", dtype="float16", target="sm_100a", scope="with tile.elect():\n        "):
+        source = (f'def kernel(x):\n    a = tile.alloc({a}, "{dtype}", layout=tile.swizzled("{dtype}", {a}, 64))\n'
+                  f'    b = tile.alloc({b}, "{dtype}", layout=tile.swizzled("{dtype}", {b}, 64))\n'
+                  f'    acc = tile.alloc({acc}, scope="tmem")\n    {scope}{line}')
+        with pytest.raises(tile.CompilationError, match=words):
+            tile.jit(source=source).compile(X, target=target)
+
+    plain = "tile.mma_async(acc, a, b)"
+    refused("needs one thread: 128 threads of a cta", plain, scope="")
+    refused("kind::i8 on sm_103a", plain, '(128, 64), "int32"', dtype="int8", target="sm_103a")
+    refused("float32 from kind::i8", plain, dtype="int8")
+    refused("say so by precision='tf32'", plain, dtype="float32")
+    refused("32 rows", "tile.mma_async(acc[0:32], a[0:32], b)")
+    refused("12 columns, and there are 8 to 256 in steps of 8|multiple of the instruction", "tile.mma_async(acc[:, 0:12], a, b[:, 0:12])")
+    refused("their k differ", "tile.mma_async(acc, a[:, 0:32], b)")
+    refused(r"so the accumulator is \[128, 64\], not \[128, 32\]", "tile.mma_async(acc[:, 0:32], a, b)")
+    refused("it lies as", "tile.mma_async(acc[0:64], a[0:64], b)")
+    refused("the variant tcgen05, not 'wgmma'", "tile.mma_async(acc, a, b, variant='wgmma')")
+    refused("scale_a= and scale_b= go together", "tile.mma_async(acc, a, b, scale_a=acc)")
+    refused("do not multiply int32", plain, dtype="int32")
+    refused("types names what is in the bytes", "tile.mma_async(acc, a, b, types='e2m1')", dtype="uint8", b="(64, 64)")
+    refused("no scale_a= and scale_b= in kind::mxf4", "tile.mma_async(acc, a, b, kind='mxf4', types=('e2m1', 'e2m1'), trans_b=True)", dtype="uint8", b="(64, 64)")
+    refused("a matrix in tensor memory|a matrix in shared memory", "tile.mma_async(acc, a, acc)")

@@ -1,0 +1,357 @@
+"""tcgen05: a matrix product on the tensor cores of sm_100a and sm_103a, into tensor memory, started by one thread.
+
+A comes from shared memory by a matrix descriptor or from tensor memory, B from shared memory. With block-scaled kinds each block
+of 32 or 16 elements along k of a row of A, or of a column of B, is multiplied by a factor in tensor memory. With ``cta_group=2``
+one thread starts the product of a pair of CTAs: each has its own rows of A and of the accumulator, and half of the columns of B.
+PTX ISA, "tcgen05.mma".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...dispatch import Need, Variant
+from ...ir.builder import Builder, describe, type_of
+from ...ir.graph import Const, Value
+from ...ir.op import op
+from ...types import Buffer, Region, Scalar, bool_
+from ..copy_async.tma_view import shared_digits, swizzle_mode
+from ..memory import whole
+from ..tmem.alloc import TARGETS
+from ..tmem.descriptor import SharedDescriptor
+from .descriptor import Derived, derived
+from .tcgen05_kinds import CONTAINED, K_BYTES, KINDS, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
+from .tcgen05_operands import a_layout, accumulator_layout, lies_as, scale_layout
+from .tcgen05_site import TensorSite
+
+SPANS = {0: 0, 1: 32, 2: 64, 3: 128}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`steps` instructions along k. `a` and `b` are descriptors with the bytes from one step to the next; `a` is None where A is
+    in tensor memory, `a_step` columns a step. `scales` are, for each step, the columns from where either's scale factors begin."""
+
+    kind: str
+    qualifier: str
+    cta_group: int
+    steps: int
+    instruction: Instruction
+    ids: tuple[tuple[int, int], ...]
+    a: Derived | None
+    b: Derived
+    a_step: int
+    datapath: str
+    scale_columns: tuple[tuple[int, int], ...] = ()
+
+    completion = "commit"
+
+    @property
+    def instructions(self) -> int:
+        return self.steps
+
+    def idesc(self, step: int) -> int:
+        """The instruction descriptor of a step."""
+        return replace(self.instruction, scale_ids=self.ids[step]).bits if self.ids else self.instruction.bits
+
+    @staticmethod
+    def descriptor(matrix: Derived) -> SharedDescriptor:
+        d = matrix.descriptor
+        return SharedDescriptor(d.span, d.leading, d.stride)
+
+
+# -- what the needs and the plan share -------------------------------------------------------------------------------------
+
+def matrix(s: TensorSite, name: str) -> Derived | str:
+    """The descriptor of operand `name` in shared memory; a string says why none names it."""
+    k_first, mn = (s.trans_a, s.m) if name == "a" else (not s.trans_b, s.n)
+    return s.searched(name, lambda: _matrix(s, name, getattr(s, name), k_first, mn))
+
+
+def _matrix(s: TensorSite, name: str, t: Region, k_first: bool, mn: int) -> Derived | str:
+    itemsize, layout = t.dtype.nbytes, t.buffer.layout
+    mode = swizzle_mode(layout, itemsize)
+    if mode is None:
+        return f"the swizzle {layout.swizzle}"
+    known = [x.value if hasattr(x, "value") else x for x in s.starts[name]]
+    found = shared_digits(layout, t.buffer.shape, known, t.extents, s.g.divisor)
+    if isinstance(found, str):
+        return found
+    digits, offset = found
+    first, second = ([(n, stride * itemsize) for n, stride in digits[d]] for d in t.kept)
+    rows, ks = (second, first) if k_first else (first, second)
+    span = SPANS[mode]
+    made = derived(rows, ks, mn, itemsize, span)
+    if isinstance(made, str):
+        return made
+    period = 8 * span if span else 16
+    begins = offset * itemsize if isinstance(offset, int) else offset.of * itemsize
+    if begins % period or s.aligned[name] % period:
+        what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {s.aligned[name]}"
+        return f"{what} bytes, and {period} are needed"
+    within = span if made.descriptor.major == "k" and span else 0  # steps along k stay in a row of the atom
+    if any(k % period >= max(within, 1) for k in made.ks):
+        return f"a step along k begins inside the {period} bytes of the swizzle's period"
+    return made
+
+
+def _kind(s: TensorSite) -> Kind:
+    return KINDS[s.kind]
+
+
+def _types(s: TensorSite) -> bool | str:
+    kind = _kind(s)
+    wrong = [t for t in s.types if t not in kind.types]
+    if wrong:
+        return f"{wrong[0]} in kind::{s.kind}"
+    if kind.name == "f16" and s.types[0] != s.types[1]:
+        return " by ".join(s.types)
+    return s.acc.dtype.name in kind.accumulators or f"{s.acc.dtype} from kind::{s.kind}"
+
+
+def _half(s: TensorSite) -> bool | str:
+    """float16 sums are of float16 and smaller."""
+    return s.acc.dtype.name != "float16" or "bf16" not in s.types or "float16 from bf16"
+
+
+def _rows(s: TensorSite) -> bool | str:
+    allowed = (128,) if _kind(s).scales else (64, 128)
+    return s.m in allowed or f"{s.m} rows"
+
+
+def _columns(s: TensorSite) -> bool | str:
+    transposed = s.b.dtype.nbytes == 1 and matrix_major(s, "b") == "mn"
+    return columns_allowed(s.kind, s.cta_group, s.columns, transposed)
+
+
+def matrix_major(s: TensorSite, name: str) -> str:
+    found = matrix(s, name)
+    return "k" if isinstance(found, str) else found.descriptor.major
+
+
+def _in_shared(name: str):
+    def test(s: TensorSite) -> bool | str:
+        if getattr(s, name).scope == "tmem":
+            return True
+        found = matrix(s, name)
+        return f"{name}: {found}" if isinstance(found, str) else True
+    return test
+
+
+def _major(s: TensorSite) -> bool | str:
+    for name, kind in (("a", s.types[0]), ("b", s.types[1])):
+        if getattr(s, name).scope == "shared" and matrix_major(s, name) == "mn":
+            if not _kind(s).transposes or kind in ("e2m3", "e3m2", "e2m1"):
+                return f"{name} of {kind} has its k elsewhere"
+    return True
+
+
+def _accumulator(s: TensorSite) -> bool | str:
+    datapath, _ = accumulator_lanes(s.rows, s.cta_group)
+    layout = accumulator_layout(datapath, s.columns, s.acc.dtype)
+    return lies_as(s.acc, s.starts["acc"], s.g.divisor, layout, f"the datapath {datapath!r}")
+
+
+def _a_in_tensor_memory(s: TensorSite) -> bool | str:
+    if s.a.scope != "tmem":
+        return True
+    datapath, _ = accumulator_lanes(s.rows, s.cta_group)
+    if datapath == "B":
+        return "a product of 64 rows in each CTA of a pair"
+    if s.trans_a:
+        return "trans_a=True"
+    return lies_as(s.a, s.starts["a"], s.g.divisor, a_layout(datapath, s.a.shape[1]), "A")
+
+
+def _scales(s: TensorSite) -> bool | str:
+    kind = _kind(s)
+    if kind.scales is None:
+        return s.scales == (None, None) or f"scale_a= and scale_b= in kind::{s.kind}"
+    if None in s.scales:
+        return f"no scale_a= and scale_b= in kind::{s.kind}"
+    if s.block not in kind.scales:
+        return f"block={s.block} in kind::{s.kind}"
+    if scale_type(s) not in kind.scales[s.block][2]:
+        return f"factors of {scale_type(s)} for blocks of {s.block} in kind::{s.kind}"
+    if s.scales[0].dtype != s.scales[1].dtype:
+        return f"{s.scales[0].dtype} and {s.scales[1].dtype}"
+    for n, (t, rows) in enumerate(zip(s.scales, (s.m, -(-s.columns // 32) * 32))):
+        name, chunks = ("scale_a", "scale_b")[n], s.k // s.block
+        if t.shape != (rows, chunks):
+            return f"{name} is {list(t.shape)}, and [{rows}, {chunks}] are needed"
+        if chunks > 4 and chunks % 4:
+            return f"{chunks} blocks along k: at most 4, or a multiple of 4"
+        found = lies_as(t, s.starts[f"scale{n}"], s.g.divisor, scale_layout(rows, chunks), "scale factors")
+        if found is not True:
+            return f"{name}: {found}"
+    return True
+
+
+def scale_type(s: TensorSite) -> str:
+    return "ue4m3" if s.scales[0].dtype.name == "float8_e4m3fn" else "ue8m0"
+
+
+NEEDS = (
+    Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True),
+    Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
+    Need("a target that has the kind", lambda s: s.target in _kind(s).targets or f"kind::{s.kind} on {s.target}"),
+    Need("element types of the kind, and an accumulator that it has", _types, gate=True),
+    Need("float32 sums of bfloat16", _half),
+    Need("64 or 128 rows in each CTA (128 with scale factors)", _rows, gate=True),
+    Need("a multiple of 32 bytes along k", lambda s: (s.k_bytes > 0 and s.k_bytes % K_BYTES == 0) or f"{s.k_bytes} bytes", gate=True),
+    Need("an A in tensor memory in the accumulator's lanes, or in a layout that a matrix descriptor names", _in_shared("a"), gate=True),
+    Need("a B in a layout that a matrix descriptor names", _in_shared("b"), gate=True),
+    Need("columns that an instruction has", _columns),
+    Need("elements along k side by side, for types that are not transposed", _major),
+    Need("an accumulator that lies as the tensor cores leave it", _accumulator),
+    Need("an A in tensor memory that lies in the accumulator's lanes", _a_in_tensor_memory),
+    Need("scale factors for block-scaled kinds, as tile.scale_layout puts them", _scales),
+)
+
+
+def plan(s: TensorSite) -> Plan:
+    kind, steps = _kind(s), s.k_bytes // K_BYTES
+    datapath, _ = accumulator_lanes(s.rows, s.cta_group)
+    a = None if s.a.scope == "tmem" else matrix(s, "a")
+    b = matrix(s, "b")
+    ids, columns, qualifier = (), (), ""
+    if kind.scales:
+        per, qualifier, _ = kind.scales[s.block]
+        wide = s.m // 32, -(-s.columns // 32)
+        ids = tuple((step * per % 4,) * 2 for step in range(steps))
+        columns = tuple(tuple(step * per // 4 * w for w in wide) for step in range(steps))
+    instruction = Instruction(s.kind, s.rows, s.columns, *s.types, s.acc.dtype.name, a is not None and a.descriptor.major == "mn",
+                              b.descriptor.major == "mn", scale_type(s) if kind.scales else None)
+    return Plan(s.kind, qualifier, s.cta_group, steps, instruction, ids, a, b, K_BYTES // 4, datapath, columns)
+
+
+# -- emission --------------------------------------------------------------------------------------------------------------
+
+def emit(e, plan: Plan, call, acc, a, b, accumulate, scale_a=None, scale_b=None):
+    """Every instruction in one asm, with its descriptors; the first adds to the accumulator if `accumulate`."""
+    inputs: list = []
+
+    def operand(v) -> str:
+        inputs.append(v)
+        return f"${len(inputs) - 1}"
+
+    d, y = operand(e.tensor_address(acc)), operand(e.descriptor(e.matrix_address(b), Plan.descriptor(plan.b).bits))
+    x = operand(e.tensor_address(a)) if plan.a is None else operand(e.descriptor(e.matrix_address(a), Plan.descriptor(plan.a).bits))
+    scales = [operand(e.tensor_address(s)) for s in (scale_a, scale_b) if s is not None]
+    constant = isinstance(call.args[3], Const)
+    first = None if constant else operand(accumulate)
+    lines = [".reg .pred one, zero; setp.ne.b32 one, 1, 0; setp.ne.b32 zero, 0, 0; .reg .b64 x, y; .reg .b32 t, u, v;"]
+    head = f"tcgen05.mma.cta_group::{plan.cta_group}.kind::{plan.kind}" + (f".block_scale.{plan.qualifier}" if plan.qualifier else "")
+    for step in range(plan.steps):
+        flag = "one" if step else first or ("one" if call.args[3].value else "zero")
+        left = "[t]" if plan.a is None else "x"
+        lines.append(f"add.u32 t, {x}, {step * plan.a_step};" if plan.a is None else f"add.s64 x, {x}, {plan.a.ks[step] >> 4};")
+        lines.append(f"add.s64 y, {y}, {plan.b.ks[step] >> 4};")
+        factors = ""
+        if scales:
+            lines += [f"add.u32 {r}, {s}, {c};" for r, s, c in zip("uv", scales, plan.scale_columns[step])]
+            factors = ", [u], [v]"
+        lines.append(f"{head} [{d}], {left}, y, {plan.idesc(step)}{factors}, {flag};")
+    e.asm(f"{{ {' '.join(lines)} }}", [], inputs)
+
+
+def simulate(m, plan: Plan, call, acc, a, b, accumulate, *scales):
+    m.tensor_product(plan, acc, a, b, accumulate, *scales)
+
+
+VARIANT = Variant("tcgen05", plan=plan, emit=emit, simulate=simulate, needs=NEEDS, doc=__doc__)
+
+
+# -- the operation ---------------------------------------------------------------------------------------------------------
+
+@op("writes", attrs=("trans_a", "trans_b", "kind", "types", "block", "options"), variants=(VARIANT,))
+def tensor_mma(acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b, kind, types, block, options):
+    """Start ``acc + a @ b``, or ``a @ b`` where not `accumulate`, into tensor memory."""
+
+
+@tensor_mma.infer
+def _(g, acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b, kind, types, block, options):
+    return None
+
+
+tensor_mma.site(TensorSite.of_call)
+tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call.choice.plan, call, *args))
+tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
+
+
+def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, variant, accumulate, kind, types, scale_a, scale_b, block):
+    """``tile.mma_async`` into tensor memory."""
+    if variant not in (None, "tcgen05"):
+        raise g.error(f"a product into tensor memory is the variant tcgen05, not {variant!r}")
+    for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
+        if not isinstance(flag, bool):
+            raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
+    operands = [_operand(g, acc, "the accumulator", ("tmem",)), _operand(g, a, "a", ("shared", "tmem")), _operand(g, b, "b", ("shared",))]
+    scales = [_operand(g, s, n, ("tmem",)) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b")) if s is not None]
+    if len(scales) == 1:
+        raise g.error("scale_a= and scale_b= go together")
+    made, x, y = operands
+    if dtype is not None and str(dtype) != str(made.type.dtype):
+        raise g.error(f"dtype={dtype} with an accumulator of {made.type.dtype}: leave it out")
+    types = _element_types(g, x, y, types)
+    kind = kind or natural(*types, bool(scales))
+    if kind not in KINDS:
+        raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: the kinds are {', '.join(KINDS)}, given as kind=")
+    if kind == "tf32" and precision != "tf32":
+        raise g.error("float32 operands are rounded to 10 bits: say so by precision='tf32'")
+    if kind != "tf32" and precision is not None:
+        raise g.error(f"precision={precision!r} is for float32 operands")
+    _extents(g, made, x, y, trans_a, trans_b)
+    if KINDS[kind].scales and block is None:
+        block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
+    flag = accumulate if isinstance(accumulate, bool) else None
+    if flag is None:
+        from ..language import as_condition
+        if not isinstance(type_of(accumulate), Scalar):
+            raise g.error(f"accumulate is a condition, not {describe(accumulate)}")
+        accumulate = as_condition(g, accumulate)
+    g.call(tensor_mma, made, x, y, Const(flag, bool_) if flag is not None else accumulate, *scales, trans_a=trans_a, trans_b=trans_b, kind=kind,
+           types=types, block=block, options={"variant": variant} if variant else {})
+    return acc
+
+
+def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:
+    t = type_of(x)
+    if not isinstance(t, (Buffer, Region)) or t.scope not in scopes:
+        places = " or ".join({"shared": "shared", "tmem": "tensor"}[s] for s in scopes)
+        raise g.error(f"{name} is a matrix in {places} memory, not {describe(x)}")
+    x = whole(g, x)
+    if x.type.buffer.peer:
+        raise g.error(f"{name} is in the CTA's own shared memory: with cta_group=2 the other CTA of the pair has its own part at the same place")
+    if len(x.type.shape) != 2:
+        raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index the others")
+    return x
+
+
+def _element_types(g: Builder, a: Value, b: Value, types) -> tuple[str, str]:
+    """PTX's names of the operands' element types: their dtypes', or those that `types` gives to bytes."""
+    own = tuple(TYPES.get(x.type.dtype.name) for x in (a, b))
+    if None in own:
+        raise g.error(f"tensor cores do not multiply {(a, b)[own.index(None)].type.dtype}")
+    if types is None:
+        return own
+    if not isinstance(types, tuple) or len(types) != 2 or any(t not in CONTAINED for t in types):
+        raise g.error(f"types names what is in the bytes of a and of b, as in ('e2m1', 'e4m3'), of {', '.join(CONTAINED)}; not {types!r}")
+    for t, held, x in zip(types, own, (a, b)):
+        if t != held and x.type.dtype.name != "uint8":
+            raise g.error(f"{t} lies in bytes (uint8), and this operand holds {x.type.dtype}")
+    return types
+
+
+def _extents(g: Builder, acc: Value, a: Value, b: Value, trans_a: bool, trans_b: bool) -> None:
+    m, k = a.type.shape[::-1] if trans_a else a.type.shape
+    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
+    if k * a.type.dtype.nbytes != k2 * b.type.dtype.nbytes:
+        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
+    group = g.state.get("cta_group", 1)
+    if acc.type.shape != (m, n * group):
+        pair = ", with half of the columns of B in each CTA of the pair" if group == 2 else ""
+        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}]{pair}, so the accumulator is [{m}, {n * group}], not {list(acc.type.shape)}")
+
+
+__all__ = ["Plan", "TensorSite", "VARIANT", "product", "tensor_mma"]

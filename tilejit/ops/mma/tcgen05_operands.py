@@ -1,0 +1,77 @@
+"""Where the operands of a ``tcgen05.mma`` lie: the accumulator, A in tensor memory, scale factors. Each must lie as the hardware takes it.
+
+PTX ISA, "Data Path Layout Organization" and "Block Scaling" (9.7.16.10.5, 9.7.16.10.7).
+"""
+
+from __future__ import annotations
+
+from ...errors import CompilationError
+from ...layout import TileLayout, axis, tmem_datapath
+from ...types import Region
+from ..copy_async.tma_view import Multiple
+from ..tmem.fragments import digits_of
+
+
+def scale_layout(rows: int, chunks: int) -> TileLayout:
+    """Where scale factors lie in tensor memory: [rows, chunks] bytes, the factor of each row (of A, or column of B) and each block
+    along k. Row i is in lane i % 32, in the column after the ones of the rows before; four blocks along k share a column, and
+    each warp's lanes hold a copy. `rows` is a multiple of 32, `chunks` of 4 (or 1, 2)."""
+    if rows % 32 or rows < 32 or chunks < 1 or (chunks > 4 and chunks % 4):
+        raise CompilationError(f"scale factors are for a multiple of 32 rows and 1, 2, 3 or a multiple of 4 blocks, not {rows} and {chunks}")
+    columns = rows // 32
+    shards = [(columns, 4, axis.TCol), (32, 1, axis.TLane)]
+    along = [(chunks // 4, 4 * columns, axis.TCol), (4, 1, axis.TCol)] if chunks > 4 else [(chunks, 1, axis.TCol)]
+    return TileLayout(shards + along, replicas=[(4, 32, axis.TLane)])
+
+
+def places(t: Region, starts: tuple, divisor) -> tuple[dict[str, list], dict] | str:
+    """For either axis of tensor memory the places of the region's rows and of its columns, relative to its first element:
+    {axis: [of each row], [of each column]}, and where it begins. A string says what is in the way."""
+    read = digits_of(t, starts, divisor)
+    if isinstance(read, str):
+        return read
+    digits, offset = read
+    if len(digits) != 2:
+        return f"{len(digits)} dimensions"
+    found = {}
+    for along in ("TLane", "TCol"):
+        found[along] = [_walked([(n, s if a == along else 0) for n, s, a in part]) for part in digits]
+    return found, offset
+
+
+def _walked(digits: list[tuple[int, int]]) -> list[int]:
+    at = [0]
+    for extent, stride in digits:
+        at = [a + n * stride for a in at for n in range(extent)]
+    return at
+
+
+def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) -> bool | str:
+    """Whether a region of [rows, columns] lies as `layout` says, from a whole column of 32 bits on; or what was found."""
+    mine = places(t, starts, divisor)
+    if isinstance(mine, str):
+        return mine
+    whole = Region(type(t.buffer)(t.dtype, t.shape, "tmem", layout), t.shape, (0, 1))
+    wanted, offset = places(whole, (0, 0), divisor)
+    if mine[0] != wanted:
+        return f"it lies as {t.buffer.layout}, and {what} as {layout}"
+    if t.buffer.layout.replicas != layout.replicas:
+        return f"its replicas are {t.buffer.layout.replicas or 'none'}, and those of {what} {layout.replicas or 'none'}"
+    lane, column = mine[1].get("TLane", 0), mine[1].get("TCol", 0)
+    if not isinstance(lane, int) or lane not in (0, 16) or (lane == 16 and max(wanted["TLane"][0] + wanted["TLane"][1]) > 111):
+        return f"it begins in lane {lane if isinstance(lane, int) else 'known at run time'}"
+    if (column.of if isinstance(column, Multiple) else column) * t.dtype.bits % 32:
+        return "it begins inside a column of 32 bits"
+    return True
+
+
+def accumulator_layout(datapath: str, columns: int, dtype) -> TileLayout:
+    """The datapath's layout for elements of `dtype`, each of which has a column of 32 bits."""
+    layout, per = tmem_datapath(datapath, columns), 32 // dtype.bits
+    return TileLayout([(n, s * per if a == axis.TCol else s, a) for n, s, a in layout.shards])
+
+
+def a_layout(datapath: str, k: int) -> TileLayout:
+    """A in tensor memory: rows in the accumulator's lanes, elements side by side."""
+    rows = tmem_datapath(datapath, 8)
+    return TileLayout([*(s for s in rows.shards if s[2] == axis.TLane), (k, 1, axis.TCol)])

@@ -1,0 +1,84 @@
+"""What tcgen05 is asked about: the operands of one product into tensor memory, the execution scope, the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...ir.builder import type_of
+from ...types import Region
+from ..copy_async.site import alignment
+from .tcgen05_kinds import KINDS
+
+
+@dataclass(frozen=True)
+class TensorSite:
+    """One product: ``acc[m, n] (+)= a[m, k] @ b[k, n]``, of the CTA's own parts. Elements of less than 8 bits are counted as they
+    lie: `per_byte` of them in each byte."""
+
+    acc: Region
+    a: Region
+    b: Region
+    scales: tuple[Region | None, Region | None]
+    starts: dict = field(hash=False)
+    trans_a: bool
+    trans_b: bool
+    kind: str | None
+    types: tuple[str, str]
+    block: int | None
+    scope: str
+    threads: int
+    target: str
+    cta_group: int
+    aligned: dict = field(hash=False)
+    g: Any = field(repr=False, hash=False, compare=False)
+
+    @staticmethod
+    def of_call(g, call) -> "TensorSite":
+        acc, a, b, _, *scales = call.args
+        t = call.attrs
+        regions = {"acc": acc, "a": a, "b": b} | {f"scale{i}": s for i, s in enumerate(scales) if s is not None}
+        made = {name: g.definition(x) for name, x in regions.items()}
+        group = g.made[made["acc"].args[0]].attrs["cta_group"]
+        kinds = tuple(type_of(s) if s is not None else None for s in (*scales, None, None)[:2])
+        return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"], t["trans_b"], t["kind"], t["types"],
+                          t["block"], g.scope.kind, g.scope.threads, g.target, group,
+                          {n: alignment(g, c) for n, c in made.items() if c.result.type.scope == "shared"}, g)
+
+    def __str__(self) -> str:
+        return (f"{self.types[0]}[{self.m}, {self.k}] in {self.a.scope} memory by {self.types[1]}[{self.k}, {self.n}] to "
+                f"{self.acc.dtype}[{self.m}, {self.columns}] in tensor memory, kind::{self.kind}, cta_group {self.cta_group}, by one {self.scope} "
+                f"of {self.threads} thread{'s' if self.threads != 1 else ''}, for {self.target}")
+
+    @property
+    def m(self) -> int:
+        return self.a.shape[1 if self.trans_a else 0]
+
+    @property
+    def k_bytes(self) -> int:
+        return self.a.shape[0 if self.trans_a else 1] * self.a.dtype.nbytes
+
+    @property
+    def k(self) -> int:
+        return self.k_bytes * 2 if KINDS[self.kind].k == 64 else self.k_bytes // self.a.dtype.nbytes
+
+    @property
+    def n(self) -> int:
+        return self.b.shape[0 if self.trans_b else 1]
+
+    @property
+    def columns(self) -> int:
+        """Of the whole product: those of both CTAs' B."""
+        return self.n * self.cta_group
+
+    @property
+    def rows(self) -> int:
+        """Of the whole product."""
+        return self.m * self.cta_group
+
+    def searched(self, key: str, search):
+        """The result of `search()`, which the needs and the plan share."""
+        memo = self.__dict__.setdefault("_searched", {})
+        if key not in memo:
+            memo[key] = search()
+        return memo[key]

@@ -1,0 +1,81 @@
+"""tcgen05.commit: arrivals on mbarriers when the operations that a thread has issued are done, and what they teach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .clocks import BEFORE, ORDER, empty_clock
+from .values import SimBarrier
+from .world import AsyncOp
+
+
+class Commits:
+    """The part of the machine that commits a thread's operations to barriers."""
+
+    def commit_to_barrier(self, queue: str, barrier: SimBarrier) -> None:
+        """The barrier gets an arrival when all operations that the thread has issued to `queue` so far are done
+        (``tcgen05.commit``)."""
+        self.commit_to_barriers(queue, [barrier])
+
+    def commit_to_barriers(self, queue: str, barriers: list[SimBarrier]) -> None:
+        """The same for several barriers, each of which gets an arrival."""
+        covered: dict[int, tuple] = {}
+        for barrier in barriers:
+            for world, rank, number, _ in self._each(barrier):
+                if id(world) not in covered:
+                    covered[id(world)] = self._covered(world, queue)
+                op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
+                op.then = _committed(self, rank, number, *covered[id(world)])
+                op.pipe = f"commit of {queue}"  # commits of a thread arrive in the order of their issue
+                op.due = max([op.due, *(o.due for o in world.flight if (o.pipe, o.rank, o.atom) == (op.pipe, op.rank, op.atom))])
+                world.launch(op, self.sim.cells)
+                self.sim.flying += 1
+
+    def _covered(self, world, queue: str) -> tuple[tuple, np.ndarray]:
+        """What a commit of this thread covers: the numbers of its operations in flight, and a clock of those that have landed. A
+        commit covers all operations before it, those of earlier commits too."""
+        key = "commits", queue, self.rank, self.low
+        numbers, clock = world.facts.get(key, ((), empty_clock(world.clocks)))
+        for q in self._queues(world, queue):
+            numbers += tuple(op.number for group in q.groups for op in group) + tuple(op.number for op in q.open)
+            q.groups, q.open = [], []
+        landed = [world.facts.pop(("tag", n)) for n in numbers if n not in world.ops and ("tag", n) in world.facts]
+        world.facts[key] = tuple(n for n in numbers if n in world.ops), np.maximum.reduce([clock, *landed])
+        return world.facts[key]
+
+
+def _nothing(rows, params) -> None:
+    """Lands nothing."""
+
+
+def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) -> Callable:
+    """What the arrival of a commit does: the operations `numbers` land. Who waits learns of them, of what their thread knew when
+    it issued them, and of those that have `landed` before."""
+    sim, own = m.sim, m.rank
+
+    def then(op: AsyncOp) -> None:
+        world = op.world
+        b, column = world.barriers[rank, number], world.clocks.barrier_column(rank, number)
+        clock = landed.copy()
+        for n in numbers:
+            waited = world.ops.get(n)
+            if waited is not None:
+                waited.awaited = True
+                sim.land(waited, tag=(column, b.phase + 1, -1))
+                world.facts["tag", n] = _told(world.clocks, waited, world.clocks.column(own, waited.atom), column, b.phase + 1)
+            if ("tag", n) in world.facts:
+                np.maximum(clock, world.facts["tag", n], out=clock)
+        sim.arrive(world, rank, number, 1, clock)
+
+    return then
+
+
+def _told(clocks, op: AsyncOp, issuer: int, column: int, epoch: int) -> np.ndarray:
+    """What the completion of an operation teaches: its thread's past, and its own bytes under (column, epoch)."""
+    clock = op.clock.copy()
+    clock[ORDER, issuer] = max(clock[ORDER, issuer], op.epoch)
+    for plane in (ORDER, BEFORE) if clocks.tensor else (ORDER,):  # a commit contains the fence before it
+        clock[plane, column] = max(clock[plane, column], epoch)
+    return clock

@@ -1,0 +1,222 @@
+"""tcgen05.mma as the hardware does it: descriptors decoded, swizzled bytes read, scaled, multiplied, added in tensor memory."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ..ops.mma.descriptor import Descriptor
+from ..ops.mma.tcgen05_kinds import K_BYTES, KINDS, Instruction, accumulator_lanes
+from ..ops.mma.tcgen05_operands import accumulator_layout
+from ..ops.tmem.descriptor import SharedDescriptor
+from ..types import float16, float32, int32
+from .engines import Span
+from .memory import TensorMemory
+from .tma_bytes import peer_rows
+
+LANE, UNIT = TensorMemory.COLUMNS * 4, 16
+SMALL = {"e2m1": 4, "e2m3": 6, "e3m2": 6}  # bits of the elements that are less than a byte
+TF32 = np.uint32(0xFFFFE000)
+
+
+@lru_cache(maxsize=16)
+def _table(name: str) -> np.ndarray:
+    """The numbers that a byte stands for."""
+    import ml_dtypes
+    made = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m3": "float6_e2m3fn", "e3m2": "float6_e3m2fn", "e2m1": "float4_e2m1fn",
+            "ue8m0": "float8_e8m0fnu", "ue4m3": "float8_e4m3fn"}[name]
+    count = {"e2m1": 16, "e2m3": 64, "e3m2": 64}.get(name, 256)
+    numbers = np.arange(count, dtype=np.uint8).view(getattr(ml_dtypes, made)).astype(np.float64)
+    return np.abs(numbers) if name == "ue4m3" else numbers
+
+
+def numbers(data: np.ndarray, name: str, kind: str, contained: bool) -> np.ndarray:
+    """Operands' bytes (..., k bytes) as float64 (..., k). Elements of less than a byte stand in units of 16 bytes with padding in
+    shared memory, `contained` in a byte each in tensor memory, and in pairs in a byte for mxf4 and mxf4nvf4."""
+    data = np.ascontiguousarray(data)
+    if KINDS[kind].k == 64:
+        return _table(name)[np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)]
+    if name in ("s8", "u8"):
+        return data.view(np.int8 if name == "s8" else np.uint8).astype(np.float64)
+    if name in SMALL and contained:
+        return _table(name)[data >> 2 & 15 if name == "e2m1" else data & 63]
+    if name in SMALL:
+        from .tensor_copies import decompressed
+        units = decompressed(data.reshape(*data.shape[:-1], -1, UNIT), "b4x16_p64" if name == "e2m1" else "b6x16_p32")
+        return _table(name)[(units >> 2 if name == "e2m1" else units).reshape(data.shape)]
+    if name in ("e4m3", "e5m2"):
+        return _table(name)[data]
+    if name == "tf32":
+        return (data.view(np.uint32) & TF32).view(np.float32).astype(np.float64)
+    if name == "f16":
+        return data.view(np.float16).astype(np.float64)
+    return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+@lru_cache(maxsize=512)
+def matrix_bytes(bits: int, major: str, mn: int, itemsize: int) -> np.ndarray:
+    """The addresses of an operand's bytes, (mn, 32), that the 64 bits of a descriptor name for one instruction."""
+    decoded, start = SharedDescriptor.decoded(bits)
+    named = Descriptor(major, decoded.span, decoded.leading, decoded.stride).addresses(start, mn, itemsize)
+    return (named[..., None] + np.arange(itemsize)).reshape(mn, K_BYTES)
+
+
+def accumulator_words(m: int, n: int, cta_group: int) -> np.ndarray:
+    """The bytes of tensor memory, (rows of a CTA, n), of an accumulator's elements, relative to its first."""
+    datapath, rows = accumulator_lanes(m, cta_group)
+    layout = accumulator_layout(datapath, n, float32)
+    at = layout.apply(*np.indices((rows, n)), shape=(rows, n))
+    return np.broadcast_to(np.asarray(at.get("TLane", 0)) * LANE + np.asarray(at.get("TCol", 0)) * 4, (rows, n))
+
+
+class TensorProducts:
+    """The part of the machine that multiplies into tensor memory."""
+
+    def tensor_product(self, plan, acc, a, b, accumulate, *scales) -> None:
+        """Every instruction of a plan, as one operation of the thread on its CTA or its pair."""
+        if not all(self.alive(r.buffer, "used") for r in (acc, a, *scales) if r.buffer.memory.scope == "tmem"):
+            return
+        steps = [Instruction.decoded(plan.idesc(step), plan.kind) for step in range(plan.steps)]
+        group, n = plan.cta_group, steps[0].n
+        ranks = (self.rank,) if group == 1 else (self.rank & ~1, self.rank | 1)
+        if max(ranks) >= self.sim.ranks:
+            self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no other")
+            return
+        work = _Product(self, plan, steps, acc, a, b, scales)
+        self.collective("tcgen05.mma")
+        params = work.origins() | {"accumulate": np.asarray(accumulate).reshape(-1, 1)}
+        adds = bool(params["accumulate"].any())
+        sim, peers = self.sim, [np.full((1, 1), r) for r in ranks]
+
+        def collect(rows, params):
+            parts = [peer_rows(sim, rows, p) for p in peers]
+            right = np.concatenate([work.right(r, params) for r in parts], axis=1)  # (CTAs, n, k), both halves
+            return {f"product{i}": work.multiplied(r, params, right) for i, r in enumerate(parts)}
+
+        def land(rows, params):
+            for i, p in enumerate(peers):
+                work.add(peer_rows(sim, rows, p), params, params[f"product{i}"])
+
+        own = [None] if group == 1 else peers
+        self._count("tensor products (tcgen05.mma)", self.batch * group * work.rows * n * plan.steps)
+        self.issue("the tcgen05.mma", reads=[s for p in own for s in work.reads(p, adds)], writes=[work.written(p) for p in own], land=land,
+                   collect=collect, params=params, queue="tcgen05", pipe="tcgen05")
+
+
+class _Product:
+    """One product: where its operands are, and its arithmetic, for the CTAs of a set of rows."""
+
+    def __init__(self, m, plan, steps: list[Instruction], acc, a, b, scales):
+        self.m, self.plan, self.steps, self.acc, self.a, self.b, self.scales = m, plan, steps, acc, a, b, scales
+        first = steps[0]
+        self.rows = accumulator_lanes(first.m, plan.cta_group)[1]
+        self.columns = first.n // plan.cta_group  # of each CTA's B
+        self.words = accumulator_words(first.m, first.n, plan.cta_group)
+        self.a_major, self.b_major = ("mn" if t else "k" for t in (first.trans_a, first.trans_b))
+
+    def origins(self) -> dict:
+        """Where each operand begins in its memory, (B or 1, 1)."""
+        m = self.m
+        found = {"acc": m._fragment_base(self.acc), "b": m._matrix_origin(self.b),
+                 "a": m._matrix_origin(self.a) if self.plan.a is not None else m._fragment_base(self.a)}
+        return found | {f"scale{i}": m._fragment_base(s) for i, s in enumerate(self.scales)}
+
+    # -- shared memory -----------------------------------------------------------------------------------------------------
+
+    def _named(self, name: str, start: int) -> np.ndarray:
+        """The bytes, (rows, 32 * steps), that an operand's descriptors name."""
+        made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major) if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
+        bits = self.plan.descriptor(made)
+        return np.concatenate([matrix_bytes(bits.at(start + k), major, mn, region.type.dtype.nbytes) for k in made.ks], axis=1)
+
+    def _shared(self, name: str, region, rows: np.ndarray, params: dict) -> np.ndarray:
+        starts = np.broadcast_to(params[name][:, 0], (len(rows),))
+        at = np.stack([self._named(name, int(s)) for s in starts])
+        return region.buffer.memory.data[rows[:, None, None], at]
+
+    def right(self, rows: np.ndarray, params: dict) -> np.ndarray:
+        """B of these CTAs, (CTAs, columns, k)."""
+        return numbers(self._shared("b", self.b, rows, params), self.steps[0].b, self.plan.kind, False)
+
+    # -- tensor memory -----------------------------------------------------------------------------------------------------
+
+    def _lanes(self) -> np.ndarray:
+        """The lanes of the accumulator's rows, relative to its first."""
+        return self.words[:, 0] // LANE
+
+    def left(self, rows: np.ndarray, params: dict) -> np.ndarray:
+        """A of these CTAs, (CTAs, rows, k)."""
+        kind = self.plan.kind
+        if self.plan.a is not None:
+            return numbers(self._shared("a", self.a, rows, params), self.steps[0].a, kind, False)
+        at = np.broadcast_to(params["a"], (len(rows), 1))[..., None] + self._a_bytes()[None]
+        return numbers(self.a.buffer.memory.data[rows[:, None, None], at], self.steps[0].a, kind, True)
+
+    def _a_bytes(self) -> np.ndarray:
+        return self._lanes()[:, None] * LANE + np.arange(K_BYTES * self.plan.steps)[None]
+
+    def _scale_bytes(self, which: int) -> np.ndarray:
+        """The bytes of tensor memory, (rows, factors along k), of the scale factors that the instructions take."""
+        count = self.rows if which == 0 else self.steps[0].n
+        per = KINDS[self.plan.kind].scales
+        per = next(n for n, qualifier, _ in per.values() if qualifier == self.plan.qualifier)
+        r, made = np.arange(count)[:, None], []
+        for step, instruction in enumerate(self.steps):
+            column = self.plan.scale_columns[step][which]
+            made.append(r % 32 * LANE + (column + r // 32) * 4 + instruction.scale_ids[which] + np.arange(per)[None])
+        return np.concatenate(made, axis=1)
+
+    def _scaled(self, x: np.ndarray, which: int, rows: np.ndarray, params: dict) -> np.ndarray:
+        at = np.broadcast_to(params[f"scale{which}"], (len(rows), 1))[..., None] + self._scale_bytes(which)[None]
+        factors = _table(self.steps[0].scale_type)[self.scales[which].buffer.memory.data[rows[:, None, None], at]]
+        return x * np.repeat(factors, x.shape[-1] // factors.shape[-1], axis=-1)
+
+    # -- arithmetic --------------------------------------------------------------------------------------------------------
+
+    def multiplied(self, rows: np.ndarray, params: dict, right: np.ndarray) -> np.ndarray:
+        """A times B for these CTAs, float64 (CTAs, parts, rows, n): one part, or one for each instruction where its sum is rounded."""
+        left = self.left(rows, params)
+        if self.scales:
+            left, right = self._scaled(left, 0, rows, params), self._scaled(right, 1, rows, params)
+        parts = self.plan.steps if self.steps[0].accumulator == "float16" else 1
+        pairs = zip(np.split(left, parts, axis=2), np.split(right, parts, axis=2))
+        return np.stack([np.matmul(x, y.swapaxes(1, 2)) for x, y in pairs], axis=1)
+
+    def add(self, rows: np.ndarray, params: dict, product: np.ndarray) -> None:
+        """Add a product to the accumulators of these CTAs, or put it there."""
+        data = self.acc.buffer.memory.typed(np.dtype(np.uint32))
+        at = (np.broadcast_to(params["acc"], (len(rows), 1))[..., None] + self.words[None]) // 4
+        place = rows[:, None, None], at
+        words, dtype = data[place], {"float32": float32, "float16": float16, "int32": int32}[self.steps[0].accumulator].np
+        held = words.astype(np.uint16).view(dtype) if dtype.itemsize == 2 else words.view(dtype)
+        adds = np.broadcast_to(params["accumulate"], (len(rows), 1))[..., None] != 0
+        total = np.where(adds, held, np.zeros((), dtype))
+        for part in product.swapaxes(0, 1):
+            if dtype == np.int32:
+                total = (total.astype(np.int64) + part.astype(np.int64)).astype(np.int32)
+            else:
+                total = (total.astype(np.float64) + part).astype(dtype)
+        total = np.ascontiguousarray(total)
+        data[place] = total.view(np.uint16).astype(np.uint32) if dtype.itemsize == 2 else total.view(np.uint32)
+
+    # -- spans -------------------------------------------------------------------------------------------------------------
+
+    def written(self, peer) -> Span:
+        return Span("tmem", self.m._fragment_base(self.acc), np.unique(self.words), 4, peer)
+
+    def reads(self, peer, adds: bool) -> list[Span]:
+        """The bytes that the operation reads in the CTA of rank `peer`."""
+        m = self.m
+        chunks = lambda name: lambda start: np.unique(self._named(name, int(start)) // UNIT) * UNIT - int(start)
+        spans = [Span("shared", m._matrix_origin(self.b), chunks("b"), UNIT, peer)]
+        if self.plan.a is not None:
+            spans.append(Span("shared", m._matrix_origin(self.a), chunks("a"), UNIT, peer))
+        else:
+            spans.append(Span("tmem", m._fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
+        for i, s in enumerate(self.scales):
+            shifts = np.arange(4)[:, None] * 32 * LANE  # each warp's lanes have a copy
+            spans.append(Span("tmem", m._fragment_base(s), np.unique((self._scale_bytes(i).reshape(1, -1) // 4 * 4 + shifts)), 4, peer))
+        if adds:
+            spans.append(self.written(peer))
+        return spans
