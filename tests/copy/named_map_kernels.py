@@ -37,6 +37,8 @@ def grouped(template, storage, table, slots, out, BM: tile.constexpr, BN: tile.c
     bar = tile.mbarrier()
     m = tile.tensor_map(template[0:BM, 0:BN], swizzle=128, slot=slots[me, 0:128], edit=EDIT)
     start, rows, columns = tile.load(table[me, 0]), tile.load(table[me, 1]), tile.load(table[me, 2])
+    if STORE:
+        tile.assume(columns % (16 // template.dtype.nbytes) == 0)  # a store clips rows in steps of 16 bytes
     with tile.elect():
         m.seed()
         m.rebind(storage[start], shape=(rows, columns))
@@ -183,3 +185,39 @@ def across_the_grid(template, A, slots, flag, out, SCOPE: tile.constexpr):
         tile.copy_async(s, m[me * 8:me * 8 + 8, 0:64], mbar=bar)
     bar.wait(phase=0)
     tile.store(out[me * 8:me * 8 + 8, 0:64], tile.load(s))
+
+
+@tile.jit(cluster=(2, 1, 1), num_warps=1)
+def to_both(A, B):
+    """A multicast by a named map, and a sum on the way out by another."""
+    rank = tile.cta_rank()
+    s = tile.alloc((8, 64), A.dtype)
+    bar = tile.mbarrier()
+    a, b = tile.tensor_map(A[0:8, 0:64]), tile.tensor_map(B[0:8, 0:64])
+    bar.arrive_expect_tx(s.nbytes)
+    tile.cluster_sync()
+    if rank == 0:
+        with tile.elect():
+            tile.copy_async(s, a[0:8, 64:128], mbar=bar, multicast=3, cache="evict_first")
+    bar.wait(phase=0)
+    with tile.elect():
+        tile.copy_async(b[0:8, 0:64], s, reduce="add")
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@tile.jit(num_warps=2)
+def by_token(A, slots, out):
+    """A token of a copy by the kernel's own map, waited for by the CTA."""
+    s = tile.alloc((8, 64), A.dtype)
+    m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 0:128])
+    m.seed()
+    m.rebind(A)
+    m.fence_release("cta")
+    tile.sync()
+    m.fence_acquire("cta")
+    for i in range(3):
+        done = tile.copy_async(s, m[8 * i:8 * i + 8, 0:64])
+        done.wait()
+        tile.store(out[8 * i:8 * i + 8, 0:64], tile.load(s))
+        tile.sync()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tilejit as tile
-from named_map_kernels import (across_the_grid, aligned, grouped, group, in_a_cluster, of_addresses, of_arrays, of_rank, through)
+from named_map_kernels import (across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_rank, through,
+                               to_both)
 from tilejit.types import dtype_of
 
 RNG = np.random.default_rng(7)
@@ -58,6 +59,14 @@ def test_a_box_larger_than_256_is_cut_into_several():
     compiled = through.compile(a, b, BM=512, BN=32, SWIZZLE=0)
     assert compiled.tensor_maps[0].box == (32, 256) and compiled.copies[0].instructions == 2
     assert (b[:, :32] == a[:, :32]).all()
+
+
+def test_a_named_map_is_multicast_and_reduced():
+    a, b = RNG.integers(0, 9, (8, 128)).astype(np.float32), np.ones((8, 64), np.float32)
+    clean(to_both, (2,), a, b)
+    assert (b == 1 + 2 * a[:, 64:]).all()
+    text = to_both.compile(a, b).ptx
+    assert "complete_tx::bytes.multicast::cluster.L2::cache_hint" in text and "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile" in text
 
 
 # -- maps of the kernel ----------------------------------------------------------------------------------------------------
@@ -133,6 +142,15 @@ def test_a_rebind_is_the_address_then_every_dimension_then_the_strides(rank, edi
     assert len(lines(compiled, "tensormap.cp_fenceproxy")) == (edit == "shared")
     assert len(lines(compiled, "fence.proxy.tensormap::generic.acquire.cta")) == 1
     assert len(lines(compiled, "st.global.v4.b32" if edit == "global" else "st.shared::cta.v4.b32")) >= 8  # all 128 bytes
+
+
+def test_a_token_waits_for_a_copy_by_the_kernel_s_map():
+    a, out = aligned((24, 64), np.float32), np.zeros((24, 64), np.float32)
+    a[:] = RNG.random((24, 64))
+    for seed in range(3):
+        clean(by_token, (1,), a, aligned((1, 128)), out, seed=seed)
+        assert (out == a).all()
+    assert by_token.compile(a, aligned((1, 128)), out).cubin
 
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
@@ -231,6 +249,8 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
 
 
 @pytest.mark.parametrize("body, words", [
+    (MAP + "m.seed()\nn = tile.load(x[0:1])\nm.rebind(A[0, 0], shape=(8, tile.cta_rank() + 3))\ntile.bulk_commit()\nwith tile.elect():\n    tile.copy_async(m[0:8, 0:64], s)",
+     "copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known to be a multiple of 4 elements"),
     ("m = tile.tensor_map(A)",                                      "is of a region of an array that begins at 0"),
     ("m = tile.tensor_map(s[0:8, 0:64])",                           "is of a region of an array"),
     ("m = tile.tensor_map(A[1:9, 0:64])",                           "its region gives the box, and begins at 0"),

@@ -135,3 +135,15 @@ def test_a_flag_carries_a_map_across_the_grid_on_the_gpu(scope):
     out = np.zeros_like(a)
     cases.across_the_grid[64,](np.zeros((8, 64), np.float32), a, cases.aligned((1, 128)), np.zeros(1, np.int32), out, SCOPE=scope, backend="cuda")
     assert (out == a).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_a_named_map_is_multicast_and_reduced_and_waited_for_by_a_token_on_the_gpu():
+    cases, rng = _kernels(), np.random.default_rng(7)
+    a, b = rng.integers(0, 9, (8, 128)).astype(np.float32), np.ones((8, 64), np.float32)
+    cases.to_both[2,](a, b, backend="cuda")
+    assert (b == 1 + 2 * a[:, 64:]).all()
+    c, out = rng.random((24, 64)).astype(np.float32), np.zeros((24, 64), np.float32)
+    cases.by_token[1,](c, cases.aligned((1, 128)), out, backend="cuda")
+    assert (out == c).all()

@@ -151,6 +151,12 @@ def test_forms_that_touch_memory_keep_their_order_in_the_code():
     assert order == ["st.global", "ld.global", "fence.acq_rel", "ld.global", "st.global"]
 
 
+def test_hardware_barriers_that_are_named_by_number_are_not_handed_out():
+    text = compiled("tile.ptx.bar.sync.threads(1, 128)\n    with tile.warpgroup(0):\n        tile.sync()", num_warps=8).ptx
+    numbers = [line.split()[1].rstrip(",;") for line in text.splitlines() if line.strip().startswith("bar.sync")]
+    assert "2" in numbers and numbers.count("1") <= 1
+
+
 # The simulator.
 
 def lanes(body, dtype, out_dtype, num_warps=2, **kwargs):

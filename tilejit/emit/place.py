@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ..errors import CompilationError
-from ..ir.graph import Const, Value
+from ..ir.graph import Call, Const, Value, walk
 from ..types import bool_, int32
 from .value import V
 
@@ -126,10 +128,19 @@ class PlaceMixin:
             return self._reserve((scope.kind, first, scope.threads), 1)
         return self.operand(first) + self._reserve((scope.kind, "any", scope.threads), self.graph.launch.threads // scope.threads)
 
+    @cached_property
+    def _named_by_number(self) -> set[int]:
+        """The hardware barriers that instructions of the kernel's own name."""
+        calls = (n for n in walk(self.graph.body) if isinstance(n, Call) and n.op.name.startswith("ptx_"))
+        barriers = (c.args[0] for c in calls if c.attrs["form"].startswith(("bar.", "barrier.")) and c.args)
+        return {int(number.value) for number in barriers if isinstance(number, Const)}
+
     def _reserve(self, key, n: int) -> int:
         """The first of `n` hardware barriers in a row that are kept for `key`. The CTA's own barrier is number 0."""
         if key not in self.barrier_ids:
-            first = 1 + sum(count for _, count in self.barrier_ids.values())
+            first = max((start + count for start, count in self.barrier_ids.values()), default=1)
+            while self._named_by_number & set(range(first, first + n)):
+                first += 1
             if first + n > HARDWARE_BARRIERS:
                 raise CompilationError(f"a CTA has {HARDWARE_BARRIERS} hardware barriers, and this kernel needs {first + n} or more: one for the CTA, "
                                        "one for each group of warps that synchronises, and those of named_barrier and turns", self.loc)

@@ -7,11 +7,12 @@ that writes it: the writing threads release, whoever copies acquires. PTX ISA, "
 
 from __future__ import annotations
 
+from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of, written
 from ..ir.builtin import builtin, method
-from ..ir.graph import Const, Value
+from ..ir.graph import Call, Const, Value
 from ..ir.op import op
-from ..types import Buffer, Region, Scalar, TensorMap, Tile, int32, int64
+from ..types import Buffer, Region, Scalar, Sym, TensorMap, Tile, int32, int64
 from .barriers import FENCE_SCOPES
 from .language import converted, uniform_scalar
 from .sides import describe_name
@@ -84,6 +85,33 @@ for _declared in (map_seed, map_rebind, map_release, map_acquire, map_publish, m
 map_rebind.rules["touches"] = 2
 # The array that a map is bound to is written by the copies to it, if there are any.
 map_rebind.rules["written"] = lambda call, mapped: [call.args[1]] if mapped and isinstance(type_of(call.args[1]), Region) else []
+
+
+def _whole_granules(context, call: Call) -> None:
+    """The engine clips a store's rows in steps of 16 bytes only, so what is stored to has rows of whole ones, provably."""
+    map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
+    stored = any(c.op.name == "copy_async" and c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_ for c in context.calls)
+    if not stored or 16 % nbytes or nbytes == 16:
+        return None
+    if call.op is map_rebind:
+        columns = call.args[2]
+    elif any(c.op is map_rebind and c.args[0] is map_ for c in context.calls):
+        return None
+    else:
+        columns = map_.type.array.shape[-1]
+    size = context.definition(columns).attrs["sym"] if isinstance(columns, Value) and context.definition(columns).op.name == "size_of" else columns
+    if isinstance(size, Sym):
+        fits = context.facts.ask("size_multiple", size.arg, size.dim, 16 // nbytes)
+    else:
+        fits = (size if isinstance(size, int) else context.divisor(size)) % (16 // nbytes) == 0
+    if not fits:
+        name = columns.name if isinstance(columns, Value) else "columns"
+        raise CompilationError(f"copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known to be a multiple "
+                               f"of {16 // nbytes} elements, as tile.assume({name} % {16 // nbytes} == 0) promises", call.loc)
+    return None
+
+
+map_seed.rules["plan"] = map_rebind.rules["plan"] = _whole_granules
 
 
 @method(TensorMap)

@@ -12,7 +12,7 @@ from ..ir.builtin import attribute, builtin
 from ..ir.graph import Call, Const, Value
 from ..ir.op import op
 from ..layout import TileLayout
-from ..types import Buffer, Region, Scalar, Sym, TensorMap, int32, uint8
+from ..types import Buffer, Region, Scalar, Selected, Sym, TensorMap, int32, uint8
 from .copy_async.options import L2_PROMOTION
 from .copy_async.tma import NAN_FILLED, STORED_AS
 from .copy_async.tma_plan import MAX_BOX, MAX_BOX_BYTES, MAX_RANK, SPAN
@@ -84,6 +84,9 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     shared memory, and ``.publish(scope)`` copies it to the slot and releases it.
     """
     _hopper(g, "a tensor map")
+    if isinstance(type_of(region), Selected):
+        raise g.error("a tensor map by name is of boxes: those of patches and of rows are made by the launch for each copy, since no instruction "
+                      "changes the corners and the pixels of a map")
     if not isinstance(type_of(region), Region) or type_of(region).scope != "global" or type_of(region).buffer.map is not None:
         raise g.error(f"a tensor map is of a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
     array = g.definitions[region].args[0]

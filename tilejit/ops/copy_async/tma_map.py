@@ -19,7 +19,7 @@ from .reductions import TYPES
 from .site import CopySite
 from .tma_plan import MAX_ISSUES, SPAN, Group, candidates
 from .tma_plan import TensorMap as Fields
-from .tma_view import Dim, View, number, times, view_of
+from .tma_view import Dim, View, multiple, number, times, view_of
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,13 @@ def _coordinate(s: CopySite) -> bool | str:
     return start.multiple_of(16 // s.itemsize or 1) or "it is not known to be one"
 
 
+def _clipped(s: CopySite) -> bool | str:
+    """Of a map that the kernel makes, the rebind is held to it."""
+    inner = view(s).dims[-1]
+    return named(s).slot is not None or inner.inside() or multiple(inner.size, 16 // s.itemsize or 1, s.g.facts.ask) or \
+        "it is not, and the engine would write past the end of a row"
+
+
 def _not_in_the_map(s: CopySite) -> bool | str:
     given = [o for o in ("fill", "l2_promotion", "precision", "prefetch") if s.options.get(o) is not None]
     given += ["prefetch_map"] if s.options.get("prefetch_map") and named(s).slot is not None else []
@@ -130,6 +137,7 @@ NEEDS = (
     Need("whole boxes of the map, one after the other in shared memory", _found, gate=True),
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
     Need("starts of a store that are provably at least 0", lambda s: s.scopes == tma.LOAD or tma.not_negative(s)),
+    Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == tma.LOAD or _clipped(s)),
     Need("fill, L2 promotion and precision as the map has them", _not_in_the_map),
     Need("an L2 policy as the cache option", is_policy),
     Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == tma.LOAD),
