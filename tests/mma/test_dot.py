@@ -227,3 +227,38 @@ def test_a_dot_that_only_some_threads_reach_is_an_error():
 
     with pytest.raises(CompilationError, match="dot needs all threads"):
         partial.compile(tile.ArraySpec((16, 16), "float32"))
+
+
+def test_the_instructions_are_those_of_the_table():
+    """Every pair of types: the mnemonic exists for its targets, and takes as many registers as the code gives it."""
+    from tilejit.ops.mma.warp import FLOATS8, instruction, results_of, words_of
+    from tilejit.ptx import form
+    from tilejit.types import DTYPES
+    for a in DTYPES.values():
+        for b in DTYPES.values():
+            for result in results_of(a.name, b.name):
+                found = form(instruction(a.name, b.name, result))
+                assert {"sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"} - ({"sm_80"} if a.name in FLOATS8 else set()) <= set(found.targets)
+                assert {o.name: o.count for o in found.operands} == words_of(a.bits, DTYPES[result].bits)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_a_product_of_one_warp_or_warpgroup(target):
+    """The scope at hand multiplies: a warp its own, a warpgroup by wgmma where the target has it."""
+    @tile.jit(num_warps=8)
+    def scopes(A, C, FENCE: tile.constexpr):
+        sA = tile.alloc((64, 64), A.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:64, 0:64])
+        if FENCE:  # wgmma reads what other threads than its scope's have stored
+            tile.fence_proxy_async()
+        tile.sync()
+        with tile.warp(2):
+            tile.store(C[0, 0:24, 0:64], tile.dot(sA[0:24, :], sA))
+        with tile.each_warpgroup(range(1, 2)):
+            tile.store(C[1, 0:64, 0:64], tile.dot(sA, sA, trans_b=True))
+
+    a, c = numbers((64, 64), np.float16, 1), np.zeros((2, 64, 64), np.float32)
+    scopes.simulate(1, a, c, FENCE=target == "sm_90a", target=target).raise_first()
+    x = a.astype(np.float64)
+    assert np.abs(c[0, :24] - x[:24] @ x).max() < 1e-4 and np.abs(c[1] - x @ x.T).max() < 1e-4
+    assert [p.variant for p in scopes.compile(a, c, FENCE=target == "sm_90a", target=target).products] == ["mma_sync", "wgmma" if target == "sm_90a" else "mma_sync"]

@@ -59,6 +59,7 @@ def test_no_trip_one_trip_and_trips_around_the_ring(stages, roles, target):
        st.sampled_from([np.float16, ml_dtypes.bfloat16]), st.sampled_from([16, 32, 64]), st.sampled_from([1, 4, 8]))
 def test_ragged_products_of_any_extents(m, n, k, stages, roles, target, tb, dtype, bk, warps):
     """Rows that TMA can address (multiples of 16 bytes), edges that no tile divides."""
+    stages = min(stages, 3) if warps == 8 else stages  # what sm_120a has room for
     checked(m, 8 * n, 8 * k, stages, roles, target, tb, dtype, bk=bk, warps=warps, bm=128 if warps == 8 else 64)
 
 

@@ -9,7 +9,7 @@ from math import gcd, lcm, prod
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Const, For, Graph, Operand, Scope, Value, blocks, results, walk
 from ..layout import TileLayout
-from ..types import Scalar, Tile
+from ..types import Points, Region, Scalar, Selected, Tile
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Promise:
     def __and__(self, other: "Promise") -> "Promise":
         return Promise(max((x for x in (self.low, other.low) if x is not None), default=None),
                        min((x for x in (self.high, other.high) if x is not None), default=None), lcm(self.divisor, other.divisor))
+
+PLACES = (Region, Points, Selected)
 
 
 class Context:
@@ -91,6 +93,12 @@ class Context:
     def definition(self, value: Value) -> Call:
         """The call that made a value."""
         return self.made[value]
+
+    def buffer_of(self, operand: Operand) -> Operand:
+        """The buffer behind a place in memory; any other operand is itself."""
+        while isinstance(type_of(operand), PLACES) and operand in self.made:
+            operand = self.made[operand].args[0]
+        return operand
 
     def divisor(self, operand: Operand) -> int:
         """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""

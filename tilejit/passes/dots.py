@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ..dispatch import Choice, choose
 from ..errors import CompilationError, at
-from ..ir.builder import Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..ir.builder import Facts
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk, written
+from ..layout import auto, reg_count
 from ..ops.barriers import fence_proxy_async
 from ..ops.creation import splat
 from ..ops.language import binary, getitem
@@ -19,9 +20,9 @@ from ..ops.memory import load_, store_, whole
 from ..ops.mma import mma_async_, mma_commit, mma_wait
 from ..ops.mma.dot import dot_
 from ..ops.mma.thread import WRITTEN_OUT, thread_product
-from ..ops.mma.warp import SHAPES, arrangement, mma_
+from ..ops.mma.warp import SHAPES, arrangement, fragment, mma_
 from ..ops.shared import alloc, sync
-from ..types import Region, Tile, int32
+from ..types import Tile, int32
 from .context import Context
 from .layouts import reduced_axes
 from .writing import Writer
@@ -86,7 +87,7 @@ class _Dots:
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args
         t = call.attrs
-        if any(self.root(x) in self.written for x in (a, b)):  # what threads wrote is seen by the tensor cores after a fence of theirs
+        if any(self.context.buffer_of(x) in self.written for x in (a, b)):  # what threads wrote is seen by the tensor cores after a fence of theirs
             self.g.call(fence_proxy_async)
             self.g.call(sync)
         result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=t["dtype"],
@@ -101,15 +102,13 @@ class _Dots:
         nodes = self.g.blocks[-1]
         nodes[-1] = replace(nodes[-1], choice=choice)
 
-    def root(self, x: Operand) -> Operand:
-        return self.context.definition(x).args[0] if isinstance(type_of(x), Region) else x
-
     def by_warps(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args
         t, result = call.attrs, call.result.type
         k = a.type.shape[0 if t["trans_a"] else 1]
-        both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
         warps = self.warps(call)
+        a, b = self.unless_large("a", a, t["trans_a"], warps), self.unless_large("b", b, t["trans_b"], warps)
+        both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
         step = k if both else self.k_of_a_step(call, warps)
         for first in range(0, k, step):
             width = min(step, k - first)
@@ -125,6 +124,13 @@ class _Dots:
         a, result = call.args[1].type, call.result.type
         rows = isinstance(a, Tile) or 1 in self.reduced.get(result.shape, ())
         return arrangement(result.shape, self.context.scope.threads // 32, a.dtype.bits, rows)
+
+    def unless_large(self, operand: str, x: Value, transposed: bool, warps: tuple[int, int]) -> Value:
+        """An operand as it is, or in shared memory where a thread would hold too much of it at once."""
+        if not isinstance(x.type, Tile) or self.unknown_place():
+            return x
+        held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
+        return self.in_memory(x) if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * WORDS else x
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: of two instructions, where that leaves registers for the rest."""
@@ -172,32 +178,33 @@ class _Dots:
         """A register tile in shared memory, where all threads of the scope see it."""
         if not isinstance(x.type, Tile):
             return x
-        scope = self.context.scope
-        while scope is not None:
-            if isinstance(scope.first, Value):
-                raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
-                                       "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
-            scope = scope.parent
-        region = whole(self.g, alloc.function(self.g, x.type.shape, x.type.dtype))
+        if self.unknown_place():
+            raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
+                                   "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
+        region = whole(self.g, alloc.function(self.g, x.type.shape, x.type.dtype, layout=auto))
         self.g.call(sync)
         self.g.call(store_, region, x, None, cache=None, each_thread=False)
         self.g.call(sync)
         return region
 
 
+    def unknown_place(self) -> bool:
+        """Whether it is known at run time only which threads the scope has."""
+        scope = self.context.scope
+        while scope is not None and not isinstance(scope.first, Value):
+            scope = scope.parent
+        return scope is not None
+
+
 def _written_by_threads(context: Context) -> set[Value]:
     """The shared buffers that threads may write themselves, or by copies that do not complete on a barrier. What a pipelined
     loop's copies bring is ordered by the loop."""
-    found = set()
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
+    found = set()
     for call in context.calls:
-        if call.op.effect == "writes" and call.args and isinstance(type_of(call.args[0]), Region) and call.args[0].type.scope == "shared":
-            if call.op.name == "copy_async" and (call.args[2] is not None or call in ahead):
-                continue
-            found.add(context.definition(call.args[0]).args[0])
-        elif call.op.effect == "writes":
-            found.update(context.definition(a).args[0] for a in call.args if isinstance(a, Value) and a in context.made
-                         and context.definition(a).op.name == "points")
+        by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead)
+        if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
+            found.update(context.buffer_of(place) for place in written(call) if getattr(place.type, "scope", None) == "shared")
     return found
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import CompilationError
-from ..ir.builder import type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, operands, results, walk
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, operands, results, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring import arrivals, flipped, ring_release
-from ..types import Points, Region, int32
+from ..types import int32
 from .context import Context
 from .pipeline import Loops, one_of, turned
 from .slices import Copier, without_unused
@@ -174,10 +173,11 @@ class Producer:
         known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in FIXED for r in n.results}
         known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
         defined = known | {r for n in walk(body) for r in _names(n)}
-        written = {t.buffer.arg for t in (type_of(c.args[0]) for c in self.context.calls if c.op.effect == "writes" and c.args) if isinstance(t, (Region, Points))}
+        changed = {self.context.buffer_of(place) for c in self.context.calls for place in written(c)}
+        made = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
-            place = type_of(node.args[0]) if isinstance(node, Call) and node.op.effect == "reads" else None
-            if place is not None and (place.scope != "global" or place.buffer.arg in written):
+            place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
+            if place is not None and (place.type.scope != "global" or made[place].args[0] in changed):
                 raise CompilationError(f"this {node.op.name} decides what the producer does, which runs ahead of the other warps, and the kernel writes "
                                        "what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in operands(node):

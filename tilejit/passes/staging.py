@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
-from ..ir.builder import type_of
-from ..ir.graph import Block, Call, For, If, Operand, Scope, Value, While, results, walk
+from ..ir.graph import Block, Call, For, If, Scope, Value, While, results, walk, written
 from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.pipeline import pipeline_slot
-from ..types import Barrier, BarrierRef, Region
+from ..types import Barrier, BarrierRef
 from .context import Context
 from .slices import needed
 
@@ -161,11 +160,10 @@ class Finder:
                     raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only indexed there", call.loc)
                 if o in self.owner and inside.get(call.results[0]) is not self.owner[o]:
                     raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, it holds nothing", call.loc)
-            if call.op.effect == "writes" and call not in copies and any(self.owner.get(self.buffer(a)) for a in call.args[:1]):
-                raise CompilationError(f"{self.buffer(call.args[0]).name} is staged by a pipelined loop: only the copies directly in the loop's body write it", call.loc)
-
-    def buffer(self, o: Operand) -> Operand:
-        return self.context.made[o].args[0] if isinstance(type_of(o), Region) and o in self.context.made else None
+            if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
+                continue
+            for buffer in {self.context.buffer_of(place) for place in written(call)} & set(self.owner):
+                raise CompilationError(f"{buffer.name} is staged by a pipelined loop: only the copies directly in the loop's body write it", call.loc)
 
 
 __all__ = ["Finder", "Staged", "VIEWS"]

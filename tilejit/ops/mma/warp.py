@@ -14,7 +14,6 @@ from ...ir.op import op
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
 from ...types import Tile, float16
-from .site import bare
 
 # bits of an operand's element -> (fragments, rows, columns and k of an instruction)
 SHAPES = {8: ("m16n8k32", 16, 8, 32), 16: ("m16n8k16", 16, 8, 16), 32: ("m16n8k8", 16, 8, 8), 64: ("m8n8k4", 8, 8, 4)}
@@ -40,6 +39,13 @@ def instruction(a: str, b: str, result: str) -> str:
     kind = SHAPES[{"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}.get(a, 8)][0]
     d = {"float32": "f32"}.get(result, NAMES[result])
     return f"mma.sync.aligned.{kind}.row.col.{d}.{NAMES[a]}.{NAMES[b]}.{d}"
+
+
+def words_of(bits: int, result_bits: int) -> dict[str, int]:
+    """How many registers of a thread the operands of an instruction take."""
+    _, m, n, k = SHAPES[bits]
+    held = m * n * result_bits // (32 * max(32, result_bits))
+    return {"d": held, "a": m * k * bits // (32 * max(32, bits)), "b": n * k * bits // (32 * max(32, bits)), "c": held}
 
 
 # -- which warp multiplies what ------------------------------------------------------------------------------------------------
@@ -140,18 +146,18 @@ def _(m, call, acc, a, b):
 def _(e, call, acc, a, b):
     """The result's words of 32 bits (of 64 for float64) go from instruction to instruction; k is the outer loop, so that
     consecutive instructions do not wait for each other."""
-    from ...ptx import form as form_of  # the table takes tens of milliseconds to load
     plan, t = call.choice.plan, call.result.type
-    form = form_of(plan.instruction)
     left = _words(e, call.args[1].type, _without_ghosts(e, call.args[1].type, a, 0 if call.attrs["trans_a"] else 1))
     right = _words(e, call.args[2].type, _without_ghosts(e, call.args[2].type, b, 1 if call.attrs["trans_b"] else 0))
-    count = {o.name: o.count for o in form.operands}
+    count = words_of(call.args[1].type.dtype.bits, t.dtype.bits)
     zero = e.const(0, t.dtype)
     words = list(_words(e, t, acc if acc is not None else [zero] * e.registers(t), operand=False))
     outputs = [w.dtype for w in words[:count["d"]]]
-    names = lambda first, n: [f"${first + i}" for i in range(n)]
-    at = {"d": 0, "a": count["d"], "b": count["d"] + count["a"], "c": count["d"] + count["a"] + count["b"]}
-    text = bare(form, {name: names(first, count[name]) for name, first in at.items()})
+    text, first = plan.instruction, 0
+    for name in ("d", "a", "b", "c"):
+        text += f"{',' if first else ''} {{{', '.join(f'${first + i}' for i in range(count[name]))}}}"
+        first += count[name]
+    text += ";"
     for step in range(plan.steps):
         for i in range(plan.m_tiles):
             x = (i * plan.a_steps + plan.a_first + step) * count["a"]
