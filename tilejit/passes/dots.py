@@ -204,7 +204,7 @@ def _written_by_threads(context: Context) -> set[Value]:
     for call in context.calls:
         by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead)
         if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
-            found.update(context.buffer_of(place) for place in written(call) if getattr(place.type, "scope", None) == "shared")
+            found.update(context.buffer_of(place) for place in written([call]) if getattr(place.type, "scope", None) == "shared")
     return found
 
 

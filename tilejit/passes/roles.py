@@ -173,7 +173,7 @@ class Producer:
         known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in FIXED for r in n.results}
         known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
         defined = known | {r for n in walk(body) for r in _names(n)}
-        changed = {self.context.buffer_of(place) for c in self.context.calls for place in written(c)}
+        changed = {self.context.buffer_of(place) for place in written(self.context.calls)}
         made = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
             place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None

@@ -162,7 +162,7 @@ class Finder:
                     raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, it holds nothing", call.loc)
             if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
                 continue
-            for buffer in {self.context.buffer_of(place) for place in written(call)} & set(self.owner):
+            for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):
                 raise CompilationError(f"{buffer.name} is staged by a pipelined loop: only the copies directly in the loop's body write it", call.loc)
 
 
