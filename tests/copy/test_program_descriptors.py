@@ -182,3 +182,36 @@ def test_the_proxy_fences_have_every_scope(scope):
     assert [o.name for o in fused.operands] == ["dst", "src", "size"] and ", 128;" in fused.asm_text({"size": 128})
     with pytest.raises(CompilationError, match="operand size needs an immediate: 128, not 64"):
         ptx.check(fused, {"dst": "i64", "src": "i32", "size": 64})
+
+
+# -- maps that the kernel makes ------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_kernel_s_own_map_is_seeded_rebound_released_acquired_and_then_used(target):
+    """A copy of the template, 2 * rank edits (address, dimensions, strides), both fences at one address, the tensor copy; one map
+    of the launch and one of the kernel are counted."""
+    @tile.jit(num_warps=1)
+    def rebound(template, A, B, slots):
+        s = tile.alloc((8, 64), A.dtype)
+        bar = tile.mbarrier(count=1)
+        m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128])
+        with tile.elect():
+            m.seed()
+            m.rebind(A)
+            m.fence_release("cta")
+            m.fence_acquire("cta")
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, m[0:8, 0:64], mbar=bar)
+        bar.wait(phase=0)
+        tile.copy(B[0:8, 0:64], s)
+
+    f = lambda *shape: tile.ArraySpec(shape, "float32")
+    k = rebound.compile(f(8, 64), f(100, 640), f(8, 64), tile.ArraySpec((1, 128), "uint8"), target=target)
+    text = [line.strip() for line in k.ptx.splitlines()]
+    first = text.index(next(line for line in text if line.startswith("tensormap.replace")))
+    words = [line.split(" [")[0].rstrip(";") for line in text[first:] if re.match(r"tensormap|fence\.proxy\.tensormap|cp\.async\.bulk\.tensor", line)]
+    edit = "tensormap.replace.tile.{}.global.b1024.b{}".format
+    assert words == [edit("global_address", 64), edit("global_dim", 32), edit("global_dim", 32), edit("global_stride", 64),
+                     "fence.proxy.tensormap::generic.release.cta", "fence.proxy.tensormap::generic.acquire.cta", G2S.format(2, "", "", "")]
+    assert sorted(m.origin for m in k.tensor_maps) == ["device", "host"] and k.cubin
+    assert sum(line.startswith("st.global.v4.b32") for line in text[:first]) == 8  # 128 bytes of the slot

@@ -16,6 +16,7 @@ from tilejit.ptx.table import SECTIONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
 
+import named_map_kernels as named  # noqa: E402
 import programs  # noqa: E402
 import test_bulk_copies as bulk  # noqa: E402
 import tma_kernels as tma  # noqa: E402
@@ -122,6 +123,7 @@ def _corpus():
     yield product_in_shared, [square] * 2 + [_array(64, 64, dtype="float32")], "sm_90a", {}
     yield values, [_array(64, 64, dtype="float32"), line, _array(4, dtype="int32"), _array(32, 64, dtype="float32")], "sm_90a", {}
     yield tma.taken, [_array(64, 64), _array(16, dtype="int32"), _array(64, 64)], "sm_100a", {"N": 8, "C": 64, "MODE": 0}
+    yield named.of_arrays, [_array(64, 64)] * 3 + [_array(1, 128, dtype="uint8"), _array(3, 8, 64)], "sm_90a", {"BM": 8, "BN": 64}
     for target, dtype in (("sm_80", "float16"), ("sm_90a", "float16"), ("sm_90a", "float32")):
         yield product, [_array(64, 64, dtype=dtype)] * 2 + [_array(64, 64, dtype="float32")], target, {}
     yield in_tensor_memory, [_array(128, 16, dtype="float32")] * 2, "sm_100a", {}
