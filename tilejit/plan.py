@@ -15,7 +15,9 @@ from .ops.copy_async import copy_async_
 from .ops.copy_async.options import checked_options
 from .ops.copy_async.site import CopySite
 from .ops.tmem.alloc import default_layout
-from .types import Buffer, Region, dtype_of, int32
+from .ops.tmem.fragments import SHAPES
+from .ops.tmem.ldst import VARIANTS as MOVES, MoveSite
+from .types import Buffer, Region, Tile, dtype_of, int32
 
 ADDRESS = 256  # the alignment that an array's address is taken to have
 
@@ -39,8 +41,8 @@ class BufferSpec:
         shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
-        if self.scope not in ("global", "shared", "tmem"):
-            raise CompilationError(f"a BufferSpec's scope is 'global', 'shared' or 'tmem', not {self.scope!r}")
+        if self.scope not in ("global", "shared", "tmem", "local"):
+            raise CompilationError(f"a BufferSpec's scope is 'global', 'shared', 'tmem' or, for registers, 'local', not {self.scope!r}")
         if self.strides is not None and (self.scope != "global" or self.layout is not None):
             raise CompilationError("strides are for a global buffer without a layout")
         if self.strides is not None and len(self.strides) != len(self.shape):
@@ -184,6 +186,9 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
         raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
     if scope not in (*THREADS, "cta"):
         raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
+    wide = threads if scope == "cta" or (scope == "warpgroup" and threads > 128) else THREADS[scope]
+    if "local" in (dst.scope, src.scope):
+        return _plan_move(op, dst, src, scope, wide, target, options)
     sides, offsets = [], {}
     for arg, spec in enumerate((dst, src)):
         buffer, offset = spec.buffer(arg)
@@ -198,7 +203,6 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     mbar = options.pop("mbar", None)
     if options.pop("peer", None) is not None:
         to = replace(to, buffer=replace(to.buffer, peer=True))
-    wide = threads if scope == "cta" or (scope == "warpgroup" and threads > 128) else THREADS[scope]
     primitive = OPS[op]
     names = tuple(v.name for v in primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
@@ -206,6 +210,24 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     site = CopySite(to, of, to_starts, of_starts, scope, wide, None, mbar, target, checked_options(options, names),
                     _Numbers(offsets), planning=True, base_offset=offsets[array] // of.dtype.nbytes, dst_align=align[0], src_align=align[1])
     return choose(op, primitive.variants, site, only=site.options.get("variant"))
+
+
+def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: int, target: str, options: dict) -> Choice:
+    """How a tile goes between registers and tensor memory. `shape` and `pack` are the options there are; a layout of the
+    registers is the plan's to say."""
+    tensor, registers = (src, dst) if dst.scope == "local" else (dst, src)
+    if tensor.scope != "tmem":
+        raise CompilationError(f"registers are planned with tensor memory, and the other side is {tensor.scope} memory")
+    starts, extents, kept = tensor.box()
+    region = Region(tensor.buffer(0)[0], extents, kept)
+    if _moved(region) != tuple(n for n in registers.shape if n != 1) or tensor.dtype != registers.dtype:
+        raise CompilationError(f"a copy keeps dtype and extents, and {registers.dtype}{list(registers.shape)} is not {tensor.dtype}{list(region.shape)}")
+    only = options.pop("variant", None)
+    shape, pack = options.pop("shape", None), options.pop("pack", None)
+    if options or shape not in (None, *SHAPES):
+        raise CompilationError(f"a move of tensor memory has the options shape ({', '.join(SHAPES)}) and pack, not {options or shape!r}")
+    site = MoveSite(region, starts, Tile(tensor.dtype, region.shape), scope, threads, 0, target, shape, pack, dst.scope == "local", _Numbers({}))
+    return choose(op, MOVES, site, only=only)
 
 
 __all__ = ["BufferSpec", "plan_copy"]

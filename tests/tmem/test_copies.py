@@ -254,7 +254,7 @@ def test_wrong_copies_are_errors_at_their_line():
             tile.jit(source=source).compile(X, target="sm_100a")
 
     refused("needs one thread: 128 threads of a cta", "tile.copy_async(d, s)", scope="")
-    refused("completes by tcgen05_commit: mbar=", "tile.copy_async(d, s, mbar=b)")
+    refused("completes by tcgen05_commit or the call's token: mbar=", "tile.copy_async(d, s, mbar=b)")
     refused("the shape is one of|shape is", 'tile.copy_async(d, s, shape="1x1b")')
     refused("128x256b has no multicast 'warpx4'", 'tile.copy_async(d, s, shape="128x256b", multicast="warpx4")')
     refused("the replica is none, not", 'tile.copy_async(d[0:32], s[0:32], shape="32x128b")')
@@ -291,3 +291,35 @@ def test_a_warp_reads_its_own_replica():
     np.testing.assert_array_equal(y[2], x)
     np.testing.assert_array_equal(y[3], x + 1)
     assert replicated.compile(x, y, TMEM=tensor_layout("32x128b.warpx4", 4), target="sm_100a").cubin
+
+
+@tile.jit
+def by_tokens(x, y, n, SMEM: tile.constexpr):
+    s = tile.alloc((4, 128, 8), x.dtype, layout=SMEM)
+    d = tile.alloc((128, 32), x.dtype, scope="tmem")
+    for i in range(n):
+        tile.copy(s[i], x[i, 0:128, 0:8])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        first = tile.copy_async(d[:, 0:8], s[0])
+    first.wait()
+    tile.store(y[0, 0:128, 0:8], tile.load(d[:, 0:8]))
+    for i in range(1, n):
+        with tile.elect():
+            done = tile.copy_async(d[:, 8 * i:8 * i + 8], s[i])
+        done.wait()
+        tile.store(y[i, 0:128, 0:8], tile.load(d[:, 8 * i:8 * i + 8]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_token_is_a_commit_and_the_wait_for_it(n, seed):
+    """Whoever waits for the token sees the bytes: a barrier of the compiler's, and the fence after it."""
+    x = np.random.default_rng(5).random((4, 128, 8), np.float32)
+    y = np.zeros_like(x)
+    layout = tile.swizzled("float32", (4, 128, 8), 32)
+    by_tokens.simulate(1, x, y, n, seed=seed, SMEM=layout, target="sm_100a").raise_first()
+    np.testing.assert_array_equal(y[:n], x[:n])
+    ptx = by_tokens.compile(x, y, n, SMEM=layout, target="sm_103a").ptx
+    assert ptx.count("tcgen05.commit.cta_group::1") == 2

@@ -307,3 +307,20 @@ def test_wrong_tensor_memory_is_an_error_at_its_line():
     refused("has no other=, mask=", alloc + "v = tile.load(d, other=1.0)")
     refused("waits for 'ld' or 'st'", alloc + 'tile.tcgen05_wait("both")')
     refused("of one thread", alloc + "b = tile.mbarrier()\ntile.tcgen05_commit(b)")
+
+
+def test_a_move_is_planned_without_a_kernel():
+    """plan_copy of tensor memory and registers: the instructions, the register layout, or every reason."""
+    tensor = tile.BufferSpec((128, 64), "float32", "tmem", region=(slice(0, 128), slice(16, 64)))
+    registers = tile.BufferSpec((128, 48), "float32", "local")
+    choice = tile.plan_copy(registers, tensor, scope="warpgroup", target="sm_100a")
+    assert choice.variant == "tcgen05_ldst" and [(i.column, i.repeat) for i in choice.plan.issues] == [(0, 32), (32, 16)]
+    assert choice.plan.layout.size() == 128 * 48
+    choice = tile.plan_copy(tensor, registers, scope="warpgroup", target="sm_100a", shape="16x256b")
+    assert choice.plan.shape == "16x256b" and {i.lane for i in choice.plan.issues} == {0, 16}
+    with pytest.raises(tile.DispatchError, match="whole warpgroups as the scope"):
+        tile.plan_copy(registers, tensor, scope="thread", target="sm_100a")
+    with pytest.raises(tile.DispatchError, match="sm_100a or sm_103a: sm_90a"):
+        tile.plan_copy(registers, tensor, scope="warpgroup")
+    with pytest.raises(tile.CompilationError, match="not float32"):
+        tile.plan_copy(tile.BufferSpec((128, 32), "float32", "local"), tensor, scope="warpgroup", target="sm_100a")

@@ -3,7 +3,8 @@ waits for it.
 
 ``cp.async`` copies are committed as a group each, and waited for by how many groups came later; bulk stores likewise.
 Copies that complete by bytes get a slot of a block of mbarriers, by the copy's number: its thread waits until the slot's
-last phase is over, announces the bytes and issues; waiting is for the parity of the number. Where every other path waits in
+last phase is over, announces the bytes and issues; waiting is for the parity of the number. Copies to tensor memory get such a
+slot as well, on which a commit arrives, and the fence after the wait. Where every other path waits in
 the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it. PTX ISA, "Asynchronous copy
 completion mechanisms".
 """
@@ -19,11 +20,13 @@ from ..ops import barriers as bars
 from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import token_wait
 from ..ops.shared import sync
+from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ..types import Barrier, BarrierRef, Scalar, Uniformity, int32
 from .announced import check_announced
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
+ON_BARRIERS = {"bytes", "commit"}  # what completes on mbarriers
 
 
 @dataclass
@@ -54,7 +57,7 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
     _refuse_mixtures(graph.body, "cta", pools)
     distance, made = Distance(graph), []
     for name, pool in pools.items():
-        if "bytes" not in pool.kinds:
+        if not pool.kinds & ON_BARRIERS:
             continue
         if "%" in name:
             raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own "
@@ -214,7 +217,7 @@ def _issued(copy: Call, pool: Pool) -> list[Call]:
     kind, loc = copy.choice.plan.completion, copy.loc
     plain = replace(copy, args=(dst, src, None))
     nodes: list[Call] = []
-    if kind in ("bulk", "bytes"):  # the engine comes after the scope's own accesses
+    if kind in ("bulk", "bytes", "commit"):  # the engine comes after the scope's own accesses
         nodes += [_do(bars.fence_proxy_async, loc), _do(sync, loc)]
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
@@ -227,7 +230,9 @@ def _issued(copy: Call, pool: Pool) -> list[Call]:
     nodes.append(plain)
     if kind in ("group", "bulk"):
         nodes.append(_do(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
-    if pool.block is not None:
+    if kind == "commit":
+        nodes.append(Call(tcgen05_commit_, (ref,), {"cta_group": copy.choice.plan.cta_group}, (), loc))
+    elif pool.block is not None:
         nodes.append(_do(bars.arrive_op, loc, ref, Const(1, int32)))
     return nodes
 
@@ -245,7 +250,9 @@ def _awaited(wait: Call, pool: Pool, distance: Distance) -> list[Call]:
         nodes.append(Call(bars.cp_async_wait, (), {"n": later}, (), loc))
     if "bulk" in kinds:
         nodes.append(Call(bars.bulk_wait, (), {"n": later, "read": wait.attrs["read"]}, (), loc))
-    if kinds - {"bytes"}:
+    if "commit" in kinds:
+        nodes.append(Call(tcgen05_fence, (), {"side": "after_thread_sync"}, (), loc))
+    if kinds - ON_BARRIERS:
         nodes.append(_do(sync, loc))
     return nodes
 

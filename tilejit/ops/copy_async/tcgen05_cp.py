@@ -34,7 +34,7 @@ NEEDS = (
     Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True),
     Need("the CTA's own shared memory", lambda s: not s.src.buffer.peer or "a peer's", gate=True),
     Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
-    Need("no mbar= and no token, since it completes by tcgen05_commit", lambda s: "mbar=" if s.mbar is not None else not s.by_token or "a token"),
+    Need("no mbar=, since it completes by tcgen05_commit or the call's token", lambda s: s.mbar is None or "mbar="),
     Need("no other options than shape=, multicast=, decompress= and the allocation's cta_group=",
          lambda s: next((f"{o}=" for o in s.options if o not in ("shape", "multicast", "decompress", "cta_group", "variant", "token")), True)),
     Need("the cta_group of the tensor memory", _group),
