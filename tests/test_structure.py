@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "tilejit"
 
 # A layer may import itself and what stands before it.
 LAYERS = ("errors", "config", "names", "layout", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
-          "toolchain", "runtime", "compile", "compiled", "manifest", "jit", "plan", "schedule", "kernels", "autotune", "testing", "demo", "cli",
+          "toolchain", "runtime", "compile", "compiled", "manifest", "jit", "plan", "schedule", "kernels", "tuning", "testing", "api", "demo", "cli",
           "__init__", "__main__")
 
 # Rules of ops are written beside the op, and so reach for the planner's context and the package's own name late.

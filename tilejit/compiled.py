@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .ops.copy_async.tma_view import evaluated
 from .records import CopyRecord, ProductRecord
+from .runtime.facts import evaluate
 from .types import Buffer
 
 if TYPE_CHECKING:
@@ -190,12 +190,11 @@ def spill_warnings(spilled: int, allowed: int | None) -> tuple[str, ...]:
 def map_records(names: list[str], maps: list[dict], bound) -> tuple[TensorMapRecord, ...]:
     """The kernel's tensor maps, with the sizes and strides of the arrays at hand; `names` are those of its arguments."""
     arrays = bound.runtime
-    read = lambda kind, i, d: (arrays[i].shape if kind == "size" else arrays[i].strides)[d]
     records = []
     for m in maps:
         records.append(TensorMapRecord(
-            argument=names[m["argument"]], base_offset=evaluated(m["base_offset"], read), dtype=m["dtype"], rank=m["rank"],
-            global_dim=tuple(evaluated(n, read) for n in m["dims"]), global_strides=tuple(evaluated(n, read) for n in m["strides"]),
+            argument=names[m["argument"]], base_offset=evaluate(m["base_offset"], arrays), dtype=m["dtype"], rank=m["rank"],
+            global_dim=tuple(evaluate(n, arrays) for n in m["dims"]), global_strides=tuple(evaluate(n, arrays) for n in m["strides"]),
             box=tuple(m.get("box", ())), element_strides=tuple(m["element_strides"]), interleave=m["interleave"], swizzle=m["swizzle"],
             l2_promotion=m["l2_promotion"], oob_fill=m["oob_fill"], origin=m["origin"],
             **({} if "box" in m else {"lower": tuple(m["lower"]), "upper": tuple(m["upper"]), "channels": m["channels"], "pixels": m["pixels"],

@@ -268,7 +268,7 @@ def test_every_public_name_stands_on_the_page_of_the_language():
     """What `import tilejit as tile` offers is named there, in code."""
     page = (ROOT / "docs" / "language.md").read_text()
     words = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", page)) + " ".join(b[3] for b in _BLOCK.finditer(page))))
-    names = [n for n, x in vars(tile).items() if not n.startswith("_") and not isinstance(x, ModuleType)]
+    names = [n for n in dir(tile) if not n.startswith("_") and not isinstance(getattr(tile, n), ModuleType)]
     assert not [n for n in names if n not in words]
 
 

@@ -53,7 +53,7 @@ def attention(Q, K, V, O, counter, scale, BN: tile.constexpr, D: tile.constexpr,
                 t = tile.next_tile(counter[0], tiles)
             with numbers.produce() as slot:
                 tile.store(slot.T[0], tiles)
-    with tile.each_warpgroup(range(1, 1 + NC), regs=240 if NC == 2 else 160) as g:
+    with tile.each_warpgroup(range(1, 1 + NC), regs=160 if NC == 3 else 240) as g:
         w = g - 1
         c = scale * LOG2_E
         t = 0

@@ -59,6 +59,8 @@ def of_tilejit(x: Any) -> bool:
 
 def _python_number(x: Any) -> Any:
     """A NumPy number as Python's; anything else as it is."""
+    if isinstance(x, ModuleType):  # some load themselves at the first look
+        return x
     is_scalar = hasattr(x, "item") and hasattr(x, "dtype") and getattr(x, "shape", None) == () and not hasattr(x, "__setitem__")
     return x.item() if is_scalar else x
 

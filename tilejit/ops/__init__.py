@@ -1,3 +1,10 @@
-"""The operations of the language, one declaration each with its rules beside it."""
+"""The operations of the language, one declaration each with its rules beside it.
 
-from . import access  # noqa: F401 - the lowering of load and store
+They are all loaded together, since one may bring another its lowering (`access` that of load and store, `mma.stmatrix` a
+store's of accumulators).
+"""
+
+from . import (access, atomics, barriers, combine, copy, copy_async, creation, elementwise, escape, ids,  # noqa: F401
+               layout_change, map_edits, math, memory, mma, named_barriers, pipeline, pointwise, reduce, reductions, remote, ring, scan,
+               selected, shape, shared,
+               tensor_map, tmem)

@@ -6,7 +6,6 @@ dimension) and a step in shared memory. Dimensions that the array holds without 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd, prod
@@ -44,19 +43,6 @@ def over(a: Number, divisor: int) -> Number:
     if a[0] == "mul" and isinstance(a[2], int) and a[2] % divisor == 0:
         return times(a[1], a[2] // divisor)
     return ("floordiv", a, divisor)
-
-
-OPERATIONS = {"mul": operator.mul, "floordiv": operator.floordiv, "min": min, "max": max}
-
-
-def evaluated(a, argument: Callable[[str, int, int], int]) -> int:
-    """A number's value; `argument` gives a size or stride of one of the launch's arrays. Lists stand for tuples, too."""
-    if isinstance(a, int):
-        return a
-    if a[0] in ("size", "stride"):
-        return argument(*a)
-    x, y = evaluated(a[1], argument), evaluated(a[2], argument)
-    return OPERATIONS[a[0]](x, y)
 
 
 def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
