@@ -30,7 +30,7 @@ def column(t, tiles_m, tiles_n, group):
 def grouped(t, tiles_m, tiles_n, group):
     """Groups of `group` rows one after the other, each column by column."""
     above = t // (group * tiles_n) * group
-    rows = min(tiles_m - above, group)
+    rows = max(min(tiles_m - above, group), 1)
     at = t % (group * tiles_n)
     return above + at % rows, at // rows
 
@@ -38,11 +38,11 @@ def grouped(t, tiles_m, tiles_n, group):
 def snake(t, tiles_m, tiles_n, group):
     """As grouped, but every other group goes from the last column back to the first, where the one before it ended."""
     above = t // (group * tiles_n) * group
-    rows = min(tiles_m - above, group)
+    rows = max(min(tiles_m - above, group), 1)
     at = t % (group * tiles_n)
     n = at // rows
     back = above // group % 2
-    return above + at % rows, n + back * (tiles_n - 1 - 2 * n)
+    return above + at % rows, max(n + back * (tiles_n - 1 - 2 * n), 0)
 
 
 def hilbert(t, tiles_m, tiles_n, group):
@@ -73,7 +73,8 @@ def hilbert(t, tiles_m, tiles_n, group):
                 t -= w2 * h2 + w * (h - h2)
                 m, n = m + am * (w - 1) + bm * (h2 - 1), n + an * (w - 1) + bn * (h2 - 1)
                 w, h, am, an, bm, bn = h2, w - w2, 0 - bm, 0 - bn, 0 - am, 0 - an
-    return m + t * (am if h == 1 else bm), n + t * (an if h == 1 else bn)
+    # No start of a store may be negative, and nothing is known of what a loop leaves.
+    return max(m + t * (am if h == 1 else bm), 0), max(n + t * (an if h == 1 else bn), 0)
 
 
 ORDERS = {order.__name__: order for order in (row, column, grouped, snake, hilbert)}

@@ -1,11 +1,12 @@
-"""Matrix products against torch.mm (cuBLAS), on the GPU.
+"""Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), on the GPU.
 
-    python tests/bench/matmul.py [--tiles] [--sustained] [--shapes 4096x4096x4096,...]
+    python tests/bench/matmul.py [--shapes large|small|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles] [--epilogue]
 
 Bursts: after a pause of 120 ms about 4e12 flop at once, the candidates in turn, the median of the rounds; in such bursts
-the clock does not fall under the power limit. Inputs are random normal and rotate. Prints TFLOP/s of both and the ratio
-of their times (above 1: faster than torch.mm). `--tiles` measures every tile on each shape, `--sustained` blocks of 40 ms
-back to back.
+the clock does not fall under the power limit. Inputs are random normal and rotate; strides are padded to 16 bytes. Prints
+TFLOP/s of both and the ratio of their times (above 1: faster than cuBLAS). `--tiles` measures every tile on each shape,
+`--sustained` blocks of 40 ms back to back, `--epilogue` a product with bias, GELU and residual against the plain one.
+dtypes: bfloat16, float16, float32 (TF32), float8_e4m3fn (scaled, fast accumulation), int8.
 """
 
 from __future__ import annotations
@@ -16,31 +17,50 @@ import math
 import statistics
 import time
 
+import tilejit as tile
 import torch
-
 from tilejit import kernels
-from tilejit.kernels.matmul import TILES, Config, choose
+from tilejit.kernels.plan import TILES, Config, Problem, choose
 
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384), (4096, 4096, 16384), (8192, 28672, 4096))
 SMALL = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (3072, 3072, 3072), (8192, 8192, 512), (256, 8192, 8192), (64, 4096, 4096),
-         (16, 8192, 8192))
+         (16, 8192, 8192), (4097, 4095, 4100))
 BURST, PAUSE, SETS = 4e12, 0.12, 2
+AHEAD = 1_000_000  # cycles for which the GPU waits at the start of a burst, so that the host's time for its first calls does not count
+RESULTS = {torch.float8_e4m3fn: torch.bfloat16, torch.int8: torch.int32}
+K_MAJOR_ONLY = (torch.float8_e4m3fn, torch.int8)
+
+
+@tile.jit
+def bias_gelu_residual(acc, row, column, bias, residual):
+    rows, columns = acc.shape
+    v = acc + tile.load(bias[column:column + columns])[None, :]
+    v = 0.5 * v * (1 + tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True))
+    return v + tile.load(residual[row:row + rows, column:column + columns])
+
+
+def matrix(rows: int, columns: int, dtype, random: bool = True):
+    """A matrix whose rows are a multiple of 16 bytes apart."""
+    unit = 16 // dtype.itemsize
+    wide = torch.empty(rows, -(-columns // unit) * unit, device="cuda", dtype=dtype)
+    if random and dtype == torch.int8:
+        wide.random_(-127, 128)
+    elif random:
+        wide.copy_(torch.randn(wide.shape, device="cuda"))
+    return wide[:, :columns]
 
 
 def operands(m: int, n: int, k: int, b_nk: bool, dtype) -> list[tuple]:
     """`SETS` sets of inputs and results."""
-    made = []
-    for _ in range(SETS):
-        a = torch.randn(m, k, device="cuda", dtype=dtype)
-        b = torch.randn(n, k, device="cuda", dtype=dtype).t() if b_nk else torch.randn(k, n, device="cuda", dtype=dtype)
-        made.append((a, b, torch.empty(m, n, device="cuda", dtype=dtype)))
-    return made
+    return [(matrix(m, k, dtype), matrix(n, k, dtype).t() if b_nk else matrix(k, n, dtype), matrix(m, n, RESULTS.get(dtype, dtype), random=False))
+            for _ in range(SETS)]
 
 
 def burst(call, sets, times: int, pause: float) -> float:
     """Seconds of one call out of `times` of them at once, after a pause."""
     torch.cuda.synchronize()
     time.sleep(pause)
+    torch.cuda._sleep(AHEAD)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for i in range(times):
@@ -82,13 +102,52 @@ def measured(candidates: dict, sets, flop: float, rounds: int, sustained: bool) 
     return {name: statistics.median(t) for name, t in times.items()}
 
 
-def checked(m: int, n: int, k: int, sets) -> None:
+def cublas(dtype):
+    """cuBLAS's product of these types into `out`."""
+    if dtype == torch.float8_e4m3fn:
+        one = torch.ones((), device="cuda")
+        return lambda a, b, out: torch._scaled_mm(a, b, one, one, out_dtype=out.dtype, use_fast_accum=True, out=out)
+    if dtype == torch.int8:
+        return lambda a, b, out: torch._int_mm(a, b, out=out)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return lambda a, b, out: torch.mm(a, b, out=out)
+
+
+def ours(dtype, config=None, **options):
+    precision = "tf32" if dtype == torch.float32 else None
+    return lambda a, b, out: kernels.matmul(a, b, out, precision=precision, config=config, **options)
+
+
+def checked(shape, sets, dtype) -> None:
     a, b, out = sets[0]
-    out.fill_(float("nan"))
-    kernels.matmul(a, b, out)
-    expected = torch.mm(a, b)
-    error = ((out.float() - expected.float()).norm() / expected.float().norm()).item()
-    assert error < 3e-3, (m, n, k, error)
+    out.fill_(float("nan") if out.dtype.is_floating_point else -1)
+    ours(dtype)(a, b, out)
+    expected = a.double() @ b.double() if a.shape[0] * b.shape[1] < 1 << 26 else a.to(torch.float16).float() @ b.to(torch.float16).float()
+    error = ((out.double() - expected.double()).norm() / expected.double().norm()).item()
+    assert error < 4e-3, (shape, error)
+
+
+def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tuple[float, bool]]:
+    """Ratios of the times of a product, by what was measured; True for what counts."""
+    m, n, k = shape
+    flop, sets = 2.0 * m * n * k, operands(*shape, b_nk, dtype)
+    checked(shape, sets, dtype)
+    chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size()), processors)
+    base, candidates = "cuBLAS", {"cuBLAS": cublas(dtype), str(chosen): ours(dtype)}
+    if arguments.tiles:
+        candidates |= {str(c): ours(dtype, c) for t in TILES if (c := Config.of(*t, itemsize=dtype.itemsize, stored=sets[0][2].element_size())).stages > 1}
+    if arguments.epilogue:
+        bias, residual = torch.randn(n, device="cuda"), matrix(m, n, sets[0][2].dtype)
+        base = "plain"
+        candidates = {"plain": ours(dtype), "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, arguments=(bias, residual))}
+    seconds = measured(candidates, sets, flop, arguments.rounds, arguments.sustained)
+    found = {}
+    for name in list(candidates)[1:]:
+        ratio = seconds[base] / seconds[name]
+        found[name] = ratio, name == str(chosen) or arguments.epilogue
+        print(f"{'x'.join(map(str, shape)):22} {'N,K' if b_nk else 'K,N':5} {name:26} {flop / seconds[base] / 1e12:8.1f} "
+              f"{flop / seconds[name] / 1e12:8.1f} {ratio:7.3f}", flush=True)
+    return found
 
 
 def main() -> None:
@@ -96,6 +155,7 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tiles", action="store_true", help="measure every tile on each shape")
+    parser.add_argument("--epilogue", action="store_true", help="measure a fused epilogue against the plain product")
     parser.add_argument("--sustained", action="store_true", help="back to back, without pauses")
     parser.add_argument("--shapes", help="such as 4096x4096x4096,512x512x512; 'large' or 'small'")
     parser.add_argument("--dtype", default="bfloat16")
@@ -105,29 +165,13 @@ def main() -> None:
     dtype = getattr(torch, arguments.dtype)
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     results, ratios = {}, []
-    print(f"{'shape':22} {'B':5} {'tile':9} {'torch':>8} {'tilejit':>8} {'ratio':>7}")
-    for m, n, k in shapes:
-        for b_nk in (True, False):
-            flop = 2.0 * m * n * k
-            sets = operands(m, n, k, b_nk, dtype)
-            checked(m, n, k, sets)
-            chosen = choose(m, n, k, processors)
-            configs = [Config.of(*t) for t in TILES] if arguments.tiles else [chosen]
-            candidates = {"torch": lambda a, b, out: torch.mm(a, b, out=out)}
-            for c in configs:
-                candidates[f"{c.bm}x{c.bn}"] = lambda a, b, out, c=c: kernels.matmul(a, b, out, c)
-            seconds = measured(candidates, sets, flop, arguments.rounds, arguments.sustained)
-            for c in configs:
-                name = f"{c.bm}x{c.bn}"
-                ratio = seconds["torch"] / seconds[name]
-                marked = "*" if arguments.tiles and (c.bm, c.bn) == (chosen.bm, chosen.bn) else ""
-                print(f"{f'{m}x{n}x{k}':22} {'N,K' if b_nk else 'K,N':5} {name + marked:9} {flop / seconds['torch'] / 1e12:8.1f} "
-                      f"{flop / seconds[name] / 1e12:8.1f} {ratio:7.3f}", flush=True)
-                results[f"{m}x{n}x{k} {'NK' if b_nk else 'KN'} {name}"] = ratio
-                if (c.bm, c.bn) == (chosen.bm, chosen.bn):
-                    ratios.append(ratio)
-            del sets
-    print(f"geometric mean of the chosen tiles: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+    print(f"{'shape':22} {'B':5} {'tile x k / slots':26} {'plain' if arguments.epilogue else 'cuBLAS':>8} {'tilejit':>8} {'ratio':>7}")
+    for shape in shapes:
+        for b_nk in (True,) if dtype in K_MAJOR_ONLY else (True, False):
+            for name, (ratio, counts) in table(shape, b_nk, dtype, arguments, processors).items():
+                results[f"{'x'.join(map(str, shape))} {'NK' if b_nk else 'KN'} {name}"] = ratio
+                ratios += [ratio] if counts else []
+    print(f"geometric mean: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=1)

@@ -1,7 +1,6 @@
 """A matrix product in the short form: a persistent kernel around a pipelined loop, for tests and measurements."""
 
 import tilejit as tile
-from tilejit.kernels.matmul import tile_of
 
 
 @tile.jit(num_warps=8)
@@ -14,7 +13,7 @@ def product(A, B, C, BM: tile.constexpr = 128, BN: tile.constexpr = 256, BK: til
     tiles_m, tiles_n = tile.cdiv(A.shape[0], BM), tile.cdiv(B.shape[0], BN)
     first, stride = tile.program_id(0), tile.num_programs(0)
     for i in range(tile.cdiv(tile.maximum(tiles_m * tiles_n - first, 0), stride)):
-        m, n = tile_of(first + i * stride, tiles_m, tiles_n, GROUP)
+        m, n = tile.tile_at(first + i * stride, tiles_m, tiles_n, group=GROUP)
         m, n = m * BM, n * BN
         acc = tile.zeros((BM, BN))
         for k in tile.pipelined(range(0, A.shape[1], BK), stages=STAGES, warp_specialize=ROLES):

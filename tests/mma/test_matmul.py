@@ -1,92 +1,261 @@
-"""The matrix product of tilejit.kernels: on the simulator against NumPy, and what the compiler makes of it."""
+"""The matrix product of tilejit.kernels: on the simulator against NumPy in float64, and what the compiler makes of it."""
+
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.matmul import TILES, Config, choose, persistent
+from tilejit.kernels.hopper import persistent
+from tilejit.kernels.plan import TILES, Config, Problem, choose
 
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 SMALL = Config.of(128, 64)
+PLACES = {"float16": 11, "bfloat16": 8, "float32": 24, "float8_e4m3fn": 4}  # significant bits of a result
 
 
-def operands(m, n, k, dtype, b_nk, seed=0):
-    rng = np.random.default_rng(seed)
-    a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (n, k) if b_nk else (k, n)))
-    return a, b.T if b_nk else b
+def drawn(rng, shape, dtype):
+    if np.dtype(dtype).kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
 
 
-def close(got, a, b):
-    """Within one rounding of the result, and the roundings of k sums in float32."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    exact = x @ y
-    half_a_place = 2.0 ** (-8 if got.dtype == np.float16 else -8)
-    bound = np.abs(exact) * half_a_place + np.abs(x) @ np.abs(y) * a.shape[1] * 2.0 ** -23 + 1e-6
+def laid(x, how: str):
+    """The same numbers in other strides: rows or columns side by side, rows padded to 16 bytes, every second element, reversed."""
+    *batch, m, n = x.shape
+    if how == "columns":
+        return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    if how == "padded":
+        wide = np.zeros((*batch, m, -(-n // 16) * 16 + 16), x.dtype)
+        wide[..., :n] = x
+        return wide[..., :n]
+    if how == "spaced":
+        wide = np.zeros((*batch, m, 2 * n + 1), x.dtype)
+        wide[..., 1::2] = x
+        return wide[..., 1::2]
+    if how == "reversed":
+        return np.ascontiguousarray(x[..., ::-1])[..., ::-1]
+    return np.ascontiguousarray(x)
+
+
+def entering(x):
+    """float64 of what the multipliers see: TF32 has 10 bits of mantissa."""
+    if x.dtype == np.float32:
+        x = (np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return x.astype(np.float64)
+
+
+def close(got, a, b, scale=1.0):
+    """Exact for integers (which wrap); else within one rounding of the result, and the roundings of k sums in float32."""
+    x, y = entering(a), entering(b)
+    exact = (x @ y) * scale
+    if got.dtype.kind in "iu":
+        np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(got.dtype))
+        return
+    bound = np.abs(exact) * 2.0 ** -PLACES[got.dtype.name] + np.abs(x) @ np.abs(y) * scale * (a.shape[-1] + 2) * 2.0 ** -23 + 1e-6
     assert (np.abs(got.astype(np.float64) - exact) <= bound).all()
 
 
-@pytest.mark.parametrize("b_nk", [True, False])
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
-def test_both_orders_of_b(dtype, b_nk):
-    """B as [n, k] and as [k, n], several tiles for each CTA."""
-    a, b = operands(256, 192, 256, dtype, b_nk)
-    close(kernels.matmul(a, b, np.full((256, 192), np.nan, dtype), SMALL), a, b)
+def product(a, b, out_dtype=None, **options):
+    """The result, of an `out` full of NaN (or of the largest integer) before."""
+    shape = (*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1])
+    dtype = np.dtype(out_dtype or (np.int32 if a.dtype.kind in "iu" else BF16 if a.dtype.itemsize == 1 else a.dtype))
+    out = np.full(shape, np.iinfo(dtype).max if dtype.kind in "iu" else np.nan, dtype)
+    precision = "tf32" if a.dtype == np.float32 else None
+    assert kernels.matmul(a, b, out, precision=precision, **options) is out
+    return out
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
-def test_every_number_of_trips_around_the_ring(steps):
-    """1, stages - 1, stages, stages + 1 slots of k, on a ring of 3."""
-    config = Config(128, 64, 64, 3, 8, (40, 232))
-    a, b = operands(128, 128, 64 * steps, ml_dtypes.bfloat16, True, steps)
-    close(kernels.matmul(a, b, config=config), a, b)
+LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
+EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 96, 128, 130, 200)))
+OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (np.int8, np.int8), (np.uint8, np.int8))
 
 
-@pytest.mark.parametrize("m,n,k", [(1, 8, 8), (130, 72, 40), (200, 264, 200), (65, 56, 136)])
-@pytest.mark.parametrize("b_nk", [True, False])
-def test_ragged_edges(m, n, k, b_nk):
-    """Extents that no tile divides: reads past the edge are zeros, writes past it are dropped."""
-    a, b = operands(m, n, k, ml_dtypes.bfloat16, b_nk)
-    out = np.full((m, n), np.nan, a.dtype)
-    close(kernels.matmul(a, b, out, SMALL), a, b)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 20), EXTENT), dtypes=st.sampled_from(OPERANDS), a_is=LAYOUTS, b_is=LAYOUTS,
+       batch=st.sampled_from(((), (), (2,), (2, 1))), shared=st.sampled_from(("neither", "a", "b")), seed=st.integers(0, 1 << 16))
+def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shared, seed):
+    """M, N and K from 0 or 1 on, in every layout, one or several matrices, of every type that the tensor cores take."""
+    rng = np.random.default_rng(seed)
+    a = laid(drawn(rng, (*(batch if shared != "a" else ()), m, k), dtypes[0]), a_is)
+    b = laid(drawn(rng, (*(batch if shared != "b" else ()), k, n), dtypes[1]), b_is)
+    close(product(a, b), a, b)
 
 
-def test_rows_that_tma_cannot_store():
-    """An N that is no multiple of 16 bytes: the result is stored by ordinary instructions."""
-    a, b = operands(100, 61, 64, np.float16, True)
-    close(kernels.matmul(a, b, np.full((100, 61), np.nan, np.float16), SMALL), a, b)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), bm=st.sampled_from((64, 128)), bn=st.sampled_from((16, 64, 128)),
+       stages=st.integers(2, 4), splits=st.sampled_from((1, 1, 2, 4)), swapped=st.booleans(), behind=st.booleans(),
+       width=st.sampled_from((16, 32, 64, 128)), a_is=LAYOUTS, b_is=LAYOUTS, seed=st.integers(0, 99))
+def test_every_configuration_gives_the_product(m, n, steps, over, bm, bn, stages, splits, swapped, behind, width, a_is, b_is, seed):
+    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, any split of k."""
+    rng = np.random.default_rng(seed)
+    k = max(64 * steps + over, 0)
+    if splits > 1 and bn // splits < 8:
+        splits = 1
+    a, b = laid(drawn(rng, (m, k), BF16), a_is), laid(drawn(rng, (k, n), BF16), b_is)
+    config = replace(Config.of(bm, bn, 64, splits=splits, swapped=swapped, stages=stages), behind=behind, width=min(width, bn))
+    close(product(a, b, config=config), a, b)
 
 
 @pytest.mark.parametrize("shape", list(TILES))
 def test_every_tile_of_the_choice(shape):
-    """Each configuration that the wave model may choose gives the product, and is compiled without spills."""
+    """Each tile that the model may choose gives the product, twice the same bits."""
     config = Config.of(*shape)
-    a, b = operands(shape[0] + 8, shape[1] + 8, 128, ml_dtypes.bfloat16, True)
-    close(kernels.matmul(a, b, config=config), a, b)
+    rng = np.random.default_rng(0)
+    a, b = drawn(rng, (shape[0] + 8, 256), BF16), laid(drawn(rng, (256, shape[1] + 8), BF16), "columns")
+    first = product(a, b, config=config)
+    close(first, a, b)
+    assert product(a, b, config=config).tobytes() == first.tobytes()
 
+
+@pytest.mark.parametrize("how", ["columns", "padded", "spaced", "reversed"])
+@pytest.mark.parametrize("splits", [1, 2])
+def test_results_in_any_strides(how, splits):
+    """Column-major, padded, spaced and reversed results; what lies between their elements is left alone."""
+    rng = np.random.default_rng(1)
+    a, b = drawn(rng, (70, 300), BF16), drawn(rng, (300, 90), BF16)
+    out = laid(np.full((70, 90), np.nan, BF16), how)
+    whole = out if out.base is None else out.base
+    before = whole.copy()
+    kernels.matmul(a, b, out, config=None if splits == 1 else Config.of(64, 64, splits=2))
+    close(out, a, b)
+    out[...] = np.nan
+    assert whole.tobytes() == before.tobytes()
+
+
+def test_leading_dimensions_are_folded():
+    """Several of them; a result whose leading dimensions are no one dimension is refused."""
+    rng = np.random.default_rng(2)
+    a, b = drawn(rng, (2, 3, 20, 40), BF16), drawn(rng, (2, 3, 40, 30), BF16)
+    close(product(a, b), a, b)
+    odd = np.zeros((2, 5, 20, 30), BF16)[:, :3]
+    with pytest.raises(LaunchError, match="cannot be seen as one"):
+        kernels.matmul(a, b, odd)
+
+
+def test_empty_results_and_an_inner_extent_of_zero():
+    """Nothing is launched for no elements; a sum of nothing is 0, and goes through the epilogue."""
+    zero = lambda *shape: np.zeros(shape, BF16)
+    assert kernels.matmul(zero(0, 8), zero(8, 4)).shape == (0, 4)
+    assert kernels.matmul(zero(3, 8), zero(8, 0)).shape == (3, 0)
+    assert kernels.matmul(zero(0, 3, 8), zero(8, 4)).shape == (0, 3, 4)
+    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4)).astype(np.float32), 0)
+    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4), epilogue=plus_one).astype(np.float32), 1)
+
+
+# -- epilogues and scales --------------------------------------------------------------------------------------------------
+
+@tile.jit
+def plus_one(acc, row, column):
+    return acc + 1
+
+
+@tile.jit
+def bias_gelu_residual(acc, row, column, bias, residual):
+    rows, columns = acc.shape
+    v = acc + tile.load(bias[column:column + columns])[None, :]
+    v = 0.5 * v * (1 + tile.erf(v * 0.70710678))
+    return v + tile.load(residual[row:row + rows, column:column + columns])
+
+
+@tile.jit
+def matrix_and_place(acc, z, row, column, scale):
+    rows, columns = acc.shape
+    where = (row + tile.arange(rows))[:, None] * 100 + (column + tile.arange(columns))[None, :]
+    return acc * 0 + tile.cast(where, tile.float32) * scale + z
+
+
+@pytest.mark.parametrize("config", [None, Config.of(128, 64, stages=3), Config.of(64, 64, splits=2, stages=3), Config.of(64, 32, swapped=True, stages=3),
+                                    Config.of(64, 64, splits=4, swapped=True, stages=3)])
+def test_an_epilogue_sees_sums_and_where_they_are(config):
+    """Bias, activation and residual, through every kernel, swapped or not."""
+    rng = np.random.default_rng(3)
+    m, n, k = 100, 72, 300
+    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
+    bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
+    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
+    v = a.astype(np.float64) @ b.astype(np.float64) + bias
+    from math import erf
+    want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
+    np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_epilogue_of_several_matrices_is_given_their_number(swapped):
+    a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
+    got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=Config.of(64, 32, swapped=swapped))
+    z, i, j = np.indices((3, 70, 40))
+    np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
+
+
+def test_scales_are_numbers_or_arrays_of_one():
+    """Factors of the result, before the epilogue; integers become floats."""
+    rng = np.random.default_rng(4)
+    a, b = drawn(rng, (40, 200), E4M3), laid(drawn(rng, (200, 50), E4M3), "columns")
+    two, half = np.full(1, 2.5, np.float32), np.full(1, 0.5, np.float32)
+    for scales in ((2.5, 0.5), (two, half), (two, 0.5), (None, 1.25)):
+        close(product(a, b, scale_a=scales[0], scale_b=scales[1]), a, b, 1.25)
+    x, y = drawn(rng, (40, 64), np.int8), drawn(rng, (64, 50), np.int8)
+    got = product(x, y, np.float32, scale_a=0.5)
+    np.testing.assert_array_equal(got, (x.astype(np.int64) @ y.astype(np.int64)).astype(np.float32) * 0.5)
+
+
+# -- code and choice ---------------------------------------------------------------------------------------------------------
 
 def test_the_largest_tile_is_fast_code():
     """No spills, no register moved between products: the assembler's advisories would be errors."""
     specs = [ArraySpec((8192, 8192), "bfloat16") for _ in range(3)]
-    for b_nk in (True, False):
-        compiled = persistent.compile(*specs, **Config().constants(b_nk, "tma"))
+    c = Config()
+    for b_kn in (True, False):
+        compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs,
+                                      A_KM=False, B_KN=b_kn, SUMS=tile.float32, WIDTH=128, BUFFERS=1, DEPENDENT=False, FINISH=((), None, False, False), EXTRAS=0, num_warps=c.num_warps)
         assert compiled.spills == 0 and compiled.registers <= 168
         assert [c.variant for c in compiled.copies] == ["tma"] * 4
         assert compiled.ptx.count("stmatrix.sync") == 16
 
 
-def test_the_choice_follows_the_waves():
-    """Large matrices take the largest tile, small ones tiles that reach every processor."""
-    assert (choose(8192, 8192, 8192, 132).bm, choose(8192, 8192, 8192, 132).bn) == (128, 256)
-    small = choose(1024, 1024, 1024, 132)
-    assert small.bm * small.bn <= 128 * 128
+@pytest.mark.parametrize("extents,bm,bn,splits,swapped", [
+    ((8192, 8192, 8192), 128, 256, 1, False), ((3072, 3072, 3072), 192, 192, 1, False), ((2048, 2048, 2048), 128, 256, 1, False),
+    ((512, 512, 512), 64, 32, 1, False), ((64, 4096, 4096), 64, 64, 2, False), ((16, 8192, 8192), 64, 16, 1, True),
+    ((64, 64, 65536), 64, 64, 8, False)])
+def test_the_choice_follows_the_waves(extents, bm, bn, splits, swapped):
+    """Large matrices take the largest tile, small ones tiles that reach every multiprocessor, few tiles a split of k."""
+    c = choose(Problem(*extents), 132)
+    assert (c.bm, c.bn, c.splits, c.swapped) == (bm, bn, splits, swapped)
+
+
+def test_every_choice_fits_in_shared_memory():
+    for itemsize in (1, 2, 4):
+        for m, n, k in ((1, 1, 1), (7, 5000, 100000), (300, 300, 300), (4096, 4096, 4096), (100000, 40, 70)):
+            c = choose(Problem(m, n, k, 1, itemsize, 4), 132)
+            ring = c.stages * (c.bm + c.bn) * c.bk * itemsize
+            aside = 8 * c.bm * c.bn if c.splits > 1 else c.bm * 256
+            assert c.stages >= 2 and ring + aside <= 232448 and c.width * 4 <= 256
 
 
 def test_wrong_operands_are_errors():
     """Extents, dtypes and results that do not fit are named."""
-    a, b = operands(64, 64, 64, np.float16, True)
-    with pytest.raises(LaunchError, match="inner extents"):
-        kernels.matmul(a, b[:32])
-    with pytest.raises(LaunchError, match="float16 or two of bfloat16"):
-        kernels.matmul(a.astype(np.float32), b)
-    with pytest.raises(LaunchError, match="shape"):
-        kernels.matmul(a, b, np.empty((64, 32), np.float16))
+    a, b = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16)
+    single = np.zeros((64, 64), np.float32)
+    for match, call in {
+        "inner extents": lambda: kernels.matmul(a, b[:32]),
+        "leading extents": lambda: kernels.matmul(np.zeros((2, 4, 4), BF16), np.zeros((3, 4, 4), BF16)),
+        "not of shape": lambda: kernels.matmul(a[0], b),
+        "two of one kind": lambda: kernels.matmul(a, b.astype(BF16)),
+        "the tensor cores take": lambda: kernels.matmul(a.astype(np.float64), b.astype(np.float64)),
+        "say precision='tf32'": lambda: kernels.matmul(single, single),
+        "precision is None": lambda: kernels.matmul(a, b, precision="tf32"),
+        r"out is of shape \(64, 64\)": lambda: kernels.matmul(a, b, np.empty((64, 32), np.float16)),
+        "out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32)),
+        "lie in one place": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (64, 64), (0, 2))),
+        "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
+        "there is none": lambda: kernels.matmul(a, b, arguments=(1,)),
+        "up to 4 arguments": lambda: kernels.matmul(a, b, epilogue=plus_one, arguments=(1, 2, 3, 4, 5)),
+    }.items():
+        with pytest.raises(LaunchError, match=match):
+            call()

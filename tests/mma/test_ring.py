@@ -137,3 +137,52 @@ def test_what_a_ring_is_made_of():
         nothing.simulate(1, np.zeros(4, np.float32))
     with pytest.raises(CompilationError, match="has a 'full' of its own"):
         wrong.simulate(1, np.zeros(4, np.float32))
+
+
+@tile.jit(num_warps=8)
+def behind(X, Y, STAGES: tile.constexpr, OUTER: tile.constexpr):
+    """The product of the rows of X with themselves, 64 of k at a time; a slot is given back one turn late."""
+    ring = tile.ring(STAGES, rows=((64, 64), X.dtype))
+    trips = X.shape[1] // (64 * OUTER)
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i in range(trips * OUTER):
+                with ring.produce() as slot:
+                    tile.copy_async(slot.rows, X[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+    with tile.warpgroup(1):
+        for o in range(OUTER):
+            acc = tile.zeros((64, 64))
+            for i in range(trips):
+                with ring.consume(behind=True) as slot:
+                    acc = tile.mma_async(acc, slot.rows, slot.rows, trans_b=True)
+                    tile.mma_commit()
+                    tile.mma_wait(1)
+            tile.mma_wait(0)
+            ring.release()
+            tile.store(Y[o, 0:64, 0:64], acc)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("trips", [0, 1, 2, 3, 4, 7])
+def test_a_slot_that_is_released_one_turn_late(stages, trips):
+    """0, 1, stages - 1, stages, stages + 1 and more trips, several times over."""
+    x = np.random.default_rng(trips).integers(-4, 5, (64, max(128 * trips, 64))).astype(np.float16)
+    y = np.full((2, 64, 64), np.nan, np.float32)
+    behind.simulate(1, x, y, STAGES=stages, OUTER=2).raise_first()
+    parts = [x[:, o * 64 * trips:(o + 1) * 64 * trips].astype(np.float32) for o in range(2)]
+    np.testing.assert_array_equal(y, np.stack([p @ p.T for p in parts]))
+
+
+def test_a_slot_that_is_held_is_given_back_before_others_are_taken_otherwise():
+    @tile.jit(num_warps=8)
+    def kernel(X, STAGES: tile.constexpr):
+        ring = tile.ring(STAGES, rows=((8, 64), X.dtype))
+        with tile.warpgroup(1):
+            with ring.consume(behind=True) as slot:
+                pass
+            with ring.consume() as slot:
+                pass
+    with pytest.raises(CompilationError, match="give it back with release"):
+        kernel.simulate(1, np.zeros((16, 64), np.float32), STAGES=2)
+    with pytest.raises(CompilationError, match="needs two stages or more"):
+        kernel.simulate(1, np.zeros((16, 64), np.float32), STAGES=1)

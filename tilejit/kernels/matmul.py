@@ -1,178 +1,206 @@
-"""Matrix products on Hopper: a persistent, warp-specialised kernel of one producer and several consumer warpgroups.
-
-The producer's one thread fills a ring of shared-memory slots by TMA; each consumer warpgroup multiplies 64 rows of the
-tile by wgmma and stores them by TMA from a staging buffer, while the ring already fills for the next tile.
-"""
+"""``matmul``: the plain call of the matrix products on Hopper."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import tilejit as tile
 
 from ..errors import LaunchError
 from ..runtime import driver
-from ..runtime.arrays import describe
-from ..runtime.device_array import DeviceArray, empty
+from ..runtime.arrays import ArrayView, describe, row_major
+from .hopper import persistent, split
+from .pack import as_readable, readable
+from .plan import Config, Problem, choose
+from .views import folded, new, turned
+
+RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
+           "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
+NOTHING = (0,) * 4  # the arguments of an epilogue, at most
 
 
-@tile.jit
-def tile_of(t, tiles_m, tiles_n, GROUP: tile.constexpr):
-    """The tile of number `t`: groups of `GROUP` tile rows, column by column, so that neighbours in time share operands."""
-    group = t // (GROUP * tiles_n)
-    rows = tile.maximum(tile.minimum(tiles_m - group * GROUP, GROUP), 1)
-    at = t % (GROUP * tiles_n)
-    return group * GROUP + at % rows, at // rows
+def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b=None, precision: str | None = None, config: Config | None = None):
+    """``a @ b`` on the tensor cores of a Hopper GPU (sm_90a); returns `out`, made if it is not given.
 
+    `a` is [..., M, K] and `b` is [..., K, N], any extents, in any strides; leading dimensions of both are equal, or one of
+    them has none. Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator).
+    What TMA cannot read as it lies (rows not a multiple of 16 bytes apart; k not side by side in types of 1 or 4 bytes) is
+    copied first.
 
-@tile.jit
-def persistent(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, GROUP: tile.constexpr,
-               B_NK: tile.constexpr, PRODUCER_REGS: tile.constexpr, CONSUMER_REGS: tile.constexpr, STORE: tile.constexpr):
-    """``C = A @ B``, with A [M, K] and B [N, K] (``B_NK``) or [K, N]: tiles of BM x BN, BK of k in each of STAGES slots."""
-    M, K = A.shape
-    N = C.shape[1]
-    tiles_m, tiles_n, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
-    first, stride = tile.program_id(0), tile.num_programs(0)
-    trips = tile.cdiv(tile.maximum(tiles_m * tiles_n - first, 0), stride)
-    ring = tile.ring(STAGES, A=((BM, BK), A.dtype), B=((BN, BK) if B_NK else (BK, BN), B.dtype), consumers=BM // 64)
-    WIDTH = 128 if BN % 128 == 0 else 64
-    stage = tile.alloc((BM // 64, 64, WIDTH), C.dtype, layout=tile.swizzled(C.dtype, (BM // 64, 64, WIDTH), 128))
-    with tile.warpgroup(0, regs=PRODUCER_REGS):
-        with tile.elect():
-            for i in range(trips):
-                m, n = tile_of(first + i * stride, tiles_m, tiles_n, GROUP)
-                for k in range(steps):
-                    with ring.produce() as slot:
-                        tile.copy_async(slot.A, A[m * BM:m * BM + BM, k * BK:k * BK + BK], mbar=slot.full)
-                        if B_NK:
-                            tile.copy_async(slot.B, B[n * BN:n * BN + BN, k * BK:k * BK + BK], mbar=slot.full)
-                        else:
-                            tile.copy_async(slot.B, B[k * BK:k * BK + BK, n * BN:n * BN + BN], mbar=slot.full)
-    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=CONSUMER_REGS) as warpgroup:
-        w = warpgroup - 1
-        for i in range(trips):
-            m, n = tile_of(first + i * stride, tiles_m, tiles_n, GROUP)
-            acc = tile.zeros((64, BN))
-            for k in range(steps):
-                with ring.consume() as slot:
-                    acc = tile.mma_async(acc, slot.A[w * 64:w * 64 + 64, :], slot.B, trans_b=B_NK)
-                    tile.mma_commit()
-                    tile.mma_wait(0)
-            row = m * BM + w * 64
-            if STORE == "tma":
-                for part in tile.static_range(BN // WIDTH):
-                    column = n * BN + part * WIDTH
-                    with tile.elect():
-                        tile.bulk_wait(0, read=True)
-                    tile.sync()
-                    tile.store(stage[w], acc[:, part * WIDTH:part * WIDTH + WIDTH])
-                    tile.fence_proxy_async()
-                    tile.sync()
-                    with tile.elect():
-                        tile.copy_async(C[row:row + 64, column:column + WIDTH], stage[w])
-                        tile.bulk_commit()
-            else:
-                tile.store(C[row:row + 64, n * BN:n * BN + BN], acc)
-        if STORE == "tma":
-            with tile.elect():
-                tile.bulk_wait(0)
+    float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 are summed in float32, int8
+    and uint8 in int32. The result has the operands' dtype, bfloat16 for float8, int32 for integers; an `out` of another
+    float dtype is rounded to. `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32.
 
-
-# -- which tile, and the plain call --------------------------------------------------------------------------------------
-
-SHARED = 232448 - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
-STAGES_AT_MOST = 8
+    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored: it takes a tile of them,
+    the row and the column of its first element (the number of the matrix before these, in a product with leading
+    dimensions) and the `arguments`, arrays or numbers, up to four; it returns a tile of the same shape. The same call gives
+    the same bits each time. LaunchError says what does not fit.
+    """
+    x, y, z = describe(a), describe(b), None if out is None else describe(out)
+    if max(len(x.shape), len(y.shape)) > 3:
+        batch, m, n, _ = _extents(x, y)
+        made = new(a, (*batch, m, n), RESULTS.get(x.dtype, x.dtype)) if out is None else out
+        if describe(made).shape != (*batch, m, n):
+            raise LaunchError(f"out is of shape {(*batch, m, n)}, not {describe(made).shape}")
+        matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, scale_a=scale_a, scale_b=scale_b,
+               precision=precision, config=config)
+        return made
+    scaled = () if scale_a is scale_b is None else tuple(getattr(s, "shape", ()) != () for s in (scale_a, scale_b))
+    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, epilogue, config)
+    if arguments or epilogue is not None:
+        _check_epilogue(epilogue, arguments)
+    made = new(a, launch.shape, launch.dtype) if out is None else out
+    if launch.kernel is None:
+        return made
+    rest = (1.0 if scale_a is None else scale_a, 1.0 if scale_b is None else scale_b, *arguments, *NOTHING[len(arguments):])
+    launch.kernel[launch.grid](*launch.operands(a, b, made), *rest, EXTRAS=len(arguments), **launch.constants)
+    return made
 
 
 @dataclass(frozen=True)
-class Config:
-    """The shape of the kernel: the tile, the slots of the ring, the tile rows of a group, the registers of a producer's and
-    of a consumer's thread (None: what the launch gives)."""
+class Launch:
+    """What a call of these extents, strides and dtypes comes to: its result, and the kernel (None: nothing to launch) with its
+    grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
+    `copied` which of A and B are copied first; `rows` how many the matrices of A have together, where B is one for all."""
 
-    bm: int = 128
-    bn: int = 256
-    bk: int = 64
-    stages: int = 4
-    group: int = 8
-    regs: tuple[int | None, int | None] = (40, 232)
+    shape: tuple[int, ...]
+    dtype: str
+    kernel: tile.Kernel | None = None
+    grid: tuple[int, ...] = ()
+    constants: dict = field(default_factory=dict)
+    swapped: bool = False
+    turned: tuple[bool, bool, bool] = (False, False, False)
+    copied: tuple[bool, bool] = (False, False)
+    rows: int | None = None
 
-    @staticmethod
-    def of(bm: int, bn: int, bk: int = 64, itemsize: int = 2) -> "Config":
-        """The configuration of a tile: as many slots as shared memory holds, the registers split by need."""
-        staging = bm * (128 if bn % 128 == 0 else 64) * itemsize
-        stages = min((SHARED - staging) // ((bm + bn) * bk * itemsize), STAGES_AT_MOST)
-        return Config(bm, bn, bk, stages, regs={64: (None, None), 128: (40, 232), 192: (32, 160)}[bm])
-
-    @property
-    def num_warps(self) -> int:
-        return 4 * (1 + self.bm // 64)
-
-    def constants(self, b_nk: bool, store: str) -> dict:
-        """The kernel's compile-time arguments and options."""
-        return dict(BM=self.bm, BN=self.bn, BK=self.bk, STAGES=self.stages, GROUP=self.group, B_NK=b_nk, PRODUCER_REGS=self.regs[0],
-                    CONSUMER_REGS=self.regs[1], STORE=store, num_warps=self.num_warps)
-
-
-# Tiles with the share of the tensor cores' speed that each keeps busy on large matrices, measured on an H200.
-TILES = {(128, 256): 1.0, (192, 192): 1.0, (128, 192): 0.96, (192, 128): 0.96, (128, 128): 0.93, (64, 256): 0.92, (64, 128): 0.85, (128, 64): 0.54}
-EPILOGUE = 512  # elements of k in whose time a tile is begun and stored
+    def operands(self, a, b, c) -> tuple:
+        """The arrays as the kernel takes them."""
+        if self.rows is not None:
+            a, c = a.reshape((self.rows, a.shape[-1])), c.reshape((self.rows, c.shape[-1]))
+        if self.swapped:
+            a, b = b, a
+        if self.copied[0]:
+            a = as_readable(turned(a) if self.swapped else a)
+        if self.copied[1]:
+            b = as_readable(b if self.swapped else turned(b))
+        return tuple(turned(v) if turn else v for v, turn in zip((a, b, c), self.turned))
 
 
-@lru_cache(maxsize=1024)
-def choose(m: int, n: int, k: int, processors: int) -> Config:
-    """The configuration that a model of waves expects to be the fastest: tiles in turn on all processors, each of a cost."""
-    def cost(shape: tuple[int, int]) -> float:
-        bm, bn = shape
-        waves = -(-(-(-m // bm) * -(-n // bn)) // processors)
-        return waves * bm * bn * (k + EPILOGUE) / TILES[shape]
-    return Config.of(*min(TILES, key=cost))
+def _form(v: ArrayView) -> tuple:
+    """What a plan depends on of an array."""
+    return v.shape, v.strides, v.dtype, v.device, v.pointer % 16 == 0
 
 
-def matmul(a, b, out=None, config: Config | None = None):
-    """``a @ b`` of two matrices of float16 or bfloat16, accumulated in float32; returns `out`, made if not given.
+def _view(form: tuple) -> ArrayView:
+    shape, strides, dtype, device, aligned = form
+    return ArrayView(0 if aligned else 1, shape, strides, dtype, device)
 
-    Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator). `b` may be row-major
-    or the transpose of a row-major matrix. Rows are a multiple of 16 bytes apart. Needs a Hopper GPU (sm_90a).
-    """
-    (m, k), (k2, n) = _matrix(a, "a"), _matrix(b, "b")
+
+@lru_cache(maxsize=4096)
+def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, epilogue, config: Config | None) -> Launch:
+    """The launch for operands of these forms. LaunchError says what does not fit."""
+    x, y = _view(a), _view(b)
+    batch, m, n, k = _extents(x, y)
+    sums = _sums(x, y, precision)
+    shape = (*batch, m, n)
+    z = ArrayView(0, shape, row_major(shape), RESULTS[x.dtype], x.device) if out is None else _view(out)
+    _check_out(z, shape, sums, epilogue is not None or scaled != ())
+    if 0 in shape:
+        return Launch(shape, z.dtype)
+    rows = None
+    if len(x.shape) == 3 and len(y.shape) == 2 and epilogue is None and x.contiguous and z.contiguous:
+        m = rows = m * x.shape[0]
+        x, z = (ArrayView(v.pointer, (rows, v.shape[-1]), (v.shape[-1], 1), v.dtype, v.device) for v in (x, z))
+    processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
+    matrices = z.shape[0] if len(z.shape) == 3 else 1
+    if config is None:
+        problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None)
+        config = choose(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
+    swapped = config.swapped
+    x, y = (_turned(y), x) if swapped else (x, _turned(y))
+    z = _turned(z) if swapped else z
+    copied = not readable(x), not readable(y)
+    a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
+    constants = dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, REGS=config.regs, A_KM=a_km, B_KN=b_kn, SUMS=sums,
+                     FINISH=(scaled, epilogue, len(z.shape) == 3, swapped), num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
+    tiles = config.tiles(*z.shape[-2:])
+    if config.splits > 1:
+        kernel, grid = split, (tiles * config.splits, matrices)
+        constants |= dict(SPLITS=config.splits, cluster=config.splits)
+    else:
+        width = config.width if _stored_by_tma(z, config.width) else 0
+        buffers = 2 if 0 < width * z.nbytes_per_element <= 128 and config.bn % (2 * width) == 0 else 1
+        kernel, grid = persistent, (min(tiles * matrices, processors),)
+        constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=buffers, DEPENDENT=config.dependent)
+    # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
+    turn_a = a_km if copied[0] else a_km != swapped
+    turn_b = b_kn if copied[1] else b_kn == swapped
+    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, rows)
+
+
+def _turned(v: ArrayView) -> ArrayView:
+    swap = lambda t: (*t[:-2], t[-1], t[-2])
+    return ArrayView(v.pointer, swap(v.shape), swap(v.strides), v.dtype, v.device)
+
+
+def _stored_by_tma(z: ArrayView, width: int) -> bool:
+    """Whether TMA can store `width` columns at once to the result."""
+    size = z.nbytes_per_element
+    return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1])
+            and width * size >= 32)
+
+
+# -- what does not fit ---------------------------------------------------------------------------------------------------
+
+def _extents(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, int]:
+    """The leading extents, M, N and K."""
+    for name, v in (("a", x), ("b", y)):
+        if len(v.shape) < 2:
+            raise LaunchError(f"{name} is a matrix, or several, not of shape {v.shape}")
+    (*batch, m, k), (*other, k2, n) = x.shape, y.shape
     if k != k2:
         raise LaunchError(f"a is [{m}, {k}] and b is [{k2}, {n}]: their inner extents differ")
-    x, y = describe(a), describe(b)
-    if x.dtype != y.dtype or x.dtype not in ("float16", "bfloat16"):
-        raise LaunchError(f"matmul takes two matrices of float16 or two of bfloat16, not {x.dtype} and {y.dtype}")
-    out = _empty(a, (m, n)) if out is None else out
-    z = describe(out)
-    if z.shape != (m, n) or z.dtype != x.dtype:
-        raise LaunchError(f"out is a matrix of {x.dtype} and shape {(m, n)}, not of {z.dtype} and shape {z.shape}")
-    if 0 in (m, n):
-        return out
-    if k == 0:
-        raise LaunchError("the inner extent is 0: there is nothing to multiply")
-    b_nk = not (y.strides[1] == 1 or n == 1) and (y.strides[0] == 1 or k == 1)
-    host = x.device == "host"
-    processors = 4 if host else driver.multiprocessors(x.device)
-    config = config or choose(m, n, k, processors)
-    store = "tma" if z.strides[1] == 1 and n * 2 % 16 == 0 and z.strides[0] * 2 % 16 == 0 and z.pointer % 16 == 0 else "direct"
-    tiles = -(-m // config.bm) * -(-n // config.bn)
-    persistent[(min(tiles, processors),)](a, b.T if b_nk else b, out, **config.constants(b_nk, store))
-    return out
+    if batch and other and batch != other:
+        raise LaunchError(f"the leading extents of a are {tuple(batch)} and those of b are {tuple(other)}: they are equal, or one has none")
+    if x.device != y.device:
+        raise LaunchError(f"a and b are in one place, and a is on {x.device} and b on {y.device}")
+    return tuple(batch or other), m, n, k
 
 
-def _matrix(x, name: str) -> tuple[int, int]:
-    if len(x.shape) != 2:
-        raise LaunchError(f"{name} is a matrix, not of shape {tuple(x.shape)}")
-    return tuple(x.shape)
+def _sums(x: ArrayView, y: ArrayView, precision: str | None):
+    """The dtype in which products are summed."""
+    for name, v in (("a", x), ("b", y)):
+        if v.dtype not in RESULTS:
+            raise LaunchError(f"the tensor cores take {', '.join(RESULTS)}, and {name} is of {v.dtype}")
+    kinds = [v.dtype.rstrip("0123456789_emfn") if v.nbytes_per_element == 1 else v.dtype for v in (x, y)]
+    kinds = [k.removeprefix("u") for k in kinds]
+    if kinds[0] != kinds[1]:
+        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
+    if precision not in (None, "tf32") or precision and x.dtype != "float32":
+        raise LaunchError(f"precision is None, or 'tf32' for operands of float32, not {precision!r} for {x.dtype}")
+    if x.dtype == "float32" and precision is None:
+        raise LaunchError("float32 enters the tensor cores rounded to TF32 (10 bits of mantissa); say precision='tf32' to have it so")
+    return tile.int32 if kinds[0] == "int" else tile.float32
 
 
-def _empty(like, shape: tuple[int, int]):
-    """A new array of the same kind, dtype and device."""
-    if isinstance(like, DeviceArray):
-        return empty(shape, like.dtype.name, like.device)
-    if hasattr(like, "new_empty"):
-        return like.new_empty(shape)
-    import sys
-    return sys.modules[type(like).__module__.partition(".")[0]].empty(shape, dtype=like.dtype)
+def _check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None:
+    if z.shape != shape:
+        raise LaunchError(f"out is of shape {shape}, not {z.shape}")
+    floats = z.dtype.startswith(("float", "bfloat"))
+    if not changed and (z.dtype != "int32" if sums == tile.int32 else not floats):
+        raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")
+    if 0 not in shape and any(s == 0 and e > 1 for s, e in zip(z.strides, z.shape)):
+        raise LaunchError("out has elements that lie in one place: it is a broadcast view")
 
 
-__all__ = ["Config", "choose", "matmul", "persistent", "tile_of"]
+def _check_epilogue(epilogue, arguments: tuple) -> None:
+    if epilogue is not None and not isinstance(epilogue, tile.Kernel):
+        raise LaunchError("an epilogue is a function under @tile.jit")
+    if epilogue is None and arguments:
+        raise LaunchError("arguments are those of an epilogue, and there is none")
+    if len(arguments) > len(NOTHING):
+        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments, not {len(arguments)}; more go in one array")
+
+
+__all__ = ["Config", "choose", "matmul"]

@@ -63,6 +63,7 @@ class Turn:
 
     ring: Ring
     role: str
+    behind: bool = False
     slot: Slot | None = field(default=None)
     tile_expires = "was a ring's slot, which is held inside its `with` block only"
 
@@ -75,6 +76,8 @@ class Turn:
             if ring.filled == "copies":
                 barriers.arrive_expect_tx(g, full, ring.slot_bytes)
         else:
+            if not self.behind and g.cells.get(_cursor(g, ring, "held"), 0) != 0:
+                raise g.error("consume(behind=True) may have left a slot here: give it back with release() before")
             barriers.wait(g, full, phase)
         self.slot = Slot(ring, stage, full, g.blocks[-1])
         for name, buffer in ring.buffers.items():
@@ -82,7 +85,10 @@ class Turn:
         return self.slot
 
     def tile_exit(self, g: Builder) -> None:
-        if self.role == "consume" and not self.slot.released:
+        if self.role == "consume" and self.behind:
+            _release_held(g, self.ring)
+            g.cells[_cursor(g, self.ring, "held")] = 1
+        elif self.role == "consume" and not self.slot.released:
             _release(g, self.slot)
         if self.role == "produce" and self.ring.filled == "stores":
             barriers.arrive(g, self.slot.full)
@@ -151,12 +157,13 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, *
 
     ``with r.produce() as slot:`` waits for an empty slot and arms its barrier with the bytes of all its buffers, which
     copies with ``mbar=slot.full`` then bring. ``with r.consume() as slot:`` waits for a full slot, and releases it at the
-    end of the block or with ``slot.release()``, once the scope has read it. `consumers` counts the warpgroups (or
-    narrower scopes) that release each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it
+    end of the block or with ``slot.release()``, once the scope has read it; ``r.consume(behind=True)`` releases the slot
+    before it instead, and ``r.release()`` the last one, so that a product may run while the next slot is awaited. `consumers`
+    counts the warpgroups (or narrower scopes) that release each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it
     is full at the end of the producer's block: so a scope hands numbers to others. With `multicast` the rings of a cluster's
     CTAs turn together: a slot is empty when the consumers of all of them have released it, and copies with ``multicast=`` may
-    fill it everywhere; the bytes of all producers together are the slot's. Without a layout a buffer is swizzled as widely as its rows allow, as TMA
-    and the tensor cores take it.
+    fill it everywhere; the bytes of all producers together are the slot's. Without a layout a buffer is swizzled as widely as
+    its rows allow, as TMA and the tensor cores take it.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -196,9 +203,37 @@ def _produce(g: Builder, ring: Ring) -> Turn:
     return Turn(ring, "produce")
 
 
-def _consume(g: Builder, ring: Ring) -> Turn:
-    """The next full slot, released at the end of the block: ``with r.consume() as slot``."""
-    return Turn(ring, "consume")
+def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
+    """The next full slot: ``with r.consume() as slot``. It is released at the end of the block; with `behind` the slot before
+    it is, and this one with the next or by ``r.release()``."""
+    if not isinstance(behind, bool):
+        raise g.error(f"behind is True or False, known at compile time, not {describe(behind)}")
+    if behind and ring.stages == 1:
+        raise g.error("a ring of one slot has none before: consume(behind=True) needs two stages or more")
+    return Turn(ring, "consume", behind)
+
+
+def _release_held(g: Builder, ring: Ring) -> None:
+    """Give back the slot that ``consume(behind=True)`` left, if there is one: the scope has read it."""
+    held = g.cells.setdefault(_cursor(g, ring, "held"), 0)
+    if isinstance(held, int) and not held:
+        return
+    place = _cursor(g, ring, "consume")
+    if arrivals(g.scope.threads) > ring.consumers:
+        raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={ring.consumers}")
+    stage, _ = g.cells[place]
+    empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, _before(g, ring, stage)), peer=False)
+    g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks)
+    g.cells[_cursor(g, ring, "held")] = 0
+
+
+def _before(g: Builder, ring: Ring, stage):
+    """The number of the slot before."""
+    from .language import binary, compare
+    from .pointwise import where
+    if isinstance(stage, int):
+        return (stage - 1) % ring.stages
+    return where.function(g, compare(g, "==", stage, 0), ring.stages - 1, binary(g, "-", stage, 1))
 
 
 def _release(g: Builder, slot: Slot) -> None:
@@ -211,11 +246,12 @@ def _release(g: Builder, slot: Slot) -> None:
         raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={slot.ring.consumers}")
     slot.released = True
     empty = g.call(barriers.mbarrier_at, slot.ring.empty, _operand(g, slot.stage), peer=False)
-    g.call(ring_release, empty, *slot.ring.buffers.values(), ranks=slot.ring.ranks)
+    g.call(ring_release, empty, None, *slot.ring.buffers.values(), ranks=slot.ring.ranks)
 
 
 MEMBERS[Ring, "produce"] = (_produce, True)
 MEMBERS[Ring, "consume"] = (_consume, True)
+MEMBERS[Ring, "release"] = (_release_held, True)
 MEMBERS[Slot, "release"] = (_release, True)
 
 
@@ -227,9 +263,9 @@ def arrivals(threads: int) -> int:
 
 
 @op("syncs", attrs=("ranks",), collective=True)
-def ring_release(barrier, *buffers, ranks):
+def ring_release(barrier, held, *buffers, ranks):
     """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers; at that of each of the first
-    `ranks` CTAs of the cluster where there are several.
+    `ranks` CTAs of the cluster where there are several; not at all where `held` is 0.
 
     Products of a warpgroup are over for all of it where one of its threads has awaited them; ordinary reads of other
     threads are over after a barrier of the scope only.
@@ -237,7 +273,7 @@ def ring_release(barrier, *buffers, ranks):
 
 
 @ring_release.infer
-def _(g, barrier, *buffers, ranks):
+def _(g, barrier, held, *buffers, ranks):
     if not isinstance(type_of(barrier), BarrierRef):
         raise g.error(f"one barrier is needed, not {describe(barrier)}")
 
@@ -250,7 +286,7 @@ class Release:
 
 
 def _plan(g, call) -> Release:
-    buffers = set(call.args[1:])
+    buffers = set(call.args[2:])
     views = buffers | {c.results[0] for c in g.made.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
     return Release(any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
 
@@ -259,35 +295,37 @@ ring_release.rules["plan"] = _plan
 
 
 @ring_release.simulate
-def _(m, call, barrier, *buffers):
+def _(m, call, barrier, held, *buffers):
     if call.choice.plan.ordinary:
         m.sync()
-    ranks = call.attrs["ranks"]
+    ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
     for rank in range(ranks):
-        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), arrivals(m.threads))
+        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times)
 
 
 @ring_release.emit
-def _(e, call, barrier, *buffers):
+def _(e, call, barrier, held, *buffers):
     if call.choice.plan.ordinary:
         e.sync()
+    held = None if held is None else held.equals(1)
     if call.attrs["ranks"] > 1:
-        _release_everywhere(e, barrier.address + barrier.offset, call.attrs["ranks"])
+        _release_everywhere(e, barrier.address + barrier.offset, call.attrs["ranks"], held)
         return
     first = (e.absolute_thread() & 127).equals(0) if e.threads >= 128 else e.first_thread()
+    condition = e.all_of([c for c in (first, held) if c is not None])
     text = f"mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];"
-    if first is None:
+    if condition is None:
         e.asm(text, [], [barrier.address])
     else:
-        e.asm("@$1 " + text, [], [barrier.address, first])
+        e.asm("@$1 " + text, [], [barrier.address, condition])
 
 
-def _release_everywhere(e, address, ranks: int) -> None:
+def _release_everywhere(e, address, ranks: int, held) -> None:
     """Thread r of each warpgroup arrives at the barrier of CTA r."""
-    arrive = "mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a];"
-    if e.threads < ranks:
-        for rank in range(ranks):
-            e.asm("{ .reg .b32 a; " + arrive.format("") + " }", [], [address, e.word(rank)])
-        return
-    thread = e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()
-    e.asm(f"{{ .reg .b32 a; .reg .pred p; setp.lt.u32 p, $1, {ranks}; @p " + arrive.format("@p ") + " }", [], [address, thread])
+    arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
+    threads = range(ranks) if e.threads < ranks else [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
+    for rank in threads:
+        among = None if isinstance(rank, int) else rank.below(ranks)
+        condition = e.all_of([c for c in (among, held) if c is not None])
+        operands = [address, e.word(rank)] + ([condition] if condition is not None else [])
+        e.asm(arrive.format("@$2 " if condition is not None else ""), [], operands)

@@ -95,7 +95,7 @@ class Consumer(Loops):
         g.when(compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop), lambda: self.release(staged, one_of(g, before, staged.stages)))
 
     def release(self, staged: Staged, slot: Operand) -> None:
-        self.g.call(ring_release, self.barrier(staged.empty, slot), *staged.rings.values(), ranks=1)
+        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1)
 
 
 def in_flight(staged: Staged) -> Call | None:

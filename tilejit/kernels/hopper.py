@@ -1,0 +1,183 @@
+"""Matrix products on Hopper: warp-specialised kernels of one producer and several consumer warpgroups.
+
+The producer's one thread fills a ring of shared-memory slots by TMA; each consumer warpgroup multiplies 64 rows of the
+tile by wgmma. `persistent` gives each CTA several tiles in turn and stores one by TMA while the ring already fills for the
+next; `split` gives the slots of k of one tile to the CTAs of a cluster, which add up their parts.
+"""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+
+@tile.jit
+def box(X, z, i, j, extents):
+    """The region of X (of matrix `z` of X, if it is several) from row `i` and column `j` on."""
+    if len(X.shape) == 3:
+        return X[z, i:i + extents[0], j:j + extents[1]]
+    return X[i:i + extents[0], j:j + extents[1]]
+
+
+@tile.jit
+def operand(X, z, row, k, extents, K_FIRST: tile.constexpr):
+    """What a slot takes of an operand given as [rows, k], or as [k, rows] (`K_FIRST`)."""
+    return box(X, z, k, row, extents) if K_FIRST else box(X, z, row, k, extents)
+
+
+@tile.jit
+def matrix_and_row(i, down, SEVERAL: tile.constexpr):
+    """Which matrix the tile row `i` is in, of `down` each, and which row of it."""
+    return (i // down, i % down) if SEVERAL else (0, i)
+
+
+@tile.jit
+def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """The ring: BK of k of the tile's rows of A and columns of B in each slot."""
+    return tile.ring(STAGES, A=((BK, BM) if A_KM else (BM, BK), A.dtype), B=((BK, BN) if B_KN else (BN, BK), B.dtype), consumers=BM // 64)
+
+
+@tile.jit
+def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on."""
+    for i in range(first, stop):
+        with ring.produce() as slot:
+            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, prefetch_map=True)
+            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+
+
+@tile.jit
+def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """``acc + A @ B`` of the 64 rows of consumer `w`, started."""
+    rows = slot.A
+    if slot.A.shape[1 if A_KM else 0] > 64:
+        rows = slot.A[:, w * 64:w * 64 + 64] if A_KM else slot.A[w * 64:w * 64 + 64, :]
+    acc = tile.mma_async(acc, rows, slot.B, trans_a=A_KM, trans_b=not B_KN, precision="tf32" if slot.A.dtype == tile.float32 else None)
+    tile.mma_commit()
+    return acc
+
+
+@tile.jit
+def multiplied(ring, w, steps, BN: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer: its 64 rows over `steps` slots. With `BEHIND` a product still runs while the next slot is awaited, which small
+    tiles need to keep the tensor cores busy; large ones have another consumer for that, and use for every free slot."""
+    acc = tile.zeros((64, BN), SUMS)
+    for i in range(steps):
+        with ring.consume(behind=BEHIND) as slot:
+            acc = product(acc, slot, w, A_KM, B_KN)
+            tile.mma_wait(1 if BEHIND else 0)
+    tile.mma_wait(0)
+    ring.release()
+    return acc
+
+
+@tile.jit
+def factor(x, IS_ARRAY: tile.constexpr):
+    """A scale: a number, or the one element of an array."""
+    return tile.load(x[0]) if IS_ARRAY else x
+
+
+@tile.jit
+def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr):
+    """The sums from row `m` and column `n` on as they are stored: scaled, then given to the user's function."""
+    SCALED, EPILOGUE, BATCHED, SWAPPED = FINISH
+    if SCALED:
+        acc = tile.cast(acc, tile.float32) * (factor(SA, SCALED[0]) * factor(SB, SCALED[1]))
+    if EPILOGUE is None:
+        return acc
+    if SWAPPED:
+        acc, m, n = tile.transpose(acc), n, m
+    acc = EPILOGUE(acc, z, m, n, *extra) if BATCHED else EPILOGUE(acc, m, n, *extra)
+    return tile.transpose(acc) if SWAPPED else acc
+
+
+@tile.jit
+def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
+               ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
+               WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
+               DEPENDENT: tile.constexpr):
+    """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
+    matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
+    turn, or (0) by stores."""
+    M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
+    down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
+    rows = down * C.shape[0] if len(C.shape) == 3 else down
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
+    if WIDTH:
+        staged = (BM // 64, BUFFERS, 64, WIDTH)
+        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
+    extra = (E0, E1, E2, E3)[:EXTRAS]
+    if DEPENDENT:
+        tile.griddepcontrol_wait()
+        tile.griddepcontrol_launch_dependents()
+    with tile.warpgroup(0, regs=REGS[0]):
+        with tile.elect():
+            for i, n in tile.tile_order(rows, across, *ORDER):
+                z, m = matrix_and_row(i, down, len(C.shape) == 3)
+                fill(ring, A, B, z, m * BM, n * BN, 0, steps, BK, A_KM, B_KN)
+    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
+        w = warpgroup - 1
+        for i, n in tile.tile_order(rows, across, *ORDER):
+            z, m = matrix_and_row(i, down, len(C.shape) == 3)
+            acc = multiplied(ring, w, steps, BN, SUMS, BEHIND, A_KM, B_KN)
+            row, column = m * BM + w * 64, n * BN
+            if WIDTH:
+                for part in tile.static_range(BN // WIDTH):
+                    values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, column + part * WIDTH, SA, SB, extra, FINISH)
+                    buffer = stage[w, part % BUFFERS]
+                    with tile.elect():
+                        tile.bulk_wait(BUFFERS - 1, read=True)
+                    tile.sync()
+                    tile.store(buffer, values)
+                    tile.fence_proxy_async()
+                    tile.sync()
+                    with tile.elect():
+                        tile.copy_async(box(C, z, row, column + part * WIDTH, (64, WIDTH)), buffer, variant="tma", prefetch_map=True)
+                        tile.bulk_commit()
+            else:
+                tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH))
+        if WIDTH:
+            with tile.elect():
+                tile.bulk_wait(0)
+
+
+@tile.jit
+def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
+          SPLITS: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr,
+          EXTRAS: tile.constexpr):
+    """The same product for few tiles, one for each cluster: CTA `rank` of SPLITS takes its share of the slots of k, then adds
+    up its share of the columns from all CTAs' sums, in the order of their ranks."""
+    tiles_m, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
+    t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank(), tile.program_id(1)
+    m, n = t % tiles_m * BM, t // tiles_m * BN
+    first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
+    PART = BN // SPLITS
+    sums = tile.alloc((SPLITS, BM // 64, 64, PART), SUMS)
+    parts = tile.alloc((SPLITS, BM // 64, 64, PART), SUMS)
+    arrived = tile.mbarrier(n=BM // 64)
+    extra = (E0, E1, E2, E3)[:EXTRAS]
+    tile.griddepcontrol_wait()
+    tile.griddepcontrol_launch_dependents()
+    with tile.warpgroup(0, regs=REGS[0]):
+        with tile.elect():
+            fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN)
+    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
+        w = warpgroup - 1
+        acc = multiplied(ring, w, stop - first, BN, SUMS, True, A_KM, B_KN)
+        for s in tile.static_range(SPLITS):
+            tile.store(sums[s, w], acc[:, s * PART:(s + 1) * PART])
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            arrived[w].arrive_expect_tx(SPLITS * 64 * PART * 4)
+            for peer in tile.static_range(SPLITS):
+                tile.copy_async(parts.peer(peer)[rank, w], sums[peer, w], mbar=arrived[w])
+        arrived[w].wait(phase=0)
+        total = tile.load(parts[0, w])
+        for s in tile.static_range(1, SPLITS):
+            total = total + tile.load(parts[s, w])
+        row, column = m + w * 64, n + rank * PART
+        tile.store(box(C, z, row, column, (64, PART)), finished(total, z, row, column, SA, SB, extra, FINISH))
+
+
+__all__ = ["persistent", "split"]

@@ -1,0 +1,137 @@
+"""Which tile a matrix product takes: the configurations of the kernels, and a model of their time that chooses without a search.
+
+The model counts cycles of a multiprocessor. Its constants were measured on an H200; it ranks tiles, it does not predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+SHARED = 232448 - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
+STAGES_AT_MOST = 16
+SLOT = 128               # bytes of k in a slot: a row of the widest swizzle
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of the kernel.
+
+    `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs of a cluster share a
+    tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
+    of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
+    through a buffer to the result; `dependent` whether the launch may begin before the grid ahead has ended; `regs` the registers of a producer's and of a consumer's thread (None: what the launch gives).
+    """
+
+    bm: int = 128
+    bn: int = 256
+    bk: int = 64
+    stages: int = 4
+    splits: int = 1
+    swapped: bool = False
+    order: tuple[str, int] = ("grouped", 16)
+    regs: tuple[int | None, int | None] = (40, 232)
+    behind: bool = False
+    width: int = 128
+    dependent: bool = False
+
+    @staticmethod
+    def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
+           stages: int = STAGES_AT_MOST, epilogue: bool = False) -> "Config":
+        """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside what an epilogue
+        may need to bring its operands into the layout of the sums; registers by need."""
+        bk = bk or (2 if bm + bn <= 80 else 1) * SLOT // itemsize
+        aside = 8 * bm * bn if splits > 1 else bm * narrow(bn, 256 // stored) * stored
+        aside += bm * narrow(bn, 64) * 4 if epilogue else 0
+        stages = min((SHARED - aside) // ((bm + bn) * bk * itemsize), stages)
+        # With setmaxnreg the assembler also knows each role's addresses to be uniform, where there are several consumers.
+        regs = {64: (None, None), 128: (40, 232), 192: (32, 160)}[bm]
+        return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bn < 256 or bm == 64, width=narrow(bn, 256 // stored))
+
+    @property
+    def num_warps(self) -> int:
+        return 4 * (1 + self.bm // 64)
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many tiles cover a result of m by n."""
+        return -(-m // self.bm) * -(-n // self.bn)
+
+    def __str__(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}" + (f" k/{self.splits}" if self.splits > 1 else "") + (" swapped" if self.swapped else "") 
+
+
+def narrow(bn: int, width: int) -> int:
+    """The most columns, `width` or fewer, by which `bn` divides as often as by 2."""
+    return min(bn & -bn, width)
+
+
+# -- the model -------------------------------------------------------------------------------------------------------------
+
+# The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
+TILES = {(128, 256): 0.85, (192, 192): 0.85, (128, 192): 0.82, (192, 128): 0.82, (128, 128): 0.79, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76,
+         (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
+CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
+LOADED = 50              # bytes that a multiprocessor takes from L2 in a cycle
+MEMORY = 2400            # bytes that all of them take from memory in a cycle
+BEGIN = 900              # cycles until a tile's first product, and after its last
+SHORT = 65000            # cycles below which it pays that a launch begins while the grid ahead ends
+EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product: its extents, how many matrices, the bytes of an element of the operands and of the
+    result, whether a user's function is applied to it."""
+
+    m: int
+    n: int
+    k: int
+    matrices: int = 1
+    itemsize: int = 2
+    stored: int = 2
+    epilogue: bool = False
+
+    def turned(self) -> "Problem":
+        return replace(self, m=self.n, n=self.m)
+
+    @property
+    def bytes(self) -> int:
+        return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
+
+
+def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
+    """The cycles that the product takes in tiles of bm by bn, the k of each shared by `splits` CTAs."""
+    tiles = -(-p.m // bm) * -(-p.n // bn) * p.matrices
+    steps = -(-p.k * p.itemsize // (SLOT * splits))
+    at_once = max(CLUSTERS[splits] * processors // 132, 1)
+    rounds = -(-tiles // at_once)
+    step = max(bm * max(bn, 32) / 32 / TILES[bm, bn], (bm + bn) * SLOT / LOADED)
+    tile = steps * step + BEGIN + bm * bn / 40 + (EXCHANGE + bm * bn / 8 if splits > 1 else 0)
+    computing, loading = rounds * tile, p.bytes / (MEMORY * processors / 132)
+    return max(computing, loading) + 0.05 * min(computing, loading)
+
+
+@lru_cache(maxsize=4096)
+def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Config:
+    """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
+    that they do not; without it the faster way is taken."""
+    best = None
+    for swapped in (False, True) if columns_first is None else (columns_first,):
+        q = p.turned() if swapped else p
+        for bm, bn in TILES:
+            for splits in CLUSTERS:
+                config = Config.of(bm, bn, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored, epilogue=p.epilogue)
+                steps = -(-p.k // config.bk)
+                if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2:
+                    continue
+                cost = cycles(q, bm, bn, splits, processors) + (bm * bn * 0.15 if swapped else 0)  # stored across rows
+                if best is None or cost < best[0]:
+                    # In one round nothing hides the stores but their own parts: two narrow buffers in turn. So it is with wide
+                    # elements, and an epilogue has fewer values at once.
+                    once = p.matrices * config.tiles(q.m, q.n) <= processors or p.stored > 2 or p.epilogue
+                    width = narrow(bn, (64 if p.epilogue else 128) // p.stored) if once else config.width
+                    best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), width=width, dependent=cost < SHORT)
+    return best[1]
+
+
+__all__ = ["Config", "Problem", "TILES", "choose", "cycles"]

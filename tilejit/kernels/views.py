@@ -1,0 +1,44 @@
+"""Views of any library's arrays, made by that library: transposed, with leading dimensions folded, and new ones like them."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from ..errors import LaunchError
+from ..runtime.arrays import describe
+from ..runtime.device_array import DeviceArray, empty
+from ..runtime.dtypes import numpy_dtype
+
+
+def turned(x):
+    """The view with its last two axes exchanged."""
+    if len(x.shape) == 2:
+        return x.T
+    if isinstance(x, DeviceArray):
+        swap = lambda t: (*t[:-2], t[-1], t[-2])
+        return DeviceArray(x.pointer, swap(x.shape), swap(x.strides), x.dtype, x.device, x._memory)
+    return x.swapaxes(-1, -2)
+
+
+def folded(x, name: str, writable: bool = False):
+    """The array with all dimensions before the last two as one: a view of it, if it is to be written."""
+    if len(x.shape) <= 3:
+        return x
+    made = x.reshape((math.prod(x.shape[:-2]), *x.shape[-2:]))
+    if writable and describe(made).pointer != describe(x).pointer:
+        raise LaunchError(f"the leading dimensions of {name} cannot be seen as one: their strides do not fit")
+    return made
+
+
+def new(like, shape, dtype: str):
+    """A new array of the same kind, on the same device."""
+    if isinstance(like, DeviceArray):
+        return empty(shape, dtype, like.device)
+    library = sys.modules[type(like).__module__.partition(".")[0]]
+    if hasattr(like, "new_empty"):
+        return like.new_empty(shape, dtype=getattr(library, dtype))
+    return library.empty(shape, dtype=numpy_dtype(dtype))
+
+
+__all__ = ["folded", "new", "turned"]
