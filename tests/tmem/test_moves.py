@@ -324,3 +324,22 @@ def test_a_move_is_planned_without_a_kernel():
         tile.plan_copy(registers, tensor, scope="warpgroup")
     with pytest.raises(tile.CompilationError, match="not float32"):
         tile.plan_copy(tile.BufferSpec((128, 32), "float32", "local"), tensor, scope="warpgroup", target="sm_100a")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_pair_deallocates_after_both_have_met(target):
+    """With cta_group=2 the cluster's barrier comes before dealloc, at the kernel's end and where it stands."""
+    @tile.jit(cluster=(2, 1, 1))
+    def kernel(y):
+        a = tile.alloc((128, 16), "float32", scope="tmem", cta_group=2)
+        b = tile.alloc((128, 16), "float32", scope="tmem", cta_group=2)
+        tile.store(a, 1.0)
+        tile.store(b, 2.0)
+        tile.store(y[0:128, 0:16], tile.load(a) + tile.load(b))
+        a.dealloc()
+
+    y = Y.copy()
+    kernel.simulate(2, y, target=target)
+    text = kernel.compile(y, target=target).ptx
+    words = [w for line in text.splitlines() for w in ("barrier.cluster.wait", "tcgen05.dealloc.cta_group::2", "before_thread_sync") if w in line]
+    assert words[-6:] == ["before_thread_sync", "barrier.cluster.wait", "tcgen05.dealloc.cta_group::2"] * 2

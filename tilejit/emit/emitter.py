@@ -325,6 +325,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.init_tensor_memory()
         self.block(self.graph.body)
         self.loc = self.graph.loc
+        self.leave_tensor_memory()
         if self.graph.launch.cluster:  # a peer may still reach this CTA's shared memory; every thread meets here
             self.cluster_arrive()
             self.cluster_wait()

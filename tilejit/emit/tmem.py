@@ -35,13 +35,19 @@ class TensorMemoryMixin:
         for value, _ in made:
             self.tensor_addresses[value] = self.asm(f"ld.shared.b32 $0, [$1 + {self.graph.shared[value]}];", [int32], [base])[0]
 
+    def _left(self) -> list[Value]:
+        """The allocations that the kernel does not deallocate itself."""
+        return [value for value, place in leaders(self.graph) if not place.freed]
+
+    def leave_tensor_memory(self) -> None:
+        """At the kernel's end, before its threads meet."""
+        if self._left():
+            self.tcgen05_fence("before_thread_sync")
+
     def free_tensor_memory(self) -> None:
-        """At the kernel's end: what it has not deallocated itself."""
-        left = [value for value, place in leaders(self.graph) if not place.freed]
-        if not left:
-            return
-        self.tcgen05_fence("before_thread_sync")
-        if not self.graph.launch.cluster:  # the kernel of a cluster has just met at the cluster's barrier
+        """At the kernel's end, after the cluster's barrier if there is one."""
+        left = self._left()
+        if left and not self.graph.launch.cluster:
             self.asm("bar.sync 0;", convergent=True)
         for value in left:
             self.deallocate(value)

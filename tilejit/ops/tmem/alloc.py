@@ -139,7 +139,11 @@ def _dealloc(g: Builder, x: Value):
         raise g.error(f"{x.name} has been deallocated before")
     if len(g.blocks) == 1:
         freed.add(x)
-    g.call(sync)
+    from ..barriers import cluster_arrive, cluster_wait
+    from .order import tcgen05_fence
+    g.call(tcgen05_fence, side="before_thread_sync")
+    for meeting in (cluster_arrive, cluster_wait) if g.definitions[x].attrs["cta_group"] == 2 else (sync,):
+        g.call(meeting)
     g.call(dealloc_tmem, x)
 
 
