@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
 
 import named_map_kernels as named  # noqa: E402
 import programs  # noqa: E402
+import remote_kernels as remote  # noqa: E402
 import test_bulk_copies as bulk  # noqa: E402
 import tma_kernels as tma  # noqa: E402
 
@@ -119,6 +120,10 @@ def _corpus():
     yield bulk.summed, [_array(2, 64, dtype="int32"), _array(64, dtype="int32"), _array(64, dtype="int32")], "sm_90a", {"KIND": "add"}
     yield bulk.fetched, [_array(8, 256, dtype="float32")] * 2, "sm_80", {"N": 256}
     yield bulk.fetched, [_array(8, 256, dtype="float32")] * 2, "sm_90a", {"N": 256}
+    yield remote.pass_on(2), [_array(4, 8, 64)] * 2, "sm_90a", {"ROWS": 8, "COLUMNS": 64}
+    yield remote.gather_sums(2), [_array(4, 100, dtype="int32"), _array(100, dtype="int32"), _array(2, 100, dtype="int32")], "sm_90a", {"KIND": "add", "N": 100}
+    for edit in ("global", "shared"):
+        yield named.grouped, [square, line, _array(4, 3, dtype="int32"), _array(4, 128, dtype="uint8"), _array(4, 64, 64)], "sm_90a", {"BM": 32, "BN": 64, "EDIT": edit}
     yield demo.staged_copy, [_array(4096, 33)] * 2, "sm_90a", {"ROWS": 128, "COLUMNS": 33}
     yield product_in_shared, [square] * 2 + [_array(64, 64, dtype="float32")], "sm_90a", {}
     yield values, [_array(64, 64, dtype="float32"), line, _array(4, dtype="int32"), _array(32, 64, dtype="float32")], "sm_90a", {}

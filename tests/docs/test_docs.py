@@ -214,9 +214,10 @@ def _needs(name: str) -> str:
 
 def _further(name: str) -> str:
     """The needs of a variant that a tensor copy of a region does not have."""
-    from tilejit.ops.copy_async import selected, tma
+    from tilejit.ops.copy_async import selected, tma, tma_map
     known = {need.words for need in tma.NEEDS}
-    return "".join(f"- {need.words}\n" for need in getattr(selected, name).needs if need.words not in known)
+    variant = tma_map.VARIANT if name == "named" else getattr(selected, name)
+    return "".join(f"- {need.words}\n" for need in variant.needs if need.words not in known)
 
 
 def table_instructions() -> str:
@@ -243,7 +244,7 @@ TABLES = {
     "settings": table_settings, "instructions": table_instructions, "reductions": table_reductions, "facts": table_facts,
     "kinds": table_kinds, "families": table_families, "uses": table_uses,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
-    "patches": lambda: _further("PATCHES"), "rows": lambda: _further("TAKEN"),
+    "patches": lambda: _further("PATCHES"), "rows": lambda: _further("TAKEN"), "named": lambda: _further("named"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
     "tcgen05_cp": lambda: _needs("tcgen05_cp"), "tcgen05": lambda: _needs("tcgen05"),
 }
