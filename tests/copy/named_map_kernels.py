@@ -221,3 +221,17 @@ def by_token(A, slots, out):
         done.wait()
         tile.store(out[8 * i:8 * i + 8, 0:64], tile.load(s))
         tile.sync()
+
+
+def of_boxes(rank: int, box: tuple[int, ...], extents: tuple[int, ...], swizzle: int):
+    """A region of several boxes, there and back, from run-time starts."""
+    part = lambda prefix, sizes: ", ".join(f"{prefix}{d}:{prefix}{d} + {n}" if prefix else f"0:{n}" for d, n in enumerate(sizes))
+    names = ", ".join(f"i{d}" for d in range(rank))
+    shape = f"({', '.join(map(str, extents))},)"
+    layout = f"tile.swizzled(A.dtype, {shape}, {swizzle})" if swizzle else "None"
+    return tile.jit(num_warps=1, source="\n".join([
+        f"def kernel(A, B, {names}):", f"    s = tile.alloc({shape}, A.dtype, layout={layout})", "    bar = tile.mbarrier()",
+        f"    a, b = tile.tensor_map(A[{part('', box)}], swizzle={swizzle}), tile.tensor_map(B[{part('', box)}], swizzle={swizzle})",
+        *(f"    tile.assume(i{d} >= 0)" for d in range(rank)), f"    tile.assume(i{rank - 1} % 16 == 0)",
+        "    with tile.elect():", "        bar.arrive_expect_tx(s.nbytes)", f"        tile.copy_async(s, a[{part('i', extents)}], mbar=bar)",
+        "        bar.wait(phase=0)", f"        tile.copy_async(b[{part('i', extents)}], s)", "        tile.bulk_commit()", "        tile.bulk_wait(0)"]) + "\n")

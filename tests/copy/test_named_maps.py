@@ -4,9 +4,10 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import tilejit as tile
-from named_map_kernels import (across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_rank, through,
+from named_map_kernels import (across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes, of_rank, through,
                                to_both)
 from tilejit.types import dtype_of
 
@@ -59,6 +60,34 @@ def test_a_box_larger_than_256_is_cut_into_several():
     compiled = through.compile(a, b, BM=512, BN=32, SWIZZLE=0)
     assert compiled.tensor_maps[0].box == (32, 256) and compiled.copies[0].instructions == 2
     assert (b[:, :32] == a[:, :32]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_region_goes_by_the_boxes_of_its_map_exactly_once(data):
+    """Random ranks, boxes, regions of them, starts, swizzles and dtypes: every element of the region comes and goes, no other."""
+    dtype = data.draw(st.sampled_from(["uint8", "float16", "float32", "int64"]))
+    itemsize, rank = np.dtype(dtype).itemsize, data.draw(st.integers(1, 5))
+    swizzle = data.draw(st.sampled_from([0, 32, 64, 128])) if rank == 2 else 0
+    row = swizzle // itemsize if swizzle else data.draw(st.sampled_from([16, 32, 48]))
+    box = tuple(data.draw(st.sampled_from([1, 2, 3])) for _ in range(rank - 2)) + ((8,) if rank > 1 else ()) + (row,)
+    # Boxes repeat along the outermost dimension, or along rows of a swizzle's width, where their shared memory is contiguous.
+    times = [1] * rank
+    times[data.draw(st.sampled_from([0, rank - 1])) if swizzle else 0] = data.draw(st.integers(1, 3))
+    extents = tuple(n * k for n, k in zip(box, times))
+    shape = tuple(n + data.draw(st.integers(0, 3)) for n in extents[:-1]) + (extents[-1] + 16 * data.draw(st.integers(0, 2)),)
+    starts = tuple(data.draw(st.integers(0, 4)) for _ in range(rank - 1)) + (16 * data.draw(st.integers(0, 2)),)
+    a = RNG.integers(1, 100, shape).astype(dtype)
+    b = np.zeros_like(a)
+    kernel = of_boxes(rank, box, extents, swizzle)
+    if max(times) > 1 and np.prod(box) * itemsize % 128:
+        with pytest.raises(tile.DispatchError, match="boxes that begin at multiples of 128 bytes in shared memory"):
+            kernel.simulate((1,), a, b, *starts)
+        return
+    clean(kernel, (1,), a, b, *starts)
+    want, at = np.zeros_like(a), tuple(slice(i, i + n) for i, n in zip(starts, extents))
+    want[at] = a[at]
+    assert (b == want).all()
 
 
 def test_a_named_map_is_multicast_and_reduced():

@@ -17,7 +17,7 @@ from . import tma
 from .options import is_policy
 from .reductions import TYPES
 from .site import CopySite
-from .tma_plan import MAX_ISSUES, SPAN, Group, candidates
+from .tma_plan import MAX_ISSUES, SPAN, Group, packed
 from .tma_plan import TensorMap as Fields
 from .tma_view import Dim, View, multiple, number, times, view_of
 
@@ -59,13 +59,31 @@ def _boxes(site: CopySite) -> Boxes | str:
         return f"{site.array.extents[cut]} elements of dimension {cut} are no whole boxes of {map_.box[cut]}"
     if issued > MAX_ISSUES:
         return f"the region takes {issued} instructions, more than {MAX_ISSUES}"
-    wanted = {d: n for d, n in enumerate(map_.box) if n != 1}
-    for candidate in candidates(v, 1):
-        dims = [g.dim for g in candidate.groups]
-        plain = all(g.weight == 1 for g in candidate.groups) and dims == sorted(set(dims), reverse=True)
-        if plain and {g.dim: g.box for g in candidate.groups} == wanted:
-            return Boxes(_issues(v, candidate.loops, rank), tuple(_moving(v.dims[d], d) for d in reversed(range(rank))))
-    return f"boxes of {list(map_.box)} do not lie in the shared layout as the engine writes them"
+    groups, loops = [], []
+    for d in reversed(range(rank)):
+        cut = _cut(v.dims[d], d, map_.box[d])
+        if cut is None:
+            groups = None
+            break
+        groups += [cut[0]] if map_.box[d] > 1 else []
+        loops += cut[1]
+    if not groups or groups[0].dim != rank - 1 or groups[0].step != site.itemsize or not packed(tuple(groups), SPAN[map_.swizzle]):
+        return f"boxes of {list(map_.box)} do not lie in the shared layout as the engine writes them"
+    return Boxes(_issues(v, tuple(loops), rank), tuple(_moving(v.dims[d], d) for d in reversed(range(rank))))
+
+
+def _cut(dim: Dim, d: int, box: int) -> tuple[Group, list[Group]] | None:
+    """A dimension's digits as its part of the box, evenly stepped in shared memory, and what repeats that; None where the
+    box ends inside of a digit that it does not divide."""
+    step, at, loops = dim.digits[-1].step if dim.digits else 0, 1, []
+    for digit in reversed(dim.digits):
+        taken = min(digit.extent, box // at)
+        if digit.extent % taken or box // at % taken or (taken > 1 and digit.step != step * at):
+            return None
+        at *= taken
+        if digit.extent > taken:
+            loops.append(Group(d, digit.weight * taken, digit.extent // taken, digit.step * taken))
+    return Group(d, 1, box, step), loops
 
 
 def _issues(v: View, loops: tuple[Group, ...], rank: int) -> tuple:
