@@ -251,15 +251,16 @@ class InstructionMixin:
         vector = self.ins(f"bitcast {unit.typed} to <{per} x {storage}>", dtype)
         return [self.ins(f"extractelement <{per} x {storage}> {vector.text}, i32 {i}", dtype) for i in range(per)]
 
-    def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache) -> list[V]:
-        """Load consecutive elements in one instruction; `other` where the predicate is false."""
+    def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache,
+                    order: str = "") -> list[V]:
+        """Load consecutive elements in one instruction; `other` where the predicate is false. `order` such as ".acquire.gpu"."""
         n = len(other)
         count, unit, name = self._units(dtype, n)
         vector = f".v{count}" if count > 1 else ""
         registers = "{" + ", ".join(f"${i}" for i in range(count)) + "}" if count > 1 else "$0"
         place = f"[${count} + {offset}]" if offset else f"[${count}]"
         cache = _LOAD_CACHE[cache] if space == "global" else ""
-        text = f"ld.{space}{cache}{vector}.{name} {registers}, {place};"
+        text = f"ld{order}.{space}{cache}{vector}.{name} {registers}, {place};"
         if predicate is None:
             units = self.asm(text, [unit] * count, [address])
         else:
@@ -268,7 +269,8 @@ class InstructionMixin:
             units = self.asm(text, [unit] * count, [address, predicate], ties)
         return self._from_units(units, dtype, n)
 
-    def vector_store(self, space: str, address: V, offset: int, dtype: DType, values: list[V], predicate: V | None, cache) -> None:
+    def vector_store(self, space: str, address: V, offset: int, dtype: DType, values: list[V], predicate: V | None, cache,
+                     order: str = "") -> None:
         """Store consecutive elements in one instruction, where the predicate holds."""
         units = self._to_units(values, dtype)
         count, _, name = self._units(dtype, len(values))
@@ -276,7 +278,7 @@ class InstructionMixin:
         registers = "{" + ", ".join(f"${i}" for i in range(count)) + "}" if count > 1 else "$0"
         place = f"[${count} + {offset}]" if offset else f"[${count}]"
         cache = _STORE_CACHE[cache] if space == "global" else ""
-        text = f"st.{space}{cache}{vector}.{name} {place}, {registers};"
+        text = f"st{order}.{space}{cache}{vector}.{name} {place}, {registers};"
         if predicate is None:
             self.asm(text, [], [*units, address])
         else:

@@ -101,8 +101,8 @@ def _copies(t: Tile) -> set[str]:
     return {str(axis) for n, _, axis in t.layout.replicas if n > 1 and axis != "reg"}
 
 
-def _scratch(call: Call) -> int:
-    """Old values reach threads of other warps through scratch."""
+def replicated_scratch(call: Call) -> int:
+    """Values that one thread has reach threads of other warps through scratch."""
     t = call.result.type
     if not call.choice.plan.returns or call.attrs["each_thread"]:
         return 0
@@ -112,7 +112,7 @@ def _scratch(call: Call) -> int:
 
 
 atomic_.rules["plan"] = _plan
-atomic_.rules["scratch"] = _scratch
+atomic_.rules["scratch"] = replicated_scratch
 
 
 # -- simulation ------------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def _(m, call, place, value, compare, mask):
                                 for x in (value, compare, mask))
     kind = {"max": "maximum", "min": "minimum"}.get(attrs["kind"], attrs["kind"]) if t.dtype.is_float else attrs["kind"]
     order = None if attrs["sem"] == "relaxed" else attrs["sem"]
-    return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, need_old=call.choice.plan.returns)
+    return m.atomic(place.buffer, coords, kind, value, compare, mask, owner=owner, order=order, scope=attrs["scope"], need_old=call.choice.plan.returns)
 
 
 # -- names -----------------------------------------------------------------------------------------------------------------

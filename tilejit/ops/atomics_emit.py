@@ -22,37 +22,48 @@ def _(e, call, place, value, compare, mask):
         old = unit.issue(access.address(run[0]), values, take(compare), predicate, plan.returns)
         if plan.returns:
             result[run[0]] = old
-    return _to_copies(e, call, t, result) if plan.returns else result
+    return to_copies(e, call, t, result) if plan.returns else result
 
 
 def _scalar(e, call, plan: AtomicPlan, place, value, compare, mask):
-    """Once for the scope: after a barrier of it if it releases, before one if it acquires."""
-    attrs, access = call.attrs, Access(e, place, None, plan.access)
-    first = None if attrs["each_thread"] else e.first_thread()
-    predicate = e.all_of([access.predicate(0, mask), first])
+    access = Access(e, place, None, plan.access)
+    issue = lambda predicate: _Unit(e, call, place).issue(access.address(0), [value], compare, predicate, plan.returns)
+    return once_for_scope(e, call, access.predicate(0, mask), issue)
+
+
+def once_for_scope(e, call, predicate, issue):
+    """What ``issue(predicate)`` returns in the scope's first thread, in all of its threads. A release comes after a barrier of
+    the scope, an acquire before one; a call of each thread's own is ordered for that thread alone."""
+    sem, returns = call.attrs["sem"], call.choice.plan.returns
+    first = None if call.attrs["each_thread"] else e.first_thread()
     alone = first is None
-    through_scratch = plan.returns and not alone and e.threads > 32
-    if not alone and attrs["sem"] in ("release", "acq_rel"):
+    by_scratch = returns and not alone and e.threads > 32
+    if not alone and sem in ("release", "acq_rel"):
         e.sync()
-    elif through_scratch:
+    elif by_scratch:
         e.begin_scratch(call)
-    old = _Unit(e, call, place).issue(access.address(0), [value], compare, predicate, plan.returns)
-    if through_scratch:
+    old = issue(e.all_of([p for p in (predicate, first) if p is not None]))
+    if by_scratch:
         base, offset = e.scratch_address(call, 0)
         e.vector_store("shared", base, offset, old.dtype, [old], first, None)
         e.sync()
         return e.vector_load("shared", base, offset, old.dtype, [old], None, None)[0]
-    if not alone and attrs["sem"] in ("acquire", "acq_rel"):
+    if not alone and sem in ("acquire", "acq_rel"):
         e.sync()
-    if not plan.returns:
+    if not returns:
         return e.const(0, call.result.type.dtype)
     return old if alone else e.shuffle("idx", old, e.lane_id() - e.thread_id())
 
 
-def _to_copies(e, call, t: Tile, values: list) -> list:
-    """The old values, which the threads of the first copies have, in all threads."""
+def through_scratch(t: Tile) -> bool:
+    """Whether the copies of a tile's elements are in several warps."""
+    return any(str(axis) == "warpid" for n, _, axis in t.layout.replicas if n > 1)
+
+
+def to_copies(e, call, t: Tile, values: list) -> list:
+    """What the threads of the first copies have, in all threads."""
     copies = [(n, stride, str(axis)) for n, stride, axis in t.layout.replicas if n > 1 and axis != "reg"]
-    if any(axis == "warpid" for _, _, axis in copies):
+    if through_scratch(t):
         e.scratch_store(call, values, t)
         return e.scratch_load(call, t, t.shape)
     if not copies:

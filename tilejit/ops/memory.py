@@ -279,7 +279,7 @@ def _plain_move(g: Builder, name: str, x: Value, *options) -> None:
     if isinstance(type_of(x), Points):
         raise g.error(f"{name} moves regions of tensor memory, and this names elements one by one")
     if any(o is not None for o in options):
-        raise g.error(f"{name} of tensor memory moves all of the region: it has no other=, mask= or cache=")
+        raise g.error(f"{name} of tensor memory moves all of the region: it has no other=, mask=, cache= or sem=")
 
 
 def _checked_cache(g: Builder, cache, kinds=CACHE):
@@ -289,18 +289,21 @@ def _checked_cache(g: Builder, cache, kinds=CACHE):
 
 
 @builtin
-def load(g: Builder, source, other=None, mask=None, cache=None):
+def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=None):
     """The elements of a region or of points as a register tile (a scalar for a single element).
 
     Elements out of bounds, or where `mask` (broadcast to the shape) is false, are `other` (0 by default).
-    `cache`: "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate" (PTX ISA, "Cache Operators"). From tensor memory it
-    is ``tcgen05_ld``.
+    `cache`: "ca", "cg", "cs", "evict_first", "evict_last", "no_allocate" (PTX ISA, "Cache Operators"). `sem`, "relaxed" or
+    "acquire", reads global memory that other CTAs may be writing: each element once, an acquire before all later accesses of
+    the scope; `scope` ("gpu" by default) says with whom (PTX ISA, "Memory Consistency Model"). From tensor memory it is
+    ``tcgen05_ld``.
     """
+    from . import ordered
     from .language import as_condition, coerce
     from .reduce import collective
     if getattr(type_of(source), "scope", None) == "tmem":
         from .tmem.ldst import tcgen05_ld
-        _plain_move(g, "load", source, other, mask, cache)
+        _plain_move(g, "load", source, other, mask, cache, sem, scope)
         return tcgen05_ld.function(g, source)
     source = _memory(g, source, "load")
     t = source.type
@@ -316,23 +319,31 @@ def load(g: Builder, source, other=None, mask=None, cache=None):
         mask = spread(g, as_condition(g, mask), t.shape or None)
     if isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value) and type_of(value).uniform < g.scope.uniformity:
         raise g.error("`other` is a number, a uniform scalar or a tile")
-    result = g.call(load_, source, value, mask, cache=_checked_cache(g, cache))
+    cache = _checked_cache(g, cache)
+    scope = ordered.checked_order(g, "load", source, sem, scope, cache)
+    if sem is None:
+        result = g.call(load_, source, value, mask, cache=cache)
+    else:
+        result = ordered.load(g, source, value, mask, cache, sem, scope)
     if not explicit and isinstance(shaped, Tile):
         g.state.setdefault("implicit_other", set()).add(result)
     return result
 
 
 @builtin
-def store(g: Builder, target, value, mask=None, cache=None):
+def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None):
     """Write a tile or scalar to a region or to points, cast to its dtype and broadcast to its shape.
 
-    Elements out of bounds, or where `mask` is false, are dropped. To tensor memory it is ``tcgen05_st``.
+    Elements out of bounds, or where `mask` is false, are dropped. `sem`, "relaxed" or "release", writes global memory that
+    other CTAs may be reading with `sem`, a release after all earlier accesses of the scope; `scope` ("gpu" by default) says
+    for whom. To tensor memory it is ``tcgen05_st``.
     """
+    from . import ordered
     from .language import as_condition, coerce, spread
     from .reduce import collective
     if getattr(type_of(target), "scope", None) == "tmem":
         from .tmem.ldst import tcgen05_st
-        _plain_move(g, "store", target, mask, cache)
+        _plain_move(g, "store", target, mask, cache, sem, scope)
         tcgen05_st.function(g, target, value)
         return
     target = _memory(g, target, "store")
@@ -345,6 +356,10 @@ def store(g: Builder, target, value, mask=None, cache=None):
     if mask is not None:
         mask = spread(g, as_condition(g, mask), t.shape or None)
     cache = _checked_cache(g, cache, (None, "cg", "cs", "evict_first", "evict_last", "no_allocate"))
+    scope = ordered.checked_order(g, "store", target, sem, scope, cache)
+    if sem is not None:
+        ordered.store(g, target, value, mask, cache, sem, scope)
+        return
     g.call(store_, target, value, mask, cache=cache, each_thread=t.shape == () and differs_by_thread(g, target, value, mask))
 
 

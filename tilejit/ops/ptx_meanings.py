@@ -289,7 +289,8 @@ def atomic(m, form, x):
     threads = lambda v: np.broadcast_to(np.ascontiguousarray(v).view(own), (m.batch, m.threads))
     coords = tuple(np.broadcast_to(c, (m.batch, m.threads)) for c in coords)
     swap = kind == "cas"
-    old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None, order=order)
+    old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None, order=order,
+                   scope=words[2] if words[1] in ("relaxed", "acquire", "release", "acq_rel") else "gpu")
     return None if words[0] == "red" else np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b" else old
 
 

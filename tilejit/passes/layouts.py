@@ -242,7 +242,7 @@ def _same_backward(assigner: _Assigner, call: Call, want: Tile) -> tuple:
     return tuple(assigner.like(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
 
 
-THROUGH_REGISTERS = ("load", "store", "atomic")
+THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 
 
 def _vectors(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | None]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from .atomics import apply_atomic
 from .global_races import Box, Index, overlapping
 from .global_threads import EVERY, NOBODY, Accessor, Clash
 from .memory import GlobalMemory, boxes
@@ -61,7 +60,7 @@ class GlobalAccess:
         if keep is not None:
             keep = np.broadcast_to(keep, shape)
             index, values, ids = index[keep], values[keep], np.broadcast_to(ids, shape)[keep]
-            threads = _kept(threads, keep, shape)
+            threads = kept(threads, keep, shape)
         self._count("registers -> global", index.size * memory.itemsize)
         if not index.size:
             return
@@ -245,7 +244,7 @@ class GlobalAccess:
             threads = self._threads_of(shape, owner, writing) if memory.shadow.threads is not None else None
             if keep is not None:
                 keep = np.broadcast_to(keep, shape)
-                index, ids, threads = index[keep], ids[keep], _kept(threads, keep, shape)
+                index, ids, threads = index[keep], ids[keep], kept(threads, keep, shape)
         view = Index(self._cells(memory, index))
         access = memory.shadow.write if writing else memory.shadow.read
         who = None if memory.shadow.threads is None else Accessor(self, ids, threads)
@@ -289,84 +288,8 @@ class GlobalAccess:
         self.finding("race", f"{me} {what}s an element of {memory.name}, {found.earlier} by {them}{place} at line {other.line if other else '?'} "
                      "without a barrier between the two", threads=tuple(n for n in (mine, theirs) if n >= 0), ctas=found.ctas[:1], other=other)
 
-    # -- atomics -------------------------------------------------------------------------------------------------------------
 
-    def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,
-               order: str | None = "acq_rel", need_old: bool = True) -> np.ndarray | None:
-        """Read, change and write back elements one after the other, CTA by CTA and element by element.
-
-        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two keep NaN), 'and', 'or', 'xor', 'exch', 'cas'
-        (with `compare`), 'inc' or 'dec'.
-        Returns the old values. On global memory `order` ('acquire', 'release', 'acq_rel' or None for relaxed) orders the
-        CTAs that meet at an element.
-        """
-        dtype = buffer.type.dtype.np
-        values = np.asarray(values, dtype)
-        compare = None if compare is None else np.asarray(compare, dtype)
-        if buffer.memory.scope != "global":
-            return self.atomic_shared(buffer, coords, kind, values, compare, mask, owner)
-        memory = buffer.memory
-        index, keep, shape = self._indices(buffer, coords, mask, True, values)
-        shape = (self.batch, *shape[1:])
-        index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
-        compare = None if compare is None else np.broadcast_to(compare, shape)
-        keep = None if keep is None else np.broadcast_to(keep, shape)
-        ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
-        flat, changed, old = memory.elements(dtype), False, np.zeros(shape, dtype)
-        chosen = (index, values, compare, ids) if keep is None else tuple(None if x is None else x[keep] for x in (index, values, compare, ids))
-        if self.sim.contended and shape[1:] == (1,) and order is not None:
-            for world, _ in self.worlds():  # once for the scope: behind a barrier of it, and before one
-                world.clocks.sync(self.rank, self.atoms)
-        if chosen[0].size:
-            before, changed = apply_atomic(flat, chosen[0].reshape(-1), kind, chosen[1].reshape(-1),
-                                           None if compare is None else chosen[2].reshape(-1), need_old)
-            if keep is None:
-                old = before.reshape(shape) if need_old else None
-            elif need_old:
-                old[keep] = before
-            if self.checks:
-                if order is not None or len(shape) == 2 and shape[1] == 1:
-                    self._meet(memory, chosen[0].reshape(-1), chosen[3].reshape(-1) - 1, order)
-                cells, mine = self._cells(memory, chosen[0].reshape(-1)), chosen[3].reshape(-1)
-                who = None
-                if memory.shadow.threads is not None:
-                    threads = self._threads_of(shape, owner, writing=True)
-                    threads = np.broadcast_to(threads, shape) if keep is None and np.ndim(threads) else _kept(threads, keep, shape)
-                    who = Accessor(self, mine, threads.reshape(-1) if np.ndim(threads) else threads)
-                self._judge(memory, "write", memory.shadow.atomic(cells, mine, self.sim.global_clocks, who))
-            self._count("atomics", chosen[0].size * memory.itemsize)
-        self.sim.version += changed
-        return old
-
-    def synchronising_read(self, buffer: SimBuffer, coords: tuple) -> np.ndarray:
-        """A load-acquire of one element of global memory."""
-        values = self.read(buffer, coords, atomic=True)
-        self._ordered_access(buffer, coords, "acquire")
-        return values
-
-    def synchronising_write(self, buffer: SimBuffer, coords: tuple, values) -> None:
-        """A store-release of one element of global memory."""
-        self._ordered_access(buffer, coords, "release")
-        self.write(buffer, coords, values, atomic=True)
-
-    def _ordered_access(self, buffer: SimBuffer, coords: tuple, order: str) -> None:
-        if self.checks:
-            index = np.broadcast_to(self._indices(buffer, coords, None, True)[0], (self.batch, 1))
-            self._meet(buffer.memory, index.reshape(-1), self.ctas, order, order == "acquire", order == "release")
-
-    def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, reads=True, writes=True) -> None:
-        """CTAs synchronise at elements."""
-        for at, cta in zip(index, ctas):
-            self.sim.clocks_of_grid().meet(int(cta), (memory.number, int(at)), order, reads, writes)
-
-    def threadfence(self, scope: str = "gpu") -> None:
-        """Order the threads' accesses for other CTAs: relaxed atomics carry that order on."""
-        if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
-            for cta in self.ctas:
-                self.sim.clocks_of_grid().fence(int(cta))
-
-
-def _kept(threads, keep: np.ndarray | None, shape: tuple):
+def kept(threads, keep: np.ndarray | None, shape: tuple):
     """The threads of the elements that are accessed, one for each or one for all."""
     return threads if keep is None or np.ndim(threads) == 0 else np.broadcast_to(threads, shape)[keep]
 

@@ -10,7 +10,7 @@ MANY = -1    # several CTAs (readers), or atomics of any (writers)
 
 
 class GlobalClocks:
-    """What each CTA of a chunk knows of the others through atomics: the epoch up to which their accesses precede its own.
+    """What each CTA of a chunk knows of the others through ordered accesses: the epoch up to which their accesses precede its own.
 
     An access is tagged with its CTA's epoch, which every release and fence ends. Made on the first synchronising access.
     A relaxed access releases what a fence before it covered, and acquires at the next fence (PTX ISA, "Release and
@@ -23,7 +23,7 @@ class GlobalClocks:
         self.rows: dict[int, np.ndarray] = {}        # CTA -> what it knows of every CTA
         self.fenced: dict[int, np.ndarray] = {}      # CTA -> what it knew and had done at its last fence
         self.pending: dict[int, np.ndarray] = {}     # CTA -> what it has met and knows after the next fence
-        self.released: dict[tuple, np.ndarray] = {}  # (memory, element) -> what an acquire there learns
+        self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None) -> what an acquire there learns
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
         table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
@@ -35,15 +35,19 @@ class GlobalClocks:
         self.now[cta] += 1
         return clock
 
-    def meet(self, cta: int, place: tuple, order: str | None, reads: bool, writes: bool) -> None:
-        """A CTA reads, writes or does both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed)."""
-        if reads and place in self.released:
-            self._raise(self.rows if order in ("acquire", "acq_rel") else self.pending, cta, self.released[place])
-        if writes:
-            if order in ("release", "acq_rel"):
-                self._raise(self.released, place, self._own(cta))
-            elif cta in self.fenced:
-                self._raise(self.released, place, self.fenced[cta])
+    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool = True) -> None:
+        """A CTA reads, writes or does both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed). Two meet
+        if the scope of each holds the other: `of_grid`, or the CTA's own cluster."""
+        near, far = (*place, cluster), (*place, None)
+        for key in (near, far) if of_grid else (near,):
+            if reads and key in self.released:
+                self._raise(self.rows if order in ("acquire", "acq_rel") else self.pending, cta, self.released[key])
+        if not writes:
+            return
+        clock = self._own(cta) if order in ("release", "acq_rel") else self.fenced.get(cta)
+        if clock is not None:
+            for key in (near, far) if of_grid else (near,):
+                self._raise(self.released, key, clock)
 
     def fence(self, cta: int) -> None:
         """``fence.acq_rel`` at GPU scope."""
@@ -77,6 +81,10 @@ class GlobalShadow:
         if who is not None:
             found = self.threads.read(view, who) or found
             ids = _readers(who)
+        self._mark_readers(view, ids, overlapping)
+        return found
+
+    def _mark_readers(self, view, ids: np.ndarray, overlapping: bool) -> None:
         if self.reader is None:
             self.reader = np.zeros(self.cells, np.int32)
         old = view(self.reader)
@@ -86,7 +94,6 @@ class GlobalShadow:
             lost = view(self.reader) != new
             if lost.any():
                 view.assign(self.reader, np.where(lost, MANY, new))
-        return found
 
     def write(self, view, ids: np.ndarray, clocks: GlobalClocks | None, overlapping: bool, who: Accessor | None = None):
         """The same for a write. Two CTAs of one batch that write the same cell conflict too."""
@@ -117,6 +124,16 @@ class GlobalShadow:
             found = self.threads.write(Index(cells), who, atomic=True) or found
         self._arrays(clocks)
         self.writer[cells] = MANY
+        return found
+
+    def atomic_read(self, cells: np.ndarray, ids: np.ndarray, clocks: GlobalClocks | None, who: Accessor | None = None):
+        """Reads that conflict with ordinary writes of others, as do such writes after them, but with no atomics."""
+        view = Index(cells)
+        found = None if self.writer is None else self._conflict(view, ids, clocks, self.writer[cells], who)
+        if who is not None:
+            found = self.threads.read(view, who, atomic=True) or found
+            ids = _readers(who)
+        self._mark_readers(view, ids, overlapping=True)
         return found
 
     def _conflict(self, view, ids, clocks, writer, who):

@@ -98,10 +98,10 @@ class ThreadShadow:
         bad[where] = ~who.ordered(where, bad.shape, ORDER, view(self.writes.column)[where], view(self.writes.epoch)[where])
         return bad
 
-    def read(self, view, who: Accessor) -> Clash | None:
-        """The first cell that another thread of the CTA wrote without order."""
+    def read(self, view, who: Accessor, atomic: bool = False) -> Clash | None:
+        """The first cell that another thread of the CTA wrote without order. An atomic read is no thread's."""
         found = self._late(view, who, self.writes, ORDER, "written", here=True)
-        if who.kind != NOBODY:
+        if who.kind != NOBODY and not atomic:
             self._remember_read(view, who)
         return found
 

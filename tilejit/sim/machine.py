@@ -17,6 +17,7 @@ from .engines import Engines
 from .global_access import GlobalAccess
 from .memory import LocalMemory, TensorMemory
 from .named_maps import NamedMaps
+from .ordered_access import OrderedAccess
 from .remote import RemoteStores
 from .report import Finding
 from .shared_access import SharedAccess
@@ -31,8 +32,8 @@ from .values import SimBarrier, SimBuffer, SimPoints, SimRegion, SimTensorMap
 from .world import World
 
 
-class Machine(GlobalAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, NamedMaps, TensorCores,
-              TensorMemoryAccess, PairOperations, TensorProducts, Commits, Traffic):
+class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engines, TensorCopies, BulkCopies, RemoteStores, NamedMaps,
+              TensorCores, TensorMemoryAccess, PairOperations, TensorProducts, Commits, Traffic):
     """What a rule knows and can do.
 
     Scalars are arrays (B or 1, T or 1), tiles (B or 1, *shape): B CTAs in lock step, T threads of the scope instance.

@@ -1,0 +1,287 @@
+"""Loads and stores with sem=: CTAs that wait for each other's flags, on the simulator and on a GPU."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+from tests.gpu import in_child, needs_gpu
+
+sys.path.append(str(Path(__file__).parent.parent / "sim"))
+from faulty import check  # noqa: E402
+
+
+@tile.jit
+def handed_over(x, part, flag, y, N: tile.constexpr):
+    if tile.program_id(0) % 2 == 0:
+        p = tile.program_id(0) // 2
+        tile.store(part[p, 0:N], tile.load(x[p, 0:N]) * 2)
+        tile.store(flag[p], 1, sem="release")
+    else:
+        p = tile.program_id(0) // 2
+        while tile.load(flag[p], sem="acquire") == 0:
+            pass
+        tile.store(y[p, 0:N], tile.load(part[p, 0:N]) + 1)
+
+
+@tile.jit
+def handed_over_fenced(x, part, flag, y, N: tile.constexpr):
+    p = tile.program_id(0) // 2
+    if tile.program_id(0) % 2 == 0:
+        tile.store(part[p, 0:N], tile.load(x[p, 0:N]) * 2)
+        tile.sync()
+        tile.threadfence()
+        tile.store(flag[p], 1, sem="relaxed")
+    else:
+        while tile.load(flag[p], sem="relaxed") == 0:
+            pass
+        tile.threadfence()
+        tile.sync()
+        tile.store(y[p, 0:N], tile.load(part[p, 0:N]) + 1)
+
+
+@tile.jit
+def handed_over_relaxed(x, part, flag, y, N: tile.constexpr):
+    p = tile.program_id(0) // 2
+    if tile.program_id(0) % 2 == 0:
+        tile.store(part[p, 0:N], tile.load(x[p, 0:N]) * 2)
+        tile.store(flag[p], 1, sem="relaxed")
+    else:
+        while tile.load(flag[p], sem="acquire") == 0:
+            pass
+        tile.store(y[p, 0:N], tile.load(part[p, 0:N]) + 1)  # finds: race
+
+
+@tile.jit
+def handed_over_in_the_cta(x, part, flag, y, N: tile.constexpr):
+    p = tile.program_id(0) // 2
+    if tile.program_id(0) % 2 == 0:
+        tile.store(part[p, 0:N], tile.load(x[p, 0:N]) * 2)
+        tile.store(flag[p], 1, sem="release", scope="cta")
+    else:
+        while tile.load(flag[p], sem="acquire", scope="cta") == 0:
+            pass
+        tile.store(y[p, 0:N], tile.load(part[p, 0:N]) + 1)  # finds: race
+
+
+@tile.jit
+def plain_flag(x, part, flag, y, N: tile.constexpr):
+    p = tile.program_id(0) // 2
+    if tile.program_id(0) % 2 == 0:
+        tile.store(part[p, 0:N], tile.load(x[p, 0:N]) * 2)
+        tile.store(flag[p], 1)  # may find: race
+    else:
+        while tile.load(flag[p], sem="acquire") == 0:  # may find: race
+            pass
+        tile.store(y[p, 0:N], 1)
+
+
+def arrays(n: int = 300, pairs: int = 5):
+    x = np.random.default_rng(0).integers(-9, 9, (pairs, n)).astype(np.float32)
+    return x, np.zeros_like(x), np.zeros(pairs, np.int32), np.zeros_like(x)
+
+
+def test_a_consumer_sees_what_its_producer_wrote_before_the_flag():
+    """A release and an acquire at the flag, or relaxed accesses between fences, order the two CTAs' other accesses."""
+    x, part, flag, y = arrays()
+    check(handed_over, (10,), x, part, flag, y, result=3, expected=x * 2 + 1, N=300)
+    check(handed_over_fenced, (10,), x, part, flag, y, result=3, expected=x * 2 + 1, N=300)
+
+
+def test_what_a_flag_does_not_order_is_a_race():
+    """A store that releases nothing, a scope that does not hold the other CTA, an ordinary store of the flag."""
+    x, part, flag, y = arrays()
+    check(handed_over_relaxed, (10,), x, part, flag, y, N=300)
+    check(handed_over_in_the_cta, (10,), x, part, flag, y, N=300)
+    check(plain_flag, (2,), x, part, flag, y, N=300)
+
+
+@tile.jit(cluster=2)
+def within_the_cluster(part, flag, y, SHIFT: tile.constexpr):
+    i = tile.program_id(0)
+    tile.store(part[i], i * 10)
+    tile.store(flag[i], 1, sem="release", scope="cluster")
+    other = (i ^ 1) if SHIFT == 0 else (i + 2) % 4
+    while tile.load(flag[other], sem="acquire", scope="cluster") == 0:
+        pass
+    tile.store(y[i], tile.load(part[other]))
+
+
+def test_the_scope_of_a_cluster_holds_its_own_ctas_only():
+    """CTA 0 and 1 see each other, 0 and 2 do not."""
+    for shift, wrong in ((0, 0), (2, 1)):
+        y = np.zeros(4, np.int32)
+        report = within_the_cluster.simulate((4,), np.zeros(4, np.int32), np.zeros(4, np.int32), y, SHIFT=shift)
+        assert len(report.findings) == wrong, report
+        assert all(f.kind == "race" for f in report.findings)
+    assert y.tolist() == [20, 30, 0, 10]
+
+
+@tile.jit
+def in_turn(flag, y):
+    i = tile.program_id(0)
+    while tile.load(flag[0], sem="acquire") != i:
+        pass
+    tile.store(y[0], tile.load(y[0]) * 2 + i)
+    tile.store(flag[0], i + 1, sem="release")
+
+
+def test_ctas_take_turns_by_a_number_that_passes_by_once():
+    """Every thread of a CTA gets the number that one of them read: none misses its turn."""
+    want = 0.0
+    for i in range(20):
+        want = want * 2 + i
+    check(in_turn, (20,), np.zeros(1, np.int32), np.zeros(1, np.float32), result=1, expected=[want], seeds=range(3))
+
+
+@tile.jit
+def warps_in_turn(flag, y, ROUNDS: tile.constexpr):
+    with tile.warp(1):
+        for r in range(ROUNDS):
+            while tile.load(flag[0], sem="acquire") != 2 * r + 1:
+                pass
+            with tile.elect():
+                tile.store(y[1 + r], tile.load(y[0]))
+            tile.store(flag[0], 2 * r + 2, sem="release")
+    with tile.warp(0):
+        with tile.elect():
+            for r in range(ROUNDS):
+                while tile.load(flag[0], sem="acquire") != 2 * r:
+                    pass
+                tile.store(y[0], r * 10)
+                tile.store(flag[0], 2 * r + 1, sem="release")
+
+
+def test_scopes_of_one_cta_hand_over_through_global_memory():
+    """A warp and an elected thread take turns."""
+    y = np.zeros(5, np.int32)
+    warps_in_turn[1,](np.zeros(1, np.int32), y, ROUNDS=4)
+    assert y.tolist() == [30, 0, 10, 20, 30]
+
+
+@tile.jit
+def all_flags(x, flags, y, N: tile.constexpr, CTAS: tile.constexpr):
+    i = tile.program_id(0)
+    tile.store(x[i, 0:N], tile.full((N,), i + 1))
+    tile.store(flags[i, 0:N], 1, sem="release")
+    while tile.min(tile.load(flags[0:CTAS, 0:N], sem="acquire")) == 0:
+        pass
+    total = tile.zeros((N,), tile.int32)
+    for k in range(CTAS):
+        total += tile.load(x[k, 0:N])
+    tile.store(y[i, 0:N], total)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "float16", "float32"])
+@pytest.mark.parametrize("n", [1, 5, 64, 200])
+def test_a_tile_of_flags_orders_element_by_element(n, dtype):
+    """A barrier of the grid: tiles with copies in other threads, padding and vectors, of any dtype."""
+    x, y, flags = np.zeros((3, n), np.int32), np.zeros((3, n), np.int32), np.zeros((3, n), dtype)
+    report = all_flags.simulate((3,), x, flags, y, N=n, CTAS=3)
+    assert not report.findings, report
+    assert (y == 6).all() and (flags == 1).all()
+
+
+@tile.jit
+def each_for_itself(x, y, n):
+    t = tile.thread_id()
+    if t % 2 == 0:
+        tile.store(y[t], tile.load(x[t], other=-1, mask=t != 4, sem="relaxed") + 1, sem="release")
+    tile.store(y[128 + t], tile.load(x[t - 1], other=-5, sem="acquire"), mask=t < n, sem="relaxed")
+    at = tile.arange(8) * 2 - 2
+    tile.store(y[256 + tile.arange(8)], tile.load(x[at], other=7, mask=at < 6, sem="relaxed"))
+    tile.store(y[264], tile.load(x[1000], other=3, sem="relaxed"), sem="relaxed")
+    tile.store(y[9000], 1, sem="release")
+
+
+def test_threads_act_for_themselves_where_they_differ_and_bounds_and_masks_hold():
+    x, y = np.arange(128, dtype=np.int32), np.zeros(300, np.int32)
+    each_for_itself[1,](x, y, 100)
+    t = np.arange(128)
+    np.testing.assert_array_equal(y[:128], np.where(t % 2, 0, np.where(t == 4, -1, x) + 1))
+    np.testing.assert_array_equal(y[128:256], np.where(t < 100, np.where(t == 0, -5, t - 1), 0))
+    assert y[256:264].tolist() == [7, 0, 2, 4, 7, 7, 7, 7] and y[264] == 3 and not y[265:].any()
+
+
+@tile.jit
+def spins_for_ever(flag, y):
+    while tile.load(flag[0], sem="acquire") == 0:  # finds: deadlock
+        pass
+    tile.store(y[0], 1.0)
+
+
+def test_a_flag_that_nobody_sets_is_a_deadlock():
+    check(spins_for_ever, (2,), np.zeros(1, np.int32), np.zeros(1, np.float32))
+
+
+def test_the_instructions_carry_order_and_scope():
+    """One thread reads and the others are told; a vector is one instruction; eviction priorities stay."""
+    spec = tile.ArraySpec((4, 64), "int32")
+    ptx = all_flags.compile(spec, spec, spec, N=64, CTAS=4).ptx
+    assert "ld.acquire.gpu.global" in ptx and "st.release.gpu.global" in ptx
+    x = tile.ArraySpec((4, 64), "float32")
+    ptx = handed_over.compile(x, x, tile.ArraySpec((4,), "int32"), x, N=64).ptx
+    assert ptx.count("ld.acquire.gpu.global.b32") == 1 and ptx.count("st.release.gpu.global.b32") == 1
+
+    @tile.jit
+    def forms(a, b):
+        v = tile.load(a[0:512], sem="relaxed", scope="sys", cache="no_allocate")
+        tile.store(b[0:512], v, sem="relaxed", scope="cluster", cache="evict_first")
+
+    spec = tile.ArraySpec((512,), "float32")
+    ptx = forms.compile(spec, spec).ptx
+    assert "ld.relaxed.sys.global.L1::no_allocate.v4.b32" in ptx and "st.relaxed.cluster.global.L1::evict_first.v4.b32" in ptx
+
+
+@pytest.mark.parametrize("body, said", [
+    ("tile.load(x[0], sem='release')", "sem of a load is one of relaxed, acquire, not 'release'"),
+    ("tile.store(x[0], 1, sem='acq_rel')", "sem of a store is one of relaxed, release, not 'acq_rel'"),
+    ("tile.load(x[0], sem='acquire', scope='block')", "scope is one of cta, cluster, gpu, sys, not 'block'"),
+    ("tile.load(x[0], scope='gpu')", "scope= belongs to sem="),
+    ("tile.load(x[0], sem='acquire', cache='cg')", "with sem= there are the eviction priorities"),
+    ("tile.load(tile.alloc((4,), x.dtype)[0], sem='acquire')", "sem= orders accesses to global memory"),
+    ("if tile.thread_id() < 3:\n        tile.load(x[0:4], sem='relaxed')", "differs between them"),
+])
+def test_an_order_that_is_not_there_is_an_error_that_says_what_is(body, said):
+    kernel = tile.jit(source=f"def k(x):\n    {body}\n")
+    kernel.source.globals["tile"] = tile
+    with pytest.raises(tile.CompilationError) as error:
+        kernel.compile(tile.ArraySpec((8,), "int32"))
+    assert said in str(error.value)
+
+
+def test_the_scope_of_a_cluster_needs_a_target_with_clusters():
+    kernel = tile.jit(source="def k(x):\n    tile.store(x[0], 1, sem='release', scope='cluster')\n")
+    kernel.source.globals["tile"] = tile
+    with pytest.raises(tile.CompilationError, match="sm_90"):
+        kernel.compile(tile.ArraySpec((8,), "int32"), target="sm_80")
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_ctas_hand_over_by_flags_on_a_gpu():
+    """Producers and consumers, turns, a barrier of the grid, threads for themselves."""
+    for kernel in (handed_over, handed_over_fenced):
+        x, part, flag, y = arrays()
+        kernel[(10,)](x, part, flag, y, N=300, backend="cuda")
+        np.testing.assert_array_equal(y, x * 2 + 1)
+    flag, y = np.zeros(1, np.int32), np.zeros(1, np.float32)
+    in_turn[(20,)](flag, y, backend="cuda")
+    want = 0.0
+    for i in range(20):
+        want = want * 2 + i
+    assert y[0] == want and flag[0] == 20
+    for dtype in ("int8", "int32", "int64", "float16", "float32"):
+        for n in (1, 5, 64, 200):
+            x, y, flags = np.zeros((3, n), np.int32), np.zeros((3, n), np.int32), np.zeros((3, n), dtype)
+            all_flags[(3,)](x, flags, y, N=n, CTAS=3, backend="cuda")
+            assert (y == 6).all() and (flags == 1).all()
+    y = np.zeros(5, np.int32)
+    warps_in_turn[1,](np.zeros(1, np.int32), y, ROUNDS=4, backend="cuda")
+    assert y.tolist() == [30, 0, 10, 20, 30]
+    x, y, want = np.arange(128, dtype=np.int32), np.zeros(300, np.int32), np.zeros(300, np.int32)
+    each_for_itself[1,](x, want, 100)
+    each_for_itself[1,](x, y, 100, backend="cuda")
+    np.testing.assert_array_equal(y, want)

@@ -1,0 +1,118 @@
+"""Accesses to global memory that CTAs meet at: atomics, and loads and stores with an order of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .atomics import apply_atomic
+from .global_access import kept
+from .global_races import Index
+from .global_threads import Accessor
+from .memory import GlobalMemory
+from .values import SimBuffer
+
+
+class OrderedAccess:
+    """The part of the machine by which CTAs synchronise in global memory."""
+
+    def atomic(self, buffer: SimBuffer, coords: tuple, kind: str, values, compare=None, mask=None, *, owner=None,
+               order: str | None = "acq_rel", scope: str = "gpu", need_old: bool = True) -> np.ndarray | None:
+        """Read, change and write back elements one after the other, CTA by CTA and element by element.
+
+        `kind` is 'add', 'sub', 'min', 'max', 'minimum', 'maximum' (these two keep NaN), 'and', 'or', 'xor', 'exch', 'cas'
+        (with `compare`), 'inc' or 'dec'.
+        Returns the old values. On global memory `order` ('acquire', 'release', 'acq_rel' or None for relaxed) orders the
+        CTAs of `scope` that meet at an element.
+        """
+        dtype = buffer.type.dtype.np
+        values = np.asarray(values, dtype)
+        compare = None if compare is None else np.asarray(compare, dtype)
+        if buffer.memory.scope != "global":
+            return self.atomic_shared(buffer, coords, kind, values, compare, mask, owner)
+        memory = buffer.memory
+        index, keep, shape = self._indices(buffer, coords, mask, True, values)
+        shape = (self.batch, *shape[1:])
+        index, values = np.broadcast_to(index, shape), np.broadcast_to(values, shape)
+        compare = None if compare is None else np.broadcast_to(compare, shape)
+        keep = None if keep is None else np.broadcast_to(keep, shape)
+        ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        flat, changed, old = memory.elements(dtype), False, np.zeros(shape, dtype)
+        chosen = (index, values, compare, ids) if keep is None else tuple(None if x is None else x[keep] for x in (index, values, compare, ids))
+        if shape[1:] == (1,) and order is not None:
+            self._together()
+        if chosen[0].size:
+            before, changed = apply_atomic(flat, chosen[0].reshape(-1), kind, chosen[1].reshape(-1),
+                                           None if compare is None else chosen[2].reshape(-1), need_old)
+            if keep is None:
+                old = before.reshape(shape) if need_old else None
+            elif need_old:
+                old[keep] = before
+            if self.checks:
+                if order is not None or len(shape) == 2 and shape[1] == 1:
+                    self._meet(memory, chosen[0].reshape(-1), chosen[3].reshape(-1) - 1, order, scope)
+                self._check_ordered(memory, index, keep, shape, owner, "write")
+            self._count("atomics", chosen[0].size * memory.itemsize)
+        self.sim.version += changed
+        return old
+
+    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str) -> np.ndarray:
+        """Elements of global memory by relaxed or acquiring loads; the arguments are those of `read`."""
+        values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True)
+        self._order(buffer, coords, mask, None, owner, sem, scope)
+        if sem == "acquire" and self._active is None:
+            self._together()
+        return values
+
+    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str) -> None:
+        """Relaxed or releasing stores of elements of global memory; the arguments are those of `write`."""
+        if sem == "release" and self._active is None:
+            self._together()
+        self._order(buffer, coords, mask, values, owner, sem, scope)
+        self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True)
+
+    def _order(self, buffer: SimBuffer, coords: tuple, mask, values, owner, sem: str, scope: str) -> None:
+        """Meet others at the elements that are read (`values` None) or written."""
+        if not self.checks:
+            return
+        memory, writes = buffer.memory, values is not None
+        index, keep, shape = self._indices(buffer, coords, mask, True, values)
+        shape = (self.batch, *shape[1:])
+        index, keep = np.broadcast_to(index, shape), None if keep is None else np.broadcast_to(keep, shape)
+        ctas = np.broadcast_to(self.ctas.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        if keep is not None and not keep.any():
+            return
+        chosen = (index.reshape(-1), ctas.reshape(-1)) if keep is None else (index[keep], ctas[keep])
+        self._meet(memory, *chosen, None if sem == "relaxed" else sem, scope, reads=not writes, writes=writes)
+        self._check_ordered(memory, index, keep, shape, owner, "write" if writes else "read")
+
+    def _check_ordered(self, memory: GlobalMemory, index: np.ndarray, keep, shape: tuple, owner, what: str) -> None:
+        """Conflicts of the elements `index` (where `keep`) with ordinary accesses of others."""
+        ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
+        cells, mine = (self._cells(memory, index), ids) if keep is None else (self._cells(memory, index[keep]), ids[keep])
+        cells, mine, who = cells.reshape(-1), mine.reshape(-1), None
+        if memory.shadow.threads is not None:
+            threads = self._threads_of(shape, owner, writing=True)
+            threads = np.broadcast_to(threads, shape) if keep is None and np.ndim(threads) else kept(threads, keep, shape)
+            who = Accessor(self, mine, threads.reshape(-1) if np.ndim(threads) else threads)
+        access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
+        self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))
+
+    def _together(self) -> None:
+        """What is ordered once for the scope stands behind a barrier of it, or before one."""
+        if self.sim.contended:
+            for world, _ in self.worlds():
+                world.clocks.sync(self.rank, self.atoms)
+
+    def _meet(self, memory: GlobalMemory, index: np.ndarray, ctas: np.ndarray, order: str | None, scope: str, reads=True, writes=True) -> None:
+        """CTAs synchronise at elements with those of their scope."""
+        if scope == "cta":
+            return
+        clocks, of_grid, clusters = self.sim.clocks_of_grid(), scope != "cluster", self.sim.cluster_of
+        for at, cta in zip(index, ctas):
+            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid)
+
+    def threadfence(self, scope: str = "gpu") -> None:
+        """Order the threads' accesses for other CTAs: relaxed atomics carry that order on."""
+        if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
+            for cta in self.ctas:
+                self.sim.clocks_of_grid().fence(int(cta))
