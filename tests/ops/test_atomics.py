@@ -6,6 +6,8 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 
+from tests.gpu import in_child, needs_gpu
+
 KINDS = {"add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
@@ -51,6 +53,75 @@ def test_nan_wins_an_extreme_of_floats(kind):
     want = KINDS[kind].reduce(np.concatenate([y[None], x]), axis=0)
     UPDATERS[kind][(2,)](x, y, N=4)
     np.testing.assert_array_equal(y, want)
+
+
+SPECIAL = {"float32": [0x00000000, 0x80000000, 0x3f800000, 0xbf800000, 0x00000001, 0x80000001, 0x7f800000, 0xff800000, 0x7fc00000,
+                       0xffc00000, 0x7f800001, 0xff812345, 0x7fffffff, 0xffffffff]}
+SPECIAL["float64"] = [b >> 31 << 63 | (b & 0x7fffffff) << 32 | (b & 1) * 0xffffffff for b in SPECIAL["float32"]]
+
+
+def extreme_by_integers(kind: str, old: int, value: int, bits: int) -> int:
+    """What the emitted instructions leave in memory: one integer extreme, and an exchange where the old value was NaN."""
+    top = (1 << bits - 1) - 1
+    exponent = top & ~((1 << (23 if bits == 32 else 52)) - 1)
+    signed = lambda x: x - (1 << bits) if x > top else x
+    nan = lambda x: x & top > exponent
+    sticky = top if kind == "max" else 2 * top + 1
+    raw = sticky if nan(value) else value
+    if raw <= top:
+        new = (max if kind == "max" else min)(old, raw, key=signed)
+    else:
+        new = (min if kind == "max" else max)(old, raw)
+    return sticky if nan(old) else new
+
+
+@tile.jit
+def extremes(x, y, old, KIND: tile.constexpr, N: tile.constexpr, OLD: tile.constexpr):
+    v = tile.load(x[0:N])
+    was = tile.atomic_max(y[0:N], v) if KIND == "max" else tile.atomic_min(y[0:N], v)
+    if OLD:
+        tile.store(old[0:N], was)
+
+
+def all_pairs(dtype: str):
+    """(values, memory): each special value with each."""
+    bits = np.array(SPECIAL[dtype], f"u{np.dtype(dtype).itemsize}")
+    return (a.reshape(-1).copy() for a in np.meshgrid(bits, bits))
+
+
+@pytest.mark.parametrize("returned", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_an_extreme_of_floats_leaves_the_bits_that_the_instructions_leave(kind, dtype, returned):
+    """Zeros of both signs, subnormals, infinities, NaNs of any payload, in memory and as values."""
+    x, y = all_pairs(dtype)
+    want = [extreme_by_integers(kind, int(b), int(a), 8 * x.itemsize) for a, b in zip(x, y)]
+    before, old = y.copy(), np.zeros_like(y)
+    extremes[1,](x.view(dtype), y.view(dtype), old.view(dtype), KIND=kind, N=len(x), OLD=returned)
+    np.testing.assert_array_equal(y, np.array(want, y.dtype))
+    np.testing.assert_array_equal(old, before if returned else 0 * old)
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_an_extreme_of_floats_leaves_the_same_bits_on_a_gpu():
+    """Also where many CTAs meet at an element that has a NaN."""
+    for kind in ("max", "min"):
+        for dtype in ("float32", "float64"):
+            x, y = all_pairs(dtype)
+            for returned in (False, True):
+                here, there, old, olds = y.copy(), y.copy(), np.zeros_like(y), np.zeros_like(y)
+                extremes[1,](x.view(dtype), here.view(dtype), old.view(dtype), KIND=kind, N=len(x), OLD=returned)
+                extremes[1,](x.view(dtype), there.view(dtype), olds.view(dtype), KIND=kind, N=len(x), OLD=returned, backend="cuda")
+                np.testing.assert_array_equal(there, here)
+                np.testing.assert_array_equal(olds, old)
+        rows = np.random.default_rng(0).standard_normal((200, 100)).astype(np.float32)
+        rows[::7, ::3], rows[5::11, ::5] = np.nan, -0.0
+        here, there = np.full(100, -np.nan, np.float32), np.full(100, -np.nan, np.float32)
+        here[::2] = there[::2] = 0
+        UPDATERS[kind][(200,)](rows, here, N=100)
+        UPDATERS[kind][(200,)](rows, there, N=100, backend="cuda")
+        np.testing.assert_array_equal(there.view(np.uint32), here.view(np.uint32))
 
 
 @tile.jit

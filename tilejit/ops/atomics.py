@@ -206,11 +206,11 @@ def atomic_cas(g: Builder, place, compare, value, mask=None, sem="relaxed", scop
 
 atomic_cas.__doc__ = _DOC.format(does="Write `value` where the element is `compare`", s="s", dtypes=", ".join(DTYPES["cas"]), more="")
 
-_NAN = " NaN wins, and stays."
+_NAN = (" A NaN in memory or among the values wins, and is then the NaN whose bits are all set{but}; -0.0 is less than 0.0.")
 BUILTINS = {f.__name__: f for f in (
     _declared("add", "Add `value`", " The order of float additions, and so their rounding, is not determined."),
-    _declared("max", "Keep the larger of the element and `value`", _NAN),
-    _declared("min", "Keep the smaller of the element and `value`", _NAN),
+    _declared("max", "Keep the larger of the element and `value`", _NAN.format(but=" but the sign")),
+    _declared("min", "Keep the smaller of the element and `value`", _NAN.format(but="")),
     _declared("and", "``element & value``"),
     _declared("or", "``element | value``"),
     _declared("xor", "``element ^ value``"),

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-_UFUNC = {"add": np.add, "sub": np.subtract, "min": np.fmin, "max": np.fmax,
-          "maximum": np.maximum, "minimum": np.minimum,  # of floats: NaN wins; min and max ignore it
+_UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum,
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+EXTREMES = {"min": np.minimum, "max": np.maximum, "minimum": np.minimum, "maximum": np.maximum}
 
 
 def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.ndarray, compare: np.ndarray | None,
                  need_old: bool = True) -> tuple[np.ndarray | None, bool]:
     """Apply ``memory[index[i]] op= values[i]`` for each i in order: (the old values, whether memory has changed)."""
+    floats = memory.dtype.kind not in "iu"
+    if not need_old and kind in EXTREMES and floats:
+        cells, at = np.unique(index, return_inverse=True)
+        keys = ordered_bits(memory[cells], kind)
+        EXTREMES[kind].at(keys, at, ordered_bits(values, kind))
+        memory[cells] = from_ordered_bits(keys, memory.dtype)
+        return None, True
     if not need_old and kind in _UFUNC and memory.dtype.isbuiltin == 1:
         with np.errstate(all="ignore"):
             _UFUNC[kind].at(memory, index, values)
@@ -32,7 +39,7 @@ def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.nd
             after = combine(kind, before, values[now], None if compare is None else compare[now])
         old[now] = before
         memory[at] = after
-        changed = changed or bool((after != before).any())
+        changed = changed or after.tobytes() != before.tobytes()
     return old, changed
 
 
@@ -45,15 +52,27 @@ def _one_by_one(memory, index, kind, values, compare, old) -> bool:
             after = combine(kind, before, values[i:i + 1], None if compare is None else compare[i:i + 1])
             old[i] = before[0]
             memory[at:at + 1] = after
-            changed = changed or bool(after[0] != before[0])
+            changed = changed or after.tobytes() != before.tobytes()
     return changed
+
+
+def ordered_bits(x: np.ndarray, kind: str) -> np.ndarray:
+    """Floats as integers in the same order, -0.0 below 0.0. NaN is the last choice of 'min' and 'max', and the first one of
+    'minimum' and 'maximum', as the NaN whose bits are all set (but the sign, for maximum)."""
+    bits = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}")
+    last = np.iinfo(bits.dtype).max
+    keys = bits ^ (bits >> 8 * x.dtype.itemsize - 1 & last)
+    return np.where(np.isnan(x), last if kind in ("min", "maximum") else ~last, keys)
+
+
+def from_ordered_bits(keys: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return (keys ^ (keys >> 8 * dtype.itemsize - 1 & np.iinfo(keys.dtype).max)).view(dtype)
 
 
 def combine(kind: str, old: np.ndarray, x: np.ndarray, compare: np.ndarray | None = None) -> np.ndarray:
     """The new value of each element. min and max of floats prefer a number to NaN, minimum and maximum keep NaN."""
-    if kind in ("min", "max") and old.dtype.kind not in "iu":
-        ignoring_nan = np.fmin if kind == "min" else np.fmax
-        return ignoring_nan(old, x).astype(old.dtype)
+    if kind in EXTREMES and old.dtype.kind not in "iu":
+        return from_ordered_bits(EXTREMES[kind](ordered_bits(old, kind), ordered_bits(x, kind)), old.dtype)
     if kind in _UFUNC:
         return _UFUNC[kind](old, x).astype(old.dtype, copy=False)
     if kind == "exch":
