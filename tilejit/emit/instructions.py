@@ -105,7 +105,9 @@ class InstructionMixin:
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
     def cast_many(self, values: list[V], target: DType) -> list[V]:
-        """A tile's registers, two at a time where the hardware converts pairs (``cvt.rn.bf16x2.f32``)."""
+        """A tile's registers, several at a time where the hardware converts pairs (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``)."""
+        if target.bits == 8 and target.kind in ("int", "uint") and values and values[0].dtype.is_float:
+            return self._to_bytes(values, target)
         pairs = values and values[0].dtype == float32 and target.bits == 16 and target.is_float
         if not pairs and not (values and values[0].dtype == float32 and target.is_float and target.bits == 8):
             return [self.cast(v, target) for v in values]
@@ -126,6 +128,16 @@ class InstructionMixin:
         both = self.asm(f"cvt.rn.{kind}.f32 $0, $1, $2;", [int32], [high, low], pure=True)[0]
         vector = self.ins(f"bitcast i32 {both.text} to <2 x {target.llvm}>", target)
         return [self.ins(f"extractelement <2 x {target.llvm}> {vector.text}, i32 {i}", target) for i in (0, 1)]
+
+    def _to_bytes(self, values: list[V], target: DType) -> list[V]:
+        """Floats to 8-bit integers by fours: each to an s32, then ``cvt.pack.sat`` of two and two into one register."""
+        result, pack = [], f"cvt.pack.sat.{'s' if target.kind == 'int' else 'u'}8.s32.b32 $0, $1, $2, $3;"
+        for n in range(0, len(values) - 3, 4):
+            a, b, c, d = (self.cast(v, int32) for v in values[n:n + 4])
+            upper = self.asm(pack, [int32], [d, c, self.const(0, int32)], pure=True)[0]
+            word = self.asm(pack, [int32], [b, a, upper], pure=True)[0]
+            result += [V(self, v.text, target) for v in self._unpack(word, "i8", 4, target)]
+        return result + [self.cast(v, target) for v in values[len(result):]]
 
     def _float_to_float(self, x: V, target: DType) -> V:
         source = x.dtype
@@ -181,19 +193,23 @@ class InstructionMixin:
         return V(self, self.ins(f"trunc i16 {both.text} to i8", int8).text, target)
 
     def _float_to_int(self, x: V, target: DType) -> V:
-        """``cvt.rzi``: truncates, saturates, NaN gives 0; narrower integers saturate through 32 bits."""
-        x = self.f32(x) if x.dtype.bits < 32 else x
-        wide = target.bits if target.bits >= 32 else 32
-        word = "fptosi" if target.kind == "int" else "fptoui"
-        value = self.ins(f"call i{wide} @llvm.{word}.sat.i{wide}.{self.suffix(x.dtype)}({x.typed})", int64 if wide == 64 else int32)
-        if target.bits == wide:
-            return V(self, value.text, target)
-        low, high = (-(1 << target.bits - 1), (1 << target.bits - 1) - 1) if target.kind == "int" else (0, (1 << target.bits) - 1)
-        sign = "s" if target.kind == "int" else "u"
-        if low:
-            value = self.ins(f"call i32 @llvm.smax.i32(i32 {value.text}, i32 {low})", int32)
-        value = self.ins(f"call i32 @llvm.{sign}min.i32(i32 {value.text}, i32 {high})", int32)
-        return self.ins(f"trunc i32 {value.text} to {target.llvm}", target)
+        """``cvt.rzi``, which truncates and saturates. It makes 0 of a NaN, but from float64 and to 64 bits the number with the
+        sign's bit alone (PTX ISA, "cvt"), where a select stands by."""
+        if x.dtype.bits == 8 or x.dtype.name == "bfloat16" and (self.architecture < 90 or target.bits == 8):
+            x = self.f32(x)
+        names = {"float16": "f16", "bfloat16": "bf16"}
+        text = f"cvt.rzi.{'s' if target.kind == 'int' else 'u'}{target.bits}.{names.get(x.dtype.name, f'f{x.dtype.bits}')} $0, $1;"
+        nan = None
+        if x.dtype.bits == 64 or target.bits == 64:
+            nan = self.ins(f"fcmp uno {x.dtype.llvm} {x.text}, {x.text}", bool_)
+        if nan is not None and x.dtype.bits < 64:
+            x, nan = self.select(nan, self.const(0.0, x.dtype), x), None  # narrower than the result
+        bits = self.ins(f"bitcast {x.typed} to i16", int16) if x.dtype.bits == 16 else x
+        register = {8: int16, 16: int16, 32: int32, 64: int64}[target.bits]
+        value = self.asm(text, [register], [bits], pure=True)[0]
+        if nan is not None:
+            value = self.select(nan, self.const(0, register), value)
+        return self.ins(f"trunc i16 {value.text} to i8", target) if target.bits == 8 else V(self, value.text, target)
 
     def _int_to_float(self, x: V, target: DType) -> V:
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
