@@ -212,8 +212,9 @@ def test_the_largest_tile_is_fast_code():
     specs = [ArraySpec((8192, 8192), "bfloat16") for _ in range(3)]
     c = Config()
     for b_kn in (True, False):
-        compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs,
-                                      A_KM=False, B_KN=b_kn, SUMS=tile.float32, WIDTH=128, BUFFERS=1, DEPENDENT=False, FINISH=((), None, False, False), EXTRAS=0, num_warps=c.num_warps)
+        constants = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=b_kn,
+                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, DEPENDENT=False, FINISH=((), None, False, False), EXTRAS=0)
+        compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants, num_warps=c.num_warps)
         assert compiled.spills == 0 and compiled.registers <= 168
         assert [c.variant for c in compiled.copies] == ["tma"] * 4
         assert compiled.ptx.count("stmatrix.sync") == 16

@@ -20,7 +20,8 @@ class Config:
     `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs of a cluster share a
     tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
-    through a buffer to the result; `dependent` whether the launch may begin before the grid ahead has ended; `regs` the registers of a producer's and of a consumer's thread (None: what the launch gives).
+    through a buffer to the result; `dependent` whether the launch may begin before the grid ahead has ended; `regs` the registers
+    of a producer's and of a consumer's thread (None: what the launch gives).
     """
 
     bm: int = 128
@@ -57,7 +58,7 @@ class Config:
         return -(-m // self.bm) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}" + (f" k/{self.splits}" if self.splits > 1 else "") + (" swapped" if self.swapped else "") 
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}" + (f" k/{self.splits}" if self.splits > 1 else "") + (" swapped" if self.swapped else "")
 
 
 def narrow(bn: int, width: int) -> int:
@@ -68,7 +69,7 @@ def narrow(bn: int, width: int) -> int:
 # -- the model -------------------------------------------------------------------------------------------------------------
 
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
-TILES = {(128, 256): 0.85, (192, 192): 0.85, (128, 192): 0.82, (192, 128): 0.82, (128, 128): 0.79, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76,
+TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 192): 0.82, (192, 128): 0.82, (128, 128): 0.79, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76,
          (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
 LOADED = 50              # bytes that a multiprocessor takes from L2 in a cycle
@@ -80,8 +81,8 @@ EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other
 
 @dataclass(frozen=True)
 class Problem:
-    """A product: its extents, how many matrices, the bytes of an element of the operands and of the
-    result, whether a user's function is applied to it."""
+    """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
+    function is applied to it."""
 
     m: int
     n: int
