@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Carry, Const, For, Graph, If, Operand, Rewriter, Scope, Value, While, walk
+from ..ir.graph import Block, Call, Carry, Const, For, Graph, If, Operand, Rewriter, Scope, Value, While
 from ..layout import blocked, collapse
 from ..ops.layout_change import convert_layout
-from ..types import Points, Region, Tile
+from ..types import Points, Tile
 from .context import Context
+from .widths import vector_widths
 
 
 def assign_layouts(graph: Graph, facts: Facts) -> Graph:
@@ -33,7 +34,7 @@ class _Assigner:
         self.points: dict[Value, Tile] = {}  # the layout of the index tiles behind points
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
-        self.vectors = _vectors(graph, self.context)
+        self.vectors = vector_widths(graph, self.context)
         self.reduced = reduced_axes(self.context)
 
     # -- layouts to choose from ----------------------------------------------------------------------------------------
@@ -242,28 +243,6 @@ def _same_backward(assigner: _Assigner, call: Call, want: Tile) -> tuple:
     return tuple(assigner.like(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
 
 
-THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
-
-
-def _vectors(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | None]]:
-    """For each shape that meets global memory: the widest vector that is provable, and the order of its dimensions, the
-    memory's contiguous one first."""
-    found: dict[tuple, tuple[int, tuple | None]] = {}
-    moved = {call.args[0] for call in walk(graph.body) if isinstance(call, Call) and call.op.name in THROUGH_REGISTERS}
-    for call in list(context.made.values()):
-        if call.op.name != "region" or call.result.type.scope != "global" or call.result not in moved:
-            continue
-        t: Region = call.result.type
-        vector, axis = _provable(context, t, call.args[1:])
-        order = None if axis is None else (axis, *(k for k in reversed(range(len(t.shape))) if k != axis))
-        if t.shape not in found or vector > found[t.shape][0]:
-            found[t.shape] = (vector, order)
-    for call in context.made.values():
-        if isinstance(call.results[0].type, Points) and call.results[0].type.shape:
-            found.setdefault(call.results[0].type.shape, (1, None))
-    return found
-
-
 def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
     """For each shape the axes along which a tile of it is reduced or scanned."""
     found: dict[tuple, set[int]] = {}
@@ -272,27 +251,6 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
         if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
             found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
-
-
-def _provable(context: Context, t: Region, starts) -> tuple[int, int | None]:
-    """The widest provable vector of a region and the tile's dimension along which it runs."""
-    for axis in reversed(range(len(t.kept))):
-        d = t.kept[axis]
-        if t.buffer.strides[d] != 1:
-            continue
-        vector = 16 // t.dtype.nbytes
-        while vector > 1 and not _divides(context, t, starts, d, vector):
-            vector //= 2
-        return vector, axis
-    return 1, None
-
-
-def _divides(context: Context, t: Region, starts, d: int, vector: int) -> bool:
-    multiple = lambda kind, n: n % vector == 0 if isinstance(n, int) else context.facts.ask(kind, n.arg, n.dim, vector)
-    return (t.extents[d] % vector == 0 and context.divisor(starts[d]) % vector == 0
-            and context.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes)
-            and all(multiple("stride_multiple", s) for k, s in enumerate(t.buffer.strides) if k != d)
-            and multiple("size_multiple", t.buffer.shape[d]))
 
 
 __all__ = ["assign_layouts", "reduced_axes", "Const"]
