@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from .config import TARGETS, config
+from .config import config
 from .dispatch import Choice
 from .emit.emitter import Emitted, emit
 from .errors import CompilationError
@@ -225,6 +225,3 @@ def graph_key(graph: Graph) -> str:
         if node.loc is not None:
             digest.update(str(node.loc).encode())
     return digest.hexdigest()[:32]
-
-
-__all__ = ["Code", "CopyRecord", "Lowered", "TARGETS", "assemble_graph", "check_budgets", "graph_key", "lower", "replace"]

@@ -9,6 +9,11 @@ from pathlib import Path
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
+def architecture(target: str) -> int:
+    """A target's number: 80, 86, 89, 90, 100, 103, 120."""
+    return int(target.removeprefix("sm_").rstrip("af"))
+
+
 def _flag(text: str) -> bool:
     return text.strip().lower() not in ("", "0", "false", "no", "off")
 

@@ -155,10 +155,9 @@ def table_reductions() -> str:
 
 
 def table_targets() -> str:
-    from tilejit.compile import TARGETS
+    from tilejit.config import TARGETS, architecture
     from tilejit.passes.shared import SHARED_LIMIT
-    number = lambda target: int("".join(c for c in target if c.isdigit()))
-    return markdown(("target", "shared memory of a CTA, bytes"), ((code(t), SHARED_LIMIT[number(t)]) for t in TARGETS))
+    return markdown(("target", "shared memory of a CTA, bytes"), ((code(t), SHARED_LIMIT[architecture(t)]) for t in TARGETS))
 
 
 def table_settings() -> str:

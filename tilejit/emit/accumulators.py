@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..ir.graph import Call, Const, Operand, Value
 from ..passes.accumulators import Pinned, is_product
-from ..types import DType, float32, int32
+from ..types import DType, float32, int32, int64
 from .value import V
 
 AT_ONCE = 32  # registers moved by one asm
@@ -110,6 +110,5 @@ class AccumulatorMixin:
 
     def descriptor(self, address: V, bits: int) -> V:
         """A matrix descriptor (PTX ISA, "Matrix descriptor"). Bits 24 and up of a shared address are the CTA's rank."""
-        from ..types import int64
         low = self.ins(f"zext i32 {((address & 0x3FFFF) >> 4).text} to i64", int64)
         return self.ins(f"or i64 {low.text}, {bits - (bits >> 63 << 64)}", int64)

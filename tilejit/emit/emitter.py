@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from ..config import architecture
 from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..types import Barrier, Buffer, DType, Scalar, Sym, Tile, bool_, float32, int32, int64
@@ -74,7 +77,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
     def __init__(self, graph: Graph):
         self.graph, self.target = graph, graph.target
-        self.architecture = int("".join(c for c in graph.target if c.isdigit()))
+        self.architecture = architecture(graph.target)
         self.fast_math = graph.launch.fast_math
         self.lines: list[str] = []
         self.declarations: set[str] = set()
@@ -145,13 +148,11 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         if dtype.bits >= 32:
             number = float(value)
             if dtype.bits == 32 and math.isfinite(number):
-                import numpy
-                with numpy.errstate(over="ignore"):
-                    number = float(numpy.float32(number))
+                with np.errstate(over="ignore"):
+                    number = float(np.float32(number))
             return V(self, f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}", dtype)
-        import numpy
-        with numpy.errstate(over="ignore"):
-            bits = int(numpy.asarray(float(value)).astype(dtype.np).view(f"u{dtype.nbytes}"))
+        with np.errstate(over="ignore"):
+            bits = int(np.asarray(float(value)).astype(dtype.np).view(f"u{dtype.nbytes}"))
         if dtype.bits == 8:
             return V(self, str(bits), dtype)
         return V(self, f"0x{'H' if dtype.name == 'float16' else 'R'}{bits:04X}", dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import CompilationError
-from ..types import DType, bool_, float32, int8, int16, int32, int64
+from ..types import DType, bool_, float16, float32, float64, int16, int32, int64, int8
 from .value import V
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q", "float": "f", "double": "d"}
@@ -168,7 +168,6 @@ class InstructionMixin:
 
     def _from_float8(self, x: V) -> V:
         """float8 to float32. sm_89 and later convert pairs in hardware; before, through the bits."""
-        from ..types import float16
         wide = self.ins(f"zext i8 {x.text} to i16", int16)
         if x.dtype.name == "float8_e5m2":  # the upper half of a float16
             half = self.ins(f"bitcast i16 {self.ins(f'shl i16 {wide.text}, 8', int16).text} to half", float16)
@@ -216,7 +215,6 @@ class InstructionMixin:
         if target.bits == 8:
             return self._to_float8(self.ins(f"{word} {x.typed} to float", float32), target)
         if target.bits == 16 and x.dtype.bits >= 32:  # one rounding: float64 holds 32-bit integers exactly, 64-bit ones round to odd
-            from ..types import float64
             return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
         return self.ins(f"{word} {x.typed} to {target.llvm}", target)
 

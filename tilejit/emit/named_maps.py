@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..ops.copy_async.tma_map import template
 from ..types import TensorMap, int32
 from .value import V
 
@@ -29,7 +30,6 @@ class NamedMapMixin:
     """The part of the emitter that makes and edits tensor maps."""
 
     def named_map(self, type_: TensorMap, slot, shared) -> EMap:
-        from ..ops.copy_async.tma_map import template
         fields = template(type_)
         if slot is None:
             return EMap(type_, fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..ops.access import Access, AccessPlan
 from ..types import DType, bool_, float32, float64, int16, int32, int64
 from .barriers import EBarrier
 from .named_maps import EMap
@@ -45,7 +46,6 @@ class PtxMixin:
 
     def place_address(self, place) -> tuple[V, int]:
         """(address, constant byte offset) of the first element of a region."""
-        from ..ops.access import Access, AccessPlan
         return Access(self, place, None, AccessPlan(1, 0, ())).address(0)
 
     def ptx_address(self, operand, place) -> tuple[V, int]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..config import architecture
 from ..errors import CompilationError, Loc, at
 from ..types import Buffer, Scalar, Sym, Tile, Type, Uniformity, bool_, float32, int32, int64
 from .graph import Call, Const, Launch, Node, Operand, Value
@@ -108,7 +109,7 @@ class Builder:
 
     def need(self, instruction: str, sm: int) -> None:
         """Raise unless the target has an instruction that PTX has from `sm` (80, 90, 100, ...) on."""
-        if int("".join(c for c in self.target if c.isdigit())) < sm:
+        if architecture(self.target) < sm:
             raise self.error(f"{instruction} needs sm_{sm} or later, and the target is {self.target}")
 
     def append(self, node: Node) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..types import Scalar, Tile, Type, Uniformity
 from .builder import type_of
-from .graph import Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, results
+from .graph import Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, results, walk
 
 KINDS = ("thread", "warp", "warpgroup", "elect")
 UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}
@@ -172,7 +172,6 @@ def _at(node: Node | None) -> str:
 
 def values(graph: Graph) -> Iterator[Value]:
     """Every value that a graph defines: parameters, results, and what loops define for their bodies."""
-    from .graph import walk
     yield from graph.params
     for node in walk(graph.body):
         yield from results(node)

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..config import architecture
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Call, Value, blocks, operands, walk
 from ..ir.op import op
 from ..types import Buffer, DType, Points, Region, Scalar, Tile, Uniformity
 from .access import AccessPlan, plan_access
+from .language import as_condition, coerce, spread
 from .memory import coordinates, differs_by_thread, reached, whole
 from .reduce import collective
 
@@ -69,7 +71,7 @@ class AtomicPlan:
 def _plan(context, call: Call) -> AtomicPlan:
     place, value, _, mask = call.args
     returns = call.result in used_values(context)
-    limit = 1 if returns or mask is not None else widest(place.type, call.attrs, int("".join(c for c in context.target if c.isdigit())))
+    limit = 1 if returns or mask is not None else widest(place.type, call.attrs, architecture(context.target))
     access = plan_access(context, call, place, call.result.type, masked=limit == 1)
     return AtomicPlan(replace(access, vector=min(access.vector, limit)), returns)
 
@@ -164,7 +166,6 @@ def _checked(g: Builder, kind: str, dtype: DType, sem, scope) -> None:
 
 
 def _atomic(g: Builder, kind: str, place, value, compare, mask, sem, scope) -> Value:
-    from .language import as_condition, coerce, spread
     place = _place(g, place, f"atomic_{kind}")
     t = place.type
     _checked(g, kind, t.dtype, sem, scope)

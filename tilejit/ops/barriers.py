@@ -7,6 +7,7 @@ from ..ir.builtin import builtin, method
 from ..ir.graph import Call, Const, Value
 from ..ir.op import op
 from ..types import Barrier, BarrierRef, Scalar, Uniformity, bool_, int32
+from .language import binary, uniform_scalar
 
 
 # -- mbarriers -----------------------------------------------------------------------------------------------------------
@@ -74,7 +75,6 @@ def _(e, call, barriers, at, rank=None):
 
 def index(g: Builder, value: Value, items: tuple) -> Value:
     """``barriers[i]``."""
-    from .language import uniform_scalar
     if len(items) != 1:
         raise g.error("barriers are indexed by one number")
     n = value.type.n
@@ -155,20 +155,17 @@ def test(g, barrier, phase):
 @method(BarrierRef)
 def peer(g, barrier, rank):
     """The barrier at the same place in CTA `rank` of the cluster."""
-    from .language import uniform_scalar
     call = g.definitions[barrier]
     return g.call(mbarrier_at, call.args[0], call.args[1], uniform_scalar(g, rank, "a rank"), peer=True)
 
 
 def _number(g: Builder, n, what: str):
-    from .language import uniform_scalar
     if isinstance(n, int) and not 0 <= n < 1 << 20:
         raise g.error(f"{what} is 0 to {(1 << 20) - 1} in one phase (PTX ISA, tx-count), not {n}")
     return uniform_scalar(g, n, what)
 
 
 def _parity(g: Builder, phase):
-    from .language import binary, uniform_scalar
     if isinstance(phase, int):
         return Const(phase % 2, int32)
     return uniform_scalar(g, binary(g, "&", phase, 1), "a phase")

@@ -13,11 +13,13 @@ import numpy as np
 
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import apply
 from ..ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, operands, walk
 from ..ir.op import Op
 from ..ir.printer import function_text
 from ..types import DType, Scalar, Uniformity, bool_
 from . import elementwise as ew
+from .language import converted
 
 
 class Combine:
@@ -176,12 +178,10 @@ def trace(g: Builder, function: Any, dtypes: tuple[DType, ...], several: bool, w
 def _invoke(g: Builder, function: Any, args: tuple):
     if g.invoke is not None:
         return g.invoke(function, args, {})
-    from ..ir.builtin import apply
     return apply(g, function, args, {})
 
 
 def _returned(g: Builder, x: Any, dtype: DType, what: str) -> Operand:
-    from .language import converted
     t = type_of(x)
     if not isinstance(t, Scalar):
         raise g.error(f"the function that {what} combines by returns scalars, not {describe(x)}")

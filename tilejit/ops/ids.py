@@ -9,6 +9,7 @@ from ..ir.builder import Builder
 from ..ir.builtin import builtin
 from ..ir.op import op
 from ..types import Scalar, Uniformity, int32
+from .language import binary
 
 
 def _axis(g: Builder, axis) -> int:
@@ -69,7 +70,6 @@ lane_id = _id("lane_id", "The thread's lane in its warp.", Uniformity.THREAD,
 @builtin
 def thread_id(g: Builder, scope=None):
     """The thread's id in the CTA; with ``scope="warpgroup"`` (or "warp", or "scope": the current one) relative to it."""
-    from .language import binary
     if scope in (None, "cta"):
         return g.call(_absolute)
     if scope == "scope":

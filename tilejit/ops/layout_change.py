@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from ..ir.builder import type_of
 from ..ir.op import op
+from ..layout import thread_table
 from ..types import Tile
 
 
@@ -49,9 +52,6 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
     None where an element must cross warps, or where shuffles would cost more than scratch memory: a shuffle costs about
     as much as a store or a load of shared memory, and the two barriers of scratch as much as 16 of them.
     """
-    import numpy as np
-
-    from ..layout import thread_table
     threads = max(_threads(source), _threads(target))
     have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1) for t in (source, target))
     moves = []
@@ -94,7 +94,6 @@ def _threads(t: Tile) -> int:
 
 def _flat(table, t: Tile):
     """Indices over the domain as indices over the shape; -1 for the padding."""
-    import numpy as np
     at = np.unravel_index(table, t.domain)
     inside = np.ones(table.shape, bool)
     flat = np.zeros(table.shape, np.int64)

@@ -14,7 +14,8 @@ from ..ir.graph import Call, Const, Value
 from ..ir.op import op
 from ..types import Buffer, Region, Scalar, Sym, TensorMap, Tile, int32, int64
 from .barriers import FENCE_SCOPES
-from .language import converted, uniform_scalar
+from .language import binary, converted, uniform_scalar
+from .memory import extent_value, index
 from .sides import describe_name
 from .tensor_map import in_steps
 
@@ -154,7 +155,6 @@ def _refuse(g: Builder, t: TensorMap, name: str):
 
 def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
     """Place, shape and strides of an array; facts that a map needs are asked of the launch."""
-    from .memory import extent_value, index
     a, rank = array.type, len(t.array.shape)
     if a.scope != "global" or a.map is not None:
         raise g.error(f"a tensor map is of an array in global memory, not of {describe(array)}")
@@ -181,7 +181,6 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
         if kind.dtype != t.dtype:
             _wrong_dtype(g, t, kind.dtype)
     elif isinstance(kind, Buffer) and kind.scope == "global":
-        from .memory import index
         if kind.dtype != t.dtype:
             _wrong_dtype(g, t, kind.dtype)
         place = index(g, place, (0,) * len(kind.shape))
@@ -215,7 +214,6 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
 
 
 def _row_major(g: Builder, shape: tuple) -> tuple:
-    from .language import binary
     strides: list = [1]
     for n in reversed(shape[1:]):
         both = isinstance(n, int) and isinstance(strides[0], int)
@@ -234,7 +232,6 @@ def _number(g: Builder, n, dtype):
 
 
 def _bytes(g: Builder, stride, nbytes: int):
-    from .language import binary
     if isinstance(stride, (int, Const)):
         return Const((stride if isinstance(stride, int) else stride.value) * nbytes, int64)
     return _number(g, binary(g, "*", converted(g, stride, int64), nbytes), int64)

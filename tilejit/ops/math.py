@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..ir.builtin import builtin
 from ..ir.op import Op
 from ..types import bool_, float32, int32
 from .elementwise import elementwise
+from .language import float_operand
 
 FUNCTIONS: dict[str, tuple[Op, Op | None]] = {}  # {name: (accurate op, fast op or None)}
 
@@ -124,7 +127,6 @@ def _emit_log_fast(scale: float):
 
 def _erf(x):
     """erf of each element, by the C library: NumPy has none."""
-    import math
     flat = np.fromiter(map(math.erf, np.ravel(x).astype(np.float64).tolist()), np.float64, np.size(x))
     return flat.reshape(np.shape(x)).astype(x.dtype)
 
@@ -194,8 +196,6 @@ for _name, _numpy, _emit, _ulp, _fast, _fast_ulp in _TABLE:
 
 
 def _function(name: str, ulp: str, fast_ulp: str):
-    from .language import float_operand
-
     def call(g, x, *, fast=None):
         accurate, quick = FUNCTIONS[name]
         if fast and quick is None:

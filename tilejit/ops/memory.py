@@ -9,6 +9,9 @@ from ..ir.builtin import builtin
 from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
 from ..types import Buffer, Points, Region, Scalar, Sym, Tile, Uniformity, int32, int64
+from . import creation, shape as shapes
+from .language import as_condition, binary, broadcast_shape, coerce, spread
+from .reduce import collective
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
@@ -166,14 +169,12 @@ def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> t
 def _from_end(g: Builder, bound, size: int | Sym, base: Value):
     """A literal negative constant counts from the end."""
     if isinstance(bound, int) and bound < 0:
-        from .language import binary
         return size + bound if isinstance(size, int) else binary(g, "+", extent_value(g, base, size), bound)
     return bound
 
 
 def _shifted(g: Builder, start, by):
     """``start + by``, without an op where one is 0."""
-    from .language import binary
     start = start.value if isinstance(start, Const) else start
     if isinstance(by, int) and by == 0:
         return start
@@ -184,7 +185,6 @@ def _shifted(g: Builder, start, by):
 
 def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
     """Advanced indexing: index tiles broadcast together and stand where the first of them stood; slices follow NumPy."""
-    from .language import binary, broadcast_shape, spread
     tiles = [i for i in items if isinstance(type_of(i), Tile)]
     for t in tiles:
         if not t.type.dtype.is_int:
@@ -197,7 +197,6 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
     shape = tuple(parts[n][1] for n in before) + joint + tuple(parts[n][1] for n in after)
     place = {n: k for k, n in enumerate(before)} | {n: len(before) + len(joint) + k for k, n in enumerate(after)}
     indices = [g.operand(s, int32) for s in starts]
-    from . import creation, shape as shapes
     for n, (item, d) in enumerate(zip(items, dims)):
         if parts[n] is None:
             tile = spread(g, item, joint) if item.type.shape != joint else item
@@ -299,8 +298,6 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     ``tcgen05_ld``.
     """
     from . import ordered
-    from .language import as_condition, coerce
-    from .reduce import collective
     if getattr(type_of(source), "scope", None) == "tmem":
         from .tmem.ldst import tcgen05_ld
         _plain_move(g, "load", source, other, mask, cache, sem, scope)
@@ -315,7 +312,6 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     explicit = other is not None
     value = coerce(g, other if explicit else 0, Scalar(t.dtype) if not isinstance(type_of(other), Tile) else shaped)
     if mask is not None:
-        from .language import spread
         mask = spread(g, as_condition(g, mask), t.shape or None)
     if isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value) and type_of(value).uniform < g.scope.uniformity:
         raise g.error("`other` is a number, a uniform scalar or a tile")
@@ -339,8 +335,6 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     for whom. To tensor memory it is ``tcgen05_st``.
     """
     from . import ordered
-    from .language import as_condition, coerce, spread
-    from .reduce import collective
     if getattr(type_of(target), "scope", None) == "tmem":
         from .tmem.ldst import tcgen05_st
         _plain_move(g, "store", target, mask, cache, sem, scope)

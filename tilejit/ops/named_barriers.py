@@ -12,6 +12,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
 from ..ir.op import op
 from ..types import Scalar
+from .language import binary, uniform_scalar
 from .reduce import collective
 
 
@@ -147,7 +148,6 @@ def _index(g: Builder, barriers: NamedBarriers, i) -> NamedBarrier:
 
 
 def _meet(g: Builder, op_, barrier: NamedBarrier) -> None:
-    from .language import uniform_scalar
     g.call(op_, uniform_scalar(g, barrier.index, "a barrier's index"), barriers=barrier.barriers)
 
 
@@ -181,7 +181,6 @@ def turns(g: Builder, n, threads=128):
 
 
 def _member(g: Builder, baton: Turns, i, step: int):
-    from .language import binary
     t = type_of(i)
     if not isinstance(t, Scalar) or not t.dtype.is_int:
         raise g.error(f"a member is an integer, not {describe(i)}")

@@ -14,11 +14,13 @@ from ..errors import SimulationError
 from ..ir.builder import Builder, describe, type_of, written
 from ..ir.graph import Call, Const, Operand, Value
 from ..ir.op import Op, op
+from ..ir.protocols import Wait
 from ..types import (BarrierRef, Buffer, DType, Region, Scalar, TensorMap, Tile, Uniformity, bfloat16, bool_, float8_e4m3fn, float8_e5m2,
                      float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64)
 from .elementwise import result_type
 from .language import broadcast_shape, fitted, number, spread
-from .memory import whole
+from .memory import index, whole
+from .ptx_meanings import meaning
 
 _WORDS = {8: (uint8, int8, float8_e4m3fn, float8_e5m2), 16: (uint16, int16), 32: (uint32, int32), 64: (uint64, int64)}
 _BITS = {16: (*_WORDS[16], float16, bfloat16), 32: (*_WORDS[32], float32), 64: (*_WORDS[64], float64)}
@@ -210,7 +212,6 @@ def _address(g: Builder, operand, x, wrong) -> Operand:
 
 
 def _first_element(g: Builder, x: Value) -> Value:
-    from .memory import index
     return index(g, x, (0,) * len(x.type.shape))
 
 
@@ -279,13 +280,11 @@ def _simulate(m, call: Call, *values):
     if call.attrs["simulate"] is not None:
         results = call.attrs["simulate"](*(_seen(m, given[o.name]) for o in row.inputs))
     else:
-        from .ptx_meanings import meaning
         function = meaning(row)
         if function is None:
             raise SimulationError(f"the simulator has no meaning for {row.name}: give simulate=, a function of its operands as "
                                   "arrays which returns its results", call.loc)
         results = function(m, row, given)
-    from ..ir.protocols import Wait
     if isinstance(results, Wait) or not call.results:
         return results if isinstance(results, Wait) else None
     flat = _flattened(results)

@@ -10,6 +10,7 @@ from ..ir.graph import Const, Operand, Value
 from ..types import DType, Region, Scalar, Tile, bool_, dtype_of, float32, int32, uint32
 from . import creation, elementwise as ew, math as elementary
 from .combine import Combine, Known, trace
+from .language import converted, number
 from .reduce import reduce_, reduced_shape
 from .shape import broadcast, checked_axis, product, reshape_, transpose_
 
@@ -38,7 +39,6 @@ def wide(dtype: DType) -> DType:
 
 def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
     """The tile to reduce and its axes; a scalar has none."""
-    from .language import number
     t = number(g, x)
     if isinstance(t, Tile):
         warn_if_ragged(g, x, what)
@@ -48,7 +48,6 @@ def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
 
 def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Operand:
     """`x` cast to `dtype` and reduced by a known operation."""
-    from .language import converted
     x, t = converted(g, x, dtype), type_of(x)
     if not axes:
         return x
@@ -64,7 +63,6 @@ def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: 
 
 
 def _accumulated(g: Builder, name: str, x, axis, keepdims: bool, dtype) -> Operand:
-    from .language import converted
     x, axes = _operand(g, x, axis, name)
     target = sum_dtype(type_of(x).dtype) if dtype is None else dtype_of(dtype)
     return converted(g, reduced(g, name, x, axes, keepdims, wide(target)), target)
@@ -87,7 +85,6 @@ def prod(g: Builder, x, axis=None, keepdims=False, dtype=None):
 
 def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
     """The mean along `axis`: the sum, divided once. Ints and bools give float32."""
-    from .language import converted
     x, axes = _operand(g, x, axis, "mean")
     t = type_of(x)
     target = dtype_of(dtype) if dtype is not None else t.dtype if t.dtype.is_float else float32
@@ -105,7 +102,6 @@ def _extreme(name: str, word: str):
     def call(g: Builder, x, axis=None, keepdims=False):
         x, axes = _operand(g, x, axis, name)
         dtype = type_of(x).dtype
-        from .language import converted
         return converted(g, reduced(g, name, x, axes, keepdims, float32 if dtype.is_float and dtype.bits == 8 else dtype), dtype)
     call.__name__ = name + "_"
     call.__doc__ = f"The {word} element along `axis` (an int, a tuple, or None for all); NaN if any element is."

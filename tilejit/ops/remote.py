@@ -126,8 +126,7 @@ def _(m, call, place, value, mbar):
 # -- names -----------------------------------------------------------------------------------------------------------------
 
 def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
-    if int("".join(c for c in g.target if c.isdigit())) < 90:
-        raise g.error(f"{what} needs sm_90 or later, and the target is {g.target}")
+    g.need(what, 90)
     place = whole(g, place) if isinstance(type_of(place), Buffer) and type_of(place).peer else place
     t = type_of(place)
     if not isinstance(t, Region) or not t.buffer.peer:

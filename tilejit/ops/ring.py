@@ -21,6 +21,8 @@ from ..layout import TileLayout, axis
 from ..types import BarrierRef, int32
 from . import barriers
 from .creation import checked_shape
+from .language import binary, compare, getitem
+from .pointwise import where
 from .shared import alloc, widest_swizzle
 
 ASYNCHRONOUS = ("region", "points", "mma_async", "copy_async", "ring_release")  # calls that read no slot in threads' own time
@@ -97,7 +99,6 @@ class Turn:
 
 
 def _part(g: Builder, buffer: Value, stage) -> Value:
-    from .language import getitem
     stage = stage if isinstance(stage, int) else g.call(ring_slot, stage, stages=buffer.type.shape[0])
     return getitem(g, buffer, (stage, *(slice(None) for _ in buffer.type.shape[1:])))
 
@@ -134,14 +135,11 @@ def _cursor(g: Builder, ring: Ring, role: str) -> tuple:
 
 
 def flipped(g: Builder, phase):
-    from .language import binary
     return phase ^ 1 if isinstance(phase, int) else binary(g, "^", phase, 1)
 
 
 def advanced(g: Builder, stages: int, stage, phase) -> tuple:
     """The cursor on the next slot: the parity changes where the ring begins again."""
-    from .language import binary, compare
-    from .pointwise import where
     if isinstance(stage, int) and isinstance(phase, int):
         return (stage + 1) % stages, phase ^ (stage + 1 == stages)
     following = binary(g, "+", stage, 1)
@@ -229,8 +227,6 @@ def _release_held(g: Builder, ring: Ring) -> None:
 
 def _before(g: Builder, ring: Ring, stage):
     """The number of the slot before."""
-    from .language import binary, compare
-    from .pointwise import where
     if isinstance(stage, int):
         return (stage - 1) % ring.stages
     return where.function(g, compare(g, "==", stage, 0), ring.stages - 1, binary(g, "-", stage, 1))

@@ -24,6 +24,7 @@ from ..ir.op import op
 from ..types import DType, Tile, bool_, dtype_of
 from .combine import Combine, Guarded, Known, trace
 from .digits import Digit, crossable, digits, inside, padded, register_coordinates
+from .language import converted
 from .reduce import collective, load_run
 from .reductions import sum_dtype, warn_if_ragged, wide
 from .shape import checked_axis, tile_operand
@@ -310,7 +311,6 @@ class _Scan:
 
 def _running(name: str, which: str, word: str):
     def call(g: Builder, x, axis=0, reverse=False, dtype=None):
-        from .language import converted
         x = tile_operand(g, x, name)
         warn_if_ragged(g, x, name)
         target = sum_dtype(x.type.dtype) if dtype is None else dtype_of(dtype)

@@ -10,7 +10,9 @@ from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..types import Buffer, Patches, Rows, Scalar, Tile, Window, int32
+from .language import binary, uniform_scalar
 from .memory import extent_value
+from .shape import index
 
 
 @op("pure", attrs=("extents", "window"))
@@ -55,7 +57,6 @@ class ImageMatrix:
         self.images, self.filter, self.dilation, self.window, self.counts = images, filter, dilation, window, counts
 
     def tile_getitem(self, g: Builder, index) -> Value:
-        from .language import binary, uniform_scalar
         index = index if isinstance(index, tuple) else (index,)
         rank = len(self.filter)
         lines = rank - 1 if self.window.along else 0
@@ -81,7 +82,6 @@ class ImageMatrix:
 
     def _place(self, g: Builder, first, dims: range) -> list:
         """The image and the filter's corner along `dims` of a pixel."""
-        from .language import binary
         place: list[Any] = []
         for d in reversed(dims):
             if isinstance(first, int) and first == 0:
@@ -93,7 +93,6 @@ class ImageMatrix:
 
     def _corner(self, g: Builder, place, d: int):
         """Where the filter's corner is for a place of the result along dimension `d`."""
-        from .language import binary
         step, low = self.window.stride[d], self.window.lower[d]
         if isinstance(place, int):
             return place * step + low
@@ -137,7 +136,6 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     spatial dimension and on in the next image, and the places of the result in the others are indices of their own, behind
     the pixels. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
     """
-    from .language import binary
     t = type_of(images)
     if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
         raise g.error(f"im2col sees an array of 3 to 5 dimensions, (image, ..., channel), not {describe(images)}")
@@ -167,7 +165,6 @@ class Taken:
         self.matrix, self.indices = matrix, indices
 
     def tile_getitem(self, g: Builder, index) -> Value:
-        from .language import uniform_scalar
         index = index if isinstance(index, tuple) else (index,)
         if len(index) != 2 or index[0] != slice(None, None, None):
             raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
@@ -179,8 +176,6 @@ class Taken:
 def _take(g, x, indices):
     """The rows `indices` (a tile of integers, or a tuple of scalars) of a matrix: ``x.take(rows)[:, c:c + 64]`` is a source
     or a destination of copy_async (PTX ISA, ``.tile::gather4`` and ``.tile::scatter4``)."""
-    from .language import uniform_scalar
-    from .shape import index
     if x.type.scope != "global" or len(x.type.shape) != 2:
         raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
     t = type_of(indices)

@@ -10,7 +10,8 @@ from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Value
 from ..ir.op import op
 from ..layout import TileLayout
-from ..types import Scalar, Tile
+from ..layout.fragments import register_slice
+from ..types import Scalar, Tile, Uniformity, dtype_of
 
 
 def product(extents) -> int:
@@ -196,7 +197,6 @@ def _register_slice(call, source: Tile):
     """The slice as registers of the same threads: (layout, domain, registers); None where it is none."""
     if any(step != 1 for step in call.attrs["steps"]) or source.domain != source.shape:
         return None
-    from ..layout.fragments import register_slice
     return register_slice(source.layout, source.domain, tuple(call.attrs["starts"]), tuple(call.attrs["shape"]))
 
 
@@ -335,7 +335,6 @@ def item_of(x):
 
 @item_of.infer
 def _(g, x):
-    from ..types import Uniformity
     return Scalar(type_of(x).dtype, g.scope.uniformity if g.scope.kind != "thread" else Uniformity.THREAD)
 
 
@@ -381,7 +380,6 @@ def _size(g, x):
 @method(Tile, Scalar, name="to")
 def _to(g, x, dtype):
     """The value as `dtype`."""
-    from ..types import dtype_of
     from .language import strong_cast
     return strong_cast(g, x, dtype_of(dtype))
 

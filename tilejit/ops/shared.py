@@ -11,6 +11,7 @@ from ..ir.op import op
 from ..layout import Auto, TileLayout, standard
 from ..types import Buffer, Points, Region, dtype_of
 from .creation import checked_shape
+from .language import binary, getitem, uniform_scalar
 from .memory import extent_value
 
 
@@ -146,7 +147,6 @@ def _(e, call, buffer, rank):
 @method(Buffer, name="peer")
 def _peer(g, x, rank):
     """The buffer at the same place in CTA `rank` of the cluster: where ``copy_async`` may write."""
-    from .language import uniform_scalar
     if x.type.scope != "shared" or x.type.peer:
         raise g.error(f"the CTA's own shared buffers have peers, and this is {describe(x)}")
     ranks = 1
@@ -206,7 +206,6 @@ class Tiles:
         self.buffer, self.extents = buffer, extents
 
     def tile_getitem(self, g: Builder, index):
-        from .language import binary, getitem
         index = index if isinstance(index, tuple) else (index,)
         if len(index) != len(self.extents) or len(index) != len(self.buffer.type.shape):
             raise g.error(f"{len(self.extents)} box indices are needed for {describe(self.buffer)}")

@@ -83,7 +83,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     ``.fence_release(scope)`` and ``.fence_acquire(scope)`` stand between that and the copies. ``edit="shared"`` edits it in
     shared memory, and ``.publish(scope)`` copies it to the slot and releases it.
     """
-    _hopper(g, "a tensor map")
+    g.need("a tensor map", 90)
     if isinstance(type_of(region), Selected):
         raise g.error("a tensor map by name is of boxes: those of patches and of rows are made by the launch for each copy, since no instruction "
                       "changes the corners and the pixels of a map")
@@ -107,11 +107,6 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
             shared = Value("map", Buffer(uint8, (BYTES,), "shared", TileLayout.row_major((BYTES,))), g.loc)
             g.hoist(Call(alloc_shared, (), dict(dtype=uint8, shape=(BYTES,), layout=shared.type.layout, align=BYTES), (shared,), g.loc))
     return g.call(tensor_map_, array, slot, shared, map=map_)
-
-
-def _hopper(g: Builder, what: str) -> None:
-    if int("".join(c for c in g.target if c.isdigit())) < 90:
-        raise g.error(f"{what} needs sm_90 or later, and the target is {g.target}")
 
 
 def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion) -> TensorMap:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..dispatch import Need
 from ..types import int8, int16, int32
 from .partition import Partition, Side, make_partition
@@ -61,7 +63,6 @@ def fill_bits(dtype, bits: int, fill) -> int:
     """The fill of a ragged read, repeated over `bits`: zeros, or the dtype's NaN."""
     if fill != "nan":
         return 0
-    import numpy as np
     pattern = np.asarray(float("nan")).astype(dtype.np).tobytes() * 8
     return int.from_bytes(pattern[:bits // 8], "little", signed=True)
 

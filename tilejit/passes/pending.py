@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
-from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
+from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While, walk
 from ..types import Tile
 from .accumulators import Pinned, is_product
 
@@ -41,7 +41,7 @@ class _State:
 
 def check_products(graph: Graph, facts: Facts) -> Graph:
     """The graph as it is. CompilationError where a product's registers are touched before they may be."""
-    if any(is_product(node) or _moves(node) for node in _calls(graph.body)):
+    if any(is_product(node) or _moves(node) for node in walk(graph.body)):
         _Checker(Pinned(graph)).block(graph.body, _State())
     return graph
 
@@ -49,11 +49,6 @@ def check_products(graph: Graph, facts: Facts) -> Graph:
 def _moves(node) -> bool:
     """Whether a node starts a move from tensor memory that a later wait completes."""
     return isinstance(node, Call) and node.op.name == "tmem_load" and not node.attrs["wait"]
-
-
-def _calls(block: Block):
-    from ..ir.graph import walk
-    return walk(block)
 
 
 class _Checker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..config import architecture
 from ..errors import CompilationError
 from ..ir.graph import Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
 from ..ops.shared import sync
@@ -34,7 +35,7 @@ def place_shared(graph: Graph) -> Graph:
                 rows.append((f"{value.name}: {value.type}", nbytes, node.loc))
                 top += nbytes
     base = -(-top // 128) * 128
-    limit = SHARED_LIMIT[int("".join(c for c in graph.target if c.isdigit()))]
+    limit = SHARED_LIMIT[architecture(graph.target)]
     own = graph.launch.max_shared
     for small in (SMALL, 0):
         places = _Places({}, {}, set())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, walk
 from ..ops import barriers as bars
 from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import token_wait
@@ -75,7 +75,6 @@ def _token(call: Call) -> bool:
 
 def _refuse_mixtures(block: Block, path: str, pools: dict[str, Pool]) -> None:
     """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
-    from ..ir.graph import blocks
     for node in block.nodes:
         if isinstance(node, Call) and node.op.name in MANUAL and node.choice is None and path in pools and MANUAL[node.op.name] in pools[path].kinds:
             raise CompilationError(f"{node.op.name} counts groups by hand, in a scope whose copies give tokens (line {pools[path].copies[0].loc.line}): "

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Loc
+from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .clocks import ORDER
 from .values import Batched, SimBuffer, SimRegion, SimTensorMap
@@ -71,7 +72,6 @@ class NamedMaps:
     """The part of the machine that makes, edits, fences and reads tensor maps."""
 
     def named_map(self, type_: TensorMap, array: SimBuffer, slot: SimRegion | None, shared: SimBuffer | None) -> SimMap:
-        from ..ops.copy_async.tma_map import template
         key = "named", type_, id(array.memory)
         if key not in self.sim.maps:
             self.sim.maps[key] = template(type_)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ...config import architecture
 from ...types import Buffer, Region, Sym
 
 
@@ -104,7 +105,7 @@ class CopySite:
 
     def architecture(self) -> int:
         """The target's number: 80, 90, 100, 103, 120."""
-        return int("".join(c for c in self.target if c.isdigit()))
+        return architecture(self.target)
 
     def searched(self, key: str, search):
         """The result of `search()`, which a variant's needs and its plan share."""

@@ -14,6 +14,7 @@ from ...ir.builtin import MEMBERS
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import int32
+from ..language import binary
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,6 @@ def _(g, count, now, pool, read):
 
 def next_token(g: Builder) -> Token:
     """The token of the copy that is about to be issued."""
-    from ..language import binary
     if g.scope.partial is not None:
         raise g.error(f"a token is of all threads of the {g.scope.kind}, and the condition on {g.scope.partial.name} differs between them; "
                       "leave the result of copy_async unused and wait by hand")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...ir.builder import type_of
 from ...types import DType, Region, Tile
+from ..copy_async.site import alignment
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class MmaSite:
 
     @staticmethod
     def of_call(g, call) -> "MmaSite":
-        from ..copy_async.site import alignment
         _, a, b = call.args
         made = [g.definition(x) if isinstance(type_of(x), Region) else None for x in (a, b)]
         starts = [c.args[1:] if c is not None else () for c in made]

@@ -16,6 +16,7 @@ from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar, bool_
 from ..copy_async.tma_view import shared_digits, swizzle_mode
+from ..language import as_condition
 from ..memory import whole
 from ..tmem.alloc import TARGETS
 from ..tmem.descriptor import SharedDescriptor
@@ -306,7 +307,6 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, variant, 
         block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
     flag = accumulate if isinstance(accumulate, bool) else None
     if flag is None:
-        from ..language import as_condition
         if not isinstance(type_of(accumulate), Scalar):
             raise g.error(f"accumulate is a condition, not {describe(accumulate)}")
         accumulate = as_condition(g, accumulate)

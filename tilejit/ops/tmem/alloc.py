@@ -5,12 +5,15 @@ PTX ISA, "Tensor Memory Allocation and Management Instructions".
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...ir.builder import Builder, describe
 from ...ir.builtin import method
 from ...ir.graph import Call, Value
 from ...ir.op import op
 from ...layout import TileLayout, axis
 from ...types import Buffer, DType
+from ..barriers import cluster_arrive, cluster_wait
 from ..shared import sync
 
 TARGETS = ("sm_100a", "sm_103a")  # the parts that have tensor memory
@@ -96,7 +99,6 @@ def _check_layout(g: Builder, shape, dtype: DType, layout) -> None:
 
 
 def _injective(layout: TileLayout, size: int) -> bool:
-    import numpy as np
     at = layout.without_offset().apply(np.arange(size), shape=(size,))
     places = np.broadcast_to(np.asarray(at.get(axis.TLane, 0)) * (1 << 16) + np.asarray(at.get(axis.TCol, 0)), (size,))
     return len(np.unique(places)) == size
@@ -139,7 +141,6 @@ def _dealloc(g: Builder, x: Value):
         raise g.error(f"{x.name} has been deallocated before")
     if len(g.blocks) == 1:
         freed.add(x)
-    from ..barriers import cluster_arrive, cluster_wait
     from .order import tcgen05_fence
     g.call(tcgen05_fence, side="before_thread_sync")
     for meeting in (cluster_arrive, cluster_wait) if g.definitions[x].attrs["cta_group"] == 2 else (sync,):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+import numpy as np
+
 from ...errors import CompilationError
 from ...layout import TileLayout, axis
 from ...layout.shards import slice_dim
@@ -78,7 +80,6 @@ class Plan:
     def hardware(self, threads: int, first: int):
         """What each register of each thread meets, as arrays [threads, registers * elements]: the lane, and the byte in it,
         relative to the region's first element; `first` is the scope's first thread."""
-        import numpy as np
         thread = np.arange(threads)[:, None]
         t, warp = thread % 32, (first + thread) // 32
         lanes, places = [], []

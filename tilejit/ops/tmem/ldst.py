@@ -15,9 +15,11 @@ from ...ir.builtin import builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile, int32
+from ..language import coerce
+from ..memory import whole
 from ..reduce import collective
 from .alloc import TARGETS, needs_tensor_memory
-from .fragments import SHAPES, Plan, digits_of, planned
+from .fragments import Plan, SHAPES, WORDS, digits_of, planned
 
 ATTRS = ("shape", "pack", "wait")
 
@@ -139,7 +141,6 @@ def emit(e, plan: Plan, call, region, value=None):
     store = value is not None
     address, dtype = _address(e, plan, region), region.type.dtype
     total, lines = plan.registers, []
-    from .fragments import WORDS
     base = 0 if store else total
     for issue in plan.issues:
         n = issue.repeat * WORDS[plan.shape]
@@ -213,7 +214,6 @@ for moved in (tmem_load, tmem_store):
 
 def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
     """The region of tensor memory that a move is about. CompilationError says what is wrong with it or with the options."""
-    from ..memory import whole
     needs_tensor_memory(g, name)
     collective(g, name)
     t = type_of(x)
@@ -247,7 +247,6 @@ def tcgen05_st(g: Builder, target, value, shape=None, pack=None, wait=True):
 
     With ``wait=False`` it is there after ``tcgen05_wait("st")``.
     """
-    from ..language import coerce
     target = checked(g, "tcgen05_st", target, shape, pack, wait)
     g.call(tmem_store, target, coerce(g, value, Tile(target.type.dtype, target.type.shape)), shape=shape, pack=pack, wait=wait)
 

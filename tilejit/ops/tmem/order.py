@@ -12,6 +12,7 @@ from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import BarrierRef
+from ..language import uniform_scalar
 from .alloc import needs_tensor_memory
 
 SIDES = ("before_thread_sync", "after_thread_sync")
@@ -102,7 +103,6 @@ def tcgen05_commit(g: Builder, bar, multicast=None):
     stands behind ``tcgen05_fence("after_thread_sync")``. `multicast` is a mask of ranks: the barrier at the same place of
     each of those CTAs gets the arrival. (PTX ISA, ``tcgen05.commit``.)
     """
-    from ..language import uniform_scalar
     needs_tensor_memory(g, "tcgen05_commit")
     if not isinstance(type_of(bar), BarrierRef) or not isinstance(bar, Value):
         raise g.error(f"bar is one barrier, as tile.mbarrier() makes, not {describe(bar)}")
