@@ -340,20 +340,21 @@ def test_a_copy_to_a_peer_of_bytes_written_without_a_proxy_fence_is_found():
     assert [f.kind for f in findings] == ["missing-proxy-fence"] and "copy_async(got.peer(1)" in findings[0].loc.source_line
 
 
-@tile.jit(cluster=(2, 1, 1), num_warps=1)
+@tile.jit(cluster=(3, 1, 1), num_warps=1)
 def summed(A, B, C, KIND: tile.constexpr):
     mine = tile.alloc((64,), A.dtype)
     total = tile.alloc((64,), A.dtype)
     bar = tile.mbarrier()
     rank = tile.cta_rank()
-    tile.store(mine, tile.load(A[rank, 0:64]))
+    tile.store(mine, tile.load(A[tile.maximum(rank - 1, 0), 0:64]))
     tile.store(total, tile.load(B[0:64]))
     tile.fence_proxy_async()
     tile.cluster_sync()
     with tile.elect():
         if rank == 0:
             bar.arrive_expect_tx(2 * 64 * 4)
-        tile.copy_async(total.peer(0), mine, mbar=bar, reduce=KIND)
+        else:
+            tile.copy_async(total.peer(0), mine, mbar=bar, reduce=KIND)
     if rank == 0:
         bar.wait(phase=0)
         tile.copy(C[0:64], total)
@@ -361,14 +362,15 @@ def summed(A, B, C, KIND: tile.constexpr):
 
 @pytest.mark.parametrize("kind, dtype", [("add", "int32"), ("add", "uint32"), ("max", "int32"), ("min", "uint32"), ("xor", "uint32"), ("inc", "uint32")])
 def test_a_reduction_combines_with_what_is_in_a_peer_s_memory(kind, dtype):
-    """Both CTAs of a cluster add to the memory of rank 0."""
+    """The other CTAs of a cluster add to the memory of rank 0. Through shared::cluster a CTA reaches its own memory as well, which
+    compute-sanitizer reports as not remote."""
     a = RNG.integers(0, 50, (2, 64)).astype(dtype)
     if kind == "inc":
         a[1] = a[0]
     b = RNG.integers(0, 50, 64).astype(dtype)
     want = combined(kind, a, b.copy())
     c = np.zeros_like(b)
-    assert not summed.simulate((2,), a, b, c, KIND=kind).findings
+    assert not summed.simulate((3,), a, b, c, KIND=kind).findings
     assert (c == want).all()
     k = summed.compile(a, b, c, KIND=kind)
     assert lines(k.ptx)[0].startswith(f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{kind}.")

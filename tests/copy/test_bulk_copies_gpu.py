@@ -73,7 +73,7 @@ def test_reductions_combine_with_what_is_in_a_peer_s_memory_on_the_gpu():
             a[1] = a[0]
         b = rng.integers(0, 50, 64).astype(dtype)
         c = np.zeros_like(b)
-        cases.summed[2,](a, b, c, KIND=kind, backend="cuda")
+        cases.summed[3,](a, b, c, KIND=kind, backend="cuda")
         assert (c == cases.combined(kind, a, b.copy())).all(), (kind, dtype)
 
 

@@ -52,6 +52,7 @@ def test_the_program_of_tma_gives_its_tile_back_on_the_gpu(way):
             _back(kernel, (1,), (8, 256), dtype, MODE=mode)
 
 
+@pytest.mark.unsanitized
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_the_maps_of_the_reference_plans_have_the_bytes_that_the_driver_makes_on_the_gpu():

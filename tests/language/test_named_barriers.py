@@ -257,6 +257,7 @@ def crowded(out):
     tile.store(out[tile.program_id(0)], 1)
 
 
+@pytest.mark.unsanitized
 @needs_gpu()
 @in_child(timeout=60)
 def test_the_driver_says_how_many_ctas_and_clusters_fit():

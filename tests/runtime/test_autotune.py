@@ -1,6 +1,8 @@
 """Tuned kernels: which configuration a call gets, and what tuning leaves as it was."""
 
 import json
+import os
+import tempfile
 
 import numpy as np
 import pytest
@@ -85,6 +87,7 @@ def test_what_autotune_refuses():
 @needs_gpu()
 @in_child(timeout=120)
 def test_the_gpu_takes_the_fastest_and_leaves_arrays_as_they_were():
+    os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
     n = 1 << 24
     host = np.arange(n, dtype=np.float32) % 1000
     x, out = tile.to_device(host, 0), tile.to_device(np.ones(n, np.float32), 0)
@@ -101,6 +104,7 @@ def test_the_gpu_takes_the_fastest_and_leaves_arrays_as_they_were():
 @needs_gpu()
 @in_child(timeout=120)
 def test_a_choice_is_kept_on_disk():
+    os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp()
     again = tile.autotune(accumulate.configs, accumulate.key)(accumulate.kernel)
     x, out = (tile.to_device(np.ones(1 << 20, np.float32), 0) for _ in range(2))
     accumulate[grid](x, out, 1 << 20)
