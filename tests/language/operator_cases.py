@@ -225,10 +225,10 @@ def function_case(dtype: str, names=tuple(FUNCTIONS), rows: int = 1) -> Case:
 
 # fast form -> (where its arguments lie, the error that is allowed: of the result, of the argument)
 FAST = {
-    "exp": ((-80, 80), lambda r, x: (2 + np.abs(x)) * ulp(r)),
+    "exp": ((-80, 80), lambda r, x: (2.5 + 1.25 * np.abs(x)) * ulp(r)),
     "exp2": ((-120, 120), lambda r, x: 2.5 * ulp(r)),
     "log": ((1e-3, 1e3), lambda r, x: np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * ulp(r))),
-    "log2": ((1e-3, 1e3), lambda r, x: np.where((x >= 0.5) & (x <= 2), 2.0**-22, 2 * ulp(r))),
+    "log2": ((1e-3, 1e3), lambda r, x: np.where((x >= 0.5) & (x <= 2), 2.0**-22, 2.0**-22 * np.abs(r))),
     "log10": ((1e-3, 1e3), lambda r, x: np.where((x >= 0.5) & (x <= 2), 2.0**-22, 3 * ulp(r))),
     "sqrt": ((1e-20, 1e20), lambda r, x: ulp(r)),
     "rsqrt": ((1e-20, 1e20), lambda r, x: 2 * ulp(r)),

@@ -66,12 +66,20 @@ def test_the_fields_of_a_map_have_bits_of_their_own(draw):
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_random_maps_have_the_bytes_that_the_driver_makes_on_the_gpu():
+    from tilejit.errors import LaunchError
     from tilejit.runtime import driver
     dice = random.Random(1)
     for draw, encode, count in ((tiled, driver.encode_tiled, 400), (im2col, driver.encode_im2col, 200)):
+        made = 0
         for _ in range(count):
             fields = draw(dice)
-            assert encoded(**fields).agree(encode(**fields)), fields
+            try:
+                bytes_ = encode(**fields)
+            except LaunchError:  # the driver takes less than its manual says, of maps of patches above all
+                continue
+            assert encoded(**fields).agree(bytes_), fields
+            made += 1
+        assert made >= count // 2, f"the driver made {made} of {count} maps"
 
 
 @pytest.mark.unsanitized

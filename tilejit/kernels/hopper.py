@@ -165,13 +165,17 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
         w = warpgroup - 1
         acc = multiplied(ring, w, stop - first, BN, SUMS, True, A_KM, B_KN)
         for s in tile.static_range(SPLITS):
-            tile.store(sums[s, w], acc[:, s * PART:(s + 1) * PART])
+            if s == rank:
+                tile.store(parts[s, w], acc[:, s * PART:(s + 1) * PART])
+            else:
+                tile.store(sums[s, w], acc[:, s * PART:(s + 1) * PART])
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
-            arrived[w].arrive_expect_tx(SPLITS * 64 * PART * 4)
+            arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
             for peer in tile.static_range(SPLITS):
-                tile.copy_async(parts.peer(peer)[rank, w], sums[peer, w], mbar=arrived[w])
+                if peer != rank:
+                    tile.copy_async(parts.peer(peer)[rank, w], sums[peer, w], mbar=arrived[w])
         arrived[w].wait(phase=0)
         total = tile.load(parts[0, w])
         for s in tile.static_range(1, SPLITS):
