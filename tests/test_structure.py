@@ -1,6 +1,7 @@
 """The shape of the package: which layer may import which, and what importing it loads."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ LAYERS = ("errors", "config", "names", "layout", "types", "records", "dispatch",
           "toolchain", "runtime", "compile", "compiled", "manifest", "jit", "plan", "schedule", "kernels", "tuning", "testing", "api", "demo", "cli",
           "__init__", "__main__")
 
-# Rules of ops are written beside the op, and so reach for the planner's context and the package's own name late.
+# What uses the package as its users do, by its own name.
 PACKAGE_AS_A_WHOLE = {"demo", "cli", "testing", "__main__", "kernels"}
 
 
@@ -39,6 +40,13 @@ def imports(path: Path):
                 yield name, node.lineno
 
 
+def test_the_layers_are_the_folders_and_modules_of_the_package():
+    """Every folder and module is one layer, and a layer is one of them."""
+    found = {p.stem for p in ROOT.glob("*.py")} | {p.parent.name for p in ROOT.glob("*/__init__.py")}
+    assert set(LAYERS) == found and len(LAYERS) == len(found)
+    assert PACKAGE_AS_A_WHOLE <= found
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_to_layers_above(path):
     """No file imports a layer that stands below its own."""
@@ -50,6 +58,20 @@ def test_imports_point_to_layers_above(path):
         if name not in LAYERS:
             continue
         assert LAYERS.index(name) <= LAYERS.index(own), f"{path}:{line} imports {name}, which stands below {own}"
+
+
+def test_the_protocols_name_what_the_machine_and_the_emitter_have():
+    """Rules are written against `ir.protocols`: every method stands there with parameters that the real one takes."""
+    from tilejit.emit.emitter import Emitter
+    from tilejit.ir import protocols
+    from tilejit.sim.machine import Machine
+    for protocol, real in ((protocols.Machine, Machine), (protocols.Emitter, Emitter)):
+        for name, method in vars(protocol).items():
+            if name.startswith("_") or not callable(method):
+                continue
+            takes = inspect.signature(getattr(real, name)).parameters
+            named = [p.name for p in inspect.signature(method).parameters.values() if p.kind is not p.VAR_KEYWORD]
+            assert set(named) <= set(takes), f"{real.__name__}.{name} takes {list(takes)}"
 
 
 def test_importing_the_package_loads_no_llvm_no_driver_and_no_numba():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from .dispatch import Choice, choose
@@ -56,8 +57,8 @@ class BufferSpec:
             layout = self.layout or (TileLayout.row_major(self.shape) if self.scope == "shared" else default_layout(self.shape))
             if layout is None:
                 raise CompilationError(f"tensor memory of shape {self.shape} needs a layout over axis.TLane and axis.TCol")
-            if layout.size() != _product(self.shape):
-                raise CompilationError(f"the layout {layout} has {layout.size()} elements, the shape {self.shape} has {_product(self.shape)}")
+            if layout.size() != prod(self.shape):
+                raise CompilationError(f"the layout {layout} has {layout.size()} elements, the shape {self.shape} has {prod(self.shape)}")
             return Buffer(self.dtype, self.shape, self.scope, layout), 0
         layout = self.layout or TileLayout.strided(self.shape, self.strides or _row_major(self.shape))
         return Buffer(self.dtype, self.shape, "global", strides=_strides(layout, self.shape), arg=arg), layout.offset.get("m", 0)
@@ -85,15 +86,8 @@ class BufferSpec:
         return tuple(starts), tuple(extents), tuple(kept)
 
 
-def _product(numbers) -> int:
-    n = 1
-    for x in numbers:
-        n *= x
-    return n
-
-
 def _row_major(shape) -> tuple[int, ...]:
-    return tuple(_product(shape[d + 1:]) for d in range(len(shape)))
+    return tuple(prod(shape[d + 1:]) for d in range(len(shape)))
 
 
 def _strides(layout: TileLayout, shape) -> tuple[int, ...]:
@@ -128,15 +122,15 @@ def _matched(to: tuple, of: tuple) -> tuple:
             made.append((n, start, 1))
             continue
         parts = [wanted.pop(0)] if wanted else []
-        while wanted and _product(parts) < extent:
+        while wanted and prod(parts) < extent:
             parts.append(wanted.pop(0))
-        while dims and extent < _product(parts):  # inner dimensions that are taken in full join the outer one
+        while dims and extent < prod(parts):  # inner dimensions that are taken in full join the outer one
             m, begin, inner = dims.pop(0)
             if begin != 0 or inner != m:
                 raise refusal
             n, start, extent = n * m, start * m, extent * m
-        block = _product(parts[1:])
-        if _product(parts) != extent or n % block or start % block:
+        block = prod(parts[1:])
+        if prod(parts) != extent or n % block or start % block:
             raise refusal
         made += [(n // block, start // block, parts[0]), *((m, 0, m) for m in parts[1:])]
     if wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from math import prod
 
 from .errors import CompilationError
 from .layout import TileLayout
@@ -160,10 +161,7 @@ class Tile:
 
     @property
     def size(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return prod(self.shape)
 
     def __str__(self) -> str:
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -221,8 +219,22 @@ class Buffer:
         return f"{self.scope}{' of a peer' if self.peer else ''} {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
 
 
+class _OfBuffer:
+    """What names elements of a `buffer`: it has the buffer's dtype and scope."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def scope(self) -> str:
+        return self.buffer.scope
+
+
 @dataclass(frozen=True, slots=True)
-class Region:
+class Region(_OfBuffer):
     """A box of a buffer: for each dimension of `buffer` an extent; `kept` are the dimensions that remain, in order.
 
     The values that define it (the buffer and one start per dimension) are the arguments of the `region` call.
@@ -234,61 +246,34 @@ class Region:
     kept: tuple[int, ...]
 
     @property
-    def dtype(self) -> DType:
-        return self.buffer.dtype
-
-    @property
-    def scope(self) -> str:
-        return self.buffer.scope
-
-    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.extents[d] for d in self.kept)
 
     @property
     def nbytes(self) -> int:
-        n = self.dtype.nbytes
-        for extent in self.extents:
-            n *= extent
-        return n
+        return self.dtype.nbytes * prod(self.extents)
 
     def __str__(self) -> str:
         return f"region {list(self.shape)} of {self.buffer}"
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class Points(_OfBuffer):
     """Elements of a buffer named one by one: an index tile or scalar per dimension, broadcast to `shape`."""
 
     buffer: Buffer
     shape: tuple[int, ...]
-
-    @property
-    def dtype(self) -> DType:
-        return self.buffer.dtype
-
-    @property
-    def scope(self) -> str:
-        return self.buffer.scope
 
     def __str__(self) -> str:
         return f"points {list(self.shape)} of {self.buffer}"
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(_OfBuffer):
     """Elements of an array that instructions of the tensor engine find: `extents` are those of the result."""
 
     buffer: Buffer
     extents: tuple[int, ...]
-
-    @property
-    def dtype(self) -> DType:
-        return self.buffer.dtype
-
-    @property
-    def scope(self) -> str:
-        return self.buffer.scope
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -296,10 +281,7 @@ class Selected:
 
     @property
     def nbytes(self) -> int:
-        n = self.dtype.nbytes
-        for extent in self.extents:
-            n *= extent
-        return n
+        return self.dtype.nbytes * prod(self.extents)
 
 
 @dataclass(frozen=True, slots=True)

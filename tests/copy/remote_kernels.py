@@ -61,21 +61,6 @@ def row_of_next(a: np.ndarray, ranks: int) -> np.ndarray:
     return a.reshape(-1, ranks, *a.shape[1:])[:, [(r - 1) % ranks for r in range(ranks)]].reshape(a.shape)
 
 
-def combined(kind: str, parts: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """What `gather_sums` gives."""
-    total = start.copy()
-    for x in parts:
-        with np.errstate(over="ignore"):
-            if kind == "inc":
-                total = np.where(total >= x, 0, total + 1)
-            elif kind == "dec":
-                total = np.where((total == 0) | (total > x), x, total - 1)
-            else:
-                total = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-                         "xor": np.bitwise_xor}[kind](total, x)
-    return total.astype(start.dtype)
-
-
 #: Reductions and the dtypes that they take.
 TAKEN = {"add": ("int32", "uint32", "int64", "uint64"), "min": ("int32", "uint32"), "max": ("int32", "uint32"), "inc": ("uint32",),
          "dec": ("uint32",), "and": ("int32", "uint32"), "or": ("int32", "uint32"), "xor": ("int32", "uint32")}

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 import tilejit as tile
 from bytecheck import check_runs
 from copy_strategies import copies, swizzled_copies
+from reduced import combined
 from tilejit.errors import CompilationError, DispatchError, TileError
 from tilejit.layout import Swizzle, TileLayout
 from tilejit.plan import BufferSpec, plan_copy
@@ -213,19 +214,6 @@ def reduced(A, B, N: tile.constexpr, KIND: tile.constexpr):
 GLOBAL = {"add": ("int32", "uint32", "int64", "uint64", "float32", "float64", "float16", "bfloat16"),
           "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"), "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
           "inc": ("uint32",), "dec": ("uint32",), "and": ("int32", "uint64"), "or": ("uint32", "int64"), "xor": ("int32", "uint32")}
-
-
-def combined(kind: str, a, b):
-    """What reductions of the rows of `a`, one after the other, make of `b`."""
-    for row in a:
-        if kind == "inc":
-            b = np.where(b >= row, 0, b + 1).astype(b.dtype)
-        elif kind == "dec":
-            b = np.where((b == 0) | (b > row), row, b - 1).astype(b.dtype)
-        else:
-            f = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[kind]
-            b = f(b, row).astype(b.dtype)
-    return b
 
 
 @pytest.mark.parametrize("kind, dtype", [(k, d) for k, ds in GLOBAL.items() for d in ds])

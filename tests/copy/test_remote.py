@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import tilejit as tile
-from remote_kernels import STORED, TAKEN, combined, gather_sums, one_number_each, pass_on, row_of_next
+from reduced import combined
+from remote_kernels import STORED, TAKEN, gather_sums, one_number_each, pass_on, row_of_next
 from tilejit.types import dtype_of
 
 RNG = np.random.default_rng(5)

@@ -50,6 +50,7 @@ def test_every_dtype_is_stored_to_a_peer_on_the_gpu():
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_reductions_of_registers_combine_in_a_peer_s_memory_on_the_gpu(ranks):
     cases, rng = _kernels(), np.random.default_rng(2)
+    from reduced import combined
     for kind, dtypes in cases.TAKEN.items():
         for dtype in dtypes:
             a, start = _values(rng, dtype, (4 * ranks, 100)), _values(rng, dtype, 100)
@@ -58,7 +59,7 @@ def test_reductions_of_registers_combine_in_a_peer_s_memory_on_the_gpu(ranks):
             c = np.zeros((4, 100), a.dtype)
             cases.gather_sums(ranks)[4 * ranks,](a, start, c, KIND=kind, N=100, backend="cuda")
             for cluster in range(4):
-                assert (c[cluster] == cases.combined(kind, a[ranks * cluster:ranks * (cluster + 1)], start)).all(), (kind, dtype)
+                assert (c[cluster] == combined(kind, a[ranks * cluster:ranks * (cluster + 1)], start)).all(), (kind, dtype)
 
 
 @needs_gpu(*HOPPER)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tilejit as tile
+from reduced import combined
 
 DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e4m3fn", "float8_e5m2", "float16",
           "bfloat16", "float32", "float64")
@@ -73,19 +74,6 @@ def reduced(A, B, KIND: tile.constexpr, M: tile.constexpr = 16, N: tile.constexp
         tile.copy_async(B[2:2 + M, 16:16 + N], s, reduce=KIND, variant="tma", cache="evict_first")
         tile.bulk_commit()
         tile.bulk_wait(0)
-
-
-def combined(kind: str, a, b):
-    """What reductions of the arrays in `a`, one after the other, make of `b`."""
-    for row in a:
-        if kind == "inc":
-            b = np.where(b >= row, 0, b + 1).astype(b.dtype)
-        elif kind == "dec":
-            b = np.where((b == 0) | (b > row), row, b - 1).astype(b.dtype)
-        else:
-            f = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[kind]
-            b = f(b, row).astype(b.dtype)
-    return b
 
 
 def reduction_case(kind: str, dtype: str):

@@ -240,7 +240,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
     def shared_buffer(self, value: Value) -> EBuffer:
         return EBuffer(value.type, sizes=value.type.shape, offset=self.graph.shared[value])
 
-    def shared_address(self, buffer: EBuffer, coordinates, memo: dict | None = None) -> tuple[V, int]:
+    def shared_address(self, buffer: EBuffer, coordinates) -> tuple[V, int]:
         """(address, constant byte offset) of an element of a shared buffer."""
         layout, nbytes = buffer.type.layout, buffer.type.dtype.nbytes
         offset = layout.offset_of(*coordinates, shape=buffer.type.shape) * nbytes

@@ -57,7 +57,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
     before = dict(w.frame.env)
     pinned: set[Any] = set()
     key, depth = (w.g.loc, tuple(w.copies), stop_at_exits), len(w.copies)
-    plans = _first_guess(w, names, before, w.carried.get(key, {}))
+    plans = _first_guess(names, before, w.carried.get(key, {}))
     failed: CompilationError | None = None
     while True:
         snapshot = Snapshot.of(w)
@@ -96,7 +96,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
         plans = {**{n: plans[n] for n in lost}, **wider, **still, **found}
 
 
-def _first_guess(w: Walker, names: list[str], before: dict, last: dict) -> dict[Any, joins.Join]:
+def _first_guess(names: list[str], before: dict, last: dict) -> dict[Any, joins.Join]:
     """What a loop carries, for its first walk: what it was last found to, if it was walked before as part of a loop
     around it; else its run-time names. Constants stay what they are until the body changes them."""
     plans = {}

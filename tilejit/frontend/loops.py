@@ -103,7 +103,7 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     if settled.exits and over.pipeline is not None:
         raise w.error("a pipelined loop runs to its end: its copies are ahead of it; leave out `break` and `return`, or shorten its range")
     if settled.exits:
-        _for_as_while(w, node, over, t, start, stop, names)
+        _for_as_while(w, node, over, start, stop, names)
     else:
         carried, yields = carries(w, settled)
         step = Const(over.step, t.dtype)
@@ -139,7 +139,7 @@ def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
         next(turn, None)
 
 
-def _for_as_while(w: Walker, node: ast.For, over: LoopRange, t: Scalar, start: Operand, stop: Operand, names: list[str]) -> None:
+def _for_as_while(w: Walker, node: ast.For, over: LoopRange, start: Operand, stop: Operand, names: list[str]) -> None:
     """A `for` that may be left early: a While that carries its index and the exits."""
     if over.unroll != 1:
         w.g.warn("a loop that may be left early is not unrolled")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config import architecture
 from ..errors import CompilationError, Loc, at
-from ..types import Buffer, Scalar, Sym, Tile, Type, Uniformity, bool_, float32, int32, int64
+from ..types import Buffer, Scalar, Tile, Type, Uniformity, bool_, float32, int32, int64
 from .graph import Call, Const, Launch, Node, Operand, Value
 from .op import Op
 
@@ -259,7 +259,3 @@ def written(value: Value) -> str:
     if loc is None or loc.end_line not in (0, loc.line) or loc.end_column <= loc.column:
         return value.name
     return f"`{loc.source_line[loc.column:loc.end_column].strip()}`"
-
-
-def sym_or_int(x) -> bool:
-    return isinstance(x, (int, Sym))

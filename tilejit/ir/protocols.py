@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..types import DType, Region, Tile
-from .graph import Call
+from ..types import DType, Tile
 
 
 class Wait:
@@ -60,16 +59,15 @@ class Emitter(Protocol):
     target: str
     threads: int   # threads of the current scope instance
 
-    def asm(self, form: str, **operands: Any) -> Any:
-        """Issue one instruction of the table by name; returns its results."""
+    def asm(self, text: str, outputs: Any = (), inputs: Any = (), ties: Any = None, *, pure: bool = False, convergent: bool = False) -> Any:
+        """One inline asm call: ``$0, $1, ...`` count outputs, then inputs; returns the outputs' values."""
+    def ins(self, text: str, dtype: DType) -> Any:
+        """One LLVM instruction and its value."""
+    def const(self, value: Any, dtype: DType) -> Any: ...
     def thread_id(self) -> Any:
         """The thread's id relative to the scope."""
-    def element(self, tile: Tile, reg: int) -> tuple:
+    def registers(self, t: Tile) -> int:
+        """How many elements of a tile each thread holds."""
+    def coordinates(self, t: Tile, reg: int) -> Any:
         """The logical coordinates of register `reg` of the calling thread."""
-    def address(self, region: Region, *coordinates: Any) -> Any: ...
-    def constant(self, value: Any, dtype: DType) -> Any: ...
-
-
-SimulateRule = Callable[..., Any]
-EmitRule = Callable[..., Any]
-__all__ = ["Call", "Emitter", "EmitRule", "Machine", "SimulateRule", "Wait"]
+    def sync(self) -> None: ...

@@ -21,7 +21,7 @@ class AccessPlan:
     checked: tuple[int, ...]
 
 
-def plan_access(g, call, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPlan:
+def plan_access(g, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPlan:
     """The widest vectors that are provably contiguous, aligned, and wholly inside or outside the bounds."""
     t = source.type
     if isinstance(t, Points):
@@ -72,11 +72,11 @@ def _joint(g, t: Region, d: int, vector: int, checked: tuple[int, ...]) -> bool:
 
 
 def _plan_load(g, call) -> AccessPlan:
-    return plan_access(g, call, call.args[0], call.result.type, call.args[2] is not None)
+    return plan_access(g, call.args[0], call.result.type, call.args[2] is not None)
 
 
 def _plan_store(g, call) -> AccessPlan:
-    return plan_access(g, call, call.args[0], type_of(call.args[1]), call.args[2] is not None)
+    return plan_access(g, call.args[0], type_of(call.args[1]), call.args[2] is not None)
 
 
 load_.rules["plan"] = _plan_load
@@ -122,7 +122,7 @@ class Access:
             coordinates = list(source.starts)
             for k, d in enumerate(source.type.kept if self.tile is not None else ()):
                 coordinates[d] = coordinates[d] + self.thread[k] + at[k]
-            return e.shared_address(buffer, coordinates, memo=self.memo)
+            return e.shared_address(buffer, coordinates)
         constant, moving = 0, []
         for k, d in enumerate(source.type.kept if self.tile is not None else ()):
             if isinstance(buffer.strides[d], int):

@@ -72,7 +72,7 @@ def _plan(context, call: Call) -> AtomicPlan:
     place, value, _, mask = call.args
     returns = call.result in used_values(context)
     limit = 1 if returns or mask is not None else widest(place.type, call.attrs, architecture(context.target))
-    access = plan_access(context, call, place, call.result.type, masked=limit == 1)
+    access = plan_access(context, place, call.result.type, masked=limit == 1)
     return AtomicPlan(replace(access, vector=min(access.vector, limit)), returns)
 
 

@@ -110,7 +110,7 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
         return _points(g, x, base, starts, extents, dims, items)
     starts, kept, box = list(starts), [], list(extents)
     for item, d in zip(items, dims):
-        start, extent, drop = _part(g, x, item, extents[d], base, d)
+        start, extent, drop = _part(g, x, item, extents[d], base)
         starts[d] = _shifted(g, starts[d], start)
         box[d] = extent
         if not drop:
@@ -144,7 +144,7 @@ def _expanded(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
     return items[:at] + (slice(None),) * (rank - len(items) + len(dots)) + items[at + 1:]
 
 
-def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
+def _part(g: Builder, x: Value, item, size: int | Sym, base: Value) -> tuple:
     """One index as (start, extent, dropped)."""
     if not isinstance(item, slice):
         t = type_of(item)
@@ -191,7 +191,7 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
             raise g.error(f"an index tile holds integers, not {t.type.dtype}")
     joint = broadcast_shape(g, *(t.type for t in tiles))
     first = next(n for n, i in enumerate(items) if isinstance(type_of(i), Tile))
-    parts = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base, d) for i, d in zip(items, dims)]
+    parts = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base) for i, d in zip(items, dims)]
     before = [n for n, p in enumerate(parts) if p and not p[2] and n < first]
     after = [n for n, p in enumerate(parts) if p and not p[2] and n > first]
     shape = tuple(parts[n][1] for n in before) + joint + tuple(parts[n][1] for n in after)

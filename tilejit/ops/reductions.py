@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..ir.builder import Builder, describe, type_of
@@ -12,7 +13,7 @@ from . import creation, elementwise as ew, math as elementary
 from .combine import Combine, Known, trace
 from .language import converted, number
 from .reduce import reduce_, reduced_shape
-from .shape import broadcast, checked_axis, product, reshape_, transpose_
+from .shape import broadcast, checked_axis, reshape_, transpose_
 
 
 def checked_axes(g: Builder, axis, rank: int) -> tuple[int, ...]:
@@ -52,7 +53,7 @@ def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: 
     if not axes:
         return x
     combine = Known(name, dtype)
-    if product(t.shape[a] for a in axes) == 0:
+    if math.prod(t.shape[a] for a in axes) == 0:
         if name in ("max", "min"):
             raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
         shape = reduced_shape(t.shape, axes, keepdims)
@@ -91,7 +92,7 @@ def mean(g: Builder, x, axis=None, keepdims=False, dtype=None):
     if not target.is_float:
         raise g.error(f"a mean is a float, not {target}")
     total = reduced(g, "sum", x, axes, keepdims, wide(target))
-    count = product(t.shape[a] for a in axes) if axes else 1
+    count = math.prod(t.shape[a] for a in axes) if axes else 1
     s = type_of(total)
     divisor = Const(float(count), s.dtype)
     divided = g.call(ew.div, total, divisor if isinstance(s, Scalar) else g.call(creation.splat, divisor, shape=s.shape))
@@ -147,7 +148,7 @@ def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], 
     t = type_of(x)
     if not axes:
         return g.call(creation.constant, Const(0, int32))
-    if product(t.shape[a] for a in axes) == 0:
+    if math.prod(t.shape[a] for a in axes) == 0:
         raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
     if t.dtype.is_float and t.dtype.bits == 8:
         x = g.call(ew.cast, x, dtype=float32)
@@ -198,7 +199,7 @@ def reduce(g: Builder, x, axis, combine, keepdims=False):
     shape = xs[0].type.shape
     axes = checked_axes(g, axis, len(shape))
     traced: Combine = trace(g, combine, tuple(item.type.dtype for item in xs), isinstance(x, tuple), "reduce")
-    if axes and product(shape[a] for a in axes) == 0:
+    if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
     results = g.call(reduce_, *xs, axes=axes, keepdims=keepdims, combine=traced, name="reduce") if axes else xs
     return results if isinstance(x, tuple) else results[0]

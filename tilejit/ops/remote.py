@@ -74,7 +74,7 @@ remote_.rules["layout"] = _layout
 def _plan(context, call) -> Plan:
     place, value, _ = call.args
     t, kind = place.type, call.attrs["kind"]
-    access = plan_access(context, call, place, type_of(value), masked=kind is not None)
+    access = plan_access(context, place, type_of(value), masked=kind is not None)
     if access.checked:
         raise CompilationError("what goes to a peer is counted by its bytes, so its place must provably be inside the buffer: along dimension "
                                f"{access.checked[0]} of {list(t.buffer.shape)} it is not", call.loc)

@@ -39,13 +39,7 @@ class Ring:
     @property
     def slot_bytes(self) -> int:
         """Bytes that fill a slot."""
-        total = 0
-        for buffer in self.buffers.values():
-            size = buffer.type.dtype.nbytes
-            for extent in buffer.type.shape[1:]:
-                size *= extent
-            total += size
-        return total
+        return sum(b.type.dtype.nbytes * prod(b.type.shape[1:]) for b in self.buffers.values())
 
 
 @dataclass(eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ..errors import CompilationError
@@ -12,13 +14,6 @@ from ..ir.op import op
 from ..layout import TileLayout
 from ..layout.fragments import register_slice
 from ..types import Scalar, Tile, Uniformity, dtype_of
-
-
-def product(extents) -> int:
-    n = 1
-    for extent in extents:
-        n *= extent
-    return n
 
 
 @op("pure", attrs=("shape",))
@@ -247,9 +242,9 @@ def reshape(g: Builder, x, *shape):
     if any(isinstance(n, bool) or not isinstance(n, int) for n in shape):
         raise g.error("the extents of a shape are constants: declare them as tile.constexpr parameters")
     if shape.count(-1) == 1:
-        rest = product(n for n in shape if n != -1)
+        rest = prod(n for n in shape if n != -1)
         shape = tuple(size // rest if n == -1 and rest else n for n in shape)
-    if product(shape) != size or any(n < 0 for n in shape):
+    if prod(shape) != size or any(n < 0 for n in shape):
         raise g.error(f"a tile of {size} elements, {list(x.type.shape)}, has no shape {list(shape)}")
     return x if shape == x.type.shape else g.call(reshape_, x, shape=shape)
 

@@ -8,6 +8,7 @@ that a use asks for, and so is a broadcast. Every other tile has one layout; a u
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Carry, Const, For, Graph, If, Operand, Rewriter, Scope, Value, While
@@ -42,10 +43,7 @@ class _Assigner:
     def default(self, shape: tuple[int, ...], dtype) -> Tile:
         """The blocked layout of a shape: vectors as wide as its memory accesses allow, every thread busy."""
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
-        size = 1
-        for extent in shape:
-            size *= extent
-        while vector > 1 and vector * self.scope.threads > size:
+        while vector > 1 and vector * self.scope.threads > prod(shape):
             vector //= 2
         layout, domain = blocked(shape, self.scope.threads, vector, order, self.reduced.get(shape, ()))
         return Tile(dtype, shape, layout, domain)

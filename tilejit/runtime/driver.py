@@ -115,12 +115,6 @@ def load_module(image: bytes | str, device: int = 0) -> int:
         return call("cuModuleLoadData", data, doing=f"{what} for device {device} ({target(device)})")
 
 
-def unload_module(module: int, device: int = 0) -> None:
-    """Unload what `load_module` loaded; its functions may not be in use."""
-    with in_context(device):
-        call("cuModuleUnload", module, doing="unloading a module")
-
-
 def get_function(module: int, name: str, device: int = 0) -> int:
     """The kernel called `name` in a module."""
     with in_context(device):

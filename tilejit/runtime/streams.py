@@ -55,7 +55,7 @@ def launch_stream(views) -> tuple[int, tuple[int, ...]]:
     return choose(map(current_stream, on_device))
 
 
-def stream_handle(stream, device: int = 0) -> int:
+def stream_handle(stream) -> int:
     """The handle of a stream given as an int, by torch, CuPy or numba, or by ``__cuda_stream__`` (cuda.core)."""
     if stream is None:
         return 0

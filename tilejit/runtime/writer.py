@@ -67,7 +67,7 @@ def write(launcher):
     text += ["    if stream is None:",
              f"        stream = pick_stream(others, len(others) < {arrays}) if others else raw_stream(DEVICE)" if arrays else
              "        stream = 0",
-             "    elif stream.__class__ is not int: stream = stream_handle(stream, DEVICE)",
+             "    elif stream.__class__ is not int: stream = stream_handle(stream)",
              "    try: frame = pool.pop()",
              "    except IndexError: frame = make_frame()",
              "    raw, start, config, params, maps = frame",

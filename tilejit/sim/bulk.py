@@ -41,7 +41,7 @@ class BulkCopies:
                 count -= count % 16
             if not count or not self._legal_run(dst, dst_byte_offset, src, src_byte_offset, count):
                 continue
-            for at, ranks in self._destinations(multicast, dst.peer, where):
+            for at, ranks in self._destinations(multicast, where):
                 self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, at)
 
     def _legal_run(self, dst, to, src, source, count: int) -> bool:

@@ -246,7 +246,7 @@ class Chunk(Verdicts):
                 del recent[0]
             if count:
                 barrier.tx -= nbytes
-                self.settle_phase(None, world, rank, number)
+                self.settle_phase(world, rank, number)
         if op.then is not None:
             op.then(op)
 
@@ -255,9 +255,9 @@ class Chunk(Verdicts):
         barrier = world.barriers[rank, number]
         barrier.pending = max(barrier.pending - count, 0)
         np.maximum(barrier.clock, clock, out=barrier.clock)
-        self.settle_phase(None, world, rank, number)
+        self.settle_phase(world, rank, number)
 
-    def settle_phase(self, m, world: World, rank: int, number: int) -> None:
+    def settle_phase(self, world: World, rank: int, number: int) -> None:
         """End a barrier's phase if it has everything; it should then have had what was sent to it."""
         barrier = world.barriers[rank, number]
         if not barrier.over:

@@ -197,7 +197,7 @@ class Engines:
         spread = lambda x: np.broadcast_to(x, (x.shape[0] if x.ndim == len(shape) else 1, *shape[1:]))
         to, source, count = spread(to), spread(source), spread(np.asarray(count))
         keep = None if keep is None or keep.all() else spread(keep)
-        self._check_cp_async(dst, to, src, source, count, keep, nbytes)
+        self._check_cp_async(to, src, source, count, keep, nbytes)
         flat = lambda x: None if x is None else x.reshape(x.shape[0], -1)
         self._count("global -> shared (cp.async)", self._accessed(Place(flat(to), (), flat(keep))) * nbytes)
         threads = np.broadcast_to(np.arange(self.low, self.high)[:, None], shape[1:])
@@ -236,7 +236,7 @@ class Engines:
                     self.sim.collect(op)
                 world.queue("cp.async", self.rank, ("atom", atom)).open.append(op)
 
-    def _check_cp_async(self, dst, to, src, source, count, keep, nbytes) -> None:
+    def _check_cp_async(self, to, src, source, count, keep, nbytes) -> None:
         read = count > 0 if keep is None else (count > 0) & keep
         address = src.memory.address + src.memory.origin * src.memory.itemsize
         if (((source + address) % nbytes != 0) & read).any():

@@ -37,7 +37,7 @@ class Reporter:
         elif c.what == "busy":
             self._overwritten(a, c)
         else:
-            op = self._operation(a, c)
+            op = self._operation(c)
             if op is not None and not writing:
                 self._too_early(a, c, op)
             else:
@@ -130,7 +130,7 @@ class Reporter:
         elif c.what == "unordered":
             self._unordered(a, c, f"{name} {verb}")
         elif c.what in ("pending", "async"):
-            other = self._operation(a, c)
+            other = self._operation(c)
             self._blame_wait(op, a, c, "missing-wait", f"{name} {verb} {self._bytes(c)} before {self._named(other, c)} has been waited for")
         elif c.what == "busy":
             self._blame_wait(op, a, c, "missing-wait",
@@ -159,7 +159,7 @@ class Reporter:
 
     # -- words -------------------------------------------------------------------------------------------------------------------
 
-    def _operation(self, a: Access, c: Conflict) -> AsyncOp | None:
+    def _operation(self, c: Conflict) -> AsyncOp | None:
         """The operation that wrote, or is to write, the cell."""
         if c.what == "pending":
             return self.world.ops.get(c.other - PENDING)

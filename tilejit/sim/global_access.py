@@ -65,7 +65,7 @@ class GlobalAccess:
         if not index.size:
             return
         if self.checks and not atomic:
-            self._check_twice(memory, index, values, owner, keep, shape)
+            self._check_twice(memory, index, values, owner, shape)
         memory.elements(dtype)[index] = values
         if self.checks and not atomic:
             self._check_global(memory, index, None, writing=True, ids=ids, threads=threads)
@@ -250,7 +250,7 @@ class GlobalAccess:
         who = None if memory.shadow.threads is None else Accessor(self, ids, threads)
         self._judge(memory, "write" if writing else "read", access(view, ids, self.sim.global_clocks, True, who))
 
-    def _check_twice(self, memory: GlobalMemory, index, values, owner, keep, shape) -> None:
+    def _check_twice(self, memory: GlobalMemory, index, values, owner, shape) -> None:
         """Two threads of one CTA that write different values to one element at once."""
         if owner is None and not (values.ndim == 2 and self.threads > 1 and shape[-1] > 1):
             return

@@ -102,7 +102,7 @@ class GlobalShadow:
             found = self._conflict(view, ids, clocks, view(self.writer), who)
         if self.reader is not None and found is None:
             old = view(self.reader)
-            found = self._read_before(view, ids, clocks, old, who)
+            found = self._read_before(ids, clocks, old, who)
         if who is not None:
             found = self.threads.write(view, who) or found
         self._arrays(clocks)
@@ -150,7 +150,7 @@ class GlobalShadow:
         at = int(np.argmax(bad))
         return "write", int(writer.flat[at]) - 1, int(np.broadcast_to(ids, writer.shape).flat[at]) - 1
 
-    def _read_before(self, view, ids, clocks, reader, who):
+    def _read_before(self, ids, clocks, reader, who):
         if who is not None:
             ids = _readers(who)
             if clocks is not None and who.m.sim.ranks > 1:

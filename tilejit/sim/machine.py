@@ -15,7 +15,7 @@ from .bulk import BulkCopies
 from .commits import Commits
 from .engines import Engines
 from .global_access import GlobalAccess
-from .memory import LocalMemory, TensorMemory
+from .memory import TensorMemory
 from .named_maps import NamedMaps
 from .ordered_access import OrderedAccess
 from .remote import RemoteStores
@@ -236,10 +236,6 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         offset = self.sim.graph.shared[value] if byte_offset is None else byte_offset
         return SimBuffer(type_, self.sim.shared, offset, tuple(type_.shape))
 
-    def alloc_local(self, type_: Buffer) -> SimBuffer:
-        """Memory of each thread's own."""
-        return SimBuffer(type_, LocalMemory(self.sim.rows, self.sim.program.threads, type_.nbytes), 0, tuple(type_.shape))
-
     def alloc_tmem(self, value: Any, type_: Buffer | None = None, column: int | None = None) -> SimBuffer:
         """The tensor memory of an allocation: whole columns, a power of two of at least 32, after those before it."""
         type_ = type_ or value.type
@@ -311,8 +307,6 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             coords = _region_coords(region)
         if buffer.memory.scope == "global":
             return self.read_global(buffer, coords, mask, other, owner, bounds, region, atomic)
-        if buffer.memory.scope == "local":
-            return self._local(buffer, coords, None, mask, other)
         return self.read_shared(buffer, coords, mask, other, owner, region, atomic)
 
     def write(self, buffer: SimBuffer, coords: tuple | None, values: np.ndarray, *, mask=None, owner=None, bounds: bool = True,
@@ -328,25 +322,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
             coords = _region_coords(region)
         if buffer.memory.scope == "global":
             self.write_global(buffer, coords, values, mask, owner, bounds, region, atomic)
-        elif buffer.memory.scope == "local":
-            self._local(buffer, coords, values, mask, None)
         else:
             self.write_shared(buffer, coords, values, mask, owner, region)
-
-    def _local(self, buffer: SimBuffer, coords: tuple, values, mask, other):
-        """Each thread's own elements: coordinates (B or 1, T or 1)."""
-        layout, dtype = buffer.type.layout, buffer.type.dtype.np
-        at = layout.offset_of(*coords, shape=buffer.shape) if layout is not None else np.ravel_multi_index(coords, buffer.shape)
-        data = buffer.memory.data.view(dtype)
-        shape = (self.batch, self.threads)
-        place = (self.rows[:, None], np.arange(self.low, self.high)[None], np.broadcast_to(at, shape))
-        keep = np.ones(shape, bool)
-        for m in (mask, self._active):
-            keep = keep if m is None else keep & m
-        if values is None:
-            return np.where(keep, data[place], other)
-        data[tuple(np.broadcast_to(p, shape)[keep] for p in place)] = np.broadcast_to(values, shape)[keep]
-        return None
 
 
 _OPERATIONS = {"mul": operator.mul, "floordiv": operator.floordiv, "add": operator.add, "sub": operator.sub, "min": min, "max": max}

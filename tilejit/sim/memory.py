@@ -90,15 +90,6 @@ class TensorMemory(PerCta):
         super().__init__(ctas, self.LANES * self.COLUMNS * 4, "tmem", GARBAGE)
 
 
-class LocalMemory:
-    """Bytes of each thread: (CTAs, threads, nbytes)."""
-
-    scope = "local"
-
-    def __init__(self, ctas: int, threads: int, nbytes: int):
-        self.data = np.full((ctas, threads, -(-nbytes // 16) * 16), GARBAGE, np.uint8)
-
-
 def boxes(starts: list[np.ndarray], extents: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...],
           base: np.ndarray | int) -> Iterator[tuple] | None:
     """Split a region of a global buffer, one start (B or 1,) per dimension, into whole strided boxes.

@@ -6,7 +6,6 @@ import numpy as np
 
 from .atomics import apply_atomic
 from .global_access import kept
-from .global_races import Index
 from .global_threads import Accessor
 from .memory import GlobalMemory
 from .values import SimBuffer

@@ -98,18 +98,6 @@ class SharedAccess:
         rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         return memory.data[rows.reshape(-1, *(1,) * (at.ndim - 1)), at]
 
-    def write_bytes(self, buffer, offsets: np.ndarray, data: np.ndarray) -> None:
-        """Write (B or 1, n, nbytes) bytes at `offsets`, as `read_bytes` reads them."""
-        memory, base, peer = (buffer.memory, buffer.base, buffer.peer) if isinstance(buffer, SimBuffer) else (buffer, 0, None)
-        at = (np.asarray(offsets) + base)[..., None] + np.arange(data.shape[-1])
-        self.sim.version += 1
-        if memory.scope == "global":
-            memory.bytes[memory.origin * memory.itemsize + at] = data
-            return
-        rows = self.rows_of(peer)
-        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        memory.data[rows.reshape(-1, *(1,) * (at.ndim - 1)), at] = data
-
     # -- where elements are ----------------------------------------------------------------------------------------------------
 
     def _place(self, buffer: SimBuffer, coords, mask, region, itemsize: int, extra: tuple[int, ...] = ()) -> Place:
@@ -207,7 +195,7 @@ class SharedAccess:
             return self.batch * place.offsets.shape[1]
         return int(np.count_nonzero(place.keep)) * (self.batch if place.keep.shape[0] == 1 else 1)
 
-    def _aligned(self, buffer: SimBuffer, place: Place, dtype) -> bool:
+    def _aligned(self, place: Place, dtype) -> bool:
         if dtype.itemsize == 1 or not (place.offsets % dtype.itemsize).any():
             return True
         self.finding("misaligned", f"{dtype.itemsize}-byte elements are accessed at byte offset {int(place.offsets.flat[0])} of shared memory")
@@ -218,7 +206,7 @@ class SharedAccess:
         data = buffer.memory.typed(dtype)
         if place.run is not None and isinstance(rows, slice):
             return data[rows, place.run].copy()
-        if not self._aligned(buffer, place, dtype):
+        if not self._aligned(place, dtype):
             return np.zeros((self.batch, place.offsets.shape[1]), dtype)
         index = place.offsets // dtype.itemsize
         if index.shape[0] == 1:
@@ -232,7 +220,7 @@ class SharedAccess:
         if place.run is not None and isinstance(rows, slice):
             data[rows, place.run] = values
             return
-        if not self._aligned(buffer, place, dtype):
+        if not self._aligned(place, dtype):
             return
         index = place.offsets // dtype.itemsize
         if place.keep is None and index.shape[0] == 1 and isinstance(rows, slice):

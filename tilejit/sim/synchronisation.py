@@ -183,7 +183,7 @@ class Synchronisation:
         b.pending -= count
         if clock is not None:
             np.maximum(b.clock, clock, out=b.clock)
-        self.sim.settle_phase(self, world, rank, number)
+        self.sim.settle_phase(world, rank, number)
 
     def expect_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
         """Announce bytes for the current phase."""
@@ -193,7 +193,7 @@ class Synchronisation:
             b.expected += count
             b.expect_line = self.line
             self._within_limit(world, b)
-            self.sim.settle_phase(self, world, rank, number)
+            self.sim.settle_phase(world, rank, number)
 
     def complete_tx(self, barrier: SimBarrier, nbytes: Any) -> None:
         """Report bytes as having come."""
@@ -202,7 +202,7 @@ class Synchronisation:
             b.tx -= count
             b.issued += count
             self._within_limit(world, b)
-            self.sim.settle_phase(self, world, rank, number)
+            self.sim.settle_phase(world, rank, number)
 
     def _within_limit(self, world: World, b: MBarrier) -> None:
         if abs(b.tx) > TX_LIMIT:

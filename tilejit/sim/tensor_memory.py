@@ -73,7 +73,7 @@ class TensorMemoryAccess:
         if mask is None:
             self.commit_to_barrier("tcgen05", barrier)
             return
-        for _, ranks in self._destinations(mask, None):
+        for _, ranks in self._destinations(mask):
             self.commit_to_barriers("tcgen05", [barrier.of_peer(np.full((1, 1), r)) for r in ranks])
 
     # -- moves -----------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class TensorCopies:
         params = {**params, "dst": self._absolute(dst, offset), "map": map_,
                   "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
         self._count("global -> shared (tma)", box.nbytes * (self.batch if positions is None else len(positions)))
-        for where, ranks in self._destinations(multicast, dst.peer, positions):
+        for where, ranks in self._destinations(multicast, positions):
             self._load_to(ranks, box, read, dst, offset, barrier, params, where, paired)
 
     def _load_to(self, ranks, box, read, dst, offset, barrier, params, where, paired) -> None:
@@ -94,7 +94,7 @@ class TensorCopies:
 
         self.issue("the tensor load", writes=writes, land=land, collect=collect, params=params, barriers=barriers, positions=where)
 
-    def _destinations(self, multicast, peer, positions=None):
+    def _destinations(self, multicast, positions=None):
         if multicast is None:
             yield positions, [None]
             return

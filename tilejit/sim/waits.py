@@ -29,18 +29,6 @@ class RowWait(Wait):
     def then(self) -> Any:
         return None if self._then is None else self._then(self.m, *self.params)
 
-    def and_then(self, then: Callable[[Any], Any]) -> "RowWait":
-        """The same wait, followed by ``then(m)`` with the machine of the CTAs that go on."""
-        first = self._then
-
-        def both(m, *params):
-            if first is not None:
-                first(m, *params)
-            return then(m)
-
-        self._then = both
-        return self
-
     def bound(self, fiber, rows: np.ndarray) -> "RowWait":
         """The wait of a part of the fiber."""
         new = copy.copy(self)

@@ -4,6 +4,7 @@ line by line."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from ...dispatch import Need, Variant
 from ...ir.builder import Builder, describe, type_of
@@ -167,10 +168,7 @@ class Lines:
 
     @property
     def lines(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return prod(self.shape)
 
     @property
     def instructions(self) -> int:

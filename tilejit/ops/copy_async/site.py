@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from ...config import architecture
@@ -59,10 +60,7 @@ class CopySite:
 
     @cached_property
     def elements(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return prod(self.shape)
 
     @property
     def itemsize(self) -> int:

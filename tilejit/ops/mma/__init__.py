@@ -15,7 +15,7 @@ from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
 from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - they give load and store plans of theirs
-from .site import MmaSite
+from .site import MmaSite, product_shape
 
 VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)
 NAMES = (*(v.name for v in VARIANTS), tcgen05.VARIANT.name)
@@ -29,13 +29,7 @@ def mma_async_(acc, a, b, trans_a, trans_b, dtype, precision, options):
 
 @mma_async_.infer
 def _(g, acc, a, b, *, trans_a, trans_b, dtype, precision, options):
-    m, k = a.type.shape[::-1] if trans_a else a.type.shape
-    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
-    if k != k2:
-        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
-    if acc is not None and acc.type.shape != (m, n):
-        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], not {list(acc.type.shape)}")
-    return Tile(dtype, (m, n))
+    return Tile(dtype, product_shape(g, acc, a, b, trans_a, trans_b)[:2])
 
 
 def _layout(assigner, call, types):

@@ -16,7 +16,7 @@ from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
 from . import warp, wgmma
-from .site import MmaSite
+from .site import MmaSite, product_shape
 
 ACCUMULATORS = (float32, float16, float64, int32, int64)
 
@@ -28,12 +28,7 @@ def dot_(acc, a, b, trans_a, trans_b, dtype, precision, options):
 
 @dot_.infer
 def _(g, acc, a, b, *, trans_a, trans_b, dtype, precision, options):
-    m, k = a.type.shape[::-1] if trans_a else a.type.shape
-    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
-    if k != k2:
-        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
-    if acc is not None and acc.type.shape != (m, n):
-        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], not {list(acc.type.shape)}")
+    m, n, k = product_shape(g, acc, a, b, trans_a, trans_b)
     if 0 in (m, n, k):
         raise g.error(f"a product of [{m}, {k}] by [{k}, {n}] has nothing to multiply")
     return Tile(dtype, (m, n))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...ir.builder import type_of
+from ...ir.builder import Builder, type_of
+from ...ir.graph import Value
 from ...types import DType, Region, Tile
 from ..copy_async.site import alignment
 
@@ -71,6 +72,17 @@ class MmaSite:
         if key not in memo:
             memo[key] = search()
         return memo[key]
+
+
+def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[int, int, int]:
+    """(m, n, k) of ``acc + a @ b``. CompilationError where the shapes do not fit."""
+    m, k = a.type.shape[::-1] if trans_a else a.type.shape
+    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
+    if k != k2:
+        raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
+    if acc is not None and acc.type.shape != (m, n):
+        raise g.error(f"a is [{m}, {k}] and b is [{k}, {n}], so the accumulator is [{m}, {n}], not {list(acc.type.shape)}")
+    return m, n, k
 
 
 def _where(x: Tile | Region) -> str:

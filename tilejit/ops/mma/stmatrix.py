@@ -40,7 +40,7 @@ def plan_matrices(g, call) -> StMatrix | None:
         return None
     starts = g.definition(call.args[0]).args[1:]
     rows_of_16_bytes = shared_runs(target.buffer.layout, target.buffer.shape, target.kept[1], 8) and g.divisor(starts[target.kept[1]]) % 8 == 0
-    access: AccessPlan = plan_access(g, call, call.args[0], t, False)
+    access: AccessPlan = plan_access(g, call.args[0], t, False)
     if not rows_of_16_bytes or access.checked:
         return None
     return StMatrix(t.shape[0] // (g.scope.threads // 2), t.shape[1] // 16)

@@ -15,17 +15,15 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar, bool_
-from ..copy_async.tma_view import shared_digits, swizzle_mode
 from ..language import as_condition
 from ..memory import whole
 from ..tmem.alloc import TARGETS
 from ..tmem.descriptor import SharedDescriptor
-from .descriptor import Derived, derived
+from .descriptor import Derived
+from .shared_matrix import shared_matrix
 from .tcgen05_kinds import CONTAINED, K_BYTES, KINDS, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
 from .tcgen05_operands import a_layout, accumulator_layout, lies_as, scale_layout
 from .tcgen05_site import TensorSite
-
-SPANS = {0: 0, 1: 32, 2: 64, 3: 128}
 
 
 @dataclass(frozen=True)
@@ -66,34 +64,7 @@ class Plan:
 def matrix(s: TensorSite, name: str) -> Derived | str:
     """The descriptor of operand `name` in shared memory; a string says why none names it."""
     k_first, mn = (s.trans_a, s.m) if name == "a" else (not s.trans_b, s.n)
-    return s.searched(name, lambda: _matrix(s, name, getattr(s, name), k_first, mn))
-
-
-def _matrix(s: TensorSite, name: str, t: Region, k_first: bool, mn: int) -> Derived | str:
-    itemsize, layout = t.dtype.nbytes, t.buffer.layout
-    mode = swizzle_mode(layout, itemsize)
-    if mode is None:
-        return f"the swizzle {layout.swizzle}"
-    known = [x.value if hasattr(x, "value") else x for x in s.starts[name]]
-    found = shared_digits(layout, t.buffer.shape, known, t.extents, s.g.divisor)
-    if isinstance(found, str):
-        return found
-    digits, offset = found
-    first, second = ([(n, stride * itemsize) for n, stride in digits[d]] for d in t.kept)
-    rows, ks = (second, first) if k_first else (first, second)
-    span = SPANS[mode]
-    made = derived(rows, ks, mn, itemsize, span)
-    if isinstance(made, str):
-        return made
-    period = 8 * span if span else 16
-    begins = offset * itemsize if isinstance(offset, int) else offset.of * itemsize
-    if begins % period or s.aligned[name] % period:
-        what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {s.aligned[name]}"
-        return f"{what} bytes, and {period} are needed"
-    within = span if made.descriptor.major == "k" and span else 0  # steps along k stay in a row of the atom
-    if any(k % period >= max(within, 1) for k in made.ks):
-        return f"a step along k begins inside the {period} bytes of the swizzle's period"
-    return made
+    return s.searched(name, lambda: shared_matrix(getattr(s, name), s.starts[name], k_first, mn, s.aligned[name], s.g.divisor))
 
 
 def _kind(s: TensorSite) -> Kind:

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from ...dispatch import Need, Variant
 from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
-from ...types import DType, Region, Tile
-from ..copy_async.tma_view import shared_digits, swizzle_mode
-from .descriptor import K_BYTES, Derived, derived
+from ...types import DType, Tile
+from .descriptor import K_BYTES, Derived
+from .shared_matrix import shared_matrix
 from .site import MmaSite, bare
 
 ROWS = 64  # of an instruction
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
              "int8": "s8", "uint8": "u8"}
 ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
-SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # mode of a swizzle -> its bytes
 
 
 @dataclass(frozen=True)
@@ -64,34 +63,8 @@ def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 
 def matrix(s: MmaSite, name: str) -> Derived | str:
     """The descriptor of operand `name` in shared memory; a string says why none names it."""
-    return s.searched(name, lambda: _matrix(s, *((s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a" else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align))))
-
-
-def _matrix(s: MmaSite, t: Region, starts, k_first: bool, mn: int, align: int) -> Derived | str:
-    itemsize, layout = t.dtype.nbytes, t.buffer.layout
-    mode = swizzle_mode(layout, itemsize)
-    if mode is None:
-        return f"the swizzle {layout.swizzle}"
-    known = [x.value if hasattr(x, "value") else x for x in starts]
-    found = shared_digits(layout, t.buffer.shape, known, t.extents, s.g.divisor)
-    if isinstance(found, str):
-        return found
-    digits, offset = found
-    first, second = ([(n, stride * itemsize) for n, stride in digits[d]] for d in t.kept)
-    rows, ks = (second, first) if k_first else (first, second)
-    span = SPANS[mode]
-    made = derived(rows, ks, mn, itemsize, span)
-    if isinstance(made, str):
-        return made
-    divisor = offset * itemsize if isinstance(offset, int) else offset.of * itemsize
-    period = 8 * span if span else 16
-    within = span if made.descriptor.major == "k" and span else 0  # steps along k stay in a row of the atom
-    if divisor % period or align % period:
-        what = f"it begins at a multiple of {divisor}" if divisor % period else f"the buffer is aligned to {align}"
-        return f"{what} bytes, and {period} are needed"
-    if any(r % period for r in made.rows) or any(k % period >= max(within, 1) for k in made.ks):
-        return f"a part of it begins inside the {period} bytes of the swizzle's period"
-    return made
+    t, starts, k_first, mn, align = (s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a" else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align)
+    return s.searched(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
 
 
 def instruction(s: MmaSite) -> str:
