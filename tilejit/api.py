@@ -18,6 +18,7 @@ from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs,
 from .ops.map_edits import fence_proxy_tensormap
 from .ops.math import BUILTINS as _MATH
 from .ops.memory import load, store
+from .ops.window import window
 from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.mma.dot import dot, mma
 from .ops.named_barriers import named_barrier, turns

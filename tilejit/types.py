@@ -203,6 +203,7 @@ class Buffer:
     strides: tuple | None = None
     arg: int | None = None
     peer: bool = False
+    narrowed: tuple[int, ...] | None = None  # of a window: for each dimension 0, or what divides its narrower bounds
     map: "TensorMap | None" = None  # the descriptor by which copies reach a global buffer, where the kernel names one
 
     @property
@@ -216,7 +217,8 @@ class Buffer:
         where = f" in {self.layout}" if self.layout is not None else ""
         if self.strides is not None:
             where = f":({', '.join(map(str, self.strides))})" + (f" by a {self.map}" if self.map is not None else "")
-        return f"{self.scope}{' of a peer' if self.peer else ''} {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
+        kind = "window of " if self.narrowed is not None else ""
+        return f"{kind}{self.scope}{' of a peer' if self.peer else ''} {self.dtype}[{', '.join(map(str, self.shape))}]{where}"
 
 
 class _OfBuffer:

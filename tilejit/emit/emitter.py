@@ -40,8 +40,9 @@ class EBuffer:
     sizes: tuple = ()
     strides: tuple = ()
     offset: int = 0
-
     rank: Any = None  # of the CTA whose shared memory it is; None for the own
+    lows: tuple | None = None  # of a window: its first element; `sizes` count from there
+
 
 @dataclass
 class ERegion:
@@ -183,6 +184,11 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
                 return self.const(0 <= index < size, bool_)
             return self.const(False, bool_) if index < 0 else self.ins(f"icmp sgt {size.typed}, {index}", bool_)
         return index.below(size)
+
+    def inside(self, buffer: EBuffer, d: int, index) -> V:
+        """Whether a coordinate along dimension `d` is in the bounds of a buffer, or of a window."""
+        low = 0 if buffer.lows is None else buffer.lows[d]
+        return self.in_bounds(index if isinstance(low, int) and low == 0 else index - low, buffer.sizes[d])
 
     def all_of(self, tests: list) -> V | None:
         total = None

@@ -41,6 +41,8 @@ def plan_access(g, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPl
 def _inside(g, t: Region, starts, d: int) -> bool:
     """Whether the region is provably inside the buffer along `d`."""
     size, start = t.buffer.shape[d], starts[d]
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
+        return False
     if t.buffer.scope != "global":
         low, high = g.bounds(start)
         return low is not None and high is not None and 0 <= low and high + t.extents[d] <= size
@@ -68,6 +70,8 @@ def _joint(g, t: Region, d: int, vector: int, checked: tuple[int, ...]) -> bool:
     size = t.buffer.shape[d]
     if d not in checked:
         return True
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d] % vector:
+        return False
     return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
 
 
@@ -160,12 +164,12 @@ class Access:
         for d in self.plan.checked:
             k = source.type.kept.index(d) if self.tile is not None and d in source.type.kept else None
             c = at[k] if k is not None else 0
-            yield self._once(("bound", d, c), lambda: e.in_bounds(
-                source.starts[d] + self.thread[k] + c if k is not None else source.starts[d], source.buffer.sizes[d]))
+            yield self._once(("bound", d, c), lambda: e.inside(source.buffer, d,
+                source.starts[d] + self.thread[k] + c if k is not None else source.starts[d]))
 
     def _points_bounds(self, reg: int):
-        for i, size in zip(self.source.indices, self.source.buffer.sizes):
-            yield self.e.in_bounds(i[reg] if isinstance(i, list) else i, size)
+        for d, i in enumerate(self.source.indices):
+            yield self.e.inside(self.source.buffer, d, i[reg] if isinstance(i, list) else i)
 
     def _ghosts(self, reg: int):
         """A domain padded above the tile's shape has elements that are no part of the tile."""

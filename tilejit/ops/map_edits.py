@@ -135,6 +135,8 @@ def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
     for name in changes:
         _refuse(g, t, name)
     rank = len(t.array.shape)
+    if isinstance(type_of(array), Buffer) and array.type.narrowed is not None:
+        raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array, or a place in it with a shape")
     if isinstance(type_of(array), Buffer) and shape is None and strides is None:
         place, shape, strides = _whole_array(g, t, array)
     else:

@@ -88,6 +88,8 @@ def whole(g: Builder, x: Value) -> Value:
     """A buffer as the region of all of it; a region stays."""
     if isinstance(x.type, Region):
         return x
+    if x.type.narrowed is not None:
+        return index(g, x, (...,))
     shape = x.type.shape
     if any(isinstance(n, Sym) for n in shape):
         raise g.error(f"the extents of {describe(x)} are known at launch only: name a box, as in {x.name}[{', '.join('0:BLOCK' for _ in shape)}]")
@@ -130,6 +132,10 @@ def _unpack(g: Builder, x: Value) -> tuple[Value, tuple, tuple, tuple[int, ...]]
     if isinstance(x.type, Region):
         call = g.definitions[x]
         return call.args[0], call.args[1:], x.type.extents, x.type.kept
+    if x.type.narrowed is not None:
+        from .window import parts
+        origins, extents, *_ = parts(g, x)
+        return x, origins, extents, tuple(range(len(origins)))
     rank = len(x.type.shape)
     return x, (0,) * rank, x.type.shape, tuple(range(rank))
 
@@ -155,7 +161,7 @@ def _part(g: Builder, x: Value, item, size: int | Sym, base: Value) -> tuple:
         raise g.error("a region of memory has step 1; index with an integer tile, as in x[tile.arange(N) * 2]")
     start = 0 if item.start is None else _from_end(g, item.start, size, base)
     stop = size if item.stop is None else _from_end(g, item.stop, size, base)
-    if isinstance(stop, Sym):
+    if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
         name = x.name
         raise g.error(f"the extent of this slice is known at launch only; write a constant one, as in {name}[0:BLOCK, ...]")
     extent = g.difference(stop, start)
@@ -169,7 +175,7 @@ def _part(g: Builder, x: Value, item, size: int | Sym, base: Value) -> tuple:
 def _from_end(g: Builder, bound, size: int | Sym, base: Value):
     """A literal negative constant counts from the end."""
     if isinstance(bound, int) and bound < 0:
-        return size + bound if isinstance(size, int) else binary(g, "+", extent_value(g, base, size), bound)
+        return size + bound if isinstance(size, int) else binary(g, "+", extent_value(g, base, size) if isinstance(size, Sym) else size, bound)
     return bound
 
 

@@ -139,8 +139,9 @@ def checked(region, starts) -> tuple[int, ...]:
     """The dimensions of a global region that is not known to lie inside its buffer."""
     if region.scope != "global":
         return ()
+    narrowed = region.buffer.narrowed or (0,) * len(starts)
     return tuple(d for d, (size, start) in enumerate(zip(region.buffer.shape, starts))
-                 if not (isinstance(size, int) and isinstance(start, Const) and 0 <= start.value <= size - region.extents[d]))
+                 if narrowed[d] or not (isinstance(size, int) and isinstance(start, Const) and 0 <= start.value <= size - region.extents[d]))
 
 
 def fits(site, k: int | None, vec: int) -> bool:
@@ -158,6 +159,8 @@ def _fits(site, region, starts, d: int, vec: int) -> bool:
     if region.scope != "global":
         return shared_runs(region.buffer.layout, region.buffer.shape, d, vec)
     buffer = region.buffer
+    if buffer.narrowed is not None and buffer.narrowed[d] % vec:
+        return False
     known = lambda kind, n: n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
     return (isinstance(buffer.strides[d], int) and buffer.strides[d] == 1
             and g.facts.ask("aligned", buffer.arg, vec * site.itemsize)
@@ -214,7 +217,7 @@ class Side:
         else:
             inner = self._inner(plan.coordinates(self.thread, first))
         coordinates = [start + c for start, c in zip(region.starts, inner)]
-        inside = e.all_of([e.in_bounds(coordinates[d], region.buffer.sizes[d]) for d in self.bounds])
+        inside = e.all_of([e.inside(region.buffer, d, coordinates[d]) for d in self.bounds])
         if self.space == "global":
             if not apart:
                 return e.offset_pointer(self.base, self._elements(inner), self.nbytes), 0, inside

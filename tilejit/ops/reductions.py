@@ -234,6 +234,8 @@ def _ragged(g: Builder, source: Value) -> bool:
 
 def _tiles(g: Builder, t: Region, d: int, start) -> bool:
     size, extent = t.buffer.shape[d], t.extents[d]
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
+        return False
     terms = g.linear(start)
     if set(terms) <= {None}:
         stop = terms.get(None, 0) + extent

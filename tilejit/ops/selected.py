@@ -137,6 +137,8 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     the pixels. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
     """
     t = type_of(images)
+    if isinstance(t, Buffer) and t.narrowed is not None:
+        raise g.error("patches are found by a tensor map, which has the bounds of a whole array, and this is a window: name the array")
     if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
         raise g.error(f"im2col sees an array of 3 to 5 dimensions, (image, ..., channel), not {describe(images)}")
     rank = len(t.shape) - 2
@@ -176,6 +178,8 @@ class Taken:
 def _take(g, x, indices):
     """The rows `indices` (a tile of integers, or a tuple of scalars) of a matrix: ``x.take(rows)[:, c:c + 64]`` is a source
     or a destination of copy_async (PTX ISA, ``.tile::gather4`` and ``.tile::scatter4``)."""
+    if x.type.narrowed is not None:
+        raise g.error("rows are found by a tensor map, which has the bounds of a whole array, and this is a window: name the array")
     if x.type.scope != "global" or len(x.type.shape) != 2:
         raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
     t = type_of(indices)

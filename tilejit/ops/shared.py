@@ -161,6 +161,9 @@ def _peer(g, x, rank):
 
 @attribute(Buffer, name="shape")
 def _shape(g, x):
+    if x.type.narrowed is not None:
+        from .window import parts
+        return parts(g, x)[1]
     return tuple(extent_value(g, x, n) for n in x.type.shape)
 
 

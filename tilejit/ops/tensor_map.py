@@ -90,6 +90,8 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     if not isinstance(type_of(region), Region) or type_of(region).scope != "global" or type_of(region).buffer.map is not None:
         raise g.error(f"a tensor map is of a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
     array = g.definitions[region].args[0]
+    if array.type.narrowed is not None:
+        raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array")
     if any(not isinstance(s, Const) or s.value for s in g.definitions[region].args[1:]):
         raise g.error("a tensor map is of a whole array: its region gives the box, and begins at 0 in every dimension")
     if edit not in ("global", "shared"):

@@ -201,7 +201,8 @@ def _provable(context: Context, t: Region, starts) -> tuple[int, int | None]:
 
 def _divides(context: Context, t: Region, starts, d: int, vector: int) -> bool:
     multiple = lambda kind, n: n % vector == 0 if isinstance(n, int) else context.facts.ask(kind, n.arg, n.dim, vector)
-    return (t.extents[d] % vector == 0 and context.divisor(starts[d]) % vector == 0
+    narrowed = t.buffer.narrowed[d] if t.buffer.narrowed is not None else 0
+    return (t.extents[d] % vector == 0 and narrowed % vector == 0 and context.divisor(starts[d]) % vector == 0
             and context.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes)
             and all(multiple("stride_multiple", s) for k, s in enumerate(t.buffer.strides) if k != d)
             and multiple("size_multiple", t.buffer.shape[d]))

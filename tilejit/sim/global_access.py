@@ -74,7 +74,7 @@ class GlobalAccess:
 
     def _region_boxes(self, buffer: SimBuffer, region: SimRegion):
         t = region.type
-        if self._active is not None or not t.kept or region.buffer is not buffer:
+        if self._active is not None or not t.kept or region.buffer is not buffer or buffer.lows is not None:
             return None
         if any(s.shape[1] > 1 for s in region.starts):
             return None
@@ -141,9 +141,9 @@ class GlobalAccess:
         if self._active is not None:
             keep = self._active if keep is None else keep & self._active
         outside = None
-        for c, size, stride in zip(coords, buffer.shape, buffer.strides):
+        for d, (c, stride) in enumerate(zip(coords, buffer.strides)):
             c = np.asarray(c)
-            wrong = (c < 0) | (c >= size)
+            wrong = ~self.inside(buffer, d, c)
             if wrong.any():
                 outside = wrong if outside is None else outside | wrong
             index = index + c.astype(np.int64) * stride
@@ -160,6 +160,13 @@ class GlobalAccess:
         if keep is not None and keep.all():
             keep = None
         return index, keep, shape
+
+    def inside(self, buffer: SimBuffer, d: int, c: np.ndarray) -> np.ndarray:
+        """Whether coordinates along dimension `d` are in the bounds of a global buffer, or of a window."""
+        if buffer.lows is None:
+            return (c >= 0) & (c < buffer.shape[d])
+        low, count = (x[:, :1].astype(np.int64).reshape(-1, *(1,) * (max(np.ndim(c), 1) - 1)) for x in (buffer.lows[d], buffer.counts[d]))
+        return (c >= low) & (c < low + count)
 
     def _shown(self, buffer: SimBuffer) -> str:
         return f"{buffer.memory.name}{list(buffer.shape)}"

@@ -76,6 +76,8 @@ class SimBuffer(Batched):
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
     peer: np.ndarray | None = None
+    lows: tuple | None = None    # of a window: the first element of each dimension, and how many there are
+    counts: tuple | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,8 @@ class SimBarrier(Batched):
     first: int
     index: np.ndarray | None = None
     peer: np.ndarray | None = None
+    lows: tuple | None = None    # of a window: the first element of each dimension, and how many there are
+    counts: tuple | None = None
 
     def at(self, index: np.ndarray, type_: BarrierRef | None = None) -> "SimBarrier":
         """One of several barriers."""

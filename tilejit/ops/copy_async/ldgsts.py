@@ -45,7 +45,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     source, target = (coordinates(region, at) for region in (src, dst))
     inside = active
     for d in plan.src_checked:
-        inside = inside & (source[d] >= 0) & (source[d] < m.resolve(src.type.buffer.shape[d]))
+        inside = inside & m.inside(src.buffer, d, source[d])
     nbytes = src.type.dtype.nbytes
     pointer = sum(c * m.resolve(s) for c, s in zip(source, src.type.buffer.strides)) * nbytes
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes

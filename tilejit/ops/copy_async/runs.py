@@ -184,6 +184,8 @@ def _array_aligned(s: CopySite, region: Region, unit: int) -> str | None:
 
 def in_bounds(s: CopySite) -> bool | str:
     """Whether the region of the array is provably inside it: bulk copies clip nothing."""
+    if s.array.buffer.narrowed is not None:
+        return "a window, whose bounds are not the array's"
     for d, (size, start, extent) in enumerate(zip(s.array.buffer.shape, s.starts(s.array), s.array.extents)):
         low, high = s.g.bounds(start)
         if low is None or low < 0:
@@ -213,6 +215,6 @@ class ArrayRegion:
         dimensions of an extent other than 1."""
         e, region, own = self.e, self.region, iter(at)
         inner = [next(own) if n != 1 else 0 for n in region.type.extents]
-        inside = e.all_of([e.in_bounds(region.starts[d] + inner[d], region.buffer.sizes[d]) for d in self.bounds])
+        inside = e.all_of([e.inside(region.buffer, d, region.starts[d] + inner[d]) for d in self.bounds])
         moved = e.sum64(e.mul64(c, s) for c, s in zip(inner, region.buffer.strides) if not (isinstance(c, int) and c == 0))
         return e.offset_pointer(self.first, moved, self.nbytes), inside

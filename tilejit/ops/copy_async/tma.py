@@ -121,6 +121,8 @@ def _shared_layout(s: CopySite) -> bool | str:
 
 
 def _strides(s: CopySite) -> bool | str:
+    if s.array.buffer.narrowed is not None:
+        return "a window, whose bounds are not those of the array that a tensor map is of"
     for d, (size, stride) in enumerate(zip(s.array.buffer.shape, s.array.buffer.strides)):
         if isinstance(stride, int):
             if stride < 0 and size != 1:

@@ -1,0 +1,126 @@
+"""Windows: views of arrays with narrower bounds, which every path keeps to the element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+
+from ..ir.builder import Builder, describe, type_of
+from ..ir.builtin import builtin
+from ..ir.graph import Const, Operand, Value
+from ..ir.op import op
+from ..types import Buffer, int32, int64
+from . import elementwise as ew
+from .language import binary, matched, number, uniform_scalar
+from .memory import extent_value
+
+
+@op("pure", attrs=("narrowed",))
+def window_(array, *bounds, narrowed):
+    """`array` with the bounds of each dimension as its first element and how many there are. The origins and
+    the extents of the window's own coordinates come first among `bounds`; coordinates of regions stay the array's."""
+
+
+@window_.infer
+def _(g, array, *bounds, narrowed):
+    return replace(type_of(array), narrowed=narrowed)
+
+
+@window_.simulate
+def _(m, call, array, *bounds):
+    rank = len(array.shape)
+    return replace(array, type=call.result.type, lows=bounds[2 * rank:3 * rank], counts=bounds[3 * rank:])
+
+
+@window_.emit
+def _(e, call, array, *bounds):
+    rank = len(array.sizes)
+    return replace(array, type=call.result.type, lows=bounds[2 * rank:3 * rank], sizes=bounds[3 * rank:])
+
+
+def parts(g: Builder, array: Value) -> tuple[tuple, ...]:
+    """For each dimension of an array or a window the origin and the extent of its coordinates, and the first element that is
+    in its bounds and how many there are."""
+    rank = len(array.type.shape)
+    if array.type.narrowed is None:
+        sizes = tuple(extent_value(g, array, n) for n in array.type.shape)
+        return (0,) * rank, sizes, (0,) * rank, sizes
+    made = [a.value if isinstance(a, Const) else a for a in g.definitions[array].args[1:]]
+    return tuple(tuple(made[k * rank:(k + 1) * rank]) for k in range(4))
+
+
+@builtin
+def window(g: Builder, array, offsets, extents):
+    """A view of an array, or of another window: ``extents`` elements from ``offsets`` on, one of each for every dimension.
+
+    Its coordinates begin at 0, and its bounds are its own: what lies outside of them, or outside of the array, reads as
+    `other` and is not written, to the element. Offsets and extents may be run-time numbers, the same for all threads of the
+    scope; None as an extent leaves the rest of the dimension. Regions of a window have constant extents, as of an array.
+    """
+    if not isinstance(type_of(array), Buffer) or type_of(array).scope != "global" or type_of(array).map is not None:
+        raise g.error(f"window narrows the bounds of an array, as in tile.window(A, (0, start), (M, n)), not of {describe(array)}")
+    rank = len(array.type.shape)
+    offsets, extents = (x if isinstance(x, tuple) else (x,) for x in (offsets, extents))
+    if (len(offsets), len(extents)) != (rank, rank):
+        raise g.error(f"an array of {rank} dimensions has a window of {rank} offsets and extents, not {len(offsets)} and {len(extents)}")
+    made, narrowed = [], []
+    for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
+        offset, extent = (None if x is None else _uniform(g, x, what) for x, what in ((offsets[d], "an offset"), (extents[d], "an extent")))
+        if isinstance(extent, int) and extent < 0:
+            raise g.error(f"the extent of a window is at least 0, not {extent}")
+        own = array.type.narrowed[d] if array.type.narrowed is not None else 0
+        if isinstance(offset, int) and offset == 0 and (extent is None or not own and _is_size(g, extent, array.type.shape[d])):
+            made.append((origin, size, low, count)), narrowed.append(own)
+            continue
+        begin, end = _sum(g, origin, offset), _sum(g, low, count)
+        extent = _sum(g, size, offset, "-") if extent is None else extent
+        end = _extreme(g, "minimum", end, _sum(g, begin, extent))
+        first = _extreme(g, "maximum", low, begin)
+        made.append((begin, extent, first, _extreme(g, "maximum", _sum(g, end, first, "-"), 0)))
+        steps = gcd(_divisor(g, begin), 0 if extents[d] is None else _divisor(g, extent), own)
+        narrowed.append(min(steps, 1 << 20) or 1 << 20)
+    if not any(narrowed):
+        return array
+    base = array if array.type.narrowed is None else g.definitions[array].args[0]
+    return g.call(window_, base, *(g.operand(x, int32) for group in zip(*made) for x in group), narrowed=tuple(narrowed))
+
+
+def _uniform(g: Builder, x, what: str):
+    t = number(g, x)
+    if not t.dtype.is_int:
+        raise g.error(f"{what} of a window is an integer, not {describe(x)}")
+    x = uniform_scalar(g, x, f"{what} of a window", int64 if t.dtype.bits == 64 else int32)
+    return x.value if isinstance(x, Const) else x
+
+
+def _is_size(g: Builder, extent, size) -> bool:
+    """Whether an extent is a dimension's own."""
+    call = g.definitions.get(extent) if isinstance(extent, Value) else None
+    return extent == size if call is None else call.op.name == "size_of" and call.attrs["sym"] == size
+
+
+def _sum(g: Builder, a, b, symbol: str = "+"):
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b if symbol == "+" else a - b
+    return a if isinstance(b, int) and b == 0 else b if isinstance(a, int) and a == 0 and symbol == "+" else binary(g, symbol, a, b)
+
+
+def _extreme(g: Builder, name: str, a, b):
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b) if name == "maximum" else min(a, b)
+    return g.call(getattr(ew, name), *matched(g, a, b))
+
+
+def _divisor(g: Builder, x: Operand | int) -> int:
+    """A number that divides an integer, as far as its making shows (0 for 0)."""
+    if isinstance(x, (int, Const)):
+        return abs(int(getattr(x, "value", x)))
+    call = g.definitions.get(x)
+    name = call.op.name if call is not None else ""
+    if name == "cast":
+        return _divisor(g, call.args[0])
+    if name in ("add", "sub", "minimum", "maximum"):
+        return gcd(*(_divisor(g, a) for a in call.args))
+    if name == "mul":
+        return _divisor(g, call.args[0]) * _divisor(g, call.args[1])
+    return 1
