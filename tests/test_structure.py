@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_the_layers_are_the_folders_and_modules_of_the_package():
     found = {p.stem for p in ROOT.glob("*.py")} | {p.parent.name for p in ROOT.glob("*/__init__.py")}
     assert set(LAYERS) == found and len(LAYERS) == len(found)
     assert PACKAGE_AS_A_WHOLE <= found
+
+
+def test_the_page_on_how_it_works_names_every_layer_from_the_bottom_up_and_every_pass():
+    """Its last table has the layers in the order of `LAYERS`; its table of passes has those of the pipeline."""
+    from tilejit.compile import PASSES
+    page = (ROOT.parent / "docs" / "how_it_works.md").read_text()
+    rows = [line.split("|")[1] for line in page[page.index("## Where things are"):].splitlines() if line.startswith("| `")]
+    assert [name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)] == [x for x in LAYERS if not x.startswith("__")]
+    passes = page[page.index("## Passes"):page.index("## Choosing a lowering")]
+    assert re.findall(r"^\| `(\w+)`", passes, re.MULTILINE) == [name for name, _ in PASSES]
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
