@@ -125,6 +125,16 @@ def test_a_copy_that_is_missing_is_found():
         kernel.simulate(1, np.zeros((8, 64), np.float32), np.zeros((8, 64), np.float32))
 
 
+def test_a_ring_lays_its_buffers_as_auto_does_and_takes_the_word():
+    made = []
+    for layout in ("", ", tile.auto", ", tile.swizzled(tile.float16, (8, 64), 128)"):
+        kernel = tile.jit(source=f"def k(X):\n    ring = tile.ring(2, rows=((8, 64), tile.float16{layout}))\n")
+        kernel.source.globals["tile"] = tile
+        graph = kernel.compile(tile.ArraySpec((8, 64), "float16")).graph
+        made.append([line.split(" in ")[-1] for line in graph.splitlines() if "alloc_shared" in line])
+    assert made[0] == made[1] and "Swizzle" in made[0][0] and "Swizzle" in made[2][0]
+
+
 def test_what_a_ring_is_made_of():
     @tile.jit(num_warps=4)
     def nothing(X):

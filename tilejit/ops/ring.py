@@ -17,7 +17,7 @@ from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
 from ..ir.graph import Const, Value
 from ..ir.op import op
-from ..layout import TileLayout, axis
+from ..layout import Auto, TileLayout, axis
 from ..types import BarrierRef, int32
 from . import barriers
 from .creation import checked_shape
@@ -154,8 +154,8 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, *
     counts the warpgroups (or narrower scopes) that release each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it
     is full at the end of the producer's block: so a scope hands numbers to others. With `multicast` the rings of a cluster's
     CTAs turn together: a slot is empty when the consumers of all of them have released it, and copies with ``multicast=`` may
-    fill it everywhere; the bytes of all producers together are the slot's. Without a layout a buffer is swizzled as widely as
-    its rows allow, as TMA and the tensor cores take it.
+    fill it everywhere; the bytes of all producers together are the slot's. Without a layout, or with ``tile.auto``, a buffer is
+    swizzled as widely as its rows allow, as TMA and the tensor cores take it.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -182,7 +182,7 @@ def _buffer(g: Builder, name: str, stages: int, spec) -> Value:
         raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), not {describe(spec)}")
     shape, dtype, layout = (*spec, None)[:3]
     shape = checked_shape(g, shape)
-    if layout is None:
+    if layout is None or isinstance(layout, Auto):
         return alloc.function(g, (stages, *shape), dtype, layout=widest_swizzle(dtype, (stages, *shape)) if len(shape) > 1 else None)
     if not isinstance(layout, TileLayout):
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
