@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.every_kernel import TARGETS, TESTS, Kernels, defined
+from tests.every_kernel import TESTS, Kernels, defined
 
 KERNELS = pytest.StashKey[Kernels]()
 WALKED = pytest.StashKey[set]()   # the places of lowered kernels, from all processes of the run

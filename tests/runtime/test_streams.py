@@ -7,8 +7,8 @@ import pytest
 
 from tests.runtime.fakes import FakeArray, make_torch
 from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import ArrayView, describe
-from tilejit.runtime.streams import choose, current_stream, launch_stream, stream_handle
+from tilejit.runtime.arrays import describe
+from tilejit.runtime.streams import choose, current_stream, stream_handle
 
 
 def test_the_stream_of_the_array_interface_is_used():
@@ -22,17 +22,13 @@ def test_torch_is_asked_for_its_current_stream(monkeypatch):
     tensor = describe(torch.Tensor(0, (1,), (1,), torch.float32))
     assert current_stream(tensor) == 5
     torch.stream = 11
-    assert launch_stream([describe(FakeArray(0, (1,), stream=9)), tensor]) == (11, (9,))
+    assert current_stream(tensor) == 11
 
 
 def test_the_first_stream_that_is_not_the_default_is_chosen_and_the_others_are_waited_for():
     assert choose([0, 7, 1, 9, 7]) == (7, (0, 9))
     assert choose([]) == (0, ())
     assert choose([1, 0]) == (0, ())
-
-
-def test_host_arrays_have_no_say():
-    assert launch_stream([ArrayView(0, (1,), (1,), "float32", "host", stream=3)]) == (0, ())
 
 
 def test_streams_of_other_libraries_are_accepted():

@@ -64,18 +64,9 @@ class BarrierMixin:
 
     def _elected(self, then) -> None:
         """Run `then` in the first thread of the scope, after the accesses of the whole scope."""
-        first = self.first_thread()
-        if first is None:
-            then()
-            return
-        self.sync()
-        inside, done = self.label("one"), self.label("all")
-        self.branch_if(first, inside, done)
-        self.start(inside)
-        with self.region_of_code():
-            then()
-        self.branch(done)
-        self.start(done)
+        if self.first_thread() is not None:
+            self.sync()
+        self.by_first_thread(then)
 
     def mbarrier_arrive(self, barrier: EBarrier, n: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta" if self.architecture >= 90 else "shared"

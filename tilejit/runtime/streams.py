@@ -43,18 +43,6 @@ def choose(handles) -> tuple[int, tuple[int, ...]]:
     return chosen, tuple(stream for stream in streams if stream != chosen)
 
 
-def launch_stream(views) -> tuple[int, tuple[int, ...]]:
-    """`choose` for arrays: torch's tensors come first, those on the host do not count.
-
-    The launch must wait for the other streams (`driver.wait_stream`).
-    """
-    torch = sys.modules.get("torch")
-    on_device = [view for view in views if view.device != "host"]
-    if torch is not None:
-        on_device.sort(key=lambda view: not isinstance(view.owner, torch.Tensor))
-    return choose(map(current_stream, on_device))
-
-
 def stream_handle(stream) -> int:
     """The handle of a stream given as an int, by torch, CuPy or numba, or by ``__cuda_stream__`` (cuda.core)."""
     if stream is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from functools import lru_cache
@@ -55,8 +54,3 @@ def sass(cubin: bytes, *, lines: bool = True) -> str:
     if done.returncode:
         raise ToolchainError(f"the disassembler {program} refused the cubin: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout.decode(errors="replace")
-
-
-def source_lines(text: str) -> list[tuple[str, int]]:
-    """The (file, line) pairs that a listing made with `lines` names, in the order they first appear."""
-    return list(dict.fromkeys((match[1], int(match[2])) for match in re.finditer(r'//## File "([^"]*)", line (\d+)', text)))

@@ -16,7 +16,7 @@ from ...dispatch import Need, Variant
 from .options import Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
 from .runs import ArrayRegion, aligned, few, found, in_bounds, one_thread, runs_of, whole_units
-from .site import CopySite
+from .site import SM90, CopySite
 from .tma import LOAD, MAX_BYTES, STORE, issuers, of_thread
 
 
@@ -61,7 +61,7 @@ def plain(s: CopySite) -> bool | str:
 NEEDS = (
     Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("the CTA's own shared memory", _own),
-    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target),
+    SM90,
     Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
     Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
     Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),

@@ -15,7 +15,7 @@ from ...dispatch import Need, Variant
 from .bulk import region_address, region_bytes
 from .reductions import TYPES, reduction
 from .runs import aligned, few, found, one_thread, runs_of, whole_units
-from .site import CopySite
+from .site import SM90, CopySite
 from .tma import MAX_BYTES, issuers
 
 
@@ -70,7 +70,7 @@ NEEDS = (
     Need("shared memory on both sides", lambda s: s.scopes == ("shared", "shared") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     Need("the shared memory of a peer as the destination, as buf.peer(rank) names it, and the CTA's own as the source",
          lambda s: (s.dst.buffer.peer and not s.src.buffer.peer) or ("a peer's source" if s.src.buffer.peer else "no peer="), gate=True),
-    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target),
+    SM90,
     Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
     Need("mbar=, the CTA's own instance of the barrier that the destination waits on", _own_barrier),
     Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),

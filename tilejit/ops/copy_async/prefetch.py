@@ -19,7 +19,7 @@ from . import selected, tma
 from .options import Policy, checked_options, is_policy, policy_of
 from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
 from .selected_plan import filter_fits, goes_along
-from .site import CopySite
+from .site import SM90, CopySite
 from .tma_plan import MAX_BOX, largest
 
 LINE = 128  # bytes
@@ -203,7 +203,7 @@ def _emit_lines(e, plan: Lines, call, src):
 
 
 RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__doc__, needs=(
-    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target, gate=True),
+    replace(SM90, gate=True),
     Need("at least one element", lambda s: s.elements > 0, gate=True),
     Need("contiguous runs", found, gate=True),
     Need(f"runs of a multiple of {UNIT} bytes", whole_units, gate=True),
@@ -213,7 +213,7 @@ RUNS = Variant("bulk", plan=_plan_runs, emit=_emit_runs, simulate=None, doc=__do
     Need("a region that is provably inside the array", in_bounds),
 ))
 BOXES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_boxes, doc=__doc__, needs=(
-    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target, gate=True),
+    replace(SM90, gate=True),
     Need("at least one element", lambda s: s.elements > 0, gate=True),
     *(Need(n.words, lambda s, n=n: n.test(engine_site(s)), gate=n.gate) for n in tma.ARRAY_NEEDS),
     Need("starts that are provably at least 0", lambda s: tma.not_negative(s)),

@@ -9,16 +9,20 @@ from math import prod
 from typing import Any
 
 from ...config import architecture
+from ...dispatch import Need
 from ...types import Buffer, Region, Sym
+
+
+SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
 
 
 @dataclass(frozen=True)
 class CopySite:
     """One call of copy or copy_async. `g` answers facts, divisors and bounds of the starts.
 
-    `partial` names the value by which the threads of the scope have parted, None where all take part. `planning` is a question without a kernel (``tile.plan_copy``), where a barrier may be left out. `base_offset` is
-    where an array's element (0, ..., 0) is, in elements from its pointer. `dst_align` and `src_align` are the bytes to
-    which shared buffers are aligned.
+    `partial` names the value by which the threads of the scope have parted, None where all take part. `planning` is a question
+    without a kernel (``tile.plan_copy``), where a barrier may be left out. `base_offset` is where an array's element (0, ..., 0)
+    is, in elements from its pointer. `dst_align` and `src_align` are the bytes to which shared buffers are aligned.
     """
 
     dst: Region

@@ -8,7 +8,7 @@ memory. `decompress` makes bytes of elements of 4 or 6 bits on the way. PTX ISA,
 from __future__ import annotations
 
 from ...dispatch import Need, Variant
-from ..tmem.alloc import TARGETS
+from ..tmem.alloc import TENSOR_MEMORY
 from .site import CopySite
 from .tcgen05_cp_plan import Plan, search
 
@@ -31,7 +31,7 @@ def _group(s: CopySite) -> bool | str:
 
 NEEDS = (
     Need("shared memory as the source and tensor memory as the destination", lambda s: s.scopes == ("shared", "tmem") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
-    Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True),
+    TENSOR_MEMORY,
     Need("the CTA's own shared memory", lambda s: not s.src.buffer.peer or "a peer's", gate=True),
     Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
     Need("no mbar=, since it completes by tcgen05_commit or the call's token", lambda s: s.mbar is None or "mbar="),

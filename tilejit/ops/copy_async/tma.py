@@ -17,7 +17,7 @@ from ...types import Selected, int32
 from .options import L2_PROMOTION, Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
 from .selected_plan import ROWS, selected_boxes, selected_view
-from .site import CopySite
+from .site import SM90, CopySite
 from .tma_plan import PROMOTED, Boxes, TensorMap, runs_of, search
 from .tma_view import View, multiple, view_of
 
@@ -213,7 +213,7 @@ ARRAY_NEEDS = (
 # What it asks of the threads, the bytes and the shared memory; of the call's options; and of the boxes.
 PLACE_NEEDS = (
     Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
-    Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target),
+    SM90,
     Need("one thread, or mbar= by which a wider scope elects its first", _one_thread),
     Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
     Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),

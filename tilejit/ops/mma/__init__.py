@@ -15,7 +15,7 @@ from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
 from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - they give load and store plans of theirs
-from .site import MmaSite, product_shape
+from .site import MmaSite, checked_options, product_shape
 
 VARIANTS: tuple[Variant, ...] = (wgmma.VARIANT,)
 NAMES = (*(v.name for v in VARIANTS), tcgen05.VARIANT.name)
@@ -87,13 +87,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     collective(g, "mma_async")
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
-    if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.dtype != dtype):
-        raise g.error(f"the accumulator is a tile of {dtype}, or None, not {describe(acc)}")
-    if precision not in (None, "tf32"):
-        raise g.error(f"precision is None or 'tf32', not {precision!r}")
-    for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
-        if not isinstance(flag, bool):
-            raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
+    checked_options(g, acc, dtype, precision, trans_a, trans_b)
     options = {"variant": asked_variant(g, variant, NAMES)}
     return g.call(mma_async_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 

@@ -16,7 +16,7 @@ from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
 from . import warp, wgmma
-from .site import MmaSite, product_shape
+from .site import MmaSite, checked_options, product_shape
 
 ACCUMULATORS = (float32, float16, float64, int32, int64)
 
@@ -94,13 +94,7 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     collective(g, "dot")
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
     dtype = _dtype(g, acc, a.type.dtype, b.type.dtype, dtype)
-    if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.dtype != dtype):
-        raise g.error(f"the accumulator is a tile of {dtype}, or None, not {describe(acc)}")
-    if precision not in (None, "tf32"):
-        raise g.error(f"precision is None or 'tf32', not {precision!r}")
-    for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
-        if not isinstance(flag, bool):
-            raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
+    checked_options(g, acc, dtype, precision, trans_a, trans_b)
     options = {"variant": asked_variant(g, variant, tuple(v.name for v in VARIANTS))}
     return g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 

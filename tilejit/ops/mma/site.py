@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...ir.builder import Builder, type_of
+from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Value
 from ...types import DType, Region, Tile
 from ..copy_async.site import alignment
@@ -72,6 +72,17 @@ class MmaSite:
         if key not in memo:
             memo[key] = search()
         return memo[key]
+
+
+def checked_options(g: Builder, acc, dtype: DType, precision, trans_a, trans_b) -> None:
+    """CompilationError for an accumulator or an option that no product of tiles takes."""
+    if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.dtype != dtype):
+        raise g.error(f"the accumulator is a tile of {dtype}, or None, not {describe(acc)}")
+    if precision not in (None, "tf32"):
+        raise g.error(f"precision is None or 'tf32', not {precision!r}")
+    for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
+        if not isinstance(flag, bool):
+            raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
 
 
 def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from ...ir.op import op
 from ...types import Buffer, Region, Scalar, bool_
 from ..language import as_condition
 from ..memory import whole
-from ..tmem.alloc import TARGETS
+from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
 from .descriptor import Derived
 from .shared_matrix import shared_matrix
@@ -164,7 +164,7 @@ def scale_type(s: TensorSite) -> str:
 
 
 NEEDS = (
-    Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True),
+    TENSOR_MEMORY,
     Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
     Need("a target that has the kind", lambda s: s.target in _kind(s).targets or f"kind::{s.kind} on {s.target}"),
     Need("element types of the kind, and an accumulator that it has", _types, gate=True),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dispatch import Need
 from ...ir.builder import Builder, describe
 from ...ir.builtin import method
 from ...ir.graph import Call, Value
@@ -18,6 +19,7 @@ from ..shared import sync
 
 TARGETS = ("sm_100a", "sm_103a")  # the parts that have tensor memory
 LANES, COLUMNS = 128, 512
+TENSOR_MEMORY = Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True)
 
 
 def needs_tensor_memory(g: Builder, what: str) -> None:
@@ -148,4 +150,4 @@ def _dealloc(g: Builder, x: Value):
     g.call(dealloc_tmem, x)
 
 
-__all__ = ["COLUMNS", "LANES", "TARGETS", "alloc_tmem", "allocate", "columns_of", "dealloc_tmem", "needs_tensor_memory"]
+__all__ = ["COLUMNS", "LANES", "TENSOR_MEMORY", "alloc_tmem", "allocate", "columns_of", "dealloc_tmem", "needs_tensor_memory"]

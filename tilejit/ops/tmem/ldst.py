@@ -18,7 +18,7 @@ from ...types import Buffer, Region, Tile, int32
 from ..language import coerce
 from ..memory import whole
 from ..reduce import collective
-from .alloc import TARGETS, needs_tensor_memory
+from .alloc import TENSOR_MEMORY, needs_tensor_memory
 from .fragments import Plan, SHAPES, WORDS, digits_of, planned
 
 ATTRS = ("shape", "pack", "wait")
@@ -108,7 +108,7 @@ def _quarter(s: MoveSite) -> bool | str:
 
 
 NEEDS = (
-    Need("tensor memory: sm_100a or sm_103a", lambda s: s.target in TARGETS or s.target, gate=True),
+    TENSOR_MEMORY,
     Need("whole warpgroups as the scope, or one warp", lambda s: s.threads % 128 == 0 or s.threads == 32 or f"a {s.scope} of {s.threads} threads", gate=True),
     Need("a region of one or two dimensions that an instruction's shape moves", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),
     Need("each warp in its own quarter of the lanes", _quarter),
