@@ -44,6 +44,44 @@ triton.compile(source, target=GPUTarget("cuda", 90, 32))
 print(time.perf_counter() - start)
 """
 
+PRODUCT = """
+import time, llvmlite.binding, numpy
+import tilejit as tile, tilejit.compile, tilejit.frontend.building
+import tilejit.toolchain.llvm, tilejit.toolchain.assembler
+from tilejit.kernels.hopper import persistent
+from tilejit.kernels.plan import Config
+c, square = Config.of(128, 256), tile.ArraySpec((4096, 4096), "bfloat16")
+start = time.perf_counter()
+persistent.compile(square, square, square, 1.0, 1.0, 0, 0, 0, 0, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs,
+                   A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=1, FINISH=((), None, False, False), EXTRAS=0, DEPENDENT=False,
+                   num_warps=c.num_warps)
+print(time.perf_counter() - start)
+"""
+
+TRITON_PRODUCT = """
+import time, triton, triton.language as tl
+from triton.compiler import ASTSource
+from triton.backends.compiler import GPUTarget
+@triton.jit
+def persistent(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, CTAS: tl.constexpr):
+    tiles_m, tiles_n, steps = tl.cdiv(M, BM), tl.cdiv(N, BN), tl.cdiv(K, BK)
+    for t in tl.range(tl.program_id(0), tiles_m * tiles_n, CTAS, flatten=True):
+        above = t // (GROUP * tiles_n) * GROUP
+        rows = min(tiles_m - above, GROUP)
+        m, n = above + t % (GROUP * tiles_n) % rows, t % (GROUP * tiles_n) // rows
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(steps):
+            acc = tl.dot(a.load([m * BM, k * BK]), b.load([n * BN, k * BK]).T, acc)
+        c.store([m * BM, n * BN], acc.to(tl.bfloat16))
+constants = {"BM": 128, "BN": 256, "BK": 64, "GROUP": 8, "CTAS": 132}
+signature = {"a": "tensordesc<bf16[128, 64]>", "b": "tensordesc<bf16[256, 64]>", "c": "tensordesc<bf16[128, 256]>",
+             "M": "i32", "N": "i32", "K": "i32", **{name: "constexpr" for name in constants}}
+source = ASTSource(persistent, signature=signature, constexprs=constants)
+start = time.perf_counter()
+triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8, "num_stages": 3})
+print(time.perf_counter() - start)
+"""
+
 CASES = {
     "vector_add": ("[(1 << 20,)] * 3", '{"x": "*fp32", "y": "*fp32", "o": "*fp32", "n": "i32", "B": "constexpr"}'),
     "softmax": ("[(1024, 1000)] * 2", '{"x": "*fp32", "o": "*fp32", "s": "i32", "n": "i32", "B": "constexpr"}'),
@@ -62,11 +100,14 @@ def run(code: str) -> float | None:
 
 
 def main() -> None:
-    for kernel, (shapes, signature) in CASES.items():
+    pairs = {kernel: (TILEJIT.format(kernel=kernel, shapes=shapes), TRITON.format(kernel=kernel, signature=signature))
+             for kernel, (shapes, signature) in CASES.items()}
+    pairs["persistent matrix product"] = PRODUCT, TRITON_PRODUCT
+    for kernel, programs in pairs.items():
         ours, theirs = [], []
         for _ in range(5):
-            ours.append(run(TILEJIT.format(kernel=kernel, shapes=shapes)))
-            theirs.append(run(TRITON.format(kernel=kernel, signature=signature)))
+            ours.append(run(programs[0]))
+            theirs.append(run(programs[1]))
         line = f"{kernel}: tilejit {statistics.median(ours):.3f} s"
         if None not in theirs:
             line += f", triton {statistics.median(theirs):.3f} s, ratio {statistics.median(ours) / statistics.median(theirs):.2f}"
