@@ -4,7 +4,6 @@ They are all loaded together, since one may bring another its lowering (`access`
 store's of accumulators).
 """
 
-from . import (access, atomics, barriers, combine, copy, copy_async, creation, elementwise, escape, ids,  # noqa: F401
-               layout_change, map_edits, math, memory, mma, named_barriers, pipeline, pointwise, reduce, reductions, remote, ring, scan,
-               selected, shape, shared,
-               tensor_map, tmem)
+from . import (access, atomics, barriers, buffer_views, combine, copy, copy_async, creation, elementwise, escape,  # noqa: F401
+               ids, layout_change, map_edits, math, memory, mma, named_barriers, pipeline, pointwise, reduce, reductions,
+               remote, ring, scan, selected, shape, shared, tensor_map, tmem)

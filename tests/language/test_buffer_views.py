@@ -1,0 +1,140 @@
+"""Views of shared memory: the same bytes under another dtype, shape, order or layout."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.gpu import in_child, needs_gpu
+from tilejit.errors import CompilationError, SimulationError
+
+X = np.random.default_rng(0).integers(-100, 100, (8, 64)).astype(np.float32)
+
+
+@tile.jit
+def bits(X, Y):
+    s = tile.alloc((8, 64), X.dtype)
+    tile.copy(s, X[0:8, 0:64])
+    tile.sync()
+    tile.copy(Y[0:8, 0:64], s.view(tile.int32))
+
+
+@tile.jit
+def halves(X, Y):
+    s = tile.alloc((8, 64), X.dtype)
+    tile.copy(s, X[0:8, 0:64])
+    tile.sync()
+    tile.copy(Y[0:8, 0:128], s.view(tile.uint16))
+
+
+@tile.jit
+def permuted(X, Y):
+    s = tile.alloc((8, 64), X.dtype, layout=tile.swizzled(X.dtype, (8, 64), 128))
+    tile.copy(s, X[0:8, 0:64])
+    tile.sync()
+    tile.copy(Y[0:64, 0:8], s.permute((1, 0)))
+
+
+@tile.jit
+def reshaped(X, Y):
+    s = tile.alloc((8, 64), X.dtype, layout=tile.swizzled(X.dtype, (8, 64), 128))
+    tile.copy(s, X[0:8, 0:64])
+    tile.sync()
+    tile.copy(Y[0:16, 0:32], s.reshape((2, 4, 64)).reshape((16, 32)))
+
+
+@tile.jit
+def arena(X, Y):
+    """One allocation: rows staged by TMA in its first half, results in its second, then both under one view."""
+    memory = tile.alloc((4096,), tile.uint8, align=1024)
+    rows = memory[0:2048].view(X.dtype, (8, 64), tile.swizzled(X.dtype, (8, 64), 128))
+    sums = memory[2048:4096].view(X.dtype, (8, 64))
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(rows.nbytes)
+        tile.copy_async(rows, X[0:8, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(sums, tile.load(rows) + 1)
+    tile.sync()
+    both = memory.view(X.dtype, (16, 64))
+    tile.copy(Y[0:8, 0:64], both[8:16, :])
+
+
+CASES = {bits: lambda x: x.view(np.int32), halves: lambda x: x.view(np.uint16), permuted: lambda x: x.T, reshaped: lambda x: x.reshape(16, 32),
+         arena: lambda x: x + 1}
+
+
+@pytest.mark.parametrize("kernel", CASES, ids=lambda k: k.name)
+def test_a_view_shows_the_same_bytes(kernel):
+    want = np.ascontiguousarray(CASES[kernel](X))
+    got = np.zeros_like(want)
+    kernel.simulate(1, X, got).raise_first()
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_view_takes_no_memory_of_its_own():
+    compiled = arena.compile(X, X)
+    assert compiled.shared_bytes <= 4096 + 128
+    assert [c.variant for c in compiled.copies if c.op == "copy_async"] == ["tma"]
+
+
+def test_reading_through_another_view_needs_a_barrier():
+    @tile.jit(num_warps=2)
+    def racing(X, Y):
+        s = tile.alloc((8, 64), X.dtype)
+        with tile.warp(0):
+            tile.store(s, tile.load(X[0:8, 0:64]))
+        with tile.warp(1):
+            tile.copy(Y[0:8, 0:64], s.view(tile.int32))
+    with pytest.raises(SimulationError):
+        racing[1](X, np.zeros((8, 64), np.int32))
+
+
+def test_what_views_refuse():
+    def refused(match, body):
+        with pytest.raises(CompilationError, match=match):
+            tile.jit(body).compile(X)
+
+    def larger(X):
+        tile.alloc((64,), X.dtype).view(shape=(65,))
+    refused("the view takes 260 bytes, and .* has 256", larger)
+
+    def odd(X):
+        tile.alloc((3,), tile.uint8, align=128).view(tile.uint16)
+    refused("no whole number of uint16", odd)
+
+    def unaligned(X):
+        tile.alloc((1024,), tile.uint8)[64:192].view(tile.float32)
+    refused("multiple of 128 bytes, and this one at byte 64", unaligned)
+
+    def swizzled(X):
+        tile.alloc((4096,), tile.uint8)[0:2048].view(X.dtype, (8, 64), tile.swizzled(X.dtype, (8, 64), 128))
+    refused("give align=1024", swizzled)
+
+    def running(X):
+        tile.alloc((4, 256), tile.float32)[tile.program_id(0)].view(tile.int32)
+    refused("known at compile time", running)
+
+    def scattered(X):
+        tile.alloc((4, 256), tile.float32)[:, 0:128].view(tile.int32)
+    refused("not in one piece", scattered)
+
+    def outside(X):
+        X[0:8, 0:64].view(tile.int32)
+    refused("the CTA's own shared memory", outside)
+
+    def order(X):
+        tile.alloc((4, 256), tile.float32).permute((0, 0))
+    refused("no order of 2 dimensions", order)
+
+    def elements(X):
+        tile.alloc((4, 256), tile.float32).reshape((5, 256))
+    refused("a buffer of 1024 elements has no shape", elements)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_views_on_the_gpu():
+    for kernel, meaning in CASES.items():
+        want = np.ascontiguousarray(meaning(X))
+        got = tile.to_device(np.zeros_like(want), 0)
+        kernel[1,](tile.to_device(X, 0), got)
+        np.testing.assert_array_equal(got.numpy(), want)

@@ -1,0 +1,134 @@
+"""Other views of a shared buffer's memory: its bytes as another dtype, shape and layout, its dimensions in another order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ..ir.builder import Builder, describe
+from ..ir.builtin import method
+from ..ir.graph import Const, Value
+from ..ir.op import op
+from ..layout import TileLayout
+from ..types import Buffer, Region, dtype_of
+from .creation import checked_shape
+
+
+@op("pure", attrs=("dtype", "shape", "layout", "offset"))
+def buffer_view(buffer, dtype, shape, layout, offset):
+    """The memory of a shared buffer from byte `offset` on, with another dtype, shape and layout."""
+
+
+@buffer_view.infer
+def _(g, buffer, dtype, shape, layout, offset):
+    return Buffer(dtype, shape, "shared", layout)
+
+
+@buffer_view.simulate
+def _(m, call, buffer):
+    t = call.result.type
+    return replace(buffer, type=t, base=buffer.base + call.attrs["offset"], shape=t.shape)
+
+
+@buffer_view.emit
+def _(e, call, buffer):
+    t = call.result.type
+    return replace(buffer, type=t, sizes=t.shape, offset=buffer.offset + call.attrs["offset"])
+
+
+@method(Buffer, Region, name="view")
+def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
+    """The same bytes of shared memory as `dtype`, `shape` and `layout` (row-major by default; the buffer's own dtype and shape).
+
+    `x` is a buffer, or rows that lie in one piece, from a constant place on: so one allocation serves several purposes, one
+    after the other. The view takes no more bytes than `x` has, and begins at a multiple of 128 bytes (1024 where it is
+    swizzled), as TMA and the tensor cores need it. What one view has written, threads read through another after a barrier.
+    """
+    buffer, start, nbytes = _piece(g, x)
+    dtype = x.type.dtype if dtype is None else dtype_of(dtype)
+    if shape is None:
+        shape = _recast(g, x, dtype) if dtype.bits != x.type.dtype.bits else x.type.shape
+    shape = checked_shape(g, shape)
+    if layout is None:
+        layout = TileLayout.row_major(shape)
+    if not isinstance(layout, TileLayout):
+        raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+    if layout.size() != prod(shape):
+        raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {prod(shape)}")
+    view = Buffer(dtype, shape, "shared", layout)
+    if view.nbytes > nbytes:
+        raise g.error(f"the view takes {view.nbytes} bytes, and {describe(x)} has {nbytes}")
+    root, offset = _root(g, buffer)
+    needed, align = 1024 if layout.swizzle is not None else 128, g.definitions[root].attrs["align"]
+    if (offset + start) % needed or align % needed:
+        raise g.error(f"a{' swizzled' if layout.swizzle is not None else ''} view begins at a multiple of {needed} bytes, and this one at byte "
+                      f"{offset + start} of an allocation aligned to {align}" + (f": give align={needed}" if align % needed else ""))
+    return g.call(buffer_view, root, dtype=dtype, shape=shape, layout=layout, offset=offset + start)
+
+
+@method(Buffer, name="reshape")
+def _reshape(g: Builder, x: Value, shape):
+    """The same elements of shared memory, in row-major order of the indices, as an array of another shape."""
+    _own_shared(g, x, "reshape")
+    shape = checked_shape(g, shape)
+    if prod(shape) != prod(x.type.shape):
+        raise g.error(f"a buffer of {prod(x.type.shape)} elements has no shape {list(shape)}")
+    root, offset = _root(g, x)
+    return g.call(buffer_view, root, dtype=x.type.dtype, shape=shape, layout=x.type.layout, offset=offset)
+
+
+@method(Buffer, name="permute")
+def _permute(g: Builder, x: Value, dims):
+    """The same elements of shared memory with the dimensions in another order: dimension i is `dims[i]` of the buffer."""
+    _own_shared(g, x, "permute")
+    rank = len(x.type.shape)
+    if not isinstance(dims, tuple) or sorted(dims) != list(range(rank)):
+        raise g.error(f"{dims!r} is no order of {rank} dimensions")
+    root, offset = _root(g, x)
+    return g.call(buffer_view, root, dtype=x.type.dtype, shape=tuple(x.type.shape[d] for d in dims),
+                  layout=x.type.layout.permute(dims, x.type.shape), offset=offset)
+
+
+def _own_shared(g: Builder, x: Value, what: str) -> None:
+    t = x.type
+    if t.scope != "shared" or getattr(t, "peer", False):
+        raise g.error(f"{what} is for the CTA's own shared memory, not {describe(x)}")
+
+
+def _root(g: Builder, x: Value) -> tuple[Value, int]:
+    """The allocation behind a buffer, and the byte of it where the buffer begins."""
+    call = g.definitions[x]
+    return (call.args[0], call.attrs["offset"]) if call.op is buffer_view else (x, 0)
+
+
+def _piece(g: Builder, x: Value) -> tuple[Value, int, int]:
+    """The buffer behind `x`, the byte of it where `x` begins, and the bytes that `x` has in one piece."""
+    if isinstance(x.type, Buffer):
+        _own_shared(g, x, "view")
+        return x, 0, x.type.nbytes
+    buffer, *starts = g.definitions[x].args
+    _own_shared(g, buffer, "view")
+    t, places = buffer.type, []
+    for start in starts:
+        if not isinstance(start, Const):
+            raise g.error("a view begins at a place known at compile time; take a view of the whole buffer, and index that")
+        places.append(int(start.value))
+    if t.layout != TileLayout.row_major(t.shape):
+        raise g.error(f"a part of {describe(buffer)} does not lie in one piece, unless its layout is row-major")
+    inner = [d for d, n in enumerate(x.type.extents) if n != 1]
+    first = inner[0] if inner else len(t.shape)
+    if any(x.type.extents[d] != t.shape[d] for d in range(first + 1, len(t.shape))):
+        raise g.error(f"{describe(x)} is not in one piece: all but its first dimension are taken whole")
+    if any(not 0 <= p <= n - e for p, n, e in zip(places, t.shape, x.type.extents)):
+        raise g.error(f"{describe(x)} reaches out of its buffer")
+    at = sum(p * prod(t.shape[d + 1:]) for d, p in enumerate(places))
+    return buffer, at * t.dtype.nbytes, x.type.nbytes
+
+
+def _recast(g: Builder, x: Value, dtype) -> tuple[int, ...]:
+    """The shape of `x` as elements of another size: the last extent changes."""
+    *outer, last = x.type.shape or (1,)
+    bits = last * x.type.dtype.bits
+    if bits % dtype.bits:
+        raise g.error(f"rows of {last} elements of {x.type.dtype} are no whole number of {dtype}; give shape=")
+    return (*outer, bits // dtype.bits)
