@@ -235,20 +235,6 @@ class _OfBuffer:
         return self.buffer.scope
 
 
-class _OfBuffer:
-    """What names elements of a `buffer`: it has the buffer's dtype and scope."""
-
-    __slots__ = ()
-
-    @property
-    def dtype(self) -> DType:
-        return self.buffer.dtype
-
-    @property
-    def scope(self) -> str:
-        return self.buffer.scope
-
-
 @dataclass(frozen=True, slots=True)
 class Region(_OfBuffer):
     """A box of a buffer: for each dimension of `buffer` an extent; `kept` are the dimensions that remain, in order.

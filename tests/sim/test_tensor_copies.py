@@ -7,7 +7,7 @@ import tilejit as tile
 from engine_ops import test_tma_load as tma_load
 from engine_ops import test_tma_store as tma_store
 from faulty import check
-from tilejit.layout.algebra import standard
+from tilejit.layout import standard
 
 ONE = np.zeros(1, np.int32)
 

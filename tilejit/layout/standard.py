@@ -1,0 +1,41 @@
+"""The shared layouts that the tensor memory accelerator and the tensor cores know."""
+
+from __future__ import annotations
+
+from tilejit.errors import CompilationError
+from tilejit.layout.algebra import TileLayout
+from tilejit.layout.axes import whole
+from tilejit.layout.swizzle import Swizzle
+
+# Bytes of a swizzled row, and the address bits that its mode XORs (PTX ISA, "Swizzling modes").
+SWIZZLE_BITS = {32: 1, 64: 2, 128: 3}
+ATOM_ROWS = 8
+
+
+def standard(bits: int, shape, mode_bytes: int) -> TileLayout:
+    """The shared layout that TMA and the tensor cores expect, for elements of `bits` bits.
+
+    Of `shape` (..., rows, columns), atoms of 8 rows of `mode_bytes` (32, 64 or 128) bytes go down all
+    rows first, then across the columns, and the address bits are XORed. With mode 0 there is no
+    swizzle: columns of 16 bytes go down all rows, then across; row-major where 16 bytes do not divide
+    a row. The buffer must be aligned to ATOM_ROWS * mode_bytes bytes.
+    """
+    shape = tuple(whole(n) for n in shape)
+    if mode_bytes not in (0, *SWIZZLE_BITS):
+        raise CompilationError(f"a swizzle mode is 0, 32, 64 or 128 bytes, found {mode_bytes!r}")
+    if bits not in (1, 2, 4, 8, 16, 32, 64, 128):
+        raise CompilationError(f"a standard layout needs elements that divide 16 bytes, found {bits!r} bits")
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise CompilationError(f"a standard layout needs a shape of positive ints, found {shape}")
+    width = (mode_bytes or 16) * 8 // bits
+    if mode_bytes and (len(shape) < 2 or shape[-1] % width or shape[-2] % ATOM_ROWS):
+        raise CompilationError(
+            f"a {mode_bytes}-byte swizzle of {bits}-bit elements needs a multiple of {ATOM_ROWS} rows by a multiple "
+            f"of {width} columns, found shape {shape}")
+    if shape[-1] % width:
+        return TileLayout.row_major(shape)
+    column = (*(1 for _ in shape[:-2]), *shape[-2:-1], width)
+    plain = TileLayout.row_major(column).tile_to(shape, column)
+    if not mode_bytes:
+        return plain
+    return plain.with_swizzle(Swizzle((128 // bits).bit_length() - 1, SWIZZLE_BITS[mode_bytes], 3))
