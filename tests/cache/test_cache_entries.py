@@ -116,7 +116,7 @@ def test_the_log_says_what_was_compiled_and_why(bench, monkeypatch, capfd):
     compile_scale(bench.load())
     compile_scale(bench.load(SCALE.replace("2.0", "9.0")))
     assert capfd.readouterr().err.splitlines() == [
-        "tilejit: compiled scale: first call", "tilejit: compiled scale: not: y.strides[0] is a multiple of 4 elements",
+        "tilejit: compiled scale: first call", "tilejit: compiled scale: not: x.strides[0] is a multiple of 4 elements",
         "tilejit: compiled scale: FACTOR has changed",
         "tilejit: loaded scale from the cache", "tilejit: compiled scale: FACTOR has changed"]
 
