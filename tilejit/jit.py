@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .compiled import CompiledKernel
 from .config import TARGETS, config
 from .errors import CompilationError, LaunchError, TileError, TileWarning
-from .frontend import Capture, Source, constexpr
+from .frontend import Capture, Source
 from .ir.builder import Facts
 from .ir.graph import Launch
 from .manifest import Shelf, difference
@@ -402,6 +402,3 @@ def scalar_dtype(value, n: int, facts: Facts) -> DType:
     if isinstance(value, float):
         return float32
     return int32 if facts.ask("scalar_fits32", n) else int64
-
-
-__all__ = ["CALL_OPTIONS", "Kernel", "LAUNCH_OPTIONS", "constexpr", "jit"]

@@ -13,7 +13,7 @@ import numpy as np
 from ..config import architecture
 from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
-from ..types import Barrier, Buffer, DType, Scalar, Sym, Tile, bool_, float32, int32, int64
+from ..types import Buffer, DType, Scalar, Sym, bool_, float32, int32, int64
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
 from .bulk import BulkMixin
@@ -378,6 +378,3 @@ def _declared(recipe: tuple, v: V) -> str:
 def emit(graph: Graph) -> Emitted:
     """LLVM IR of a graph whose layouts, variants and shared memory are settled."""
     return Emitter(graph).run()
-
-
-__all__ = ["EBuffer", "EPoints", "ERegion", "Emitted", "Emitter", "emit", "Barrier", "Tile"]

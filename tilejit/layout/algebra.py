@@ -10,12 +10,11 @@ from typing import Any, Callable
 from tilejit.errors import CompilationError
 from tilejit.layout import maps
 from tilejit.layout import shards as _shards
-from tilejit.layout.axes import (AXES, Axis, OnAxis, R, Replicas, as_axis, as_shard, axis, row_major_strides,
+from tilejit.layout.axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shard, axis, row_major_strides,
                                  shards_of, spelled, whole)
 from tilejit.layout.indexing import add, evaluate, index_plan
 from tilejit.layout.swizzle import Swizzle
 
-__all__ = ["Axis", "OnAxis", "R", "Replicas", "S", "Swizzle", "TileLayout", "axis", "row_major", "strided"]
 
 
 @dataclass(frozen=True, init=False, repr=False)

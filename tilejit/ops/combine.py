@@ -15,7 +15,6 @@ from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import apply
 from ..ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, operands, walk
-from ..ir.op import Op
 from ..ir.printer import function_text
 from ..types import DType, Scalar, Uniformity, bool_
 from . import elementwise as ew
@@ -290,6 +289,3 @@ class _Run:
             self._carry(node, active)
         for carry in node.carried:
             self.env[carry.result] = self.env[carry.inner]
-
-
-__all__ = ["Combine", "Guarded", "KNOWN", "Known", "Op", "Traced", "trace"]

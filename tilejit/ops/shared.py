@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ir.builder import Builder, describe, type_of, written
+from ..ir.builder import Builder, describe, written
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
 from ..ir.op import op
@@ -219,6 +219,3 @@ class Tiles:
             stop = start + n if isinstance(start, int) else binary(g, "+", start, n)
             slices.append(slice(start, stop))
         return getitem(g, self.buffer, tuple(slices))
-
-
-__all__ = ["alloc", "alloc_shared", "sync", "Tiles", "type_of"]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import gcd, lcm, prod
 
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, Operand, Scope, Value, blocks, results, walk
-from ..layout import TileLayout
+from ..ir.graph import Block, Call, Const, For, Graph, Operand, Scope, Value, walk
 from ..types import Points, Region, Scalar, Selected, Tile
 
 
@@ -235,6 +234,3 @@ def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | Non
     if name == "shl":
         return both(lambda x, y: x * y, a, step), both(lambda x, y: x * y, b, step)
     return both(lambda x, y: x // y, a, step), both(lambda x, y: x // y, b, step)
-
-
-__all__ = ["Context", "TileLayout", "blocks", "results"]

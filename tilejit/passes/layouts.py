@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Carry, Const, For, Graph, If, Operand, Rewriter, Scope, Value, While
+from ..ir.graph import Block, Call, Carry, For, Graph, If, Operand, Rewriter, Scope, Value, While
 from ..layout import blocked, collapse
 from ..ops.layout_change import convert_layout
 from ..types import Points, Tile
@@ -249,6 +249,3 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
         if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
             found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
-
-
-__all__ = ["assign_layouts", "reduced_axes", "Const"]

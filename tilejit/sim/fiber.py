@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.graph import Call, Const, For, If, Operand, Scope, Value, While
+from ..ir.graph import Call, For, If, Operand, Scope, Value, While
 from ..ir.protocols import Wait
 from ..types import Scalar
 from .machine import Machine
-from .parting import Frame, Join, Parting, Spawn
+from .parting import Frame, Parting, Spawn
 from .program import scope_threads
 from .values import take
 from .waits import ChildWait, RowWait, SpinWait
@@ -412,5 +412,3 @@ def _select(test: np.ndarray, a: Any, b: Any) -> Any:
 
 
 _STEP = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for, While: Fiber._while}
-
-__all__ = ["Const", "Fiber", "Frame", "Join", "Spawn"]

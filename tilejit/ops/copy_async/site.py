@@ -10,7 +10,7 @@ from typing import Any
 
 from ...config import architecture
 from ...dispatch import Need
-from ...types import Buffer, Region, Sym
+from ...types import Region, Sym
 
 
 SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
@@ -139,6 +139,3 @@ def alignment(g, region) -> int:
 def provably(g, fact: tuple, value: int | Sym, multiple: int) -> bool:
     """Whether a size or stride is a multiple of `multiple`: a constant is computed, a Sym is asked of the launch."""
     return value % multiple == 0 if isinstance(value, int) else g.facts.ask(fact[0], value.arg, value.dim, multiple)
-
-
-__all__ = ["Buffer", "CopySite", "provably"]

@@ -7,7 +7,7 @@ descriptor"; which step is which in which layout was settled on hardware.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -130,6 +130,3 @@ def _repeats(d: Descriptor, mn: int, k: int, itemsize: int) -> list[int]:
 def encoded(descriptor: Descriptor, address: int) -> int:
     """The 64 bits of a descriptor at an address. In a cluster bits 24 and up of it hold the CTA's rank: they are cut off."""
     return descriptor.bits | (address & LIMIT - 1) >> 4
-
-
-__all__ = ["CODES", "Derived", "Descriptor", "K_BYTES", "derived", "encoded", "replace"]

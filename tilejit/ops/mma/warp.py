@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...ir.builder import type_of
 from ...ir.op import op
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
@@ -184,6 +183,3 @@ def _without_ghosts(e, t: Tile, values: list, dim: int) -> list:
         inside = e.cached(("along k", t, dim, at), lambda: e.in_bounds(e.thread_coordinate(t, dim) + at, t.shape[dim]))
         kept.append(e.select(inside, v, zero))
     return kept
-
-
-__all__ = ["arrangement", "fragment", "instruction", "mma_", "results_of", "type_of"]
