@@ -124,4 +124,3 @@ def _node(node: Node, name: _Names, lines: list[str], indent: str) -> None:
             _block(node.body, name, lines, inner)
 
 
-

@@ -16,7 +16,6 @@ from tilejit.layout.indexing import add, evaluate, index_plan
 from tilejit.layout.swizzle import Swizzle
 
 
-
 @dataclass(frozen=True, init=False, repr=False)
 class TileLayout:
     """Where each element of a tile lives: ``L(x) = swizzle({ D(x) + r + offset : r in replicas })``.

@@ -192,7 +192,6 @@ class Context:
         return ExecScope(kind, size, first, elected=node.kind == "elect", parent=self.scope)
 
 
-
 def joint(one: tuple, other: tuple) -> tuple[int | None, int | None]:
     """Bounds of a number that lies in one interval or in the other."""
     (a, b), (c, d) = one, other

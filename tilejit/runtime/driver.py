@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilejit.errors import LaunchError
-from tilejit.runtime.libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, error_text, library
+from tilejit.runtime.libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, error_text, library  # noqa: F401
 from tilejit.runtime.recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 
 # compute capability -> the target whose cubins it runs
