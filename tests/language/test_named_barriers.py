@@ -257,6 +257,12 @@ def crowded(out):
     tile.store(out[tile.program_id(0)], 1)
 
 
+def test_ctas_of_a_cluster_meet():
+    out = np.zeros(8, np.int32)
+    crowded[8,](out)
+    assert (out == 1).all()
+
+
 @pytest.mark.unsanitized
 @needs_gpu()
 @in_child(timeout=60)

@@ -1,5 +1,6 @@
 """Reductions, scans and atomics on a GPU give what the simulator gives: to the bit, where the plan fixes the order."""
 
+import numpy as np
 import pytest
 import tilejit as tile
 
@@ -23,7 +24,6 @@ def agree(kernel, grid, *arrays, **options):
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "argmax", "any"])
 @in_child(timeout=300)
 def test_reductions_are_the_simulators_to_the_bit(name):
-    import numpy as np
     from tests.ops.test_reduce import kernel_of
 
     rng = np.random.default_rng(0)
@@ -41,7 +41,6 @@ def test_reductions_are_the_simulators_to_the_bit(name):
 @needs_gpu()
 @in_child(timeout=300)
 def test_scans_are_the_simulators_to_the_bit():
-    import numpy as np
     from tests.ops.test_scan import kernel_of, later
 
     rng = np.random.default_rng(0)
@@ -58,7 +57,6 @@ def test_scans_are_the_simulators_to_the_bit():
 @needs_gpu()
 @in_child(timeout=300)
 def test_functions_of_ones_own_give_the_simulators_results():
-    import numpy as np
     from tests.ops.test_reduce_combine import farther, gcd, moments, reducer
 
     rng = np.random.default_rng(0)
@@ -74,7 +72,6 @@ def test_functions_of_ones_own_give_the_simulators_results():
 @in_child(timeout=300)
 def test_atomics_count_as_on_the_simulator():
     import ml_dtypes
-    import numpy as np
     from tests.ops.test_atomics import UPDATERS, exchanges, histogram_in_shared, last_block
 
     rng = np.random.default_rng(0)
@@ -108,10 +105,16 @@ def crowd(total, tickets):
         tile.atomic_add(total[2], 8)
 
 
+def test_threads_that_add_to_one_place_lose_nothing_on_the_simulator():
+    total, tickets = np.zeros(4, np.int32), np.zeros(2 * 256, np.int32)
+    crowd[(2,)](total, tickets)
+    assert total.tolist() == [2 * 256, 2, 2 * 8, 2 * 256 - 1]
+    assert sorted(tickets.tolist()) == list(range(2 * 256))
+
+
 @needs_gpu()
 @in_child(timeout=120)
 def test_threads_that_add_to_one_place_lose_nothing():
-    import numpy as np
     from tests.ops.test_reduce_gpu import crowd
 
     total, tickets = np.zeros(4, np.int32), np.zeros(64 * 256, np.int32)

@@ -80,6 +80,7 @@ def test_what_autotune_refuses():
             tile.autotune(configs, key)(kernel)
     with pytest.raises(LaunchError, match="decorates a kernel"):
         tile.autotune([dict(BLOCK=1)])(lambda x: x)
+    tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3, np.float32), 3)
     with pytest.raises(LaunchError, match="the configurations set it"):
         tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3), 3, BLOCK=2)
 
