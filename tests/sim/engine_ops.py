@@ -94,16 +94,6 @@ def _(m, call):
     return m.named_sync(a["number"], a["threads"]) if a["wait"] else m.named_arrive(a["number"], a["threads"])
 
 
-@op("syncs", attrs=("noinc",))
-def test_arrive_on_copies(mbar, noinc=False):
-    """``cp.async.mbarrier.arrive``."""
-
-
-@test_arrive_on_copies.simulate
-def _(m, call, mbar):
-    m.cp_async_arrive(mbar, call.attrs["noinc"])
-
-
 @op("syncs", attrs=("nbytes",))
 def test_mma(a, d, nbytes):
     """A warpgroup's tensor-core operation that reads `nbytes` bytes of `a` and adds 1 to what it copies to `d`."""
@@ -127,7 +117,7 @@ def _(m, call):
     m.wait_groups("wgmma", call.attrs["n"])
 
 
-for nothing in (test_tma_load, test_tma_store, test_bulk, test_named, test_arrive_on_copies, test_mma, test_mma_wait):
+for nothing in (test_tma_load, test_tma_store, test_bulk, test_named, test_mma, test_mma_wait):
     nothing.infer(lambda g, *args, **attrs: None)
 @op("reads", attrs=("rank",))
 def test_peer_load(buffer, rank):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from engine_ops import test_arrive_on_copies as arrive_on_copies
+from tests.gpu import in_child, needs_gpu
 from engine_ops import test_named as named
 from engine_ops import test_tma_load as tma_load
 from faulty import check
@@ -172,7 +172,7 @@ def copies_on_a_barrier(A, B):
     bar = tile.mbarrier(count=32)
     with tile.warp(0):
         tile.copy_async(s, A[0:8, 0:256])
-        arrive_on_copies(bar, noinc=True)
+        bar.arrive_on_copies(noinc=True)
     with tile.warp(1):
         bar.wait(phase=0)
         tile.store(B[0:8, 0:256], tile.load(s))
@@ -184,7 +184,7 @@ def copies_on_a_barrier_counted(A, B):
     bar = tile.mbarrier(count=1)
     with tile.warp(0):
         tile.copy_async(s, A[0:8, 0:256])
-        arrive_on_copies(bar)
+        bar.arrive_on_copies()
         bar.arrive()
     with tile.warp(1):
         bar.wait(phase=0)
@@ -208,6 +208,31 @@ def test_cp_async_arrives_on_an_mbarrier_when_its_bytes_are_there():
     check(copies_on_a_barrier, (1,), A, B, result=1, expected=A)
     check(copies_on_a_barrier_counted, (1,), A, B, result=1, expected=A)
     check(copies_after_the_arrival, (1,), A, B)
+
+
+def test_arrivals_of_copies_are_refused_at_a_peer_s_barrier():
+    @tile.jit(cluster=2)
+    def kernel(A):
+        bar = tile.mbarrier()
+        bar.peer(1).arrive_on_copies()
+    with pytest.raises(tile.CompilationError, match="not at a peer's"):
+        kernel.compile(A)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+def test_arrivals_of_copies_are_instructions_of_every_thread(target):
+    for kernel, form in ((copies_on_a_barrier, "cp.async.mbarrier.arrive.noinc.shared::cta.b64"),
+                         (copies_on_a_barrier_counted, "cp.async.mbarrier.arrive.shared::cta.b64")):
+        assert form in kernel.compile(A, B, target=target).ptx
+
+
+@needs_gpu()
+@in_child(timeout=60)
+def test_arrivals_of_copies_on_the_gpu():
+    for kernel in (copies_on_a_barrier, copies_on_a_barrier_counted):
+        b = tile.to_device(np.zeros_like(B), 0)
+        kernel[1,](tile.to_device(A, 0), b)
+        np.testing.assert_array_equal(b.numpy(), A)
 
 
 # -- named barriers ----------------------------------------------------------------------------------------------------------

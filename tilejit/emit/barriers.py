@@ -96,6 +96,9 @@ class BarrierMixin:
     def mbarrier_test(self, barrier: EBarrier, parity: V) -> V:
         return self.asm(f"mbarrier.test_wait.parity.shared::cta.b64 $0, [$1 + {barrier.offset}], $2;", [bool_], [barrier.address, parity])[0]
 
+    def arrive_on_copies(self, barrier: EBarrier, noinc: bool) -> None:
+        self.asm(f"cp.async.mbarrier.arrive{'.noinc' if noinc else ''}.shared::cta.b64 [$0 + {barrier.offset}];", [], [barrier.address])
+
     def cp_async_commit(self) -> None:
         self.asm("cp.async.commit_group;")
 

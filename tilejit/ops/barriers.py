@@ -159,6 +159,40 @@ def peer(g, barrier, rank):
     return g.call(mbarrier_at, call.args[0], call.args[1], uniform_scalar(g, rank, "a rank"), peer=True)
 
 
+@op("syncs", attrs=("noinc",))
+def arrive_on_copies_(barrier, noinc):
+    """Each thread arrives at the barrier once the ``cp.async`` copies that it has issued so far have landed."""
+
+
+@arrive_on_copies_.infer
+def _(g, barrier, noinc):
+    if barrier.type.peer:
+        raise g.error("cp.async arrives at a barrier of its own CTA, not at a peer's")
+    if not isinstance(noinc, bool):
+        raise g.error(f"noinc is True or False, known at compile time, not {describe(noinc)}")
+
+
+@arrive_on_copies_.simulate
+def _(m, call, barrier):
+    m.cp_async_arrive(barrier, call.attrs["noinc"])
+
+
+@arrive_on_copies_.emit
+def _(e, call, barrier):
+    e.arrive_on_copies(barrier, call.attrs["noinc"])
+
+
+@method(BarrierRef)
+def arrive_on_copies(g, barrier, noinc=False):
+    """Each thread of the scope arrives when the ``cp.async`` copies that it has issued so far have landed, and goes on at once: an
+    alternative to groups.
+
+    Without `noinc` each thread first adds one to the arrivals that the phase waits for, so that `count` need not know of it;
+    with it the barrier's `count` counts the threads. (PTX ISA, ``cp.async.mbarrier.arrive``.)
+    """
+    g.call(arrive_on_copies_, barrier, noinc=noinc)
+
+
 def _number(g: Builder, n, what: str):
     if isinstance(n, int) and not 0 <= n < 1 << 20:
         raise g.error(f"{what} is 0 to {(1 << 20) - 1} in one phase (PTX ISA, tx-count), not {n}")
