@@ -51,6 +51,9 @@ def test_annotations_may_be_strings():
     source = future_annotations.scaled.source
     assert [p.constexpr for p in source.params] == [False, True, False]
     assert source.params[2].default == 3
+    y = np.zeros(8, np.float32)
+    future_annotations.scaled[1](y, BLOCK=8)
+    assert (y == 3).all()
 
 
 def test_parameters_are_named_one_by_one():

@@ -77,6 +77,14 @@ def reshaped(x, out, M: tile.constexpr, N: tile.constexpr):
     tile.store(out[0:M], rows + tile.load(x[0:M, 0]))
 
 
+@pytest.mark.parametrize("m, n", [(8, 4), (16, 8), (32, 32), (13, 7)])
+def test_sums_of_rows_meet_a_loaded_vector(m, n):
+    x = np.random.default_rng(m).standard_normal((m, n)).astype(np.float32)
+    out = np.empty(m, np.float32)
+    reshaped[(1,)](x, out, M=m, N=n)
+    np.testing.assert_allclose(out, x.sum(axis=1) + x[:, 0], rtol=1e-5, atol=1e-5)
+
+
 @needs_gpu()
 @in_child(timeout=120)
 def test_changed_layouts_hold_the_same_elements_on_the_gpu():

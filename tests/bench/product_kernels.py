@@ -1,0 +1,14 @@
+"""What is done to the sums of the timed matrix product."""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+
+@tile.jit
+def bias_gelu_residual(acc, row, column, bias, residual):
+    """GELU (its tanh form) of the sums and a bias, and a residual."""
+    rows, columns = acc.shape
+    v = acc + tile.load(bias[column:column + columns])[None, :]
+    v = 0.5 * v * (1 + tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True))
+    return v + tile.load(residual[row:row + rows, column:column + columns])
