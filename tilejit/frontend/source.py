@@ -80,6 +80,8 @@ class Source:
             raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: a lambda cannot be a kernel; write a def")
         try:
             lines, first_line = inspect.getsourcelines(function)
+            if code.co_filename == "<string>" and f"def {function.__name__}" not in "".join(lines):
+                raise OSError  # Python 3.13 keeps the text of `python -c` under this name, which exec gives its code as well
         except (OSError, TypeError, SyntaxError, IndentationError):
             raise CompilationError(
                 f"the source of {function.__name__} cannot be read ({code.co_filename} holds no text that Python kept: "
