@@ -77,7 +77,7 @@ done:
             figures["native function, 1 tensor map"] = timed(lambda: tile._native(grid, None, pair))
     for name, figure in figures.items():
         print(f"{name:40s} {figure:9.3f} us")
-    assert figures["Python function, torch"] < 3.5 * figures["C call alone"]
+    assert figures["Python function, torch"] < figures["C call alone"] + 8
     if made:
         assert figures["launcher(...), torch"] < figures["C call alone"] + 2
 
