@@ -174,23 +174,50 @@ def test_fragments_meet_elementwise_work_and_reductions_without_scratch():
 
 
 def test_what_a_loop_adds_to_is_converted_once():
-    """An accumulator that begins as loaded numbers changes its layout before the loop."""
+    """An accumulator that begins as a sum of loaded numbers changes its layout before the loop."""
     @tile.jit
     def more(A, C, n):
         sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
         tile.copy(sA, A[0:32, 0:32])
         tile.sync()
-        acc = tile.load(C[0:32, 0:32])
+        acc = tile.load(C[0:32, 0:32]) + tile.load(C[0:32, 0:32])
         for _ in range(n):
             acc = tile.dot(sA, sA, acc)
         tile.store(C[0:32, 0:32], acc)
 
     a, c = numbers((32, 32), np.float16, 1), numbers((32, 32), np.float32, 3)
-    expected = c + 3 * (a.astype(np.float64) @ a.astype(np.float64))
+    expected = 2 * c + 3 * (a.astype(np.float64) @ a.astype(np.float64))
     graph = more.compile(a, c, 3, target="sm_80").graph
     assert "convert_layout" in graph.partition("for ")[0] and "convert_layout" not in graph.partition("for ")[2].partition("->")[0]
     more.simulate(1, a, c, 3, target="sm_80").raise_first()
     assert np.abs(c - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("first", ["sum", "loaded"])
+def test_what_is_loaded_to_meet_a_product_takes_its_layout(target, first):
+    """A bias and a residual need no change of layout, whichever operand stands first, through casts and reshapes; a load that
+    something else has used before keeps its own."""
+    @tile.jit
+    def finished(A, bias, R, C, LOADED_FIRST: tile.constexpr, USED: tile.constexpr):
+        sA = tile.alloc((64, 64), A.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:64, 0:64])
+        tile.sync()
+        added, residual = tile.load(bias[0:64]), tile.load(R[0:64, 0:64])
+        if USED:
+            tile.store(R[0:64, 0:64], residual + 1)
+        acc = tile.dot(sA, sA)
+        acc = added[None, :] + acc if LOADED_FIRST else acc + added[None, :]
+        tile.store(C[0:64, 0:64], tile.cast(residual, tile.float32) + acc if LOADED_FIRST else acc - (-residual))
+
+    a, bias, r = numbers((64, 64), np.float16, 1), numbers((64,), np.float32, 2), numbers((64, 64), np.float16, 3)
+    expected = a.astype(np.float64) @ a.astype(np.float64) + bias + r
+    for used in (False, True):
+        c = np.empty((64, 64), np.float32)
+        constants = dict(LOADED_FIRST=first == "loaded", USED=used, target=target)
+        assert ("convert_layout" in str(finished.compile(a, bias, r.copy(), c, **constants).graph)) == used
+        finished.simulate(1, a, bias, r.copy(), c, **constants).raise_first()
+        assert np.abs(c - expected).max() < 1e-4
 
 
 # -- wrong input ---------------------------------------------------------------------------------------------------------

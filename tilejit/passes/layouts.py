@@ -2,21 +2,31 @@
 
 A value that costs nothing to make anywhere (a splat, arange, and elementwise work on such) is made anew in each layout
 that a use asks for, and so is a broadcast. Every other tile has one layout; a use that needs another gets a
-`convert_layout`.
+`convert_layout`. A load takes the layout of its first use where that costs less than a change: casts and reshapes on the
+way there go with it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Operand, Rewriter, Scope, Value, While
 from ..layout import blocked, collapse
 from ..ops.layout_change import convert_layout
-from ..types import Points, Tile
+from ..types import Points, Region, Tile
 from .context import Context
-from .widths import vector_widths
+from .widths import cost_of_change, cost_of_load, vector_widths
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A load that nothing has used but calls of one tile: it and they in order, each as the old value that it makes and the
+    place of the call in `nodes`."""
+
+    nodes: list
+    calls: tuple[tuple[Value, int], ...]
 
 
 def assign_layouts(graph: Graph, facts: Facts) -> Graph:
@@ -31,7 +41,8 @@ class _Assigner:
         self.new = Rewriter()
         self.deferred: dict[Value, Call] = {}
         self.guessed: set[Value] = set()  # carried values whose layout is a guess: what meets them decides
-        self.fresh: dict[Value, tuple[list, int]] = {}  # loads of shared memory that nothing has used yet, and where they stand
+        self.fresh: dict[Value, Fresh] = {}   # by the last value
+        self.passed: dict[Value, Value] = {}  # a value inside a fresh chain -> the last one
         self.points: dict[Value, Tile] = {}  # the layout of the index tiles behind points
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
@@ -72,9 +83,7 @@ class _Assigner:
     def use(self, operand: Operand, want: Tile | None) -> Operand:
         """The operand in the layout of `want` (None: not a tile)."""
         if want is None or not isinstance(type_of(operand), Tile):
-            made = self.new(operand)
-            self.fresh.pop(made, None)
-            return made
+            return self.new(operand)
         for copies in self.copies:
             if (operand, want.layout, want.domain) in copies:
                 return copies[operand, want.layout, want.domain]
@@ -82,16 +91,39 @@ class _Assigner:
             made = self.remade(self.deferred[operand], want)
         else:
             made = self.new(operand)
-            nodes, at = self.fresh.pop(made, (None, 0))
+            self.fresh.pop(self.passed.get(made), None)
+            fresh = self.fresh.pop(made, None)
             if (made.type.layout, made.type.domain) == (want.layout, want.domain):
                 return made
-            if nodes is self.nodes[-1]:  # shared memory serves any layout alike: the load's first use decides
-                made = self.new.retype(operand, self.like(want, made.type.dtype))
-                nodes[at] = replace(nodes[at], results=(made,))
-                return made
+            if fresh is not None and fresh.nodes is self.nodes[-1] and self.moved(fresh, want):
+                return self.new(operand)
             made = self.converted(made, want, operand.loc)
         self.copies[-1][operand, want.layout, want.domain] = made
         return made
+
+    def moved(self, fresh: Fresh, want: Tile) -> bool:
+        """Whether a load and what was made of it are now in the layout of `want`, which costs less than to change it."""
+        wants = []
+        for value, at in reversed(fresh.calls):
+            call = fresh.nodes[at]
+            wants.append(self.like(want, call.result.type.dtype))
+            if call.op.name != "load":
+                needs = call.op.rules.get("layout_backward", _same_backward)(self, call, want)
+                if needs is None:
+                    return False
+                want = next(n for n in needs if n is not None)
+        load, head = fresh.nodes[fresh.calls[0][1]], fresh.nodes[fresh.calls[-1][1]].result.type
+        if load.args[0].type.scope == "global":
+            costs = [cost_of_load(self.context, load.args[0], t, self.scope.threads) for t in (want, load.result.type)]
+            if costs[0] > costs[1] + cost_of_change(head, wants[0]):
+                return False
+        changed = {}
+        for (value, at), t in zip(fresh.calls, reversed(wants)):
+            call = fresh.nodes[at]
+            made = self.new.retype(value, t)
+            fresh.nodes[at] = replace(call, args=tuple(changed.get(a, a) for a in call.args), results=(made,))
+            changed[call.result] = made
+        return True
 
     def converted(self, value: Value, want: Tile, loc) -> Value:
         result = replace(value, type=Tile(value.type.dtype, value.type.shape, want.layout, want.domain))
@@ -149,20 +181,30 @@ class _Assigner:
             return
         types = tuple(self.settled(a) if isinstance(type_of(a), Tile) else None for a in call.args)
         needs, results = call.op.rules.get("layout", _same)(self, call, types)
+        before = self.fresh.get(self.new(tiles[0])) if len(tiles) == 1 else None
         args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
-        made = tuple(self.new.retype(r, t if t is not None else self._retyped(r)) for r, t in zip(call.results, results))
+        made = tuple(self.new.retype(r, t if t is not None else r.type) for r, t in zip(call.results, results))
         self.nodes[-1].append(replace(call, args=args, results=made))
-        if call.op.name == "load" and args[0].type.scope == "shared" and isinstance(made[0].type, Tile):
-            self.fresh[made[0]] = self.nodes[-1], len(self.nodes[-1]) - 1
+        self.follow(call, tiles, before)
 
-    def _retyped(self, value: Value):
-        return value.type
+    def follow(self, call: Call, tiles: list, before: Fresh | None) -> None:
+        """Keep what a call adds to the fresh values: a load of a region, or one call more on the way from a load."""
+        nodes, at = self.nodes[-1], len(self.nodes[-1]) - 1
+        if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
+            fresh = Fresh(nodes, ((call.result, at),))
+        elif before is not None and before.nodes is nodes and (_is_elementwise(call) or "layout_backward" in call.op.rules):
+            fresh = Fresh(nodes, (*before.calls, (call.result, at)))
+        else:
+            return
+        last = self.new(call.result)
+        self.fresh[last] = fresh
+        self.passed.update((self.new(value), last) for value, _ in fresh.calls[:-1])
 
     def loop(self, node: For | While) -> None:
         """The layouts of carried tiles: their start's, or what the body makes of them when the start is free."""
         guesses = [(self.settled(c.init) or self.default(c.inner.type.shape, c.inner.type.dtype)) if isinstance(c.inner.type, Tile) else None
                    for c in node.carried]
-        saved, before = (dict(self.new.values), dict(self.deferred), dict(self.copies[-1]), dict(self.fresh)), list(self.nodes[-1])
+        saved, before = [dict(x) for x in (self.new.values, self.deferred, self.copies[-1], self.fresh, self.passed)], list(self.nodes[-1])
         free = {c.inner for c in node.carried if c.init in self.deferred}
         self.guessed |= free
         wants = self._walk(node, guesses)[0]
@@ -170,7 +212,7 @@ class _Assigner:
         moved = [w is not None and (c.init in self.deferred or self._anchored(y)) and (w.layout, w.domain) != (g.layout, g.domain)
                  for w, g, c, y in zip(wants, guesses, node.carried, node.body.yields)]
         if any(moved):
-            self.new.values, self.deferred, self.copies[-1], self.fresh = saved
+            self.new.values, self.deferred, self.copies[-1], self.fresh, self.passed = saved
             self.nodes[-1][:] = before
             self._walk(node, [w if m else g for w, g, m in zip(wants, guesses, moved)])
 
@@ -224,12 +266,14 @@ def _is_elementwise(call: Call) -> bool:
 
 
 def _same(assigner: _Assigner, call: Call, types: tuple) -> tuple[tuple, tuple]:
-    """Elementwise: all tiles share one layout, that of the first operand that has one. Points are where their indices are."""
+    """Elementwise: all tiles share one layout, that of the first operand that has one, and a load that nothing has used counts
+    last. Points are where their indices are."""
     shapes = [a.type for a in (*call.args, *call.results) if isinstance(type_of(a), Tile)]
     if not shapes:
         return (None,) * len(call.args), (None,) * len(call.results)
     named = next((assigner.points[a] for a in call.args if a in assigner.points), None)
-    sure = next((t for t, a in zip(types, call.args) if t is not None and a not in assigner.guessed), None)
+    known = [(t, a) for t, a in zip(types, call.args) if t is not None and a not in assigner.guessed]
+    sure = next((t for t, a in known if assigner.new(a) not in assigner.fresh), known[0][0] if known else None)
     base = named or sure or next((t for t in types if t is not None), None) or assigner.default(shapes[0].shape, shapes[0].dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
     needs = tuple(assigner.like(base, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)

@@ -10,14 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from ..ir.builder import type_of
 from ..ir.graph import Block, Call, Const, For, Graph, Operand, While, blocks
+from ..layout import thread_table
+from ..ops.layout_change import register_moves
 from ..types import Points, Region, Scalar, Tile
 from .context import Context
 
 THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 SECTOR, LANES = 32, 32
 REQUEST = 4     # what a request costs beside its sectors: the L1 cache moves four of them a cycle, and takes one request
+BARRIERS = 240  # what the two barriers of a change of layout through scratch memory cost, in the same unit
 LOOP = 8        # how often a loop is thought to turn
 FAR = 1 << 20   # stands for a stride that is known at launch only
 NEAR = 2        # the same along the last dimension of an array that is contiguous along none: every second element, most likely
@@ -110,6 +115,30 @@ def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple | No
     sectors = {s for at in starts for s in range(at // SECTOR, (at + run * access.nbytes - 1) // SECTOR + 1)}
     taken = min(LANES, prod(count for count, _ in steps))
     return (REQUEST + len(sectors)) / (taken * run)
+
+
+# -- layouts that are no vectors side by side ------------------------------------------------------------------------------
+
+def cost_of_load(context: Context, place: Value, t: Tile, threads: int) -> float:
+    """What loads of a region into a layout cost the first warp, in sectors."""
+    access = _of_region(context, context.made[place])
+    table = thread_table(t.layout, t.domain, threads)[:LANES]
+    at = np.unravel_index(table, t.domain)
+    inside = np.logical_and.reduce([c < extent for c, extent in zip(at, t.shape)])
+    run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
+    leaders = np.arange(table.shape[1]) if run == 1 else np.flatnonzero(at[access.axis][0] % run == 0)
+    sectors = sum(c * stride for c, stride in zip(at, access.strides)) * access.nbytes // SECTOR
+    return float(sum(REQUEST + len(np.unique(sectors[inside[:, r], r])) for r in leaders))
+
+
+def cost_of_change(source: Tile, target: Tile) -> float:
+    """What a tile's change of layout costs a warp in the same unit: shuffles, or stores and loads of scratch memory."""
+    moves = register_moves(source, target)
+    words = max(1, source.dtype.nbytes // 4)
+    if moves is not None:
+        return float(words * (REQUEST + LANES * 4 // SECTOR) * sum(not m.local for m in moves))
+    registers = [prod(s[0] for s in t.layout.shards if str(s[2]) == "reg") for t in (source, target)]
+    return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1) for n in registers)
 
 
 # -- strides ---------------------------------------------------------------------------------------------------------------
