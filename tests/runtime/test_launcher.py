@@ -16,6 +16,7 @@ from tilejit.errors import LaunchError
 from tilejit.runtime import native
 from tilejit.runtime.facts import evaluate_fact
 from tilejit.runtime.arrays import ArrayView
+from tilejit.runtime.device_array import DeviceArray
 from tilejit.runtime.store import Store
 
 MAP = {"argument": 0, "base_offset": 64, "dtype": "float32", "rank": 2, "dims": [["size", 0, 1], ["size", 0, 0]],
@@ -133,7 +134,8 @@ def test_guards_decide_and_are_told_in_words(torch, launch, answer):
     good, bad = (tensor(torch, shape=(6, 128 if yes else 100)) for yes in (answer, not answer))
     assert launcher((1, 1, 1), None, (good, 1, 1.0)) is True
     assert launcher((1, 1, 1), None, (bad, 1, 1.0)) is False
-    assert len(driver.launches) == 1
+    assert launcher((1, 1, 1), None, (good, 1, 1.0)) is True
+    assert len(driver.launches) == 2
     assert launcher.mismatch((good, 1, 1.0)) == []
     assert "A.shape[1] is a multiple of 64" in launcher.mismatch((bad, 1, 1.0), ("A",))[0]
 
@@ -252,6 +254,25 @@ def test_other_libraries_arrays_are_launched_on_their_stream(torch, monkeypatch)
     assert waits == [(7, 0, 0)]
     assert launcher((1, 1, 1), None, (tensor(torch), other)) and driver.launches[-1].stream == 5
     assert driver.launches[-1].params == [struct.pack("<Q", 8192), struct.pack("<i", 16)] and waits[1:] == [(5, 7, 0)]
+
+
+def test_arrays_of_the_package_are_launched_on_the_default_stream_and_after_it(torch, monkeypatch):
+    from tilejit.runtime import driver as real
+    waits = []
+    monkeypatch.setattr(real, "wait_stream", lambda *args: waits.append(args))
+    driver = FakeDriver()
+    launcher = driver.launcher(make_recipe(arguments=[["array", "float32", 2]] * 2, params=[["ptr", 0], ["ptr", 1], ["stride", 0, 0, "i32"]],
+                                           guards=[[["stride_is", 1, 1, 1], True]]))
+    own = [DeviceArray(4096 * (i + 1), (6, 8), (16, 1), np.dtype(np.float32), 0, None) for i in range(2)]
+    assert launcher((1, 1, 1), None, own)
+    assert driver.launches[-1].stream == 0 and waits == []
+    assert driver.launches[-1].params == [struct.pack("<Q", 4096), struct.pack("<Q", 8192), struct.pack("<i", 16)]
+    torch.stream = 5
+    assert launcher((1, 1, 1), None, (own[0], tensor(torch)))
+    assert driver.launches[-1].stream == 5 and waits == [(5, 0, 0)]
+    assert not launcher((1, 1, 1), None, (own[0], own[1].T))
+    wrong = DeviceArray(4096, (6, 8), (16, 1), np.dtype(np.int32), 0, None), DeviceArray(4096, (6, 8), (16, 1), np.dtype(np.float32), 1, None)
+    assert not any(launcher((1, 1, 1), None, (own[0], other)) for other in wrong)
 
 
 def test_parameters_of_modules_are_tensors_too(torch, launch):

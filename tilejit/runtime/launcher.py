@@ -195,10 +195,10 @@ class Launcher:
         raise LaunchError(f"{recipe.name}: the launch failed: {driver.error_text(code)}; grid {grid}, {recipe.threads} threads, "
                           f"{recipe.shared} bytes of shared memory{cluster}, device {self.link.device}")
 
-    def pick_stream(self, views, with_torch: bool) -> int:
-        """The stream of a call with arrays of other libraries than torch, and of torch as well if `with_torch`."""
-        handles = [streams.torch_stream(self.link.device)] if with_torch else []
-        chosen, others = streams.choose([*handles, *map(streams.current_stream, views)])
+    def pick_stream(self, views, own: int, arrays: int) -> int:
+        """The stream of a call with so many `arrays`: `views` of other libraries, `own` of this package, the rest torch's."""
+        handles = [streams.torch_stream(self.link.device)] if len(views) + own < arrays else []
+        chosen, others = streams.choose([*handles, *map(streams.current_stream, views), *[0] * own])
         for other in others:
             driver.wait_stream(chosen, other, self.link.device)
         return chosen

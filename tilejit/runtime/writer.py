@@ -12,6 +12,7 @@ import sys
 from tilejit.errors import LaunchError
 from tilejit.runtime import streams, tensormap
 from tilejit.runtime.arrays import DESCRIBERS, ArrayView, describe
+from tilejit.runtime.device_array import DeviceArray
 from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, scalar_bytes
 from tilejit.runtime.facts import LEAVES, condition, python
 from tilejit.runtime.recipe import CONFIG, Recipe, normal_grid
@@ -51,24 +52,24 @@ def write(launcher):
     """The text of the launch function for a recipe, and the function."""
     recipe, link = launcher.recipe, launcher.link
     torch = sys.modules.get("torch")
-    used = _strides_used(recipe)
+    arrays = [i for i, kind in enumerate(recipe.arguments) if kind[0] == "array"]
+    strides = _strides_used(recipe)
     text = ["def launch(grid, stream, args):",
             f"    if len(args) != {len(recipe.arguments)}: return False",
-            "    others = []"]
+            "    others = []; own = 0"]
     if recipe.arguments:
         text.append(f"    {', '.join(f'x{i}' for i in range(len(recipe.arguments)))}, = args")
     for i, (kind, *rest) in enumerate(recipe.arguments):
-        text += _read_array(i, *rest, i in used, torch is not None, i in recipe.written) if kind == "array" else _read_scalar(i, rest[0])
-    for fact, answer in recipe.guards:
-        held = python(condition(fact, recipe.arguments))
-        text.append(f"    if not {held}: return False" if answer else f"    if {held}: return False")
-    text += _read_grid(recipe)
-    arrays = sum(kind[0] == "array" for kind in recipe.arguments)
-    text += ["    if stream is None:",
-             f"        stream = pick_stream(others, len(others) < {arrays}) if others else raw_stream(DEVICE)" if arrays else
-             "        stream = 0",
-             "    elif stream.__class__ is not int: stream = stream_handle(stream)",
-             "    try: frame = pool.pop()",
+        text += _read_array(i, rest[0], i in strides, torch is not None, i in recipe.written) if kind == "array" else _read_scalar(i, rest[0])
+    text += [*_check(recipe, arrays, strides), *_read_grid(recipe)]
+    if arrays:
+        text += ["    if stream is None:",
+                 f"        if others or own: stream = pick_stream(others, own, {len(arrays)}) if own != {len(arrays)} else 0",
+                 "        else: stream = raw_stream(DEVICE)",
+                 "    elif stream.__class__ is not int: stream = stream_handle(stream)"]
+    else:
+        text.append("    stream = 0 if stream is None else stream if stream.__class__ is int else stream_handle(stream)")
+    text += ["    try: frame = pool.pop()",
              "    except IndexError: frame = make_frame()",
              "    raw, start, config, params, maps = frame",
              "    try:"]
@@ -88,37 +89,61 @@ def write(launcher):
     names = {"view_of": view_of, "is_scalar": is_scalar, "normal_grid": normal_grid, "check_grid": recipe.check_grid,
              "pick_stream": launcher.pick_stream, "stream_handle": streams.stream_handle, "scalar_bytes": scalar_bytes,
              "pool": [], "make_frame": frames.make, "pack": frames.layout.pack_into, "encode": launcher.encode,
-             "MAPS": recipe.maps,
+             "MAPS": recipe.maps, "fit": [None],
              "again": launcher.again, "call": LAUNCH(link.points.launch), "FUNCTION": launcher.function,
              "tiled": tensormap.TILED(link.points.encode_tiled), "pack_extents": frames.extents,
              "BOX": [_words(map_.get("box", ())) for map_ in recipe.maps],
              "STEPS": [_words(map_["element_strides"]) for map_ in recipe.maps],
-             "DEVICE": link.device, "PackError": struct.error, "misfit": _misfit(recipe), "View": ArrayView}
+             "DEVICE": link.device, "PackError": struct.error, "misfit": _misfit(recipe), "View": ArrayView, "Own": DeviceArray,
+             "raw_stream": _default_stream}
+    names.update({f"N{i}": _dtype_in_use(recipe.arguments[i][1]) for i in arrays})
     if torch is not None:
-        names.update({f"D{i}": getattr(torch, kind[1], None) for i, kind in enumerate(recipe.arguments)},
+        names.update({f"D{i}": getattr(torch, recipe.arguments[i][1], None) for i in arrays},
                      Tensor=torch.Tensor, Parameter=torch.nn.Parameter,
                      raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _default_stream))
     exec(compile(source, f"<launch {recipe.name}>", "exec"), names)
     return source, names["launch"]
 
 
-def _read_array(i: int, dtype: str, rank: int, strides: bool, torch: bool, written: bool) -> list[str]:
-    by_view = [f"v = view_of(x{i})",
-               f"if v is None or v.dtype != {dtype!r} or v.device != DEVICE{' or v.readonly' if written else ''}: return False",
-               f"p{i} = v.pointer; s{i} = v.shape; t{i} = v.strides; others.append(v)"]
-    if not torch:
-        lines = ["    " + line for line in by_view]
-    else:
-        lines = [f"    if x{i}.__class__ is Tensor or x{i}.__class__ is Parameter:",
-                 f"        if x{i}.dtype is not D{i} or x{i}.get_device() != DEVICE: return False",
-                 f"        p{i} = x{i}.data_ptr(); s{i} = x{i}.shape" + (f"; t{i} = x{i}.stride()" if strides else ""),
-                 "    else:", *("        " + line for line in by_view)]
-    lines.append(f"    if len(s{i}) != {rank}: return False")
-    if rank:
-        lines.append(f"    {', '.join(f'n{i}_{d}' for d in range(rank))}, = s{i}")
-        if strides:
-            lines.append(f"    {', '.join(f'm{i}_{d}' for d in range(rank))}, = t{i}")
-    return lines
+def _read_array(i: int, dtype: str, strides: bool, torch: bool, written: bool) -> list[str]:
+    """The pointer `p`, shape `s` and strides `t` of an array: a torch tensor's, one of this package, or through a view."""
+    lines = []
+    if torch:
+        lines += [f"    if x{i}.__class__ is Tensor or x{i}.__class__ is Parameter:",
+                  f"        if x{i}.dtype is not D{i} or x{i}.get_device() != DEVICE: return False",
+                  f"        p{i} = x{i}.data_ptr(); s{i} = x{i}.shape" + (f"; t{i} = x{i}.stride()" if strides else "")]
+    return lines + [f"    {'elif' if torch else 'if'} x{i}.__class__ is Own and x{i}.dtype is N{i} and x{i}.device == DEVICE:",
+                    f"        p{i} = x{i}.pointer; s{i} = x{i}.shape; t{i} = x{i}.strides; own += 1",
+                    "    else:",
+                    f"        v = view_of(x{i})",
+                    f"        if v is None or v.dtype != {dtype!r} or v.device != DEVICE{' or v.readonly' if written else ''}: return False",
+                    f"        p{i} = v.pointer; s{i} = v.shape; t{i} = v.strides; others.append(v)"]
+
+
+def _check(recipe: Recipe, arrays: list[int], strides: set[int]) -> list[str]:
+    """The guards. What depends on shapes and strides alone is not asked again where these are the last call's that fitted."""
+    ranks = [f"if len(s{i}) != {recipe.arguments[i][2]}: return False" for i in arrays]
+    unpack = [f"{', '.join(f'{letter}{i}_{d}' for d in range(recipe.arguments[i][2]))}, = {of}{i}" for i in arrays if recipe.arguments[i][2]
+              for letter, of, used in (("n", "s", True), ("m", "t", i in strides)) if used]
+    always, once = [], []
+    needed = bool(recipe.maps) or any(param[0] in ("size", "stride") for param in recipe.params)
+    for fact, answer in recipe.guards:
+        expression = condition(fact, recipe.arguments)
+        leaves, line = _leaves(expression), f"if {'not ' if answer else ''}{python(expression)}: return False"
+        (once if leaves <= {"size", "stride"} else always).append(line)
+        needed |= not leaves.isdisjoint({"size", "stride"}) and line in always
+    key = ", ".join([f"s{i}" for i in arrays] + [f"t{i}" for i in sorted(strides)])
+    before, inside = ([*ranks, *unpack], once) if needed else ([], [*ranks, *unpack, *once])
+    if inside:
+        before += [f"form = ({key},)", "if fit[0] != form:", *("    " + line for line in inside), "    fit[0] = form"]
+    return ["    " + line for line in before + always]
+
+
+def _leaves(expression) -> set[str]:
+    """The kinds of the leaves of an expression."""
+    if not isinstance(expression, (list, tuple)):
+        return set()
+    return {expression[0]} if expression[0] in LEAVES else set().union(*map(_leaves, expression[1:]))
 
 
 def _read_scalar(i: int, dtype: str) -> list[str]:
@@ -185,7 +210,7 @@ def _views(recipe: Recipe) -> str:
 def _strides_used(recipe: Recipe) -> set[int]:
     """The arrays whose strides the function reads."""
     if recipe.maps:
-        return set(range(len(recipe.arguments)))
+        return {i for i, kind in enumerate(recipe.arguments) if kind[0] == "array"}
     found = {param[1] for param in recipe.params if param[0] == "stride"}
 
     def walk(expression):
@@ -199,6 +224,15 @@ def _strides_used(recipe: Recipe) -> set[int]:
     for fact, _answer in recipe.guards:
         walk(condition(fact, recipe.arguments))
     return found
+
+
+def _dtype_in_use(name: str):
+    """NumPy's dtype of this name; None where no array has it yet, for lack of the module that makes it."""
+    numpy = sys.modules.get("numpy")
+    try:
+        return numpy and numpy.dtype(name)
+    except TypeError:
+        return None
 
 
 def _default_stream(_device: int) -> int:
