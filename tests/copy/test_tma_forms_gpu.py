@@ -160,3 +160,33 @@ def test_pixels_along_one_line_go_on_in_the_next_image_on_the_gpu():
             x, y, want = kernels.along_w_case(stride)
             kernels.along_w[len(y),](x, y, ALONG=along, P=128, C=64, STRIDE=stride, backend="cuda")
             assert (y == want).all(), (along, stride)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_copies_of_empty_arrays_give_the_fill_and_take_nothing_on_the_gpu():
+    """Wherever a library says that an array without elements lies: torch says 0."""
+    import sys
+    from pathlib import Path
+    import torch
+    sys.path.insert(0, str(Path(__file__).parent))
+    import empty_kernels as kernels
+    some = torch.empty((3, 64), device="cuda")
+    for shape in kernels.SHAPES:
+        for A in (torch.empty(shape, device="cuda"), some[3:] if shape == (0, 64) else some[1:1, 1:1]):
+            for fill, mode in ((0, 0), ("nan", 128)):
+                B = torch.ones((24, 64), device="cuda")
+                kernels.loaded[3,](A, B, 0, SHAPE=(8, 64), MODE=mode, FILL=fill)
+                assert (B.isnan() if fill else B == 0).all(), (shape, fill)
+            for kind in (None, "add"):
+                kernels.stored[3,](A, B, SHAPE=(8, 64), KIND=kind)
+    kernels.any_way[1,](torch.empty((0, 64), device="cuda"), B)
+    assert (B[:16] == 0).all()
+    B = torch.ones((2, 16, 64), device="cuda")
+    kernels.to_both[2,](torch.empty((0, 64), device="cuda"), B)
+    assert (B == 0).all()
+    for shape in ((0, 5, 6, 64), (2, 0, 6, 64), (2, 5, 6, 0)):
+        Y = torch.ones((128, 64), device="cuda", dtype=torch.float16)
+        kernels.patch[1,](torch.empty(shape, device="cuda", dtype=torch.float16), Y, ALONG=None)
+        assert (Y == 0).all(), shape
+    torch.cuda.synchronize()

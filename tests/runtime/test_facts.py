@@ -55,13 +55,14 @@ def as_python(fact, arguments):
 
 @given(views())
 def test_sizes_strides_and_alignment_are_what_they_say(view):
-    assert evaluate_fact(("aligned", 0, 16), [view]) == (view.pointer % 16 == 0)
+    unused = 0 in view.shape
+    assert evaluate_fact(("aligned", 0, 16), [view]) == (unused or view.pointer % 16 == 0)
     for d, (extent, stride) in enumerate(zip(view.shape, view.strides)):
         assert evaluate_fact(("size_multiple", 0, d, 4), [view]) == (extent % 4 == 0)
         assert evaluate_fact(("size_is", 0, d, 3), [view]) == (extent == 3)
         assert evaluate_fact(("size_at_least", 0, d, 3), [view]) == (extent >= 3)
-        assert evaluate_fact(("stride_multiple", 0, d, 4), [view]) == (extent <= 1 or stride % 4 == 0)
-        assert evaluate_fact(("stride_is", 0, d, 1), [view]) == (extent <= 1 or stride == 1)
+        assert evaluate_fact(("stride_multiple", 0, d, 4), [view]) == (unused or extent <= 1 or stride % 4 == 0)
+        assert evaluate_fact(("stride_is", 0, d, 1), [view]) == (unused or extent <= 1 or stride == 1)
 
 
 @given(views())

@@ -34,12 +34,14 @@ def condition(fact, arguments) -> list:
     """The expression that is true when `fact` holds.
 
     `arguments` are the kinds of the runtime arguments, ``["array", dtype, rank]`` or ``["scalar", dtype]``. A stride
-    along an extent of at most 1 is never used, so what is asked of it holds.
+    along an extent of at most 1 is never used, nor is any stride or the address of an array without elements, so what is
+    asked of them holds.
     """
     kind, i, *rest = fact
     match kind:
         case "aligned":
-            return ["eq", ["mod", ["ptr", i], rest[0]], 0]
+            held = ["eq", ["mod", ["ptr", i], rest[0]], 0]
+            return ["or", held, _empty(i, range(arguments[i][2]))] if arguments[i][2] else held
         case "size_multiple":
             return ["eq", ["mod", ["size", i, rest[0]], rest[1]], 0]
         case "size_is":
@@ -47,11 +49,11 @@ def condition(fact, arguments) -> list:
         case "size_at_least":
             return ["le", rest[1], ["size", i, rest[0]]]
         case "stride_multiple":
-            return ["or", ["le", ["size", i, rest[0]], 1], ["eq", ["mod", ["stride", i, rest[0]], rest[1]], 0]]
+            return ["or", ["eq", ["mod", ["stride", i, rest[0]], rest[1]], 0], _unused(i, rest[0], arguments[i][2])]
         case "stride_is":
-            return ["or", ["le", ["size", i, rest[0]], 1], ["eq", ["stride", i, rest[0]], rest[1]]]
+            return ["or", ["eq", ["stride", i, rest[0]], rest[1]], _unused(i, rest[0], arguments[i][2])]
         case "stride_at_least":
-            return ["or", ["le", ["size", i, rest[0]], 1], ["le", rest[1], ["stride", i, rest[0]]]]
+            return ["or", ["le", rest[1], ["stride", i, rest[0]]], _unused(i, rest[0], arguments[i][2])]
         case "fits32":
             return _fits32(i, arguments[i])
         case "scalar_fits32":
@@ -63,6 +65,17 @@ def condition(fact, arguments) -> list:
             other_low, other_high = _interval(rest[0], arguments[rest[0]])
             return ["or", ["le", high, other_low], ["le", other_high, low]]
     raise LaunchError(f"{fact!r} is not a fact")
+
+
+def _empty(i: int, dims) -> list:
+    """Whether one of these dimensions has no elements."""
+    return ["eq", reduce(lambda a, b: ["min", a, b], [["size", i, d] for d in dims]), 0]
+
+
+def _unused(i: int, d: int, rank: int) -> list:
+    """Whether no two elements differ along a dimension."""
+    few = ["le", ["size", i, d], 1]
+    return ["or", few, _empty(i, [k for k in range(rank) if k != d])] if rank > 1 else few
 
 
 def _fits32(i: int, argument) -> list:

@@ -80,7 +80,7 @@ def plan(site: CopySite) -> tma.Plan:
         l2_promotion=L2_PROMOTION[site.options.get("l2_promotion", 128)], oob_fill=int(site.options.get("fill") == "nan"), im2col=extra)
     nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
     mode = "rows" if not patches else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along]
-    return tma.made(site, tensor_map, list(found.issues), nbytes, found.moving, mode)
+    return tma.or_outside(site, tma.made(site, tensor_map, list(found.issues), nbytes, found.moving, mode))
 
 
 PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=PATCH_NEEDS)

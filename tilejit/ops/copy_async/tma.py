@@ -7,7 +7,7 @@ reduction by the thread's bulk group. PTX ISA, "Data Movement and Conversion Ins
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -29,6 +29,7 @@ NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
 LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128", "rows": ".tile::gather4"}
 STORE_MODES = {"tile": ".tile", "im2col": ".im2col_no_offs", "rows": ".tile::scatter4"}
 PAST = (1 << 31) - 1  # a row beyond every matrix's last
+LOWEST = 1 << 12      # of the addresses that maps of arrays without elements have
 PAIRED = ("sm_100a", "sm_103a")  # targets whose copies know CTA pairs
 
 
@@ -51,6 +52,7 @@ class Plan:
     prefetch_map: bool = False
     mode: str = "tile"         # how the engine finds the elements: 'tile', 'im2col', 'im2col::w', 'im2col::w::128', or 'rows'
     each_thread: bool = False  # in a partial scope, where every thread that comes to the call makes its own copy
+    outside: bool = False      # of an array without elements: every box lies beyond the map
 
     @property
     def instructions(self) -> int:
@@ -65,15 +67,16 @@ class Plan:
         """An instruction's coordinates: the constant part and what the starts of the array's region add."""
         if self.mode == "rows":
             column, first = issue
-            return [starts[0] + column, *starts[1 + first:1 + first + ROWS]]
-        at = []
-        for c, part in zip(issue, self.moving):
-            if part is not None:
-                dim, factor, divisor = part
-                start = starts[dim] * factor
-                c = (start if divisor == 1 else divide(start, divisor)) + c
-            at.append(c)
-        return at
+            at = [starts[0] + column, *starts[1 + first:1 + first + ROWS]]
+        else:
+            at = []
+            for c, part in zip(issue, self.moving):
+                if part is not None:
+                    dim, factor, divisor = part
+                    start = starts[dim] * factor
+                    c = (start if divisor == 1 else divide(start, divisor)) + c
+                at.append(c)
+        return [self.tensor_map.global_dim[0], *at[1:]] if self.outside else at
 
     def offsets(self, starts) -> list:
         """A load's place in the filter, innermost first, where it loads patches; along w the halo and the place."""
@@ -129,11 +132,14 @@ def _strides(s: CopySite) -> bool | str:
                 return f"the stride of dimension {d} is {stride}"
         elif not s.g.facts.ask("stride_at_least", stride.arg, stride.dim, 0):
             return f"the stride of dimension {d} is negative"
-        if not isinstance(size, int) and not s.g.facts.ask("size_at_least", size.arg, size.dim, 1):
-            return f"dimension {d} is empty"
-        if isinstance(size, int) and size < 1:
-            return f"dimension {d} is empty"
+    empty(s)  # which the plan rests on
     return True
+
+
+def empty(s: CopySite) -> bool:
+    """Whether the array has no elements: then every box is out of bounds, of a map that has something."""
+    some = lambda size: size > 0 if isinstance(size, int) else s.g.facts.ask("size_at_least", size.arg, size.dim, 1)
+    return not all(some(size) for size in s.array.buffer.shape)
 
 
 def _base(s: CopySite) -> bool | str:
@@ -205,7 +211,7 @@ def _found(s: CopySite) -> bool | str:
 # What a tensor map asks of an array and the region of it.
 ARRAY_NEEDS = (
     Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
-    Need("an array with at least one element and no negative strides", _strides),
+    Need("an array without negative strides", _strides),
     Need("an array that starts at a multiple of 16 bytes", _base),
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
     Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", _found, gate=True),
@@ -244,7 +250,7 @@ def plan(site: CopySite) -> Plan:
         argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize, dtype=name,
         global_dim=found.dims, global_strides=found.strides, box=found.box, element_strides=(1,) * len(found.box), interleave=0,
         swizzle=view(site).mode, l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"))
-    return made(site, tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, found.moving)
+    return or_outside(site, made(site, tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, found.moving))
 
 
 def made(site: CopySite, tensor_map: TensorMap, issues: list, nbytes: int, moving: tuple, mode: str = "tile") -> Plan:
@@ -252,6 +258,22 @@ def made(site: CopySite, tensor_map: TensorMap, issues: list, nbytes: int, movin
     options = site.options
     return Plan(tensor_map, issues, nbytes, site.scopes == STORE, moving, policy_of(options), options.get("reduce"),
                 options.get("cta_group"), options.get("prefetch_map", False), mode, site.partial is not None)
+
+
+def or_outside(site: CopySite, plan: Plan) -> Plan:
+    """The plan; of an array without elements, since no dimension of a map is 0, by a map of 16 elements that no copy reads,
+    since every box lies beyond them. They begin where the encoder takes it: libraries give such an array any address, or 0.
+    Its images are as large as the walk needs to have a pixel."""
+    if not empty(site):
+        return plan
+    made, walk = plan.tensor_map, plan.tensor_map.im2col
+    dims = [16] + [1] * (made.rank - 1)
+    for d, (low, high) in enumerate(zip(walk.lower, walk.upper) if walk else ()):
+        dims[1 + d] = max(1, 1 + low - high)
+    address = ("ptr", made.argument)
+    aligned = ("max", ("mul", ("floordiv", address, 16), 16), LOWEST)
+    nothing = replace(made, base_offset=("sub", aligned, address), global_dim=tuple(dims), global_strides=(16,) * (made.rank - 1))
+    return replace(plan, tensor_map=nothing, outside=True)
 
 
 def map_dtype(site: CopySite) -> str:
