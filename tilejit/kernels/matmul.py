@@ -1,4 +1,4 @@
-"""``matmul``: the plain call of the matrix products on Hopper."""
+"""``matmul``: the plain call of the matrix products on Hopper and Blackwell."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from functools import lru_cache
 
 import tilejit as tile
 
+from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major
-from .hopper import persistent, split
+from . import blackwell, hopper
+from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .pack import as_readable, readable
 from .plan import Config, Problem, choose
 from .views import folded, new, turned
@@ -18,10 +20,13 @@ from .views import folded, new, turned
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
            "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
 NOTHING = (0,) * 4  # the arguments of an epilogue, at most
+HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
+EITHER_MAJOR = {"sm_90a": (2,)}  # bytes of the elements that tensor cores multiply whichever way they lie; the others': 1 and 2
 
 
-def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b=None, precision: str | None = None, config: Config | None = None):
-    """``a @ b`` on the tensor cores of a Hopper GPU (sm_90a); returns `out`, made if it is not given.
+def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b=None, precision: str | None = None,
+           config: Config | BlackwellConfig | None = None):
+    """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, made if it is not given.
 
     `a` is [..., M, K] and `b` is [..., K, N], any extents, in any strides; leading dimensions of both are equal, or one of
     them has none. Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator).
@@ -36,6 +41,9 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b
     the row and the column of its first element (the number of the matrix before these, in a product with leading
     dimensions) and the `arguments`, arrays or numbers, up to four; it returns a tile of the same shape. The same call gives
     the same bits each time. LaunchError says what does not fit.
+
+    The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
+    Blackwell have run on the simulator and been assembled, and not on a GPU.
     """
     x, y, z = describe(a), describe(b), None if out is None else describe(out)
     if max(len(x.shape), len(y.shape)) > 3:
@@ -47,7 +55,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b
                precision=precision, config=config)
         return made
     scaled = () if scale_a is scale_b is None else tuple(getattr(s, "shape", ()) != () for s in (scale_a, scale_b))
-    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, epilogue, config)
+    target = settings().target or "sm_90a" if x.device == "host" else driver.target(x.device)
+    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, epilogue, config, target)
     if arguments or epilogue is not None:
         _check_epilogue(epilogue, arguments)
     made = new(a, launch.shape, launch.dtype) if out is None else out
@@ -62,7 +71,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b
 class Launch:
     """What a call of these extents, strides and dtypes comes to: its result, and the kernel (None: nothing to launch) with its
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
-    `copied` which of A and B are copied first; `rows` how many the matrices of A have together, where B is one for all."""
+    `copied` which of A and B are copied first, as their elements of other sizes than `either` have to lie; `rows` how many the
+    matrices of A have together, where B is one for all."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -72,6 +82,7 @@ class Launch:
     swapped: bool = False
     turned: tuple[bool, bool, bool] = (False, False, False)
     copied: tuple[bool, bool] = (False, False)
+    either: tuple[int, ...] = (2,)
     rows: int | None = None
 
     def operands(self, a, b, c) -> tuple:
@@ -81,9 +92,9 @@ class Launch:
         if self.swapped:
             a, b = b, a
         if self.copied[0]:
-            a = as_readable(turned(a) if self.swapped else a)
+            a = as_readable(turned(a) if self.swapped else a, self.either)
         if self.copied[1]:
-            b = as_readable(b if self.swapped else turned(b))
+            b = as_readable(b if self.swapped else turned(b), self.either)
         return tuple(turned(v) if turn else v for v, turn in zip((a, b, c), self.turned))
 
 
@@ -98,9 +109,11 @@ def _view(form: tuple) -> ArrayView:
 
 
 @lru_cache(maxsize=4096)
-def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, epilogue, config: Config | None) -> Launch:
+def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, epilogue,
+             config: Config | BlackwellConfig | None, target: str) -> Launch:
     """The launch for operands of these forms. LaunchError says what does not fit."""
     x, y = _view(a), _view(b)
+    _check_target(target, x, config)
     batch, m, n, k = _extents(x, y)
     sums = _sums(x, y, precision)
     shape = (*batch, m, n)
@@ -116,27 +129,42 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     if config is None:
         problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None)
-        config = choose(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
+        config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
     z = _turned(z) if swapped else z
-    copied = not readable(x), not readable(y)
+    either = EITHER_MAJOR.get(target, (1, 2))
+    copied = not readable(x, either), not readable(y, either)
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
-    constants = dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, REGS=config.regs, A_KM=a_km, B_KN=b_kn, SUMS=sums,
-                     FINISH=(scaled, epilogue, len(z.shape) == 3, swapped), num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
-    tiles = config.tiles(*z.shape[-2:])
-    if config.splits > 1:
-        kernel, grid = split, (tiles * config.splits, matrices)
-        constants |= dict(SPLITS=config.splits, cluster=config.splits)
-    else:
-        width = config.width if _stored_by_tma(z, config.width) else 0
-        buffers = 2 if 0 < width * z.nbytes_per_element <= 128 and config.bn % (2 * width) == 0 else 1
-        kernel, grid = persistent, (min(tiles * matrices, processors),)
-        constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=buffers, DEPENDENT=config.dependent)
+    kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, matrices, processors)
+    constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums,
+                      FINISH=(scaled, epilogue, len(z.shape) == 3, swapped))
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
-    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, rows)
+    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows)
+
+
+def _on_hopper(config: Config, z: ArrayView, matrices: int, processors: int) -> tuple:
+    """The kernel with its grid, and the constants and options that are its own."""
+    tiles = config.tiles(*z.shape[-2:])
+    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
+    if config.splits > 1:
+        return hopper.split, (tiles * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
+    width = config.width if _stored_by_tma(z, config.width) else 0
+    buffers = 2 if 0 < width * z.nbytes_per_element <= 128 and config.bn % (2 * width) == 0 else 1
+    constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=buffers, DEPENDENT=config.dependent)
+    return hopper.persistent, (min(tiles * matrices, processors),), constants
+
+
+def _on_blackwell(config: BlackwellConfig, z: ArrayView, matrices: int, processors: int) -> tuple:
+    """The kernel with its grid, and the constants and options that are its own."""
+    group = 2 if config.pair else 1
+    grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
+    by_tma = _stored_by_tma(z, config.width)
+    return blackwell.persistent, (grid,), dict(
+        PAIR=config.pair, ORDER=config.order, WIDTH=config.width, BY_TMA=by_tma, BUFFERS=2 if config.bn >= 2 * config.width else 1,
+        DEPENDENT=config.dependent, num_warps=blackwell.NUM_WARPS, pdl=config.dependent, cluster=2 if config.pair else None)
 
 
 def _turned(v: ArrayView) -> ArrayView:
@@ -166,6 +194,16 @@ def _extents(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, int
     if x.device != y.device:
         raise LaunchError(f"a and b are in one place, and a is on {x.device} and b on {y.device}")
     return tuple(batch or other), m, n, k
+
+
+def _check_target(target: str, x: ArrayView, config) -> None:
+    if target not in HOPPER + BLACKWELL:
+        raise LaunchError(f"matmul has kernels for {', '.join(HOPPER + BLACKWELL)}, and the target is {target}")
+    if target == "sm_103a" and x.dtype in ("int8", "uint8"):
+        raise LaunchError(f"the tensor cores of sm_103a multiply no integers, and a is of {x.dtype}")
+    kind = Config if target in HOPPER else BlackwellConfig
+    if not isinstance(config, (kind, type(None))):
+        raise LaunchError(f"config is a {kind.__name__} for {target}, not {config!r}")
 
 
 def _sums(x: ArrayView, y: ArrayView, precision: str | None):
@@ -203,4 +241,4 @@ def _check_epilogue(epilogue, arguments: tuple) -> None:
         raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments, not {len(arguments)}; more go in one array")
 
 
-__all__ = ["Config", "choose", "matmul"]
+__all__ = ["BlackwellConfig", "Config", "choose", "matmul"]

@@ -22,19 +22,19 @@ def packed(X, Y, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
         tile.store(Y[i:i + ROWS, j:j + COLUMNS], tile.load(X[i:i + ROWS, j:j + COLUMNS]))
 
 
-def readable(x: ArrayView) -> bool:
-    """Whether TMA brings boxes of the matrices [.., rows, k] of `x` in a layout that wgmma multiplies: elements along k side
-    by side (or along the rows, for elements of 2 bytes), everything else at steps of 16 bytes."""
+def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
+    """Whether TMA brings boxes of the matrices [.., rows, k] of `x` in a layout that the tensor cores multiply: elements along k
+    side by side (or along the rows, for elements of `either` so many bytes), everything else at steps of 16 bytes."""
     size = x.nbytes_per_element
-    inner = x.strides[-1] == 1 or size == 2 and x.strides[-2] == 1
+    inner = x.strides[-1] == 1 or size in either and x.strides[-2] == 1
     far = [s for d, s in enumerate(x.strides) if not (s == 1 and d == len(x.strides) - (1 if x.strides[-1] == 1 else 2))]
     return inner and 0 not in x.shape and x.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in far)
 
 
-def as_readable(x):
+def as_readable(x, either: tuple[int, ...]):
     """The matrices [.., rows, k] of `x`, copied if they are not `readable`. An extent of 0 along k becomes one zero."""
     view = describe(x)
-    if readable(view):
+    if readable(view, either):
         return x
     *batch, rows, k = view.shape
     unit = 16 // view.nbytes_per_element

@@ -2,7 +2,9 @@
 
 Each scope that uses a ring keeps a cursor of its own, the slot that comes next and the parity of its barriers' phase,
 which loops carry. A slot is full when all its bytes have arrived, empty when every consumer has released it: with
-``multicast=True`` those of every CTA of the cluster, so that each producer may write into the slots of all.
+``multicast=True`` those of every CTA of the cluster, so that each producer may write into the slots of all. Slots that
+``tcgen05`` products read are released by their commit; slots in tensor memory are filled by products, and full when the commit
+arrives.
 """
 
 from __future__ import annotations
@@ -18,22 +20,26 @@ from ..ir.builtin import MEMBERS, builtin
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, axis
-from ..types import BarrierRef, int32
+from ..types import BarrierRef, dtype_of, int32
 from . import barriers
 from .creation import checked_shape
 from .language import binary, compare, getitem
 from .pointwise import where
 from .shared import alloc, widest_swizzle
+from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
+from .tmem.order import tcgen05_fence
+from .tmem.slots import commit, leader, pair_mask, products_of, release_by_commit
 
-ASYNCHRONOUS = ("region", "points", "mma_async", "copy_async", "ring_release")  # calls that read no slot in threads' own time
+FILLED = ("copies", "stores", "products")
+ASYNCHRONOUS = ("region", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")  # calls that read no slot in threads' own time
 
 
 class Ring:
     """The buffers of a ring, `stages` slots of each, and the barriers of the slots."""
 
-    def __init__(self, number: int, stages: int, consumers: int, filled: str, ranks: int, buffers: dict[str, Value], full: Value,
-                 empty: Value):
-        self.number, self.stages, self.consumers, self.filled, self.ranks = number, stages, consumers, filled, ranks
+    def __init__(self, number: int, stages: int, consumers: int, filled: str, ranks: int, cta_group: int, buffers: dict[str, Value],
+                 full: Value, empty: Value):
+        self.number, self.stages, self.consumers, self.filled, self.ranks, self.cta_group = number, stages, consumers, filled, ranks, cta_group
         self.buffers, self.full, self.empty = buffers, full, empty
 
     @property
@@ -50,6 +56,7 @@ class Slot:
     stage: Any
     full: Value
     block: list
+    entered: int
     released: bool = False
 
 
@@ -70,26 +77,43 @@ class Turn:
             empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
             barriers.wait(g, empty, flipped(g, phase))
             if ring.filled == "copies":
+                full = _of_leader(g, ring, full)
                 barriers.arrive_expect_tx(g, full, ring.slot_bytes)
         else:
             if not self.behind and g.cells.get(_cursor(g, ring, "held"), 0) != 0:
                 raise g.error("consume(behind=True) may have left a slot here: give it back with release() before")
             barriers.wait(g, full, phase)
-        self.slot = Slot(ring, stage, full, g.blocks[-1])
+        if ring.filled == "products":
+            g.call(tcgen05_fence, side="after_thread_sync")
+        self.slot = Slot(ring, stage, full, g.blocks[-1], len(g.blocks[-1]))
         for name, buffer in ring.buffers.items():
             setattr(self.slot, name, _part(g, buffer, stage))
         return self.slot
 
     def tile_exit(self, g: Builder) -> None:
         if self.role == "consume" and self.behind:
+            if _products(g, self.slot):
+                raise g.error("products into tensor memory give their slot back when they are done: leave behind= out")
             _release_held(g, self.ring)
             g.cells[_cursor(g, self.ring, "held")] = 1
         elif self.role == "consume" and not self.slot.released:
             _release(g, self.slot)
         if self.role == "produce" and self.ring.filled == "stores":
             barriers.arrive(g, self.slot.full)
+        if self.role == "produce" and self.ring.filled == "products":
+            commit(g, self.slot.full, pair_mask(g) if self.ring.cta_group == 2 else None)
         key = _cursor(g, self.ring, self.role)
         g.cells[key] = advanced(g, self.ring.stages, *g.cells[key])
+
+
+def _of_leader(g: Builder, ring: Ring, barrier: Value) -> Value:
+    """The barrier itself, or that at its place in the even CTA of a pair."""
+    return barriers.peer(g, barrier, leader(g)) if ring.cta_group == 2 else barrier
+
+
+def _products(g: Builder, slot: Slot) -> list:
+    """The tcgen05 products that read the slot so far."""
+    return products_of(g, slot.block[slot.entered:], slot.ring.buffers.values())
 
 
 def _part(g: Builder, buffer: Value, stage) -> Value:
@@ -144,7 +168,7 @@ def advanced(g: Builder, stages: int, stage, phase) -> tuple:
 # -- the language's names --------------------------------------------------------------------------------------------------
 
 @builtin
-def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, **buffers):
+def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, cta_group=1, **buffers):
     """A ring of `stages` slots; ``A=(shape, dtype)`` or ``A=(shape, dtype, layout)`` gives each of them a buffer `A`.
 
     ``with r.produce() as slot:`` waits for an empty slot and arms its barrier with the bytes of all its buffers, which
@@ -154,40 +178,72 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, *
     counts the warpgroups (or narrower scopes) that release each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it
     is full at the end of the producer's block: so a scope hands numbers to others. With `multicast` the rings of a cluster's
     CTAs turn together: a slot is empty when the consumers of all of them have released it, and copies with ``multicast=`` may
-    fill it everywhere; the bytes of all producers together are the slot's. Without a layout, or with ``tile.auto``, a buffer is
+    fill it everywhere; the bytes of all producers together are the slot's.
+
+    Products into tensor memory (sm_100a, sm_103a) that read a slot give it back by their commit when they are done, and the one
+    thread that starts them goes on at once. With ``filled="products"`` the buffers are in tensor memory: the thread that produces a
+    slot starts products into it, and it is full when they are done. With ``cta_group=2`` the rings of a pair of CTAs turn
+    together: both produce, each its own part, on the barrier of the even one (``slot.full``, for copies with ``cta_group=2``),
+    where one thread consumes; of accumulators that thread is the producer, and both CTAs consume. Without a layout, or with ``tile.auto``, a buffer is
     swizzled as widely as its rows allow, as TMA and the tensor cores take it.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise g.error(f"{what} is a constant of at least 1, not {describe(n)}")
-    if filled not in ("copies", "stores"):
-        raise g.error(f"filled is 'copies' or 'stores', not {filled!r}")
-    if not isinstance(multicast, bool) or (multicast and filled == "stores"):
+    if filled not in FILLED:
+        raise g.error(f"filled is one of {', '.join(map(repr, FILLED))}, not {filled!r}")
+    if not isinstance(multicast, bool) or (multicast and filled != "copies"):
         raise g.error(f"multicast is True where copies fill a ring's slots across the cluster, not {describe(multicast)}"
-                      + (" with filled='stores'" if filled == "stores" else ""))
+                      + (f" with filled={filled!r}" if filled != "copies" else ""))
+    _check_pair(g, cta_group, filled, multicast)
     if not buffers:
         raise g.error("a ring has at least one buffer, as in ring(4, A=((128, 64), A.dtype))")
     made = g.state.setdefault("rings", [])
     made.append(None)
-    held = {name: _buffer(g, name, stages, spec) for name, spec in buffers.items()}
+    held = {name: _buffer(g, name, stages, spec, filled, cta_group) for name, spec in buffers.items()}
     ranks = prod(g.launch.cluster or (1,)) if multicast else 1
-    full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (1, consumers * ranks))
-    return Ring(len(made), stages, consumers, filled, ranks, held, full, empty)
+    arming, releasing = (cta_group, consumers) if filled == "copies" else (1, consumers * cta_group)
+    full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (arming, releasing * ranks))
+    return Ring(len(made), stages, consumers, filled, ranks, cta_group, held, full, empty)
 
 
-def _buffer(g: Builder, name: str, stages: int, spec) -> Value:
+def _check_pair(g: Builder, cta_group, filled: str, multicast: bool) -> None:
+    if cta_group not in (1, 2) or isinstance(cta_group, bool):
+        raise g.error(f"cta_group is 1 or 2, not {describe(cta_group)}")
+    if cta_group == 2 and (filled == "stores" or multicast):
+        raise g.error(f"cta_group=2 is for the products of a pair of CTAs, not {'multicast=True' if multicast else 'filled=' + repr(filled)}")
+    if cta_group == 2 and (g.launch.cluster or (1, 1, 1))[0] % 2:
+        raise g.error("cta_group=2 works on pairs of CTAs: give cluster=(2, 1, 1), or another even number of CTAs along x")
+    if cta_group == 2:
+        needs_tensor_memory(g, "cta_group=2")
+
+
+def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: int) -> Value:
     if name in Slot.__dataclass_fields__ or name == "release":
         raise g.error(f"a slot has a {name!r} of its own; give the buffer another name")
     if not isinstance(spec, tuple) or not 2 <= len(spec) <= 3:
         raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), not {describe(spec)}")
     shape, dtype, layout = (*spec, None)[:3]
     shape = checked_shape(g, shape)
+    if filled == "products":
+        return _accumulators(g, stages, shape, dtype_of(dtype), layout, cta_group)
     if layout is None or isinstance(layout, Auto):
         return alloc.function(g, (stages, *shape), dtype, layout=widest_swizzle(dtype, (stages, *shape)) if len(shape) > 1 else None)
     if not isinstance(layout, TileLayout):
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
     slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
     return alloc.function(g, (stages, *shape), dtype, layout=slots)
+
+
+def _accumulators(g: Builder, stages: int, shape: tuple[int, ...], dtype, layout, cta_group: int) -> Value:
+    """The slots side by side in tensor memory."""
+    needs_tensor_memory(g, "filled='products'")
+    layout = default_layout(shape) if layout is None or isinstance(layout, Auto) else layout
+    if not isinstance(layout, TileLayout):
+        raise g.error(f"an accumulator is [rows, columns] of at most {LANES} rows, or has a layout over axis.TLane and axis.TCol, not {list(shape)}")
+    step = columns_of(layout, dtype) * 32 // dtype.bits
+    slots = TileLayout([(stages, step, axis.TCol), *layout.shards], layout.replicas, layout.offset)
+    return allocate(g, (stages, *shape), dtype, slots, cta_group)
 
 
 def _produce(g: Builder, ring: Ring) -> Turn:
@@ -234,9 +290,18 @@ def _release(g: Builder, slot: Slot) -> None:
         raise g.error("a slot is released in the block that took it, not in a branch or loop inside it")
     if arrivals(g.scope.threads) > slot.ring.consumers:
         raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={slot.ring.consumers}")
-    slot.released = True
-    empty = g.call(barriers.mbarrier_at, slot.ring.empty, _operand(g, slot.stage), peer=False)
-    g.call(ring_release, empty, None, *slot.ring.buffers.values(), ranks=slot.ring.ranks)
+    slot.released, ring, found = True, slot.ring, _products(g, slot)
+    empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, slot.stage), peer=False)
+    if ring.filled == "products":
+        g.call(tcgen05_fence, side="before_thread_sync")
+        barriers.arrive(g, _of_leader(g, ring, empty), arrivals(g.scope.threads))
+    elif found:
+        everywhere = (1 << ring.ranks) - 1 if ring.ranks > 1 else None
+        release_by_commit(g, empty, found, pair_mask(g) if ring.cta_group == 2 else everywhere)
+    elif ring.cta_group == 2:
+        raise g.error("with cta_group=2 the pair's products read a slot, and give it back: there are none here")
+    else:
+        g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks)
 
 
 MEMBERS[Ring, "produce"] = (_produce, True)

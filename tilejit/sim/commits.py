@@ -27,7 +27,8 @@ class Commits:
                 if id(world) not in covered:
                     covered[id(world)] = self._covered(world, queue)
                 op = self._operation(f"commit of {queue}", world, [], [], _nothing, {}, [])
-                op.then = _committed(self, rank, number, *covered[id(world)])
+                op.covers, landed = covered[id(world)]
+                op.then = _committed(self, rank, number, op.covers, landed)
                 op.pipe = f"commit of {queue}"  # commits of a thread arrive in the order of their issue
                 op.due = max([op.due, *(o.due for o in world.flight if (o.pipe, o.rank, o.atom) == (op.pipe, op.rank, op.atom))])
                 world.launch(op, self.sim.cells)
@@ -37,13 +38,20 @@ class Commits:
         """What a commit of this thread covers: the numbers of its operations in flight, and a clock of those that have landed. A
         commit covers all operations before it, those of earlier commits too."""
         key = "commits", queue, self.rank, self.low
-        numbers, clock = world.facts.get(key, ((), empty_clock(world.clocks)))
+        numbers, clock, told = world.facts.get(key, ((), empty_clock(world.clocks), ()))
         for q in self._queues(world, queue):
             numbers += tuple(op.number for group in q.groups for op in group) + tuple(op.number for op in q.open)
             q.groups, q.open = [], []
-        landed = [world.facts.pop(("tag", n)) for n in numbers if n not in world.ops and ("tag", n) in world.facts]
-        world.facts[key] = tuple(n for n in numbers if n in world.ops), np.maximum.reduce([clock, *landed])
-        return world.facts[key]
+        landed = tuple(n for n in numbers if n not in world.ops and ("tag", n) in world.facts)
+        clock = np.maximum.reduce([clock, *(world.facts["tag", n] for n in landed)])
+        numbers = tuple(n for n in numbers if n in world.ops)
+        # Earlier commits that have not arrived yet still tell of what has landed since.
+        awaited = {n for o in world.flight if (o.pipe, o.rank, o.atom) == (f"commit of {queue}", self.rank, int(self.atoms[0])) for n in o.covers}
+        for n in (*told, *landed):
+            if n not in awaited:
+                del world.facts["tag", n]
+        world.facts[key] = numbers, clock, tuple(n for n in (*told, *landed) if n in awaited)
+        return numbers, clock
 
 
 def _nothing(rows, params) -> None:

@@ -45,6 +45,7 @@ class AsyncOp:
     queued: bool = False               # it completes in a group: landing early teaches nobody anything
     pipe: str | None = None            # operations of one pipe run in the order of their issue
     pipe_number: int = 0               # of the thread's pipe, for tensor memory
+    covers: tuple[int, ...] = ()       # the operations that a commit tells of
     moved: bool = False                # its bytes are where they go
     over: bool = False
     awaited: bool = False

@@ -1,0 +1,179 @@
+"""The matrix product of tilejit.kernels for Blackwell: on the simulator against NumPy in float64, and assembled."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_matmul import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, bias_gelu_residual, close, drawn, laid, matrix_and_place, plus_one, product
+from tilejit import ArraySpec, kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels.blackwell import NUM_WARPS, persistent
+from tilejit.kernels.blackwell_plan import TILES, BlackwellConfig, choose
+from tilejit.kernels.plan import SHARED, Config, Problem
+
+SLOW = [HealthCheck.too_slow]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def blackwell():
+    """NumPy arrays are multiplied as on Blackwell."""
+    before = os.environ.get("TILEJIT_TARGET")
+    os.environ["TILEJIT_TARGET"] = "sm_100a"
+    yield
+    os.environ.pop("TILEJIT_TARGET")
+    if before is not None:
+        os.environ["TILEJIT_TARGET"] = before
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 20), EXTENT), dtypes=st.sampled_from(OPERANDS), a_is=LAYOUTS, b_is=LAYOUTS,
+       batch=st.sampled_from(((), (), (2,), (2, 1))), shared=st.sampled_from(("neither", "a", "b")), seed=st.integers(0, 1 << 16))
+def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shared, seed):
+    """M, N and K from 0 or 1 on, in every layout, one or several matrices, of every type that the tensor cores take."""
+    rng = np.random.default_rng(seed)
+    a = laid(drawn(rng, (*(batch if shared != "a" else ()), m, k), dtypes[0]), a_is)
+    b = laid(drawn(rng, (*(batch if shared != "b" else ()), k, n), dtypes[1]), b_is)
+    close(product(a, b), a, b)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), tile_=st.sampled_from(TILES), stages=st.integers(2, 4), swapped=st.booleans(),
+       dtypes=st.sampled_from(OPERANDS), width=st.sampled_from((8, 16, 32, 64)), out=st.sampled_from((None, np.float32)), a_is=LAYOUTS, b_is=LAYOUTS,
+       seed=st.integers(0, 99))
+def test_every_configuration_gives_the_product(m, n, steps, over, tile_, stages, swapped, dtypes, width, out, a_is, b_is, seed):
+    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, one CTA or two."""
+    rng = np.random.default_rng(seed)
+    size = np.dtype(dtypes[0]).itemsize
+    k = max(128 // size * steps + over, 0)
+    a, b = laid(drawn(rng, (m, k), dtypes[0]), a_is), laid(drawn(rng, (k, n), dtypes[1]), b_is)
+    out = None if np.dtype(dtypes[0]).kind in "iu" else out
+    stored = np.dtype(out).itemsize if out else {1: 2, 2: 2, 4: 4}[size] if np.dtype(dtypes[0]).kind not in "iu" else 4
+    config = BlackwellConfig.of(*tile_, swapped, size, stored, stages)
+    close(product(a, b, out, config=replace(config, width=min(width, config.width))), a, b)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_events_gives_the_product(pair, seed):
+    """More tiles than CTAs: both places of the sums are used again while earlier tiles are stored."""
+    rng = np.random.default_rng(seed)
+    a, b, c = drawn(rng, (400, 200), BF16), drawn(rng, (300, 200), BF16), np.full((400, 300), np.nan, np.float32)
+    config = BlackwellConfig.of(64, pair, stored=4, stages=2)
+    persistent.simulate(2, a, b, c, 1.0, 1.0, 0, 0, 0, 0, **constants(config), seed=seed, target="sm_103a").raise_first()
+    close(c, a, b.T)
+
+
+def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
+    return dict(BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, PAIR=c.pair, A_KM=a_km, B_KN=b_kn, SUMS=tile.float32, WIDTH=c.width, BY_TMA=by_tma,
+                BUFFERS=2, FINISH=((), None, False, False), EXTRAS=0, DEPENDENT=False, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
+
+
+@pytest.mark.parametrize("how", ["columns", "padded", "spaced", "reversed"])
+@pytest.mark.parametrize("pair", [False, True])
+def test_results_in_any_strides(how, pair):
+    """Column-major, padded, spaced and reversed results; what lies between their elements is left alone."""
+    rng = np.random.default_rng(1)
+    a, b = drawn(rng, (70, 300), BF16), drawn(rng, (300, 90), BF16)
+    out = laid(np.full((70, 90), np.nan, BF16), how)
+    whole = out if out.base is None else out.base
+    before = whole.copy()
+    kernels.matmul(a, b, out, config=BlackwellConfig.of(64, pair))
+    close(out, a, b)
+    out[...] = np.nan
+    assert whole.tobytes() == before.tobytes()
+
+
+def test_empty_results_and_an_inner_extent_of_zero():
+    """Nothing is launched for no elements; a sum of nothing is 0, and goes through the epilogue."""
+    zero = lambda *shape: np.zeros(shape, BF16)
+    assert kernels.matmul(zero(0, 8), zero(8, 4)).shape == (0, 4)
+    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4)).astype(np.float32), 0)
+    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4), epilogue=plus_one).astype(np.float32), 1)
+
+
+@pytest.mark.parametrize("config", [None, BlackwellConfig.of(64, epilogue=True), BlackwellConfig.of(64, True, stored=4, epilogue=True),
+                                    BlackwellConfig.of(32, False, True, epilogue=True), BlackwellConfig.of(64, True, True, epilogue=True)])
+def test_an_epilogue_sees_sums_and_where_they_are(config):
+    """Bias, activation and residual, by one CTA or two, swapped or not."""
+    rng = np.random.default_rng(3)
+    m, n, k = 100, 72, 300
+    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
+    bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
+    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
+    v = a.astype(np.float64) @ b.astype(np.float64) + bias
+    from math import erf
+    want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
+    np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_epilogue_of_several_matrices_is_given_their_number(swapped):
+    a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
+    got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=BlackwellConfig.of(32, False, swapped, stored=4))
+    z, i, j = np.indices((3, 70, 40))
+    np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
+
+
+def test_scales_are_numbers_or_arrays_of_one():
+    """Factors of the result, before the epilogue; integers become floats."""
+    rng = np.random.default_rng(4)
+    a, b = drawn(rng, (40, 200), E4M3), laid(drawn(rng, (200, 50), E4M3), "columns")
+    two, half = np.full(1, 2.5, np.float32), np.full(1, 0.5, np.float32)
+    for scales in ((2.5, 0.5), (two, half), (two, 0.5), (None, 1.25)):
+        close(product(a, b, scale_a=scales[0], scale_b=scales[1]), a, b, 1.25)
+    x, y = drawn(rng, (40, 64), np.int8), drawn(rng, (64, 50), np.int8)
+    got = product(x, y, np.float32, scale_a=0.5)
+    np.testing.assert_array_equal(got, (x.astype(np.int64) @ y.astype(np.int64)).astype(np.float32) * 0.5)
+
+
+# -- code and choice ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float8_e4m3fn"])
+def test_the_largest_tile_assembles_without_spills(target, pair, dtype):
+    """One product for each 32 bytes of k, a commit for each slot and each tile, TMA both ways."""
+    size = {"bfloat16": 2, "float32": 4, "float8_e4m3fn": 1}[dtype]
+    stored = "bfloat16" if size == 1 else dtype
+    c = BlackwellConfig.of(256, pair, itemsize=size, stored=max(size, 2))
+    specs = [ArraySpec((8192, 8192), dtype), ArraySpec((8192, 8192), dtype), ArraySpec((8192, 8192), stored)]
+    compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants(c), target=target)
+    assert compiled.spills == 0 and compiled.registers <= 168
+    assert {x.variant for x in compiled.copies} == {"tma", "tcgen05_ldst"}
+    assert compiled.ptx.count("tcgen05.mma.cta_group") == 4 and compiled.ptx.count("tcgen05.commit") == 2
+
+
+def test_the_choice_follows_the_waves():
+    """Large matrices take the largest tile, by pairs, which read half as much of B; few rows change places with the columns."""
+    assert (choose(Problem(8192, 8192, 8192), 148).bn, choose(Problem(8192, 8192, 8192), 148).pair) == (256, True)
+    assert choose(Problem(16, 8192, 8192), 148).swapped
+    small = choose(Problem(512, 512, 512), 148)
+    assert not small.pair and small.bn <= 64
+
+
+def test_every_choice_fits_in_shared_memory():
+    for itemsize in (1, 2, 4):
+        for m, n, k in ((1, 1, 1), (7, 5000, 100000), (300, 300, 300), (4096, 4096, 4096), (100000, 40, 70)):
+            c = choose(Problem(m, n, k, 1, itemsize, 4), 148)
+            ring = c.stages * (128 + c.bn // (2 if c.pair else 1)) * c.bk * itemsize
+            assert c.stages >= 2 and ring + 2 * 128 * c.width * 4 <= SHARED and c.width * 4 <= 128
+
+
+def test_wrong_targets_and_configurations_are_errors(monkeypatch):
+    """Targets without a kernel, integers where the tensor cores have none, another target's configuration."""
+    a, i = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.int8)
+    with pytest.raises(LaunchError, match="config is a BlackwellConfig for sm_100a"):
+        kernels.matmul(a, a, config=Config())
+    monkeypatch.setenv("TILEJIT_TARGET", "sm_103a")
+    with pytest.raises(LaunchError, match="sm_103a multiply no integers"):
+        kernels.matmul(i, i)
+    monkeypatch.setenv("TILEJIT_TARGET", "sm_80")
+    with pytest.raises(LaunchError, match="the target is sm_80"):
+        kernels.matmul(a, a)
+    monkeypatch.setenv("TILEJIT_TARGET", "sm_90a")
+    with pytest.raises(LaunchError, match="config is a Config for sm_90a"):
+        kernels.matmul(a, a, config=BlackwellConfig())

@@ -1,0 +1,152 @@
+"""Rings around products into tensor memory: slots given back by commits, and slots of accumulators."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tilejit.errors import CompilationError, SimulationError
+
+
+@tile.jit(num_warps=8)
+def tiles_of(A, B, C, STAGES: tile.constexpr, PLACES: tile.constexpr, TWICE: tile.constexpr = False):
+    """Every 128 rows of A by all of B, one after the other, by a producer, a thread that multiplies and a warpgroup that stores."""
+    ring = tile.ring(STAGES, A=((128, 64), A.dtype), B=((64, 64), B.dtype))
+    sums = tile.ring(PLACES, D=((128, 64), tile.float32), filled="products")
+    down, steps = tile.cdiv(A.shape[0], 128), tile.cdiv(A.shape[1], 64)
+    with tile.warp(4):
+        with tile.elect():
+            for m in range(down):
+                for k in range(steps):
+                    with ring.produce() as slot:
+                        tile.copy_async(slot.A, A[m * 128:m * 128 + 128, k * 64:k * 64 + 64], mbar=slot.full)
+                        tile.copy_async(slot.B, B[0:64, k * 64:k * 64 + 64], mbar=slot.full)
+    with tile.warp(5):
+        if TWICE:
+            with tile.elect():
+                with sums.produce() as acc:
+                    for k in range(steps):
+                        with ring.consume() as slot:
+                            tile.mma_async(acc.D, slot.A, slot.B, trans_b=True, accumulate=k > 0)
+                for m in range(1, down):
+                    with sums.produce() as acc:
+                        for k in range(steps):
+                            with ring.consume() as slot:
+                                tile.mma_async(acc.D, slot.A, slot.B, trans_b=True, accumulate=k > 0)
+        else:
+            with tile.elect():
+                for m in range(down):
+                    with sums.produce() as acc:
+                        for k in range(steps):
+                            with ring.consume() as slot:
+                                tile.mma_async(acc.D, slot.A, slot.B, trans_b=True, accumulate=k > 0)
+                                slot.release()
+    with tile.warpgroup(0):
+        for m in range(down):
+            with sums.consume() as acc:
+                tile.store(C[m * 128:m * 128 + 128, 0:64], tile.load(acc.D))
+
+
+@pytest.mark.parametrize("stages,places", [(1, 1), (2, 1), (3, 2), (2, 3)])
+@pytest.mark.parametrize("steps,down", [(1, 1), (3, 1), (2, 3), (4, 4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_number_of_slots_and_places(stages, places, steps, down, seed):
+    """Both rings turn any number of times, in any order of events, with one place in the code that takes a slot or two."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(-4, 5, (rows, 64 * steps)).astype(np.float16) for rows in (128 * down, 64))
+    c = np.full((128 * down, 64), np.nan, np.float32)
+    tiles_of.simulate(1, a, b, c, STAGES=stages, PLACES=places, TWICE=bool(seed % 2), seed=seed, target="sm_100a").raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+def test_commits_stand_where_slots_are_given_back():
+    """One for each slot and one for each accumulator, none of them an arrival of the thread; the epilogue arrives itself."""
+    spec = tile.ArraySpec((256, 128), "float16")
+    compiled = tiles_of.compile(spec, spec, tile.ArraySpec((256, 64), "float32"), STAGES=3, PLACES=2, target="sm_100a")
+    assert compiled.ptx.count("tcgen05.commit") == 2
+    assert compiled.ptx.count("mbarrier.arrive.shared::cta.b64") == 1
+    assert "tcgen05_commit" in compiled.graph and "ring_release" not in compiled.graph
+
+
+@tile.jit(num_warps=8)
+def wide(A, B, C):
+    """A warp consumes, its elected thread multiplies."""
+    ring = tile.ring(2, A=((128, 64), A.dtype), B=((64, 64), B.dtype))
+    sums = tile.alloc((128, 64), tile.float32, scope="tmem")
+    done = tile.mbarrier()
+    with tile.warp(4):
+        with tile.elect():
+            for k in range(A.shape[1] // 64):
+                with ring.produce() as slot:
+                    tile.copy_async(slot.A, A[0:128, k * 64:k * 64 + 64], mbar=slot.full)
+                    tile.copy_async(slot.B, B[0:64, k * 64:k * 64 + 64], mbar=slot.full)
+    with tile.warp(5):
+        for k in range(A.shape[1] // 64):
+            with ring.consume() as slot:
+                with tile.elect():
+                    tile.mma_async(sums, slot.A, slot.B, trans_b=True, accumulate=k > 0)
+        with tile.elect():
+            tile.tcgen05_commit(done)
+    with tile.warpgroup(0):
+        done.wait(phase=0)
+        tile.tcgen05_fence("after_thread_sync")
+        tile.store(C[0:128, 0:64], tile.load(sums))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_warp_may_consume_what_its_elected_thread_multiplies(seed):
+    rng = np.random.default_rng(seed)
+    a, b, c = rng.integers(-4, 5, (128, 320)).astype(np.float16), rng.integers(-4, 5, (64, 320)).astype(np.float16), np.zeros((128, 64), np.float32)
+    wide.simulate(1, a, b, c, seed=seed, target="sm_103a").raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+def test_an_accumulator_read_before_its_slot_is_taken_is_found():
+    """The simulator sees what the ring would have awaited."""
+    @tile.jit(num_warps=8)
+    def kernel(A, C):
+        sums = tile.ring(1, D=((128, 64), tile.float32), filled="products")
+        s = tile.alloc((128, 64), A.dtype, layout=tile.auto)
+        tile.copy(s, A[0:128, 0:64])
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.warp(4):
+            with tile.elect():
+                for i in range(2):
+                    with sums.produce() as acc:
+                        tile.mma_async(acc.D, s, s[0:64, :], trans_b=True, accumulate=False)
+        with tile.warpgroup(0):
+            with sums.consume() as acc:
+                acc.release()
+                tile.store(C[0:128, 0:64], tile.load(acc.D))
+    with pytest.raises(SimulationError, match="tensor memory"):
+        for seed in range(8):
+            kernel.simulate(1, np.ones((128, 64), np.float16), np.zeros((128, 64), np.float32), seed=seed, target="sm_100a").raise_first()
+
+
+def consuming(body: str, options: str = "", warps: int = 8):
+    text = (f"def k(A):\n    ring = tile.ring(2, s=((64, 64), A.dtype){options})\n    d = tile.alloc((64, 64), 'float32', scope='tmem', "
+            f"layout=tile.tmem_datapath('F', 64))\n{body}")
+    kernel = tile.jit(source=text, num_warps=warps)
+    kernel.source.globals["tile"] = tile
+    return kernel
+
+
+@pytest.mark.parametrize("body,options,match", [
+    ("    with tile.warp(0):\n        with ring.consume(behind=True) as slot:\n            with tile.elect():\n                "
+     "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "leave behind= out"),
+    ("    with tile.warp(0):\n        with ring.consume() as slot:\n            with tile.thread(3):\n                "
+     "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "one thread starts them all"),
+    ("    with tile.warpgroup(0):\n        with ring.consume() as slot:\n            tile.load(slot.s)\n", ", filled='products', multicast=True", "multicast is True where"),
+    ("    pass\n", ", cta_group=3", "cta_group is 1 or 2"),
+    ("    pass\n", ", cta_group=2", "give cluster="),
+    ("    pass\n", ", filled='moves'", "filled is one of 'copies', 'stores', 'products'"),
+])
+def test_what_a_ring_of_products_does_not_do(body, options, match):
+    with pytest.raises(CompilationError, match=match):
+        consuming(body, options).compile(tile.ArraySpec((64, 64), "float16"), target="sm_100a")
+
+
+def test_accumulators_need_tensor_memory():
+    with pytest.raises(CompilationError, match="filled='products' needs sm_100a or sm_103a"):
+        kernel = tile.jit(source="def k(A):\n    ring = tile.ring(2, D=((128, 64), 'float32'), filled='products')\n")
+        kernel.source.globals["tile"] = tile
+        kernel.compile(tile.ArraySpec((64, 64), "float16"), target="sm_90a")

@@ -1,0 +1,108 @@
+"""Matrix products on Blackwell (sm_100a, sm_103a): a persistent kernel whose sums are in tensor memory.
+
+One thread fills a ring of shared-memory slots by TMA, one thread multiplies them by tcgen05, and a warpgroup takes the sums out of
+tensor memory and stores them. The sums have two places in turn, so that the products of the next tile run while those of the
+last are stored. With PAIR two CTAs of a cluster multiply a tile of twice the rows together: each brings its own rows of A and
+half of the columns of B, and the even one starts the products of both.
+"""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+from .hopper import box, finished, matrix_and_row, operand
+
+ROWS = 128             # of the sums of each CTA: one for each lane of tensor memory
+PRODUCER, MULTIPLIER = 4, 5  # warps, after the warpgroup that stores
+NUM_WARPS = 6
+
+
+@tile.jit
+def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
+    """The tiles of this CTA, or of its pair, in turn."""
+    if PAIR:
+        return tile.tile_order(down, across, *ORDER, first=tile.program_id(0) // 2, stride=tile.num_programs(0) // 2)
+    return tile.tile_order(down, across, *ORDER)
+
+
+@tile.jit
+def fill(ring, A, B, z, m, n, steps, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PAIR: tile.constexpr):
+    """The producer: all slots along k of the rows from `m` and the columns from `n` on."""
+    GROUP = 2 if PAIR else None
+    for i in range(steps):
+        with ring.produce() as slot:
+            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
+            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
+
+
+@tile.jit
+def multiply(ring, sums, steps, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """The sums of one tile, over `steps` slots."""
+    with sums.produce() as acc:
+        for i in range(steps):
+            with ring.consume() as slot:
+                tile.mma_async(acc.D, slot.A, slot.B, trans_a=A_KM, trans_b=not B_KN, accumulate=i > 0,
+                               precision="tf32" if slot.A.dtype == tile.float32 else None)
+
+
+@tile.jit
+def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr,
+               PAIR: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, WIDTH: tile.constexpr,
+               BY_TMA: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, DEPENDENT: tile.constexpr):
+    """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
+    matrices: tiles of 128 (256 with `PAIR`) by BN, BK of k in each of STAGES slots. The sums are taken out WIDTH columns at a time, and
+    go to C from BUFFERS buffers in turn (`BY_TMA`), or by stores."""
+    M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
+    GROUP = 2 if PAIR else 1
+    COLUMNS = BN // GROUP  # of B that this CTA brings
+    down, across, steps = tile.cdiv(M, ROWS * GROUP), tile.cdiv(N, BN), tile.cdiv(K, BK)
+    rows = down * C.shape[0] if len(C.shape) == 3 else down
+    ring = tile.ring(STAGES, A=((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), B=((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype), cta_group=GROUP)
+    sums = tile.ring(2, D=((ROWS, BN), SUMS), filled="products", cta_group=GROUP)
+    if BY_TMA:
+        stage = tile.alloc((BUFFERS, ROWS, WIDTH), C.dtype, layout=tile.swizzled(C.dtype, (BUFFERS, ROWS, WIDTH), min(WIDTH * C.dtype.nbytes, 128)))
+    extra = (E0, E1, E2, E3)[:EXTRAS]
+    half = tile.cta_rank() % 2 if PAIR else 0
+    if DEPENDENT:
+        tile.griddepcontrol_wait()
+        tile.griddepcontrol_launch_dependents()
+    with tile.warp(PRODUCER):
+        with tile.elect():
+            for i, n in my_tiles(rows, across, ORDER, PAIR):
+                z, m = matrix_and_row(i, down, len(C.shape) == 3)
+                fill(ring, A, B, z, (m * GROUP + half) * ROWS, n * BN + half * COLUMNS, steps, BK, A_KM, B_KN, PAIR)
+    if half == 0:
+        with tile.warp(MULTIPLIER):
+            with tile.elect():
+                for i, n in my_tiles(rows, across, ORDER, PAIR):
+                    multiply(ring, sums, steps, A_KM, B_KN)
+    with tile.warpgroup(0):
+        for i, n in my_tiles(rows, across, ORDER, PAIR):
+            z, m = matrix_and_row(i, down, len(C.shape) == 3)
+            row = (m * GROUP + half) * ROWS
+            with sums.consume() as acc:
+                for part in tile.static_range(BN // WIDTH):
+                    column = n * BN + part * WIDTH
+                    values = tile.load(acc.D[:, part * WIDTH:part * WIDTH + WIDTH])
+                    if part == BN // WIDTH - 1:
+                        acc.release()
+                    values = finished(values, z, row, column, SA, SB, extra, FINISH)
+                    if BY_TMA:
+                        buffer = stage[part % BUFFERS]
+                        with tile.elect():
+                            tile.bulk_wait(BUFFERS - 1, read=True)
+                        tile.sync()
+                        tile.store(buffer, values)
+                        tile.fence_proxy_async()
+                        tile.sync()
+                        with tile.elect():
+                            tile.copy_async(box(C, z, row, column, (ROWS, WIDTH)), buffer, variant="tma", prefetch_map=True)
+                            tile.bulk_commit()
+                    else:
+                        tile.store(box(C, z, row, column, (ROWS, WIDTH)), values)
+        if BY_TMA:
+            with tile.elect():
+                tile.bulk_wait(0)
+
+
+__all__ = ["persistent"]

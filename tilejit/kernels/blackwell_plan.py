@@ -1,0 +1,98 @@
+"""Which tile a matrix product takes on Blackwell: configurations of the kernel, and a model of their time that chooses among them.
+
+The model counts cycles of a multiprocessor from what the ISA and data sheets say; nothing of it has been measured on Blackwell. It
+ranks tiles, it does not predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from .plan import SHARED, SHORT, SLOT, STAGES_AT_MOST, Problem, narrow
+
+ROWS = 128  # of a CTA's sums
+
+
+@dataclass(frozen=True)
+class BlackwellConfig:
+    """The shape of the kernel.
+
+    The tile is 128 by `bn`, or with `pair` 256 by `bn` for two CTAs together; `bk` the elements of k in each of `stages` slots;
+    `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order of the tiles and its
+    group; `width` how many columns go to the result at a time; `dependent` whether the launch may begin before the grid ahead has
+    ended.
+    """
+
+    bn: int = 256
+    bk: int = 64
+    stages: int = 4
+    pair: bool = False
+    swapped: bool = False
+    order: tuple[str, int] = ("grouped", 16)
+    width: int = 64
+    dependent: bool = False
+
+    @staticmethod
+    def of(bn: int, pair: bool = False, swapped: bool = False, itemsize: int = 2, stored: int = 2, stages: int = STAGES_AT_MOST,
+           epilogue: bool = False) -> "BlackwellConfig":
+        """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside the results' two
+        buffers and what a change of layout needs."""
+        width = narrow(bn, 128 // stored)
+        aside = 2 * ROWS * width * stored + (ROWS * width * 4 if epilogue or swapped else 0)
+        bk = SLOT // itemsize
+        slot = (ROWS + bn // (2 if pair else 1)) * SLOT
+        return BlackwellConfig(bn, bk, min((SHARED - aside) // slot, stages), pair, swapped, width=width)
+
+    @property
+    def rows(self) -> int:
+        return 2 * ROWS if self.pair else ROWS
+
+    def tiles(self, m: int, n: int) -> int:
+        """How many tiles cover a result of m by n."""
+        return -(-m // self.rows) * -(-n // self.bn)
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}" + (" by pairs" if self.pair else "") + (" swapped" if self.swapped else "")
+
+
+# -- the model -------------------------------------------------------------------------------------------------------------
+
+TILES = [(bn, pair) for pair in (False, True) for bn in (256, 128, 64, 32, 16) if not pair or bn >= 64]
+READ = 128      # bytes of shared memory that the tensor cores read in a cycle
+LOADED = 50     # bytes that a multiprocessor takes from L2 in a cycle, as on Hopper
+MEMORY = 4300   # bytes that all of 148 multiprocessors take from memory in a cycle
+BEGIN = 900     # cycles until a tile's first product, and after its last, as on Hopper
+
+
+def cycles(p: Problem, bn: int, pair: bool, processors: int) -> float:
+    """The cycles that the product takes in tiles of 128, or 256 by two CTAs, by `bn`."""
+    group = 2 if pair else 1
+    tiles = -(-p.m // (ROWS * group)) * -(-p.n // bn) * p.matrices
+    rounds = -(-tiles // max(processors // group, 1))
+    brought = (ROWS + bn // group) * SLOT  # bytes of a slot
+    step = max(2 * bn, brought / READ, brought / LOADED)
+    drained = ROWS * bn / 32               # storing one tile's sums, beside the products of the next
+    steps = -(-p.k * p.itemsize // SLOT)
+    computing = rounds * max(steps * step, drained) + BEGIN + drained
+    loading = p.bytes / (MEMORY * processors / 148)
+    return max(computing, loading) + 0.05 * min(computing, loading)
+
+
+@lru_cache(maxsize=4096)
+def choose(p: Problem, processors: int, columns_first: bool | None = None) -> BlackwellConfig:
+    """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
+    that they do not; without it the faster way is taken."""
+    best = None
+    for swapped in (False, True) if columns_first is None else (columns_first,):
+        q = p.turned() if swapped else p
+        for bn, pair in TILES:
+            cost = cycles(q, bn, pair, processors) + (ROWS * bn * 0.15 if swapped else 0)  # stored across rows
+            if best is None or cost < best[0]:
+                config = BlackwellConfig.of(bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue)
+                stages = min(config.stages, max(-(-p.k // config.bk), 2))
+                best = cost, replace(config, stages=stages, dependent=cost < SHORT)
+    return best[1]
+
+
+__all__ = ["BlackwellConfig", "choose", "cycles"]

@@ -1,0 +1,76 @@
+"""A ring's slots and the products of tensor memory: slots that products read are given back by their commit, and slots of
+accumulators are full when it arrives.
+
+PTX ISA, "tcgen05.commit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ir.builder import Builder
+from ...ir.graph import Block, Call, Node, Operand, Scope, Value, blocks
+from ...types import int32
+from ..ids import cta_rank
+from ..language import binary
+from ..shared import sync
+from .order import tcgen05_commit_
+
+PAIR = 3  # the mask of a pair's CTAs, from the rank of its even one on
+
+
+def products_of(g: Builder, nodes: list[Node], buffers) -> list[tuple[Call, tuple[str, ...]]]:
+    """The products into tensor memory and the copies there that read a part of `buffers`, each with the scopes around it."""
+    held = set(buffers)
+    return [(call, scopes) for call, scopes in _calls(nodes, ())
+            if (call.op.name == "tensor_mma" or call.op.name == "copy_async" and call.args[0].type.scope == "tmem")
+            and any(_buffer(g, a) in held for a in call.args)]
+
+
+def _calls(nodes, scopes: tuple[str, ...]) -> Iterator[tuple[Call, tuple[str, ...]]]:
+    for node in nodes:
+        if isinstance(node, Call):
+            yield node, scopes
+        for inner in blocks(node):
+            yield from _calls(inner.nodes, (*scopes, node.kind) if isinstance(node, Scope) else scopes)
+
+
+def _buffer(g: Builder, x: Operand) -> Operand:
+    while isinstance(x, Value) and x in g.definitions and g.definitions[x].op.name in ("region", "points"):
+        x = g.definitions[x].args[0]
+    return x
+
+
+def release_by_commit(g: Builder, empty: Value, found: list, mask) -> None:
+    """Arrive at `empty` when the products are done: by a commit of the thread that started them."""
+    scopes = {scopes for _, scopes in found}
+    if g.scope.threads == 1 and scopes == {()}:
+        commit(g, empty, mask)
+    elif g.scope.threads > 1 and scopes == {("elect",)}:
+        g.call(sync)  # the other threads may have read the slot too
+        with g.block() as nodes:
+            commit(g, empty, mask)
+        g.append(Scope("elect", None, 1, Block(tuple(nodes)), g.loc))
+    else:
+        raise g.error("tcgen05 products read this slot, and their commit gives it back: one thread starts them all (tile.elect(), in the scope that "
+                      "consumes the slot or around it)")
+
+
+def commit(g: Builder, barrier: Value, mask) -> None:
+    extra = () if mask is None else (g.operand(mask, int32),)
+    g.call(tcgen05_commit_, barrier, *extra, cta_group=g.state.get("cta_group", 1))
+
+
+def leader(g: Builder):
+    """The rank of the even CTA of this one's pair."""
+    cluster = g.launch.cluster or (1, 1, 1)
+    return 0 if cluster[0] * cluster[1] * cluster[2] == 2 else binary(g, "&", g.call(cta_rank), ~1)
+
+
+def pair_mask(g: Builder):
+    """The mask of both CTAs of this one's pair."""
+    first = leader(g)
+    return PAIR if first == 0 else binary(g, "<<", PAIR, first)
+
+
+__all__ = ["commit", "leader", "pair_mask", "products_of", "release_by_commit"]
