@@ -50,3 +50,28 @@ def test_loads_and_stores_complete_by_their_tokens_on_the_gpu(path):
     assert (b == a * 2).all()
     cases.reused[1,](a, b, backend="cuda")
     assert (b == a).all()
+
+
+@needs_gpu("sm_90a", "sm_100a", "sm_103a")
+@in_child(timeout=180)
+def test_multicasts_complete_by_their_tokens_on_the_gpu():
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, str(Path(__file__).parent))
+    import multicast_token_kernels as kernels
+    for ranks in (2, 4):
+        for path in ("tma", None):
+            a, b = kernels.together_case(50)
+            kernels.together[4,](a, b, R=ranks, PATH=path, cluster=(ranks, 1, 1), backend="cuda")
+            assert (b == a).all(), (ranks, path)
+    a, b = np.random.default_rng(1).integers(0, 99, (3, 2, 32, 64)).astype("float16"), np.zeros((3, 64, 32, 64), "float16")
+    kernels.in_rows[64,](a, b, backend="cuda")
+    assert all((b[:, c] == a[:, c % 4 // 2]).all() for c in range(64))
+    a = np.random.default_rng(2).integers(1, 99, (64, 64)).astype("float16")
+    for mask in range(16):
+        b = np.ones((4, 64, 64), "float16")
+        kernels.to_some[4,](a, b, mask, backend="cuda")
+        assert all((b[r] == (a if mask >> r & 1 else 0)).all() for r in range(4)), mask
+    a, b = np.random.default_rng(3).integers(0, 9, (500, 16, 64)).astype("float32"), np.zeros((128, 16, 64), "float32")
+    kernels.in_turns[128,](a, b, 500, backend="cuda")
+    assert (b == a.sum(0)).all()

@@ -8,13 +8,13 @@ mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrie
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
 from math import prod
 
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, Graph, If, Scope, Value, blocks, operands, walk
-from ..types import Barrier, BarrierRef, Uniformity
+from ..ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
+from ..types import Barrier, BarrierRef
+from .clusters import at_rank, blocks_alike
 
 ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # the barrier's argument
 
@@ -34,8 +34,7 @@ def check_announced(graph: Graph) -> Graph:
     uses: dict[Value, Uses] = {}
     refs: dict[Value, tuple[Value, object]] = {}
     _collect(graph.body, uses, refs)
-    ranks, alike = prod(graph.launch.cluster or (1,)), set()
-    _find_alike(graph.body, alike)
+    ranks, alike = prod(graph.launch.cluster or (1,)), blocks_alike(graph.body)
     made = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
     for barriers, found in uses.items():
         certain = all(isinstance(i, int) for i in found.indices) or len(found.indices) == 1
@@ -85,24 +84,6 @@ def _unclear(values, uses: dict, refs: dict) -> None:
             uses.setdefault(barriers, Uses()).plain = False
 
 
-def _find_alike(block: Block, alike: set[Block]) -> None:
-    """The blocks that every CTA of a cluster runs equally often."""
-    alike.add(block)
-    for node in block.nodes:
-        match node:
-            case Scope(body=body):
-                _find_alike(body, alike)
-            case For(start=start, stop=stop, step=step, body=body) if all(map(_of_cluster, (start, stop, step))):
-                _find_alike(body, alike)
-            case If(test=test, then=then, orelse=orelse) if _of_cluster(test):
-                _find_alike(then, alike)
-                _find_alike(orelse, alike)
-
-
-def _of_cluster(x) -> bool:
-    return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
-
-
 def _compare(arms: list, copies: list, count) -> None:
     if len(arms) != 1 or not copies:
         return
@@ -144,21 +125,5 @@ def _to_each_once(place: Value, made: dict, ranks: int) -> bool:
     if place not in made or len(made[place].args) < 2:
         return False
     rank, cluster = made[place].args[1], range(ranks)
-    reached = [_at_rank(rank, made, own, ranks) for own in cluster]
+    reached = [at_rank(rank, made, own, ranks) for own in cluster]
     return None not in reached and sorted(reached) == list(cluster)
-
-
-def _at_rank(x, made: dict, own: int, ranks: int) -> int | None:
-    """The value of an integer in the CTA of rank `own`, where the rank and constants are all it is made of."""
-    if isinstance(x, Const):
-        return int(x.value)
-    call = made.get(x)
-    name = call.op.name if call is not None else None
-    if name == "cta_rank":
-        return own
-    parts = [_at_rank(a, made, own, ranks) for a in call.args] if name in _OPERATIONS else [None]
-    return None if None in parts or (name in ("mod", "floordiv") and not parts[1]) else _OPERATIONS[name](*parts)
-
-
-_OPERATIONS = {"cast": lambda x: x, "constant": lambda x: x, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
-               "mod": operator.mod, "floordiv": operator.floordiv, "bit_xor": operator.xor, "bit_and": operator.and_, "bit_or": operator.or_}

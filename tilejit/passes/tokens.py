@@ -5,13 +5,15 @@ waits for it.
 Copies that complete by bytes get a slot of a block of mbarriers, by the copy's number: its thread waits until the slot's
 last phase is over, announces the bytes and issues; waiting is for the parity of the number. Copies to tensor memory get such a
 slot as well, on which a commit arrives, and the fence after the wait. Where every other path waits in
-the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it. PTX ISA, "Asynchronous copy
-completion mechanisms".
+the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it. A multicast is made by all CTAs of
+the cluster together: they meet at its barrier before it, and each announces what all of them bring it. PTX ISA, "Asynchronous
+copy completion mechanisms".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
@@ -19,14 +21,18 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..ops import barriers as bars
 from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import token_wait
+from ..ops.ids import cta_rank
 from ..ops.shared import sync
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ..types import Barrier, BarrierRef, Scalar, Uniformity, int32
 from .announced import check_announced
+from .clusters import at_rank, blocks_alike, of_cluster
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
 ON_BARRIERS = {"bytes", "commit"}  # what completes on mbarriers
+ON_ENGINES = {"bulk", *ON_BARRIERS}
+MAX_PENDING = (1 << 20) - 1        # bytes of an mbarrier's phase (PTX ISA, tx-count)
 
 
 @dataclass
@@ -55,7 +61,7 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
     if not pools:
         return graph
     _refuse_mixtures(graph.body, "cta", pools)
-    distance, made = Distance(graph), []
+    distance, made, multicasts = Distance(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
         if not pool.kinds & ON_BARRIERS:
             continue
@@ -65,7 +71,7 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
         pool.slots = _slots(pool, distance)
         pool.block = Value("tokens", Barrier(pool.slots, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": pool.slots}, (pool.block,), pool.copies[0].loc))
-    body = _rewritten(graph.body, pools, distance)
+    body = _rewritten(graph.body, pools, distance, multicasts)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 
@@ -191,40 +197,77 @@ def union(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, in
 
 # -- rewriting -----------------------------------------------------------------------------------------------------------
 
-def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance) -> Block:
+@dataclass
+class Multicasts:
+    """What copies that every CTA of a cluster makes bring to each of them."""
+
+    ranks: int
+    alike: set[Block]
+    made: dict[Value, Call]
+
+    @staticmethod
+    def of(graph: Graph) -> "Multicasts":
+        calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
+        return Multicasts(prod(graph.launch.cluster or (1,)), blocks_alike(graph.body), calls)
+
+    def received(self, copy: Call, block: Block, nodes: list[Call]) -> Operand:
+        """The bytes that the copies of all CTAs bring to the one at hand."""
+        mask, loc, nbytes = copy.args[3], copy.loc, copy.args[1].type.nbytes
+        if self.ranks > 1 and block not in self.alike:
+            raise CompilationError("a multicast whose token is waited for is made by every CTA of the cluster, and a condition or a loop's bound around "
+                                   "this one may differ between them: give mbar=, which each CTA that receives arms for itself", loc)
+        if self.ranks * nbytes > MAX_PENDING:
+            raise CompilationError(f"{self.ranks} CTAs that each bring {nbytes} bytes are more than the {MAX_PENDING} that a barrier counts: give mbar=", loc)
+        masks = [at_rank(mask, self.made, own, self.ranks) for own in range(self.ranks)]
+        if None not in masks:
+            senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
+            if len(senders) == 1:
+                return Const(senders.pop() * nbytes, int32)
+        if not of_cluster(mask):
+            raise CompilationError("how many CTAs bring bytes to each one is not known, since this mask differs between them: make it of the rank and "
+                                   "constants, so that all receive equally often, or give mbar=, which each CTA that receives arms for itself", loc)
+        rank = Value("cta_rank", Scalar(int32, Uniformity.CTA), loc)
+        nodes.append(Call(cta_rank, (), {}, (rank,), loc))
+        return _math(ew.mul, _math(ew.bit_and, _math(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
+
+
+def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multicasts: Multicasts) -> Block:
     nodes = []
     for node in block.nodes:
         match node:
             case Call() if _token(node):
-                nodes += _issued(node, pools[node.attrs["options"]["token"]])
+                nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block)
             case Call() if node.op is token_wait:
                 nodes += _awaited(node, pools[node.attrs["pool"]], distance)
             case Call():
                 nodes.append(node)
             case For() | Scope():
-                nodes.append(replace(node, body=_rewritten(node.body, pools, distance)))
+                nodes.append(replace(node, body=_rewritten(node.body, pools, distance, multicasts)))
             case While():
-                nodes.append(replace(node, test=_rewritten(node.test, pools, distance), body=_rewritten(node.body, pools, distance)))
+                nodes.append(replace(node, test=_rewritten(node.test, pools, distance, multicasts), body=_rewritten(node.body, pools, distance, multicasts)))
             case If():
-                nodes.append(replace(node, then=_rewritten(node.then, pools, distance), orelse=_rewritten(node.orelse, pools, distance)))
+                nodes.append(replace(node, then=_rewritten(node.then, pools, distance, multicasts), orelse=_rewritten(node.orelse, pools, distance, multicasts)))
     return replace(block, nodes=tuple(nodes))
 
 
-def _issued(copy: Call, pool: Pool) -> list[Call]:
+def _issued(copy: Call, pool: Pool, multicasts: Multicasts, block: Block) -> list[Call]:
     """A copy with what arms it and what closes its group."""
-    dst, src, _, count = copy.args
+    dst, src, _, *mask, count = copy.args
     kind, loc = copy.choice.plan.completion, copy.loc
     plain = replace(copy, args=(dst, src, None))
     nodes: list[Call] = []
-    if kind in ("bulk", "bytes", "commit"):  # the engine comes after the scope's own accesses
+    if kind in ON_ENGINES and not mask:  # the engine comes after the scope's own accesses
         nodes += [_do(bars.fence_proxy_async, loc), _do(sync, loc)]
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
         if not isinstance(round_, Const) or round_.value:  # a slot's first phase comes after none
             before = _math(ew.bit_and, _math(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
             nodes.append(_do(bars.wait_op, loc, ref, before))
+    if mask:  # it comes after those of all CTAs, and after their slots' last phases
+        nodes += [_do(bars.fence_proxy_async, loc), _do(bars.cluster_arrive, loc), _do(bars.cluster_wait, loc)]
     if kind == "bytes":
-        nodes += [_do(bars.arrive_expect_tx_op, loc, ref, Const(src.type.nbytes, int32)), replace(copy, args=(dst, src, ref))]
+        nbytes = multicasts.received(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
+        nodes += [_do(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
         return nodes
     nodes.append(plain)
     if kind in ("group", "bulk"):
@@ -267,13 +310,14 @@ def _slot(pool: Pool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Op
 _FOLD = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
 
 
-def _math(op, x: Operand, n: int, nodes: list[Call], loc) -> Operand:
-    """``op(x, n)`` of an int32, folded where `x` is a constant."""
-    if isinstance(x, Const):
+def _math(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
+    """``op(x, n)`` of int32, folded where both are constants."""
+    if isinstance(x, Const) and isinstance(n, int):
         return Const(_FOLD[op](int(x.value), n), int32)
-    uniform = type_of(x).uniform if isinstance(type_of(x), Scalar) else Uniformity.CTA
+    parts = x, Const(n, int32) if isinstance(n, int) else n
+    uniform = min([type_of(p).uniform for p in parts if isinstance(p, Value)])
     result = Value(op.name, Scalar(int32, uniform), loc)
-    nodes.append(Call(op, (x, Const(n, int32)), {}, (result,), loc))
+    nodes.append(Call(op, parts, {}, (result,), loc))
     return result
 
 

@@ -38,15 +38,15 @@ VARIANTS = (without(ldgsts.VARIANT, *ENGINE, *TENSOR), declining(tma.VARIANT, *T
 
 
 @op("writes", attrs=("options", "partial"))
-def copy_async_(dst, src, mbar, mask=None, options=None, partial=None):
+def copy_async_(dst, src, mbar, mask=None, count=None, options=None, partial=None):
     """Start moving the elements of the region `src` to the region `dst`.
 
-    `mask` holds the ranks that a multicast reaches. `partial` names the value by which the threads of the scope part, where each that comes here makes a copy of its own.
+    `mask` holds the ranks that a multicast reaches. The last operand of a copy with a token is its `count`. `partial` names the value by which the threads of the scope part, where each that comes here makes a copy of its own.
     """
 
 
 @copy_async_.infer
-def _(g, dst, src, mbar, mask=None, options=None, partial=None):
+def _(g, dst, src, mbar, mask=None, count=None, options=None, partial=None):
     return None
 
 
@@ -87,7 +87,8 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     one for a share of the lines, ("evict_last", 0.5) or ("evict_last", 0.5, "evict_first") with what the others get.
     `prefetch` (64, 128 or 256) is how many bytes of L2 a ``cp.async`` may fetch around its own; `l2_promotion` (0, 64, 128
     or 256; 128 by default) the same for a tensor map. `multicast` is a mask of the cluster's ranks: a load goes to the same
-    place of each of those CTAs, and completes on the barrier of each. `reduce` ("add", "min", "max", "inc", "dec", "and",
+    place of each of those CTAs, and completes on the barrier of each; its token is waited for where every CTA of the cluster
+    makes the call. `reduce` ("add", "min", "max", "inc", "dec", "and",
     "or", "xor") combines with what is there. ``precision="tf32"`` rounds float32 to TF32 on the way in. `cta_group` (1 or 2,
     sm_100a) is that of the products which read the copy: with 2 the bytes complete in the CTA of the pair that `mbar` names
     (``bar.peer(rank)``). ``prefetch_map=True`` fetches the call's tensor map at the kernel's entry. Where the result is used
@@ -113,9 +114,10 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     extra, options = () if multicast is None or isinstance(multicast, str) else (uniform_scalar(g, multicast, "a multicast mask"),), checked_options(options, names)
     token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
     if isinstance(token, Token):
-        if extra:
-            raise g.error("a multicast completes on the barrier of every CTA that it reaches: give mbar=")
-        extra, options = (g.operand(token.count, int32),), {**options, "token": token.pool}
+        if extra and g.scope.kind != "cta":
+            raise g.error(f"a multicast whose token is waited for is made by every CTA of the cluster, whose threads meet before it, and this is one {g.scope.kind} "
+                          "of them: make the call in the CTA's scope, or give mbar=, which each CTA that receives arms for itself")
+        extra, options = (*extra, g.operand(token.count, int32)), {**options, "token": token.pool}
     _check_cluster(g, mbar, options)
     g.call(copy_async_, dst, src, mbar, *extra, options=options, partial=partial)
     return token

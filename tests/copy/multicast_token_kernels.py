@@ -1,0 +1,60 @@
+"""Multicasts that are waited for by tokens: for the simulator and for the GPU."""
+
+import numpy as np
+import tilejit as tile
+
+
+@tile.jit
+def together(A, B, R: tile.constexpr, PATH: tile.constexpr):
+    """Every CTA of a cluster brings a part of each tile to all of them, one tile ahead."""
+    s = tile.alloc((2, 64, 64), A.dtype)
+    rows = 64 // R
+    first = tile.cta_rank() * rows
+    count = A.shape[0] // 64
+    now = tile.copy_async(s[0, first:first + rows, 0:64], A[first:first + rows, 0:64], multicast=(1 << R) - 1, variant=PATH)
+    for k in range(count):
+        following = tile.copy_async(s[(k + 1) % 2, first:first + rows, 0:64], A[(k + 1) * 64 + first:(k + 1) * 64 + first + rows, 0:64],
+                                    multicast=(1 << R) - 1, variant=PATH)
+        now.wait()
+        tile.copy(B[tile.program_id(0), k * 64:k * 64 + 64, 0:64], s[k % 2])
+        now = following
+    now.wait()
+
+
+@tile.jit(num_warps=2, cluster=(4, 1, 1))
+def in_rows(A, B):
+    """A cluster as a grid of 2 by 2: each CTA brings its half to the two of its row; the mask is made of the rank."""
+    s = tile.alloc((32, 64), A.dtype)
+    rank = tile.cta_rank()
+    half = rank % 2 * 16
+    row = rank // 2
+    for k in range(3):
+        tile.copy_async(s[half:half + 16, 0:64], A[k, row, half:half + 16, 0:64], multicast=3 << row * 2).wait()
+        tile.copy(B[k, tile.program_id(0), 0:32, 0:64], s)
+
+
+@tile.jit(num_warps=2, cluster=(4, 1, 1))
+def to_some(A, B, mask):
+    """Each CTA brings a quarter to those of a mask that is known at run time; the others keep their zeros."""
+    s = tile.alloc((64, 64), A.dtype)
+    tile.store(s, tile.zeros((64, 64), A.dtype))
+    first = tile.cta_rank() * 16
+    tile.copy_async(s[first:first + 16, 0:64], A[first:first + 16, 0:64], multicast=mask).wait()
+    tile.copy(B[tile.program_id(0), 0:64, 0:64], s)
+
+
+@tile.jit(num_warps=2, cluster=(2, 1, 1))
+def in_turns(A, B, n):
+    """One memory, many times over: what a CTA still reads, no other one overwrites."""
+    s = tile.alloc((16, 64), A.dtype)
+    first = tile.cta_rank() * 8
+    total = tile.zeros((16, 64))
+    for k in range(n):
+        tile.copy_async(s[first:first + 8, 0:64], A[k, first:first + 8, 0:64], multicast=3).wait()
+        total += tile.load(s)
+    tile.store(B[tile.program_id(0), 0:16, 0:64], total)
+
+
+def together_case(tiles: int, dtype="float16", seed=0):
+    a = np.random.default_rng(seed).integers(-50, 50, (tiles * 64, 64)).astype(dtype)
+    return a, np.zeros((4, *a.shape), dtype)
