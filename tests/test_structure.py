@@ -71,6 +71,25 @@ def test_imports_point_to_layers_above(path):
         assert LAYERS.index(name) <= LAYERS.index(own), f"{path}:{line} imports {name}, which stands below {own}"
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    """Counting the imports at the top of a module, which run when it is loaded."""
+    modules = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
+    needs = {}
+    for name, path in modules.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        needs[name] = set()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                base = package.split(".")[:len(package.split(".")) - node.level + 1] if node.level else []
+                source = ".".join([*base, *filter(None, [node.module])])
+                needs[name] |= {f"{source}.{a.name}" if f"{source}.{a.name}" in modules else source for a in node.names} & set(modules) - {name}
+    waiting = dict(needs)
+    while ready := [name for name, others in waiting.items() if not others & set(waiting)]:
+        for name in ready:
+            del waiting[name]
+    assert not waiting, f"in or behind a circle: {sorted(waiting)}"
+
+
 def test_the_protocols_name_what_the_machine_and_the_emitter_have():
     """Rules are written against `ir.protocols`: every method stands there with parameters that the real one takes."""
     from tilejit.emit.emitter import Emitter

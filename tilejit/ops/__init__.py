@@ -1,9 +1,9 @@
 """The operations of the language, one declaration each with its rules beside it.
 
 They are all loaded together, since one may bring another its lowering (`access` that of load and store, `mma.stmatrix` a
-store's of accumulators).
+store's of accumulators, `atomics_emit` that of atomics).
 """
 
-from . import (access, atomics, barriers, buffer_views, combine, copy, copy_async, creation, elementwise, escape,  # noqa: F401
-               ids, layout_change, map_edits, math, memory, mma, named_barriers, pipeline, pointwise, reduce, reductions,
+from . import (access, atomics, atomics_emit, barriers, buffer_views, combine, copy, copy_async, creation, elementwise, escape,  # noqa: F401
+               ids, layout_change, map_edits, math, memory, mma, named_barriers, ordered_emit, pipeline, pointwise, reduce, reductions,
                remote, ring, scan, selected, shape, shared, tensor_map, tmem)

@@ -220,5 +220,3 @@ BUILTINS = {f.__name__: f for f in (
     _declared("dec", "Subtract 1, or begin again at `value` where the element is 0 or more than `value`"),
     builtin(atomic_cas),
 )}
-
-from . import atomics_emit  # noqa: E402, F401 - the emit rule, which needs the op

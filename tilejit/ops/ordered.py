@@ -109,6 +109,3 @@ def _(m, call, target, value, mask):
     attrs = call.attrs
     coords, owner, (value, mask) = _operands(m, target, type_of(call.args[1]), attrs["each_thread"], value, mask)
     m.ordered_write(target.buffer, coords, value, mask, owner, attrs["sem"], attrs["scope"])
-
-
-from . import ordered_emit  # noqa: E402, F401 - the emit rules, which need the ops
