@@ -7,8 +7,7 @@ import tilejit as tile
 
 @tile.jit
 def bias_gelu_residual(acc, row, column, bias, residual):
-    """GELU (its tanh form) of the sums and a bias, and a residual."""
+    """GELU (its tanh form) of the sums and a bias, and a residual, whose tile the kernel has brought."""
     rows, columns = acc.shape
     v = acc + tile.load(bias[column:column + columns])[None, :]
-    v = 0.5 * v * (1 + tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True))
-    return v + tile.load(residual[row:row + rows, column:column + columns])
+    return 0.5 * v * (1 + tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True)) + residual

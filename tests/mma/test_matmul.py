@@ -12,6 +12,7 @@ from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.plan import TILES, Config, Problem, choose
+from tilejit.runtime.arrays import describe
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 SMALL = Config.of(128, 64)
@@ -71,7 +72,8 @@ def product(a, b, out_dtype=None, **options):
     return out
 
 
-LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
+LAID = ("rows", "columns", "padded", "spaced", "reversed")
+LAYOUTS = st.sampled_from(LAID)
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 96, 128, 130, 200)))
 OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (np.int8, np.int8), (np.uint8, np.int8))
 
@@ -90,15 +92,19 @@ def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shar
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), bm=st.sampled_from((64, 128)), bn=st.sampled_from((16, 64, 128)),
        stages=st.integers(2, 4), splits=st.sampled_from((1, 1, 2, 4)), swapped=st.booleans(), behind=st.booleans(),
-       width=st.sampled_from((16, 32, 64, 128)), a_is=LAYOUTS, b_is=LAYOUTS, seed=st.integers(0, 99))
-def test_every_configuration_gives_the_product(m, n, steps, over, bm, bn, stages, splits, swapped, behind, width, a_is, b_is, seed):
-    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, any split of k."""
+       width=st.sampled_from((16, 32, 64, 128)), buffers=st.sampled_from((1, 2, 4)), shared=st.sampled_from((1, 2)), a_is=LAYOUTS, b_is=LAYOUTS,
+       seed=st.integers(0, 99))
+def test_every_configuration_gives_the_product(m, n, steps, over, bm, bn, stages, splits, swapped, behind, width, buffers, shared, a_is, b_is, seed):
+    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, any split of k,
+    any number of buffers for results, pairs of CTAs that share columns."""
     rng = np.random.default_rng(seed)
     k = max(64 * steps + over, 0)
     if splits > 1 and bn // splits < 8:
         splits = 1
     a, b = laid(drawn(rng, (m, k), BF16), a_is), laid(drawn(rng, (k, n), BF16), b_is)
-    config = replace(Config.of(bm, bn, 64, splits=splits, swapped=swapped, stages=stages), behind=behind, width=min(width, bn))
+    width = min(width, bn)
+    config = replace(Config.of(bm, bn, 64, splits=splits, swapped=swapped, stages=stages), behind=behind, width=width,
+                     buffers=min(buffers, bn // width), shared=shared if bn == 128 and splits == 1 else 1)
     close(product(a, b, config=config), a, b)
 
 
@@ -185,6 +191,67 @@ def test_an_epilogue_sees_sums_and_where_they_are(config):
     np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-5)
 
 
+@tile.jit
+def scaled_plus(acc, row, column, scale, beside, other):
+    return acc * scale + beside - tile.cast(other, tile.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("bm,bn,behind,width", [(128, 64, False, 64), (64, 128, True, 32), (64, 128, False, 128)])
+@pytest.mark.parametrize("k", [40, 300])
+def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
+    """Many tiles for each CTA, ragged at both edges; by TMA where the dtype is the result's, by loads of threads else."""
+    rng = np.random.default_rng(5)
+    m, n = 600, 328
+    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
+    beside, other = drawn(rng, (m, n), dtype), drawn(rng, (m, n), np.float32)
+    config = replace(Config.of(bm, bn, stages=3, ahead=True), behind=behind, width=width, buffers=bn // width)
+    got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(0.25,), tiles=(beside, other), config=config)
+    want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
+    np.testing.assert_allclose(got, want, atol=2e-3, rtol=1e-3)
+    launch = planned(a, b, got, scaled_plus, (beside, other), config)
+    assert launch.constants["AHEAD"] == (dtype == np.float16)
+
+
+def planned(a, b, out, epilogue, tiles, config=None):
+    from tilejit.kernels.matmul import _form, _planned
+    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), epilogue, tuple(_form(describe(t)) for t in tiles), config)
+
+
+@pytest.mark.parametrize("how", LAID)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+def test_tiles_in_any_strides_and_leading_dimensions(how, batch):
+    rng = np.random.default_rng(6)
+    a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
+    beside, other = laid(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
+    for config in (None, Config.of(64, 32, swapped=True, stages=3)):
+        got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other), config=config)
+        want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
+        np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
+
+
+@tile.jit
+def of_several(acc, z, row, column, scale, beside, other):
+    return scaled_plus(acc, row, column, scale, beside, other)
+
+
+def test_a_large_product_chooses_to_bring_its_residual_ahead():
+    """The largest tile, with buffers for all of its columns and no spills."""
+    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
+    config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
+    c = planned(big, big, big, bias_gelu_added, (big,), config).constants
+    assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"] * c["BUFFERS"]) == (128, 256, 256)
+    spec = ArraySpec((8192, 8192), "bfloat16")
+    compiled = persistent.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, EXTRAS=2, **c)
+    assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
+
+
+@tile.jit
+def bias_gelu_added(acc, row, column, bias, residual):
+    v = acc + tile.load(bias[column:column + acc.shape[1]])[None, :]
+    return 0.5 * v * (1 + tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True)) + residual
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_an_epilogue_of_several_matrices_is_given_their_number(swapped):
     a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
@@ -213,7 +280,8 @@ def test_the_largest_tile_is_fast_code():
     c = Config()
     for b_kn in (True, False):
         constants = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=b_kn,
-                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, DEPENDENT=False, FINISH=((), None, False, False), EXTRAS=0)
+                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, DEPENDENT=False, FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=False,
+                         SHARED=1)
         compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants, num_warps=c.num_warps)
         assert compiled.spills == 0 and compiled.registers <= 168
         assert [c.variant for c in compiled.copies] == ["tma"] * 4
@@ -256,7 +324,8 @@ def test_wrong_operands_are_errors():
         "lie in one place": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (64, 64), (0, 2))),
         "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
         "there is none": lambda: kernels.matmul(a, b, arguments=(1,)),
-        "up to 4 arguments": lambda: kernels.matmul(a, b, epilogue=plus_one, arguments=(1, 2, 3, 4, 5)),
+        "up to 4 arguments and tiles, not 5": lambda: kernels.matmul(a, b, epilogue=plus_one, arguments=(1, 2, 3), tiles=(a, a)),
+        r"tiles are arrays of the result's shape, which is \(64, 64\), not \(64,\)": lambda: kernels.matmul(a, b, epilogue=plus_one, tiles=(a[0],)),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()

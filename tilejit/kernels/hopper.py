@@ -31,18 +31,28 @@ def matrix_and_row(i, down, SEVERAL: tile.constexpr):
 
 
 @tile.jit
-def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+          SHARED: tile.constexpr = 1):
     """The ring: BK of k of the tile's rows of A and columns of B in each slot."""
-    return tile.ring(STAGES, A=((BK, BM) if A_KM else (BM, BK), A.dtype), B=((BK, BN) if B_KN else (BN, BK), B.dtype), consumers=BM // 64)
+    return tile.ring(STAGES, A=((BK, BM) if A_KM else (BM, BK), A.dtype), B=((BK, BN) if B_KN else (BN, BK), B.dtype), consumers=BM // 64,
+                     multicast=SHARED > 1)
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on."""
+def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SHARED: tile.constexpr = 1):
+    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on. Where SHARED CTAs of a
+    cluster have the same columns, each of them brings a part of B to all."""
     for i in range(first, stop):
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+            if SHARED == 1:
+                tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+            else:
+                PART = slot.B.shape[1 if B_KN else 0] // SHARED
+                at = tile.cta_rank() * PART
+                part = slot.B[:, at:at + PART] if B_KN else slot.B[at:at + PART, :]
+                tile.copy_async(part, operand(B, z, n + at, i * BK, part.shape, B_KN), mbar=slot.full, prefetch_map=True,
+                                multicast=(1 << SHARED) - 1)
 
 
 @tile.jit
@@ -57,10 +67,19 @@ def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
 
 
 @tile.jit
-def multiplied(ring, w, steps, BN: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """A consumer: its 64 rows over `steps` slots. With `BEHIND` a product still runs while the next slot is awaited, which small
-    tiles need to keep the tensor cores busy; large ones have another consumer for that, and use for every free slot."""
-    acc = tile.zeros((64, BN), SUMS)
+def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's first slot, whose product begins at zero."""
+    with ring.consume() as slot:
+        acc = product(None, slot, w, A_KM, B_KN)
+        tile.mma_wait(0)
+    return acc
+
+
+@tile.jit
+def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer: `acc` and its 64 rows over `steps` slots. With `BEHIND` a product still runs while the next slot is awaited,
+    which small tiles need to keep the tensor cores busy; large ones have another consumer for that, and use for every free
+    slot."""
     for i in range(steps):
         with ring.consume(behind=BEHIND) as slot:
             acc = product(acc, slot, w, A_KM, B_KN)
@@ -77,61 +96,93 @@ def factor(x, IS_ARRAY: tile.constexpr):
 
 
 @tile.jit
-def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr):
-    """The sums from row `m` and column `n` on as they are stored: scaled, then given to the user's function."""
-    SCALED, EPILOGUE, BATCHED, SWAPPED = FINISH
+def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, staged=None):
+    """The sums from row `m` and column `n` on as they are stored: scaled, then given to the user's function, with its arguments
+    and the tiles of the arrays after them, of which `staged` may be the first."""
+    SCALED, EPILOGUE, BATCHED, SWAPPED, TILES = FINISH
     if SCALED:
         acc = tile.cast(acc, tile.float32) * (factor(SA, SCALED[0]) * factor(SB, SCALED[1]))
     if EPILOGUE is None:
         return acc
     if SWAPPED:
         acc, m, n = tile.transpose(acc), n, m
-    acc = EPILOGUE(acc, z, m, n, *extra) if BATCHED else EPILOGUE(acc, m, n, *extra)
+    arguments = extra[:len(extra) - TILES]
+    for t in tile.static_range(TILES):
+        beside = extra[len(extra) - TILES + t]
+        arguments = (*arguments, staged if t == 0 and staged is not None else tile.load(box(beside, z, m, n, acc.shape)))
+    acc = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
     return tile.transpose(acc) if SWAPPED else acc
+
+
+@tile.jit
+def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
+    """One thread brings its rows of X, as wide as the tile, to the parts of `stage`, from which TMA has read the last tile."""
+    tile.bulk_wait(0, read=True)
+    ready.arrive_expect_tx(stage.nbytes)
+    for part in tile.static_range(stage.shape[0]):
+        tile.copy_async(stage[part], box(X, z, row, column + part * WIDTH, (64, WIDTH)), mbar=ready, variant="tma", prefetch_map=True)
 
 
 @tile.jit
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-               DEPENDENT: tile.constexpr):
+               DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, SHARED: tile.constexpr):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
-    turn, or (0) by stores."""
+    turn, or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's tiles to the buffers during the products. SHARED
+    CTAs of a cluster take tiles below each other, and each brings its part of B to all of them."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
-    down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
+    down, across, steps = tile.cdiv(M, BM * SHARED), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, SHARED)
     if WIDTH:
         staged = (BM // 64, BUFFERS, 64, WIDTH)
         stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
+    if AHEAD:
+        ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     if DEPENDENT:
         tile.griddepcontrol_wait()
         tile.griddepcontrol_launch_dependents()
+    first, stride, under = tile.program_id(0), tile.num_programs(0), 0
+    if SHARED > 1:
+        first, stride, under = first // SHARED, stride // SHARED, tile.cta_rank()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            for i, n in tile.tile_order(rows, across, *ORDER):
+            for i, n in tile.tile_order(rows, across, *ORDER, first=first, stride=stride):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, m * BM, n * BN, 0, steps, BK, A_KM, B_KN)
+                fill(ring, A, B, z, (m * SHARED + under) * BM, n * BN, 0, steps, BK, A_KM, B_KN, SHARED)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w = warpgroup - 1
-        for i, n in tile.tile_order(rows, across, *ORDER):
+        w, phase = warpgroup - 1, 0
+        for i, n in tile.tile_order(rows, across, *ORDER, first=first, stride=stride):
             z, m = matrix_and_row(i, down, len(C.shape) == 3)
-            acc = multiplied(ring, w, steps, BN, SUMS, BEHIND, A_KM, B_KN)
-            row, column = m * BM + w * 64, n * BN
+            row, column = (m * SHARED + under) * BM + w * 64, n * BN
+            PEELED = AHEAD or not BEHIND
+            acc = begun(ring, w, A_KM, B_KN) if PEELED else tile.zeros((64, BN), SUMS)
+            if AHEAD:
+                with tile.elect():
+                    bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
+            acc = multiplied(acc, ring, w, steps - PEELED, BEHIND, A_KM, B_KN)
+            if AHEAD:
+                ready[w].wait(phase=phase)
+                phase = phase ^ 1
             if WIDTH:
                 for part in tile.static_range(BN // WIDTH):
-                    values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, column + part * WIDTH, SA, SB, extra, FINISH)
-                    buffer = stage[w, part % BUFFERS]
-                    with tile.elect():
-                        tile.bulk_wait(BUFFERS - 1, read=True)
+                    buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
+                    if AHEAD:
+                        brought = tile.load(buffer)
+                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH, brought)
+                    else:
+                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH)
+                        with tile.elect():
+                            tile.bulk_wait(BUFFERS - 1, read=True)
                     tile.sync()
                     tile.store(buffer, values)
                     tile.fence_proxy_async()
                     tile.sync()
                     with tile.elect():
-                        tile.copy_async(box(C, z, row, column + part * WIDTH, (64, WIDTH)), buffer, variant="tma", prefetch_map=True)
+                        tile.copy_async(box(C, z, row, at, (64, WIDTH)), buffer, variant="tma", prefetch_map=True)
                         tile.bulk_commit()
             else:
                 tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH))
@@ -163,7 +214,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
             fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
-        acc = multiplied(ring, w, stop - first, BN, SUMS, True, A_KM, B_KN)
+        acc = multiplied(tile.zeros((64, BN), SUMS), ring, w, stop - first, True, A_KM, B_KN)
         for s in tile.static_range(SPLITS):
             if s == rank:
                 tile.store(parts[s, w], acc[:, s * PART:(s + 1) * PART])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import tilejit as tile
@@ -24,7 +24,7 @@ HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
 EITHER_MAJOR = {"sm_90a": (2,)}  # bytes of the elements that tensor cores multiply whichever way they lie; the others': 1 and 2
 
 
-def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b=None, precision: str | None = None,
+def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, precision: str | None = None,
            config: Config | BlackwellConfig | None = None):
     """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, made if it is not given.
 
@@ -39,8 +39,10 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b
 
     `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored: it takes a tile of them,
     the row and the column of its first element (the number of the matrix before these, in a product with leading
-    dimensions) and the `arguments`, arrays or numbers, up to four; it returns a tile of the same shape. The same call gives
-    the same bits each time. LaunchError says what does not fit.
+    dimensions) and the `arguments`, arrays or numbers; it returns a tile of the same shape. `tiles` are arrays of the result's
+    shape, such as a residual: after the arguments the function gets of each of them the tile that lies where the sums do. The
+    first of them, if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run. Arguments
+    and tiles together are up to four. The same call gives the same bits each time. LaunchError says what does not fit.
 
     The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
     Blackwell have run on the simulator and been assembled, and not on a GPU.
@@ -51,19 +53,20 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, scale_a=None, scale_b
         made = new(a, (*batch, m, n), RESULTS.get(x.dtype, x.dtype)) if out is None else out
         if describe(made).shape != (*batch, m, n):
             raise LaunchError(f"out is of shape {(*batch, m, n)}, not {describe(made).shape}")
-        matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, scale_a=scale_a, scale_b=scale_b,
-               precision=precision, config=config)
+        matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=[folded(t, "tiles") for t in tiles],
+               scale_a=scale_a, scale_b=scale_b, precision=precision, config=config)
         return made
     scaled = () if scale_a is scale_b is None else tuple(getattr(s, "shape", ()) != () for s in (scale_a, scale_b))
     target = settings().target or "sm_90a" if x.device == "host" else driver.target(x.device)
-    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, epilogue, config, target)
-    if arguments or epilogue is not None:
-        _check_epilogue(epilogue, arguments)
+    if arguments or tiles or epilogue is not None:
+        _check_epilogue(epilogue, arguments, tiles)
+    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, epilogue, tuple(_form(describe(t)) for t in tiles), config, target)
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
-    rest = (1.0 if scale_a is None else scale_a, 1.0 if scale_b is None else scale_b, *arguments, *NOTHING[len(arguments):])
-    launch.kernel[launch.grid](*launch.operands(a, b, made), *rest, EXTRAS=len(arguments), **launch.constants)
+    extra = (*arguments, *tiles)
+    rest = (1.0 if scale_a is None else scale_a, 1.0 if scale_b is None else scale_b, *extra, *NOTHING[len(extra):])
+    launch.kernel[launch.grid](*launch.operands(a, b, made), *rest, EXTRAS=len(extra), **launch.constants)
     return made
 
 
@@ -109,7 +112,7 @@ def _view(form: tuple) -> ArrayView:
 
 
 @lru_cache(maxsize=4096)
-def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, epilogue,
+def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, epilogue, tiles: tuple,
              config: Config | BlackwellConfig | None, target: str) -> Launch:
     """The launch for operands of these forms. LaunchError says what does not fit."""
     x, y = _view(a), _view(b)
@@ -119,6 +122,8 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     shape = (*batch, m, n)
     z = ArrayView(0, shape, row_major(shape), RESULTS[x.dtype], x.device) if out is None else _view(out)
     _check_out(z, shape, sums, epilogue is not None or scaled != ())
+    beside = [_view(t) for t in tiles]
+    _check_tiles(beside, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
     rows = None
@@ -128,7 +133,8 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     if config is None:
-        problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None)
+        ahead = bool(tiles) and _comes_ahead(beside[0], z, 16)
+        problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None, ahead)
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
@@ -136,28 +142,29 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     either = EITHER_MAJOR.get(target, (1, 2))
     copied = not readable(x, either), not readable(y, either)
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
-    kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, matrices, processors)
+    kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, beside, matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums,
-                      FINISH=(scaled, epilogue, len(z.shape) == 3, swapped))
+                      FINISH=(scaled, epilogue, len(z.shape) == 3, swapped, len(tiles)))
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
     return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows)
 
 
-def _on_hopper(config: Config, z: ArrayView, matrices: int, processors: int) -> tuple:
+def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, processors: int) -> tuple:
     """The kernel with its grid, and the constants and options that are its own."""
-    tiles = config.tiles(*z.shape[-2:])
     constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:
-        return hopper.split, (tiles * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
-    width = config.width if _stored_by_tma(z, config.width) else 0
-    buffers = 2 if 0 < width * z.nbytes_per_element <= 128 and config.bn % (2 * width) == 0 else 1
-    constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=buffers, DEPENDENT=config.dependent)
-    return hopper.persistent, (min(tiles * matrices, processors),), constants
+        return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
+    width, shared = config.width if _stored_by_tma(z, config.width) else 0, config.shared
+    ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
+    constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=config.buffers, DEPENDENT=config.dependent, AHEAD=ahead,
+                      SHARED=shared, cluster=shared if shared > 1 else None)
+    clusters = replace(config, bm=config.bm * shared).tiles(*z.shape[-2:]) * matrices
+    return hopper.persistent, (min(clusters, processors // shared) * shared,), constants
 
 
-def _on_blackwell(config: BlackwellConfig, z: ArrayView, matrices: int, processors: int) -> tuple:
+def _on_blackwell(config: BlackwellConfig, z: ArrayView, beside: list[ArrayView], matrices: int, processors: int) -> tuple:
     """The kernel with its grid, and the constants and options that are its own."""
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
@@ -177,6 +184,11 @@ def _stored_by_tma(z: ArrayView, width: int) -> bool:
     size = z.nbytes_per_element
     return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1])
             and width * size >= 32)
+
+
+def _comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:
+    """Whether TMA can bring `width` columns of an array at once to where the result's stand."""
+    return tile.dtype == z.dtype and _stored_by_tma(tile, width) and _stored_by_tma(z, width)
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------------------
@@ -232,13 +244,21 @@ def _check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> Non
         raise LaunchError("out has elements that lie in one place: it is a broadcast view")
 
 
-def _check_epilogue(epilogue, arguments: tuple) -> None:
+def _check_tiles(tiles: list[ArrayView], z: ArrayView) -> None:
+    for t in tiles:
+        if t.shape != z.shape:
+            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, not {t.shape}")
+        if t.device != z.device:
+            raise LaunchError(f"the result is on {z.device}, and an array of tiles on {t.device}")
+
+
+def _check_epilogue(epilogue, arguments, tiles) -> None:
     if epilogue is not None and not isinstance(epilogue, tile.Kernel):
         raise LaunchError("an epilogue is a function under @tile.jit")
-    if epilogue is None and arguments:
-        raise LaunchError("arguments are those of an epilogue, and there is none")
-    if len(arguments) > len(NOTHING):
-        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments, not {len(arguments)}; more go in one array")
+    if epilogue is None and (arguments or tiles):
+        raise LaunchError("arguments and tiles are those of an epilogue, and there is none")
+    if len(arguments) + len(tiles) > len(NOTHING):
+        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, not {len(arguments) + len(tiles)}; more go in one array")
 
 
 __all__ = ["BlackwellConfig", "Config", "choose", "matmul"]
