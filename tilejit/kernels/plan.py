@@ -128,8 +128,9 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
         q = p.turned() if swapped else p
         for bm, bn in TILES:
             for splits in CLUSTERS:
+                ahead = q.ahead and splits == 1
                 config = Config.of(bm, bn, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored, epilogue=p.epilogue,
-                                   ahead=q.ahead and splits == 1)
+                                   ahead=ahead)
                 steps = -(-p.k // config.bk)
                 if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2:
                     continue
@@ -137,7 +138,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
                 if best is None or cost < best[0]:
                     # In one round nothing hides the stores but their own parts: two narrow buffers in turn. So it is with wide
                     # elements, and an epilogue has fewer values at once.
-                    if config.buffers == 1 and (p.matrices * config.tiles(q.m, q.n) <= processors or p.stored > 2 or p.epilogue):
+                    if not ahead and (p.matrices * config.tiles(q.m, q.n) <= processors or p.stored > 2 or p.epilogue):
                         width = narrow(bn, 128 // p.stored)
                         config = replace(config, width=width, buffers=2 if bn % (2 * width) == 0 else 1)
                     best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), dependent=cost < SHORT)
