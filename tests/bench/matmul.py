@@ -131,7 +131,7 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
     if arguments.epilogue:
         bias, residual = torch.randn(n, device="cuda"), matrix(m, n, sets[0][2].dtype)
         base = "plain"
-        candidates = {"plain": ours(dtype), "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, arguments=(bias, residual))}
+        candidates = {"plain": ours(dtype), "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, arguments=(bias,), tiles=(residual,))}
     seconds = measured(candidates, sets, flop, arguments.rounds, arguments.sustained)
     found = {}
     for name in list(candidates)[1:]:

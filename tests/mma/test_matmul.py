@@ -215,7 +215,7 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
 
 def planned(a, b, out, epilogue, tiles, config=None):
     from tilejit.kernels.matmul import _form, _planned
-    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), epilogue, tuple(_form(describe(t)) for t in tiles), config)
+    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), epilogue, tuple(_form(describe(t)) for t in tiles), config, "sm_90a")
 
 
 @pytest.mark.parametrize("how", LAID)

@@ -69,7 +69,7 @@ def test_any_order_of_events_gives_the_product(pair, seed):
 
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
     return dict(BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, PAIR=c.pair, A_KM=a_km, B_KN=b_kn, SUMS=tile.float32, WIDTH=c.width, BY_TMA=by_tma,
-                BUFFERS=2, FINISH=((), None, False, False), EXTRAS=0, DEPENDENT=False, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
+                BUFFERS=2, FINISH=((), None, False, False, 0), EXTRAS=0, DEPENDENT=False, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
 
 
 @pytest.mark.parametrize("how", ["columns", "padded", "spaced", "reversed"])
