@@ -7,7 +7,10 @@
 Each child counts the kernels that it launches; `LOG/<tool>.txt` has a line for each: kernels launched, how many of
 them use shared memory, errors. The run fails on any error, on a child that launched nothing or whose report is missing, on
 a test that fails, and if the tool does not find the fault that is planted first. Tests marked `unsanitized` (they fail on
-purpose, or launch nothing) are left out. Needs a GPU and compute-sanitizer (of the CUDA toolkit).
+purpose, or launch nothing) are left out; racecheck also leaves out those marked `misread`: it does not follow order that
+`bar.arrive` makes, nor what a thread's mbarrier arrival says for the threads that it met at a barrier before, and reports
+hazards there in textbook code too (PTX ISA 9.7.13.1 has the example; 2025.3.1 was tried). That is checked first: the mark
+goes when the tool learns it. Needs a GPU and compute-sanitizer (of the CUDA toolkit).
 """
 
 from __future__ import annotations
@@ -98,6 +101,24 @@ def writing(y):
     tile.store(y[tile.program_id(0) * 128 + tile.thread_id()], 1)
 
 
+@tile.jit(num_warps=8)
+def handing(x, y):
+    """Half of the threads write and arrive, the others wait and read: in order, though racecheck does not see it."""
+    s, full = tile.alloc((128,), tile.int32), tile.named_barrier(256)
+    with tile.warpgroup(0):
+        tile.store(s, tile.load(x[0:128]))
+        full.arrive()
+    with tile.warpgroup(1):
+        full.sync()
+        tile.store(y[0:128], tile.load(s))
+
+
+def misread_racecheck():
+    y = tile.to_device([0] * 128)
+    handing[(1,)](tile.to_device(list(range(128))), y)
+    assert y.numpy().tolist() == list(range(128))
+
+
 def planted_racecheck():
     y = tile.to_device([0] * 128)
     racing[(1,)](y)
@@ -112,9 +133,12 @@ def planted_memcheck():
     y[:32].numpy()
 
 
-def finds_what_is_planted(tool: str, command: list[str], log: Path) -> bool:
+def finds_what(function: str, command: list[str], log: Path) -> bool:
+    """Whether the tool finds errors in what a function of this file does."""
+    shutil.rmtree(log, ignore_errors=True)
+    log.mkdir(parents=True)
     environment = dict(os.environ, TILEJIT_SANITIZER=json.dumps(command), TILEJIT_SANITIZER_LOG=str(log), PYTHONPATH=str(ROOT))
-    child = under_tool([sys.executable, "-c", f"import tests.sanitizer as s; s.planted_{tool}()"], environment)
+    child = under_tool([sys.executable, "-c", f"import tests.sanitizer as s; s.{function}()"], environment)
     subprocess.run(child, env=environment, cwd=ROOT, timeout=300, capture_output=True)
     return any(child.launches and child.errors for child in children(log))
 
@@ -134,18 +158,20 @@ def children(log: Path) -> list[Child]:
 def run_tool(tool: str, options, tests: list[str]) -> tuple[bool, list[Child]]:
     """Whether all is well, and what the children did. `tests` are what pytest is asked to run."""
     program = shutil.which("compute-sanitizer") or str(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "compute-sanitizer")
-    log, planted = options.log / tool, options.log / f"planted-{tool}"
-    for folder in (log, planted):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+    log = options.log / tool
+    shutil.rmtree(log, ignore_errors=True)
+    log.mkdir(parents=True)
     command = [program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "66", *TOOLS[tool]]
-    if not finds_what_is_planted(tool, command, planted):
-        print(f"{tool} did not find the planted fault: see {planted}")
+    if not finds_what(f"planted_{tool}", command, options.log / f"planted-{tool}"):
+        print(f"{tool} did not find the planted fault: see {options.log}")
+        return False, []
+    if tool == "racecheck" and not finds_what("misread_racecheck", command, options.log / "misread"):
+        print("this racecheck follows bar.arrive: take the mark `misread` from the tests, and the exception from here")
         return False, []
     environment = dict(os.environ, TILEJIT_SANITIZER=json.dumps(command), TILEJIT_SANITIZER_LOG=str(log.resolve()),
                        TILEJIT_EVERY=str(options.every), TILEJIT_SLOWER=str(SLOWER), PYTHONPATH=str(ROOT))
     begin = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "pytest", "-m", "gpu and not unsanitized", *options.pytest, *tests], env=environment, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-m", "pytest", "-m", f"gpu and not unsanitized{' and not misread' * (tool == 'racecheck')}", *options.pytest, *tests], env=environment, cwd=ROOT)
     ran = children(log)
     lines = [f"{c.launches:6} kernels, {c.shared:6} with shared memory, {c.errors} errors  {c.test}{'  FAILED: ' + c.verdict if c.verdict else ''}" for c in ran]
     lines.append(f"{tool}: {len(ran)} children, {sum(c.launches for c in ran)} kernels launched, {sum(c.shared for c in ran)} with shared memory, "

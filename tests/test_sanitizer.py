@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.gpu import run_child
-from tests.sanitizer import Child, children, main, racing, writing
+from tests.sanitizer import Child, children, handing, main, racing, writing
 
 TOOL = """#!{python}
 import os, sys
@@ -73,6 +73,13 @@ def test_a_tool_that_misses_the_planted_fault_fails_the_run(tool, tmp_path, monk
     monkeypatch.setenv("PATH", str(tool(0).parent))
     assert main(["--tool", "memcheck", "--log", str(tmp_path / "log")]) == 1
     assert "did not find the planted fault" in capsys.readouterr().out
+
+
+def test_what_racecheck_misreads_has_no_race():
+    for seed in range(4):
+        y = np.zeros(128, np.int32)
+        handing.simulate((1,), np.arange(128, dtype=np.int32), y, seed=seed).raise_first()
+        np.testing.assert_array_equal(y, np.arange(128))
 
 
 def test_the_planted_faults_are_faults():

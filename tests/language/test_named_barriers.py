@@ -146,6 +146,7 @@ def test_what_named_barriers_refuse():
     refused("a CTA has 16 hardware barriers", exhausted)
 
 
+@pytest.mark.misread
 @needs_gpu()
 @in_child(timeout=60)
 def test_named_barriers_and_turns_on_the_gpu():

@@ -136,10 +136,16 @@ def test_the_counter_is_one_uint32_of_global_memory():
         handed[1,](np.zeros(1, np.int32), np.zeros(5, np.int32), 5)
 
 
+@pytest.mark.misread
+@needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+@in_child(timeout=60)
+def test_a_counter_hands_out_each_tile_once_on_the_gpu():
+    handed_case(0)
+
+
 @needs_gpu()
 @in_child(timeout=120)
 def test_schedules_on_the_gpu():
-    handed_case(0)
     for order in ORDERS:
         for m, n in ((0, 3), (1, 1), (5, 7), (16, 16), (13, 4)):
             out = tile.to_device(np.zeros((m, n), np.int32), 0)
