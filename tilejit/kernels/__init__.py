@@ -1,5 +1,6 @@
 """Kernels written in the language, with plain calls."""
 
+from .grouped import grouped_matmul
 from .matmul import matmul
 
-__all__ = ["matmul"]
+__all__ = ["grouped_matmul", "matmul"]

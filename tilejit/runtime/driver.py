@@ -231,6 +231,14 @@ def destroy_stream(stream: int, device: int = 0) -> None:
         call("cuStreamDestroy", stream, doing="destroying a stream")
 
 
+def capturing(stream: int, device: int = 0) -> bool:
+    """Whether what is issued on the stream becomes part of a CUDA graph."""
+    status = ctypes.c_int()
+    with in_context(device):
+        call("cuStreamIsCapturing", stream, ctypes.addressof(status), doing="asking whether a stream is captured")
+    return status.value != 0
+
+
 def synchronize(device: int = 0, stream: int | None = None) -> None:
     """Wait for a stream, or for everything on the device. LaunchError if a kernel failed meanwhile."""
     with in_context(device):

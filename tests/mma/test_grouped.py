@@ -1,0 +1,165 @@
+"""Grouped products: on the simulator against NumPy in float64, lists and stacked rows, and what the compiler makes of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.mma.test_matmul import BF16, E4M3, E5M2, close, drawn, laid
+from tilejit import ArraySpec, kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels import grouped_hopper
+from tilejit.kernels.grouped import REGISTERS, _constants, choose_grouped
+from tilejit.kernels.plan import Config
+
+LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
+EXTENT = st.one_of(st.integers(0, 40), st.sampled_from((63, 64, 65, 128, 130, 200)))
+OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (np.int8, np.int8))
+GROUPS = st.lists(st.tuples(EXTENT, EXTENT, EXTENT), min_size=0, max_size=8)
+TILES = st.sampled_from((None, (64, 32), (64, 128), (128, 64), (128, 128)))
+
+
+def result_type(dtype):
+    return np.int32 if np.dtype(dtype).kind in "iu" else BF16 if np.dtype(dtype).itemsize == 1 else dtype
+
+
+def blank(shape, dtype):
+    return np.full(shape, np.iinfo(dtype).max if np.dtype(dtype).kind in "iu" else np.nan, dtype)
+
+
+def of_tile(shape, dtypes):
+    """The configuration of a tile, or the choice."""
+    return shape and Config.of(*shape, itemsize=np.dtype(dtypes[0]).itemsize, stored=np.dtype(result_type(dtypes[0])).itemsize)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(groups=GROUPS, dtypes=st.sampled_from(OPERANDS), shape=TILES, a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), mixed=st.booleans(),
+       seed=st.integers(0, 1 << 16))
+def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, seed):
+    """Extents from 0 on, every layout, each product's own or one for all, results made or given."""
+    rng = np.random.default_rng(seed)
+    layouts = ("rows", "columns", "padded", "spaced", "reversed")
+    pick = lambda how: layouts[rng.integers(5)] if mixed else how
+    a = [laid(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
+    b = [laid(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
+    out = None if out_is is None else [laid(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
+    got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None, config=of_tile(shape, dtypes))
+    assert out is None or got is out
+    assert len(got) == len(groups)
+    for x, y, z in zip(a, b, got):
+        assert z.dtype == result_type(dtypes[0])
+        close(z, x, y)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(sizes=st.lists(EXTENT, min_size=0, max_size=8), n=EXTENT, k=EXTENT, after=st.integers(0, 70), dtypes=st.sampled_from(OPERANDS), shape=TILES,
+       a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), seed=st.integers(0, 1 << 16))
+def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, seed):
+    """Each group's rows by its matrix; the rows after the last group stay as they are."""
+    rng = np.random.default_rng(seed)
+    total = sum(sizes) + after
+    a = laid(drawn(rng, (total, k), dtypes[0]), a_is)
+    b = laid(drawn(rng, (len(sizes), k, n), dtypes[1]), b_is)
+    out = None if out_is is None else laid(blank((total, n), result_type(dtypes[0])), out_is)
+    got = kernels.grouped_matmul(a, b, out, offs=np.cumsum(sizes).astype(np.int32), precision="tf32" if dtypes[0] == np.float32 else None,
+                                 config=of_tile(shape, dtypes))
+    assert got.shape == (total, n) and (out is None or got is out)
+    start = 0
+    for size, y in zip(sizes, b):
+        close(got[start:start + size], a[start:start + size], y)
+        start += size
+    assert out is None or got[start:].tobytes() == blank((after, n), got.dtype).tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 127, 129, 300])
+def test_more_groups_than_are_searched_at_once(count):
+    rng = np.random.default_rng(count)
+    a, b = drawn(rng, (2 * count, 16), BF16), drawn(rng, (count, 16, 16), BF16)
+    sizes = rng.integers(0, 3, count)
+    sizes[0] += 2 * count - sizes.sum() if sizes.sum() < 2 * count else 0
+    offs = np.minimum(np.cumsum(sizes), 2 * count).astype(np.int32)
+    starts = [0, *offs[:-1]]
+    got = kernels.grouped_matmul(a, b, offs=offs)
+    lists = [a[s:e] for s, e in zip(starts, offs)]
+    for s, e, z, y in zip(starts, offs, kernels.grouped_matmul(lists, list(b)), b):
+        close(got[s:e], a[s:e], y)
+        close(z, a[s:e], y)
+
+
+@pytest.mark.parametrize("offs", [[-4, 20, 20, 500], [200, 200, 200, 200], [0, 0, 0, 0], [-9, -3, 0, 100]])
+def test_offsets_that_leave_the_rows_are_cut_to_them(offs):
+    rng = np.random.default_rng(5)
+    a, b = drawn(rng, (100, 64), BF16), drawn(rng, (4, 64, 32), BF16)
+    whole = np.full((164, 32), np.nan, BF16)
+    kernels.grouped_matmul(a, b, whole[32:132], offs=np.array(offs, np.int32))
+    stops = np.clip([0, *offs], 0, 100)
+    for start, stop, y in zip(stops, stops[1:], b):
+        close(whole[32 + start:32 + stop], a[start:stop], y)
+    left = whole.astype(np.float32)
+    assert np.isnan(left[:32]).all() and np.isnan(left[32 + stops[-1]:]).all()
+
+
+def test_what_lies_between_the_elements_of_a_result_is_left_alone():
+    rng = np.random.default_rng(1)
+    wide = [np.full((70, 96), np.nan, BF16), np.full((3, 40), np.nan, BF16)]
+    outs = [wide[0][:, 8:80], wide[1][:, :13]]
+    a, b = [drawn(rng, (70, 40), BF16), drawn(rng, (3, 8), BF16)], [drawn(rng, (40, 72), BF16), drawn(rng, (8, 13), BF16)]
+    kernels.grouped_matmul(a, b, outs)
+    for x, y, z, w in zip(a, b, outs, wide):
+        close(z, x, y)
+        z[...] = np.nan
+        assert np.isnan(w.astype(np.float32)).all()
+
+
+def test_the_same_call_gives_the_same_bits():
+    rng = np.random.default_rng(2)
+    a, b = [drawn(rng, (m, 300), BF16) for m in (5, 200, 64)], [drawn(rng, (300, 80), BF16) for _ in range(3)]
+    first, again = kernels.grouped_matmul(a, b), kernels.grouped_matmul(a, b)
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(first, again))
+
+
+# -- code and choice -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("shape", [(128, 256), (192, 192), (64, 256)])
+def test_the_largest_tiles_are_fast_code(shape, listed):
+    """Nothing spills, and copies go by TMA."""
+    matrix = ArraySpec((8192, 8192), "bfloat16")
+    c = Config.of(*shape)
+    constants = _constants(replace(c, regs=REGISTERS[c.bm]), (False, False), tile.float32, 2, c.width)
+    compiled = grouped_hopper.grouped.compile(matrix, matrix if listed else ArraySpec((64, 2048, 2048), "bfloat16"), matrix,
+                                              ArraySpec((12, 64), "int64") if listed else ArraySpec((64,), "int32"), 0, ArraySpec((1584, 128), "uint8"), **constants)
+    assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma"}
+    assert compiled.ptx.count("tensormap.cp_fenceproxy") == (3 if listed else 1)
+    assert compiled.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
+
+
+@pytest.mark.parametrize("extents,shape", [(((16, 2048, 2048),) * 64, (64, 256)), (((4096, 4096, 4096),) * 8, (128, 256))])
+def test_the_choice_follows_the_groups(extents, shape):
+    """Few rows take low tiles, many the largest."""
+    c = choose_grouped(extents, 2, 2, 132)
+    assert (c.bm, c.bn) == shape
+
+
+def test_wrong_groups_are_errors():
+    zeros = lambda *shape, dtype=np.float16: np.zeros(shape, dtype)
+    a, b = [zeros(8, 16), zeros(4, 32)], [zeros(16, 8), zeros(32, 8)]
+    offs = np.array([4, 8], np.int32)
+    for match, call in {
+        "one matrix for each product, not 2, 1": lambda: kernels.grouped_matmul(a, b[:1]),
+        "not 2, 2 and 1": lambda: kernels.grouped_matmul(a, b, [zeros(8, 8)]),
+        "a is a list of matrices, or there are offs=": lambda: kernels.grouped_matmul(a[0], b),
+        "product 1: .*inner extents differ": lambda: kernels.grouped_matmul(a, [b[0], b[0]]),
+        "product 0: a is a matrix": lambda: kernels.grouped_matmul([zeros(2, 8, 16), a[1]], b),
+        "product 1: out is of shape": lambda: kernels.grouped_matmul(a, b, [zeros(8, 8), zeros(8, 8)]),
+        "are of one dtype in one place": lambda: kernels.grouped_matmul([a[0], a[1].astype(BF16)], [b[0], b[1].astype(BF16)]),
+        "the tensor cores take": lambda: kernels.grouped_matmul([zeros(4, 4, dtype=np.float64)], [zeros(4, 4, dtype=np.float64)]),
+        r"a is \[rows, K\] and b is \[G, K, N\]": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(16, 8), offs=offs),
+        "offs is an array of 2 int32": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), offs=offs.astype(np.int64)),
+        "one for each matrix of b, not": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(3, 16, 8), offs=offs),
+        "out is of shape": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), zeros(8, 9), offs=offs),
+    }.items():
+        with pytest.raises(LaunchError, match=match):
+            call()

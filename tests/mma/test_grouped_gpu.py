@@ -1,0 +1,147 @@
+"""Grouped products on a GPU: against float64, in every form and dtype, the same bits each time, in CUDA graphs, on two streams."""
+
+import pytest
+
+from tests.gpu import in_child, needs_gpu, needs_module
+
+pytestmark = needs_module("torch")
+
+
+def matrix(rows, columns, dtype, by_column=False, pad=0):
+    import torch
+    shape = (columns, rows + pad) if by_column else (rows, columns + pad)
+    x = torch.randint(-128, 128, shape, device="cuda").to(torch.int8) if dtype == "int8" else torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+    return x[:, :rows].t() if by_column else x[:, :columns]
+
+
+def check(got, a, b, dtype):
+    """Within the roundings of the arithmetic of the product in float64; integers exactly."""
+    import torch
+    exact = a.double() @ b.double()
+    if dtype == "int8":
+        assert torch.equal(got.double(), exact)
+        return
+    size = a.double().abs() @ b.double().abs()
+    places = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 10}[got.dtype]
+    bound = exact.abs() * 2.0 ** -places + size * (a.shape[1] + 2) * 2.0 ** -23 + 1e-6
+    bound = bound + size * {"float32": 2.0 ** -9, "float8_e4m3fn": 2.0 ** -12}.get(dtype, 0.0)
+    assert got.numel() == 0 or bool(((got.double() - exact).abs() <= bound).all()), (a.shape, b.shape, dtype)
+
+
+def sizes(count, seed, top=700):
+    import numpy as np
+    rng = np.random.default_rng(seed)
+    return [tuple(int(x) for x in np.exp(rng.uniform(0, np.log(top), 3)).astype(int) - (rng.random(3) < 0.05)) for _ in range(count)]
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=200)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float8_e4m3fn", "int8"])
+def test_lists_of_many_extents(dtype):
+    """Extents from 0 on, both majors, rows that TMA cannot take, results given and made."""
+    import torch
+    from tilejit import kernels
+    torch.manual_seed(0)
+    precision = "tf32" if dtype == "float32" else None
+    for seed, (a_columns, b_columns, pad) in enumerate(((False, True, 0), (True, False, 0), (False, False, 3))):
+        groups = sizes(40, seed)
+        a = [matrix(m, k, dtype, a_columns, pad) for m, n, k in groups]
+        b = [matrix(k, n, dtype, b_columns, pad) for m, n, k in groups]
+        made = kernels.grouped_matmul(a, b, precision=precision)
+        given = [torch.full((m, n + 1), 3, device="cuda", dtype=made[0].dtype) for m, n, k in groups]
+        kernels.grouped_matmul(a, b, [x[:, :-1] for x in given], precision=precision)
+        for x, y, z, w in zip(a, b, made, given):
+            check(z, x, y, dtype)
+            assert torch.equal(z, w[:, :-1]), "other bits the second time"
+            assert (w[:, -1] == 3).all(), "written beyond the result"
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=200)
+def test_every_tile_takes_lists_and_stacked_rows():
+    import torch
+    from dataclasses import replace
+    from tilejit import kernels
+    from tilejit.kernels.grouped import REGISTERS
+    from tilejit.kernels.plan import TILES, Config
+    torch.manual_seed(0)
+    groups = [(300, 600, 520), (1, 40, 8), (0, 8, 8), (129, 264, 1100), (64, 64, 64)]
+    a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]
+    rows, stack = matrix(500, 328, "bfloat16"), torch.randn(5, 328, 520, device="cuda").bfloat16()
+    offs = torch.tensor([0, 131, 131, 400, 477], device="cuda", dtype=torch.int32)
+    for bm, bn in TILES:
+        config = replace(Config.of(bm, bn), regs=REGISTERS[bm])
+        if bn >= 16:
+            for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
+                check(z, x, y, "bfloat16")
+        for n in (520, 515):
+            got = kernels.grouped_matmul(rows, stack[:, :, :n], torch.full((500, n), 3.0, device="cuda").bfloat16(), offs=offs, config=config)
+            start = 0
+            for g, stop in enumerate(offs.tolist()):
+                check(got[start:stop], rows[start:stop], stack[g, :, :n], "bfloat16")
+                start = stop
+            assert (got[start:] == 3).all()
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_graphs_and_streams_have_their_own_maps():
+    """Captured, replayed with other numbers in the operands and other offsets; two streams at the same time."""
+    import torch
+    from tilejit import kernels
+    torch.manual_seed(0)
+    groups = sizes(30, 7, 900)
+    a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]
+    rows, stack = matrix(1000, 512, "bfloat16"), torch.randn(8, 256, 512, device="cuda").bfloat16().transpose(1, 2)
+    offs = torch.tensor([100 * i for i in range(1, 9)], device="cuda", dtype=torch.int32)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        kernels.grouped_matmul(a, b)
+        kernels.grouped_matmul(rows, stack, offs=offs)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made, stacked = kernels.grouped_matmul(a, b), kernels.grouped_matmul(rows, stack, offs=offs)
+    for turn in range(3):
+        for x in a:
+            x.normal_()
+        offs += 17
+        graph.replay()
+        for x, y, z in zip(a, b, made):
+            check(z, x, y, "bfloat16")
+        start = 0
+        for g, stop in enumerate(offs.tolist()):
+            check(stacked[start:stop], rows[start:stop], stack[g], "bfloat16")
+            start = stop
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    expected = kernels.grouped_matmul(a, b)
+    torch.cuda.synchronize()
+    results = []
+    for turn in range(30):
+        with torch.cuda.stream(streams[turn % 3]):
+            results.append(kernels.grouped_matmul(a, b))
+    torch.cuda.synchronize()
+    assert all(torch.equal(x, y) for made in results for x, y in zip(made, expected))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_a_thousand_launches_of_changing_lists():
+    """No hang, no wrong element: products of small integers are exact."""
+    import numpy as np
+    import torch
+    from tilejit import kernels
+    rng = np.random.default_rng(0)
+    a, b = (torch.randint(-2, 3, (512, 512), device="cuda").to(torch.bfloat16) for _ in range(2))
+    lists = [[tuple(int(8 * x) for x in rng.integers(0, 64, 3)) for _ in range(rng.integers(1, 40))] for _ in range(20)]
+    operands = [([a[:m, :k] for m, n, k in groups], [b[:k, :n] for m, n, k in groups]) for groups in lists]
+    exact = [[(x.float() @ y.float()) for x, y in zip(*pair)] for pair in operands]
+    outs = [[torch.empty(x.shape, device="cuda") for x in one] for one in exact]
+    wrong = torch.zeros((), device="cuda")
+    for i in range(1000):
+        which = rng.integers(len(lists))
+        got = kernels.grouped_matmul(*operands[which], outs[which])
+        if i % 10 == 0:
+            wrong += sum((x != y).sum() for x, y in zip(got, exact[which]))
+            torch._foreach_zero_(outs[which])
+    assert wrong.item() == 0

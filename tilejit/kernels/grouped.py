@@ -1,0 +1,291 @@
+"""``grouped_matmul``: several matrix products in one launch, on Hopper."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+import tilejit as tile
+
+from ..errors import LaunchError
+from ..runtime import driver, streams
+from ..runtime.arrays import ArrayView, describe, row_major
+from ..runtime.dtypes import numpy_dtype
+from . import grouped_hopper as hopper
+from .matmul import RESULTS, _check_out, _extents, _form, _stored_by_tma, _sums, _turned, _view
+from .pack import COLUMNS, ROWS, copied, packed, readable
+from .plan import MEMORY, TILES, Config, tile_cycles
+from .views import new, turned
+
+REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
+ADDRESSES, STEPS = (hopper.A_AT, hopper.B_AT, hopper.C_AT), (hopper.A_ROW, hopper.B_ROW, hopper.C_ROW)
+PLANS: dict = {}  # what lists of some forms come to
+HELD = []  # tables that a CUDA graph copies from whenever it runs
+
+
+def grouped_matmul(a, b, out=None, *, offs=None, precision: str | None = None, config: Config | None = None):
+    """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, made if it is not given.
+
+    `a` and `b` are lists of as many matrices, [M, K] and [K, N] with extents of their own for each product, all of one dtype, in
+    any strides; `out` is a list of results [M, N]. Or, with `offs`, `a` is one matrix of stacked rows, `b` is [G, K, N], and
+    the rows of `a` from ``offs[g - 1]`` (0 for the first) up to ``offs[g]`` are multiplied by ``b[g]``: `offs` is an array of G
+    int32 that lies where `a` does, so the sizes of groups may come from a kernel before. They do not fall; those beyond the last
+    row count as it. Rows from the last one on are left as they are in the result.
+
+    Arrays, dtypes, `precision` and what is copied first are as in `matmul`. Results that are made have rows a multiple of 16 bytes
+    apart; given ones that TMA cannot store to as they lie are copied last. Nothing waits for the GPU. The same call gives the
+    same bits each time. LaunchError says what does not fit.
+    """
+    if offs is not None:
+        return _stacked(a, b, out, offs, precision, config)
+    for name, x in (("a", a), ("b", b), ("out", out)):
+        if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
+            raise LaunchError(f"{name} is a list of matrices, or there are offs=, not {type(x).__name__}")
+    if len(a) != len(b) or out is not None and len(out) != len(a):
+        raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
+    seen = [_seen(some) for some in (a, b, out or ())]
+    key = *(forms for forms, _ in seen), precision, config
+    plan = PLANS.get(key)
+    if plan is None:
+        if len(PLANS) >= 256:
+            PLANS.pop(next(iter(PLANS)), None)
+        forms = ([_form(describe(x)) for x in some] for some in (a, b, out or ()))
+        plan = PLANS[key] = _planned(*forms, precision, config)
+    if out is None:
+        out = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
+        out = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(out, plan.results)]
+        seen[2] = _seen(out)
+    if plan.order:
+        _launch(plan, (a, b, out), [pointers for _, pointers in seen])
+    return out
+
+
+def _seen(arrays) -> tuple[tuple, list[int]]:
+    """(all that a plan depends on, addresses). For torch's tensors without making views of them: lists are long."""
+    torch = sys.modules.get("torch")
+    if torch is not None and set(map(type, arrays)) <= {torch.Tensor, torch.nn.Parameter}:
+        with suppress(RuntimeError):  # a tensor without strides or an address: `describe` says what it is
+            pointers = [x.data_ptr() for x in arrays]
+            return tuple((x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), p & 15) for x, p in zip(arrays, pointers)), pointers
+    views = [describe(x) for x in arrays]
+    return tuple(map(_form, views)), [v.pointer for v in views]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a list of these forms comes to. `results` are (rows, columns, columns with what fills them up to 16 bytes) of each product,
+    `order` those that have elements, of falling K; the others belong to these: `table` what is known of them without addresses,
+    `copies` which matrices are copied, operands first and results last, as (0, 1, 2 for A, B, C; place in the order); `turned`
+    whether A and B are given as [k, rows]."""
+
+    results: tuple[tuple[int, int, int], ...]
+    dtype: str
+    order: tuple[int, ...] = ()
+    table: np.ndarray | None = None
+    copies: tuple[tuple[int, int], ...] = ()
+    turned: tuple[bool, bool, bool] = (False, False, False)
+    grid: int = 0
+    constants: dict = field(default_factory=dict)
+
+
+def _planned(a: list, b: list, out: list, precision: str | None, config: Config | None) -> Listed:
+    """The launch for lists of these forms. LaunchError says what does not fit."""
+    shapes, kinds = [], set()
+    for g, (x, y, z) in enumerate(zip(a, b, out or [None] * len(a))):
+        x, y, z = _view(x), _view(y), z and _view(z)
+        try:
+            shapes.append(_checked_extents(x, y))
+            sums = _sums(x, y, precision)
+            if z is not None:
+                _check_out(z, shapes[-1][:2], sums, False)
+                if z.device != x.device:
+                    raise LaunchError(f"out is where a and b are, on {x.device}, not on {z.device}")
+        except LaunchError as error:
+            raise LaunchError(f"product {g}: {error}") from None
+        kinds.add((x.dtype, y.dtype, RESULTS[x.dtype] if z is None else z.dtype, x.device))
+    if len(kinds) > 1:
+        raise LaunchError(f"the products of a list are of one dtype in one place, and these are of {' and '.join(map(str, sorted(map(str, kinds))))}")
+    dtype, _, stored, device = next(iter(kinds), ("float16", "float16", "float16", "host"))
+    size, wide = ArrayView(0, (), (), stored, device).nbytes_per_element, 16
+    unit = wide // size
+    results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
+    order = tuple(sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=lambda g: -shapes[g][2]))
+    if not order:
+        return Listed(results, stored)
+    processors = 4 if device == "host" else driver.multiprocessors(device)
+    itemsize = _view(a[0]).nbytes_per_element
+    config = config or choose_grouped(tuple(shapes[g] for g in order), itemsize, size, processors)
+    forms = [(_view(a[g]), _turned(_view(b[g])), _view(out[g]) if out else None) for g in order]
+    lies = [tuple(v.strides[-1] != 1 if readable(v) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
+    across = tuple(any(found) and False not in found for found in zip(*lies))
+    copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
+    copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not _stored_by_tma(z, config.width)]
+    table = np.zeros((hopper.FIELDS, len(order)), np.int64)
+    for at, g in enumerate(order):
+        m, n, k = shapes[g]
+        table[[hopper.M, hopper.N, hopper.K, hopper.COLUMNS], at] = m, n, max(k, 1), results[g][2]
+        x, y, z = forms[at]
+        table[hopper.A_ROW, at], table[hopper.B_ROW, at] = x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2]
+        table[hopper.C_ROW, at] = results[g][2] if z is None else z.strides[0]
+        table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + config.tiles(m, n)
+    if table[hopper.END, -1] >= hopper.NONE:
+        raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
+    constants = _constants(config, across, sums, size, config.width)
+    return Listed(results, stored, order, table, tuple(copies), (*across, False), int(min(table[hopper.END, -1], processors)), constants)
+
+
+def _checked_extents(x: ArrayView, y: ArrayView) -> tuple[int, int, int]:
+    for name, v in (("a", x), ("b", y)):
+        if len(v.shape) != 2:
+            raise LaunchError(f"{name} is a matrix, not of shape {v.shape}")
+    return _extents(x, y)[1:]
+
+
+def _constants(config: Config, across: tuple[bool, bool], sums, size: int, width: int) -> dict:
+    """The constants of the kernel."""
+    buffers = 2 if 0 < width * size <= 128 and config.bn % (2 * width) == 0 else 1
+    return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
+                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=buffers, num_warps=config.num_warps)
+
+
+def _launch(plan: Listed, lists, pointers: list[list[int]]) -> None:
+    """Copy what is to be copied, write the table, launch."""
+    copies = {}
+    for side, at in plan.copies:
+        x, (m, n, wide) = lists[side][plan.order[at]], plan.results[plan.order[at]]
+        copies[side, at] = new(x, (m, wide), plan.dtype)[:, :n] if side == 2 else copied(turned(x) if side else x, plan.turned[side])
+
+    def taken(side: int, at: int):
+        """The matrix that the kernel takes."""
+        x = copies.get((side, at))
+        return x if x is not None else turned(lists[1][plan.order[at]]) if side == 1 else lists[side][plan.order[at]]
+
+    table = plan.table.copy()
+    for row, some in zip(ADDRESSES, pointers):
+        table[row] = [some[g] for g in plan.order]
+    for (side, at), x in copies.items():
+        view = describe(x)
+        table[ADDRESSES[side], at], table[STEPS[side], at] = view.pointer, view.strides[-1 if plan.turned[side] else -2]
+    A, B, C = (turned(taken(side, 0)) if k_first else taken(side, 0) for side, k_first in enumerate(plan.turned))
+    first = describe(A)
+    storage, results = _together(plan, taken, table) if first.device == "host" else (0, ())
+    hopper.grouped[plan.grid](A, B, C, _on_device(table, A, first), storage, _maps(A, plan.grid), **plan.constants)
+    for g, result in zip(plan.order, results):
+        lists[2][g][...] = result[:, :plan.results[g][1]]
+    for (side, at), x in copies.items() if not results else ():
+        if side == 2:
+            packed[-(-x.shape[0] // ROWS) * -(-x.shape[1] // COLUMNS),](x, lists[2][plan.order[at]], ROWS=ROWS, COLUMNS=COLUMNS)
+
+
+def _on_device(table: np.ndarray, like, first: ArrayView):
+    """The table where the arrays are. Nothing waits: the driver takes its bytes at once, or, for a CUDA graph, whenever it runs."""
+    if first.device == "host":
+        return table
+    made, stream = new(like, table.shape, "int64"), streams.current_stream(first)
+    if driver.capturing(stream, first.device):
+        HELD.append(table)
+    driver.copy_to_device(describe(made).pointer, table.ctypes.data, table.nbytes, first.device, stream)
+    return made
+
+
+def _maps(like, ctas: int):
+    """Memory for the tensor maps of so many CTAs, each aligned to its 128 bytes."""
+    rows = ctas * hopper.SETS * 3
+    made = new(like, (rows * 128 + 127,), "uint8")
+    begin = -describe(made).pointer % 128
+    return made[begin:begin + rows * 128].reshape(rows, 128)
+
+
+def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Host arrays in one storage, where the simulator finds what an address points to, operands in the strides that they had; the
+    results there."""
+    views = [describe(taken(side, at)) for side in (0, 1) for at in range(len(plan.order))]
+    for m, n, wide in (plan.results[g] for g in plan.order):
+        views.append(ArrayView(0, (m, wide), (wide, 1), plan.dtype, "host"))
+    sizes = [-(-(sum((n - 1) * s for n, s in zip(v.shape, v.strides)) + 1) * v.nbytes_per_element // 128) * 128 for v in views]
+    storage = np.zeros(sum(sizes) + 128, np.uint8)
+    places = np.cumsum([-storage.ctypes.data % 128, *sizes[:-1]])
+    there = [np.ndarray(v.shape, numpy_dtype(v.dtype), storage, at, [s * v.nbytes_per_element for s in v.strides]) for v, at in zip(views, places)]
+    for x, v in zip(there, views):
+        if v.pointer:
+            x[...] = v.numpy()
+    table[[*ADDRESSES]] = storage.ctypes.data + places.reshape(3, -1)
+    table[hopper.C_ROW] = [v.strides[0] for v in views[-len(plan.order):]]
+    return storage, there[-len(plan.order):]
+
+
+# -- stacked rows ------------------------------------------------------------------------------------------------------------
+
+def _stacked(a, b, out, offs, precision: str | None, config: Config | None):
+    """The rows of `a` up to each of `offs` by the matrices of `b`."""
+    x, y, ends, z = describe(a), describe(b), describe(offs), None if out is None else describe(out)
+    plan = _planned_stack(_form(x), _form(y), _form(ends), z and _form(z), precision, config)
+    made = new(a, plan.shape, plan.dtype) if out is None else out
+    if not plan.grid:
+        return made
+    A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
+    hopper.grouped[plan.grid](A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, _maps(a, plan.grid), **plan.constants)
+    return made
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """What a product of stacked rows of these forms comes to: its result, and the launch (no grid: nothing to do)."""
+
+    shape: tuple[int, int]
+    dtype: str
+    grid: int = 0
+    copied: tuple[bool, bool] = (False, False)
+    constants: dict = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4096)
+def _planned_stack(a: tuple, b: tuple, offs: tuple, out: tuple | None, precision: str | None, config: Config | None) -> Stacked:
+    x, y, ends = _view(a), _view(b), _view(offs)
+    if len(x.shape) != 2 or len(y.shape) != 3:
+        raise LaunchError(f"with offs=, a is [rows, K] and b is [G, K, N], not of shapes {x.shape} and {y.shape}")
+    if ends.dtype != "int32" or ends.shape != y.shape[:1]:
+        raise LaunchError(f"offs is an array of {y.shape[0]} int32, one for each matrix of b, not {ends.shape} of {ends.dtype}")
+    if ends.device != x.device:
+        raise LaunchError(f"offs is where a is, on {x.device}, not on {ends.device}")
+    _, rows, n, k = _extents(x, ArrayView(0, y.shape[1:], y.strides[1:], y.dtype, y.device))
+    sums, groups = _sums(x, y, precision), y.shape[0]
+    z = ArrayView(0, (rows, n), row_major((rows, n)), RESULTS[x.dtype], x.device) if out is None else _view(out)
+    _check_out(z, (rows, n), sums, False)
+    if 0 in (rows, n, groups):
+        return Stacked((rows, n), z.dtype)
+    processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
+    config = config or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors)
+    y = _turned(y)
+    copies = not readable(x) or x.strides[-1] != 1, not readable(y)
+    width = config.width if _stored_by_tma(z, config.width) else 0
+    grid = min((-(-rows // config.bm) + groups) * -(-n // config.bn), processors)
+    return Stacked((rows, n), z.dtype, grid, copies, _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, z.nbytes_per_element, width))
+
+
+# -- the choice ------------------------------------------------------------------------------------------------------------------
+
+def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, stored: int, processors: int) -> Config:
+    """The tile by which groups of these (M, N, K), in order of falling K, are expected to take the least time: that of the CTA
+    that takes the first of every `processors` tiles, or of what memory gives."""
+    best = None
+    bytes_ = sum((m + n) * k * itemsize + m * n * stored for m, n, k in extents)
+    for bm, bn in TILES:
+        config = Config.of(bm, bn, itemsize=itemsize, stored=stored)
+        if bn * min(itemsize, stored) < 32 or config.stages < 2:  # boxes of less have no swizzle
+            continue
+        counts = np.array([config.tiles(m, n) for m, n, _ in extents])
+        each = np.array([tile_cycles(k, itemsize, bm, bn) for _, _, k in extents])
+        longest = each[np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), processors), side="right")].sum()
+        loading = bytes_ / (MEMORY * processors / 132)
+        cost = max(longest, loading) + 0.05 * min(longest, loading)
+        if best is None or cost < best[0]:
+            best = cost, replace(config, regs=REGISTERS[bm])
+    return best[1]
+
+
+__all__ = ["choose_grouped", "grouped_matmul"]

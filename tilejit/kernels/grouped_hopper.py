@@ -1,0 +1,235 @@
+"""Products of several groups of matrices on Hopper, in one persistent launch.
+
+One warp of each CTA walks over the tiles of all groups and hands each tile, as a piece of work, to the producer and the
+consumers. Where the group changes, it first binds the CTA's next tensor maps to the group's matrices, while the tiles ahead
+are still being multiplied.
+"""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+from .hopper import multiplied, operand, slots
+
+AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
+SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs
+CHUNK = 128                # groups that are searched at once
+NONE = 2 ** 31 - 1
+A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, TAKEN, FIELDS = range(13)  # rows of the table; a column is a group
+
+
+# -- which tile comes next -------------------------------------------------------------------------------------------------
+
+@tile.jit
+def stop(offs, g, rows):
+    """Where the rows of the groups `g` end; 0 for the group before the first."""
+    return tile.minimum(tile.maximum(tile.load(offs[g], mask=(g >= 0) & (g < offs.shape[0]), other=0), 0), rows)
+
+
+@tile.jit
+def place(t, table, rows, across, BM: tile.constexpr):
+    """The group of tile `t`, the group's first tile, and the number of all tiles."""
+    g, first, total = 0, 0, 0
+    for c in range(0, table.shape[-1], CHUNK):
+        if len(table.shape) == 2:
+            ends = tile.cast(tile.load(table[END, c:c + CHUNK], other=NONE), tile.int32)
+        else:
+            groups = c + tile.arange(CHUNK)
+            each = tile.where(groups < table.shape[0], stop(table, groups, rows) - stop(table, groups - 1, rows), 0)
+            ends = tile.cumsum(tile.cdiv(tile.maximum(each, 0), BM) * across) + total
+        over = ends <= t
+        g = g + tile.sum(tile.where(over, 1, 0), axis=0)
+        first = max(first, tile.max(tile.where(over, ends, 0), axis=0))
+        total = tile.max(tile.where(ends < NONE, ends, 0), axis=0)
+    return g, first, total
+
+
+@tile.jit
+def number(table, field: tile.constexpr, g):
+    """An entry of the table that fits 32 bits."""
+    return tile.cast(tile.load(table[field, g]), tile.int32)
+
+
+# -- maps ------------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: tile.constexpr = "global"):
+    """The map in slot `at`, of a matrix like X that goes in boxes of these rows and columns."""
+    return tile.tensor_map(X[0:rows, 0:columns], swizzle=min(columns * X.dtype.nbytes, 128), slot=maps[at, 0:128], edit=edit)
+
+
+@tile.jit
+def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: tile.constexpr, edit: tile.constexpr = "global"):
+    """The map of an operand given as [rows, k], or as [k, rows] (`K_FIRST`)."""
+    return map_of(X, maps, at, k, rows, edit) if K_FIRST else map_of(X, maps, at, rows, k, edit)
+
+
+@tile.jit
+def bind(m, address, rows, columns, stride):
+    """Give a map another matrix, for who acquires it in this CTA."""
+    with tile.elect():
+        m.seed()
+        m.rebind(address, shape=(rows, columns), strides=(stride, 1))
+    m.publish("cta")
+
+
+@tile.jit
+def bind_operand(m, address, rows, k, stride, K_FIRST: tile.constexpr):
+    if K_FIRST:
+        bind(m, address, k, rows, stride)
+    else:
+        bind(m, address, rows, k, stride)
+
+
+@tile.jit
+def part(m, row, k, extents, K_FIRST: tile.constexpr):
+    """What a slot takes of an operand by its map."""
+    return m[k:k + extents[0], row:row + extents[1]] if K_FIRST else m[row:row + extents[0], k:k + extents[1]]
+
+
+# -- the roles -------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def following(t, table):
+    """The tile after `t` for this CTA: of a list the next that no CTA has taken, else every so-and-so-many-th."""
+    if t < 0:
+        t = tile.program_id(0)
+    elif len(table.shape) == 2:
+        t = tile.num_programs(0) + tile.cast(tile.atomic_add(table[TAKEN, 0], 1), tile.int32)
+    else:
+        t = t + tile.num_programs(0)
+    return t
+
+
+@tile.jit
+def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.constexpr, WIDTH: tile.constexpr):
+    """A warp: every piece of this CTA's work, with the group's maps bound before. A tile is taken when there is room for it."""
+    BM, BN, BK, A_KM, B_KN = SHAPE
+    LISTED: tile.constexpr = len(table.shape) == 2
+    across = tile.cdiv(C.shape[1], BN)
+    t, total, last, held = -1, 0, -1, 0
+    while t < total:
+        with work.produce() as piece:
+            t = following(t, table)
+            g, first, total = place(t, table, A.shape[0], across, BM)
+            if t < total:
+                if LISTED:
+                    rows, columns, k, start = number(table, M, g), number(table, N, g), number(table, K, g), 0
+                else:
+                    start = stop(table, g - 1, A.shape[0])
+                    rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
+                fresh = 1 if g != last else 0
+                if g != last:
+                    last, held = g, 0 if held == SETS - 1 else held + 1
+                    at = own + held * 3
+                    if LISTED:
+                        bind_operand(operand_map(A, maps, at, BM, BK, A_KM, "shared"), tile.load(table[A_AT, g]), rows, k, tile.load(table[A_ROW, g]), A_KM)
+                        bind_operand(operand_map(B, maps, at + 1, BN, BK, B_KN, "shared"), tile.load(table[B_AT, g]), columns, k, tile.load(table[B_ROW, g]), B_KN)
+                        bind(map_of(C, maps, at + 2, 64, WIDTH, "shared"), tile.load(table[C_AT, g]), rows, number(table, COLUMNS, g), tile.load(table[C_ROW, g]))
+                    elif WIDTH:
+                        bind(map_of(C, maps, at + 2, 64, WIDTH, "shared"), C[start, 0], rows, columns, C.strides[0])
+                i, j = tile.tile_at(t - first, tile.cdiv(rows, BM), tile.cdiv(columns, BN), *ORDER)
+                numbers = (tile.cdiv(k, BK), i, j, held * 3, fresh, g, start, rows)
+                for f in tile.static_range(8):
+                    tile.store(piece.T[f], numbers[f])
+            else:
+                tile.store(piece.T[0:8], tile.full((8,), -1))
+
+
+@tile.jit
+def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.constexpr):
+    """A thread: the operands of each piece."""
+    BM, BN, BK, A_KM, B_KN = SHAPE
+    steps = 0
+    while steps >= 0:
+        with work.consume() as piece:
+            steps = tile.load(piece.T[0])
+            i, j, at = tile.load(piece.T[1]) * BM, tile.load(piece.T[2]) * BN, own + tile.load(piece.T[3])
+            if LISTED:
+                a, b = operand_map(A, maps, at, BM, BK, A_KM), operand_map(B, maps, at + 1, BN, BK, B_KN)
+                if (steps >= 0) & (tile.load(piece.T[4]) > 0):
+                    a.fence_acquire("cta")
+                    b.fence_acquire("cta")
+            for s in range(steps):
+                with ring.produce() as slot:
+                    if LISTED:
+                        tile.copy_async(slot.A, part(a, i, s * BK, slot.A.shape, A_KM), mbar=slot.full)
+                        tile.copy_async(slot.B, part(b, j, s * BK, slot.B.shape, B_KN), mbar=slot.full)
+                    else:
+                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, s * BK, slot.A.shape, False), mbar=slot.full, prefetch_map=True)
+                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, s * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+
+
+@tile.jit
+def store(acc, stage, c, row, column):
+    """Sums go to the map `c` by way of the buffers `stage` in turn."""
+    BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
+    for p in tile.static_range(acc.shape[1] // WIDTH):
+        at = column + p * WIDTH
+        with tile.elect():
+            tile.bulk_wait(BUFFERS - 1, read=True)
+        tile.sync()
+        tile.store(stage[p % BUFFERS], acc[:, p * WIDTH:p * WIDTH + WIDTH])
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            tile.copy_async(c[row:row + 64, at:at + WIDTH], stage[p % BUFFERS], variant="tma")
+            tile.bulk_commit()
+
+
+@tile.jit
+def multiply(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr):
+    """A consumer: its 64 rows of each piece."""
+    BM, BN, BK, A_KM, B_KN = SHAPE
+    steps = 0
+    while steps >= 0:
+        with work.consume() as piece:
+            steps = tile.load(piece.T[0])
+            if steps >= 0:
+                row, column, rows = tile.load(piece.T[1]) * BM + w * 64, tile.load(piece.T[2]) * BN, tile.load(piece.T[7])
+                tile.assume((row >= 0) & (column >= 0))
+                if stage is not None:
+                    c = map_of(C, maps, own + tile.load(piece.T[3]) + 2, 64, stage.shape[3])
+                    with tile.elect():
+                        if tile.load(piece.T[4]) > 0:
+                            c.fence_acquire("cta")
+                if row < rows:
+                    acc = multiplied(ring, w, steps, BN, SUMS, BEHIND, A_KM, B_KN)
+                    if stage is None:
+                        window = tile.window(C, (tile.load(piece.T[6]), 0), (rows, None))
+                        tile.store(window[row:row + 64, column:column + BN], acc)
+                    else:
+                        store(acc, stage[w], c, row, column)
+                else:   # the group ends above: the tensor cores are for the other consumers
+                    for s in range(steps):
+                        with ring.consume():
+                            pass
+                    if stage is not None:
+                        with tile.elect():
+                            tile.bulk_wait(0, read=True)   # with the piece's release its maps are free, and the stores before it done
+    if stage is not None:
+        with tile.elect():
+            tile.bulk_wait(0)
+
+
+@tile.jit
+def grouped(A, B, C, table, storage, maps, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
+            ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
+            WIDTH: tile.constexpr, BUFFERS: tile.constexpr):
+    """``C[g] = A[g] @ B[g]`` for each group: of a list, where A, B and C are like the groups' matrices and a column of `table` says
+    where those are; or (`table` None) of the rows of A and C, from where the group before stops to ``offs[g]``, and the matrices
+    of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores."""
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
+    work = tile.ring(AHEAD, T=((8,), tile.int32), consumers=1 + BM // 64, filled="stores")
+    stage = None
+    if WIDTH:
+        staged = (BM // 64, BUFFERS, 64, WIDTH)
+        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
+    own, shape = tile.program_id(0) * (3 * SETS), (BM, BN, BK, A_KM, B_KN)
+    with tile.warpgroup(0, regs=REGS[0]):
+        with tile.elect():
+            load(work, ring, A, B, maps, own, len(table.shape) == 2, shape)
+        with tile.warp(1):
+            walk(work, A, B, C, table, maps, own, shape, ORDER, WIDTH)
+    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
+        multiply(work, ring, stage, warpgroup - 1, C, maps, own, shape, SUMS, BEHIND)
