@@ -34,7 +34,7 @@ def of_tile(shape, dtypes):
     return shape and Config.of(*shape, itemsize=np.dtype(dtypes[0]).itemsize, stored=np.dtype(result_type(dtypes[0])).itemsize)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(groups=GROUPS, dtypes=st.sampled_from(OPERANDS), shape=TILES, a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), mixed=st.booleans(),
        seed=st.integers(0, 1 << 16))
 def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, seed):
@@ -53,7 +53,7 @@ def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed
         close(z, x, y)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes=st.lists(EXTENT, min_size=0, max_size=8), n=EXTENT, k=EXTENT, after=st.integers(0, 70), dtypes=st.sampled_from(OPERANDS), shape=TILES,
        a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), seed=st.integers(0, 1 << 16))
 def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, seed):
@@ -128,9 +128,9 @@ def test_the_largest_tiles_are_fast_code(shape, listed):
     """Nothing spills, and copies go by TMA."""
     matrix = ArraySpec((8192, 8192), "bfloat16")
     c = Config.of(*shape)
-    constants = _constants(replace(c, regs=REGISTERS[c.bm]), (False, False), tile.float32, 2, c.width)
+    constants = _constants(replace(c, regs=REGISTERS[c.bm]), (False, False), tile.float32, c.width)
     compiled = grouped_hopper.grouped.compile(matrix, matrix if listed else ArraySpec((64, 2048, 2048), "bfloat16"), matrix,
-                                              ArraySpec((12, 64), "int64") if listed else ArraySpec((64,), "int32"), 0, ArraySpec((1584, 128), "uint8"), **constants)
+                                              ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0, ArraySpec((1584, 128), "uint8"), **constants)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma"}
     assert compiled.ptx.count("tensormap.cp_fenceproxy") == (3 if listed else 1)
     assert compiled.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
@@ -143,7 +143,7 @@ def test_the_choice_follows_the_groups(extents, shape):
     assert (c.bm, c.bn) == shape
 
 
-def test_wrong_groups_are_errors():
+def test_wrong_groups_are_errors(monkeypatch):
     zeros = lambda *shape, dtype=np.float16: np.zeros(shape, dtype)
     a, b = [zeros(8, 16), zeros(4, 32)], [zeros(16, 8), zeros(32, 8)]
     offs = np.array([4, 8], np.int32)
@@ -159,7 +159,12 @@ def test_wrong_groups_are_errors():
         r"a is \[rows, K\] and b is \[G, K, N\]": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(16, 8), offs=offs),
         "offs is an array of 2 int32": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), offs=offs.astype(np.int64)),
         "one for each matrix of b, not": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(3, 16, 8), offs=offs),
+        "neither splits k nor": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 64, splits=2)),
+        "at least 32 bytes": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 8)),
         "out is of shape": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), zeros(8, 9), offs=offs),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
+    monkeypatch.setenv("TILEJIT_TARGET", "sm_100a")
+    with pytest.raises(LaunchError, match="has a kernel for sm_90a, and the target is sm_100a"):
+        kernels.grouped_matmul([zeros(5, 6)], [zeros(6, 7)])

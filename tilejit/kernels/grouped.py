@@ -11,18 +11,20 @@ import numpy as np
 
 import tilejit as tile
 
+from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver, streams
 from ..runtime.arrays import ArrayView, describe, row_major
-from ..runtime.dtypes import numpy_dtype
+from ..runtime.dtypes import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
-from .matmul import RESULTS, _check_out, _extents, _form, _stored_by_tma, _sums, _turned, _view
+from .matmul import EITHER_MAJOR, RESULTS, _check_out, _extents, _form, _stored_by_tma, _sums, _turned, _view
 from .pack import COLUMNS, ROWS, copied, packed, readable
 from .plan import MEMORY, TILES, Config, tile_cycles
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
-ADDRESSES, STEPS = (hopper.A_AT, hopper.B_AT, hopper.C_AT), (hopper.A_ROW, hopper.B_ROW, hopper.C_ROW)
+MAJORS = EITHER_MAJOR["sm_90a"]
+ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
 PLANS: dict = {}  # what lists of some forms come to
 HELD = []  # tables that a CUDA graph copies from whenever it runs
 
@@ -94,11 +96,42 @@ class Listed:
 
 def _planned(a: list, b: list, out: list, precision: str | None, config: Config | None) -> Listed:
     """The launch for lists of these forms. LaunchError says what does not fit."""
-    shapes, kinds = [], set()
+    shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision)
+    size = ELEMENT_TYPES[stored].nbytes
+    unit = 16 // size
+    results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
+    order = tuple(sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=lambda g: -shapes[g][2]))
+    if not order:
+        return Listed(results, stored)
+    processors = _processors(device)
+    config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors)
+    forms = [(_view(a[g]), _turned(_view(b[g])), _view(out[g]) if out else None) for g in order]
+    lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
+    across = tuple(any(found) and False not in found for found in zip(*lies))
+    copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
+    copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not _stored_by_tma(z, config.width)]
+    table = np.zeros((hopper.FIELDS, len(order)), np.int64)
+    for at, (g, (x, y, z)) in enumerate(zip(order, forms)):
+        m, n, k = shapes[g]
+        table[[hopper.M, hopper.N, hopper.K, hopper.COLUMNS], at] = m, n, max(k, 1), results[g][2]
+        table[STEPS, at] = x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2], results[g][2] if z is None else z.strides[0]
+        table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + config.tiles(m, n)
+    if table[hopper.END, -1] >= hopper.NONE:
+        raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
+    grid = int(min(table[hopper.END, -1], processors))
+    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, _constants(config, across, sums, config.width))
+
+
+def _checked(a: list, b: list, out: list, precision: str | None) -> tuple:
+    """The extents (M, N, K) of each product; the dtype of the sums; the dtypes of operands and results, and where they are."""
+    shapes, sums, kinds = [], None, set()
     for g, (x, y, z) in enumerate(zip(a, b, out or [None] * len(a))):
         x, y, z = _view(x), _view(y), z and _view(z)
         try:
-            shapes.append(_checked_extents(x, y))
+            for name, v in (("a", x), ("b", y)):
+                if len(v.shape) != 2:
+                    raise LaunchError(f"{name} is a matrix, not of shape {v.shape}")
+            shapes.append(_extents(x, y)[1:])
             sums = _sums(x, y, precision)
             if z is not None:
                 _check_out(z, shapes[-1][:2], sums, False)
@@ -108,48 +141,31 @@ def _planned(a: list, b: list, out: list, precision: str | None, config: Config 
             raise LaunchError(f"product {g}: {error}") from None
         kinds.add((x.dtype, y.dtype, RESULTS[x.dtype] if z is None else z.dtype, x.device))
     if len(kinds) > 1:
-        raise LaunchError(f"the products of a list are of one dtype in one place, and these are of {' and '.join(map(str, sorted(map(str, kinds))))}")
-    dtype, _, stored, device = next(iter(kinds), ("float16", "float16", "float16", "host"))
-    size, wide = ArrayView(0, (), (), stored, device).nbytes_per_element, 16
-    unit = wide // size
-    results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
-    order = tuple(sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=lambda g: -shapes[g][2]))
-    if not order:
-        return Listed(results, stored)
-    processors = 4 if device == "host" else driver.multiprocessors(device)
-    itemsize = _view(a[0]).nbytes_per_element
-    config = config or choose_grouped(tuple(shapes[g] for g in order), itemsize, size, processors)
-    forms = [(_view(a[g]), _turned(_view(b[g])), _view(out[g]) if out else None) for g in order]
-    lies = [tuple(v.strides[-1] != 1 if readable(v) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
-    across = tuple(any(found) and False not in found for found in zip(*lies))
-    copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
-    copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not _stored_by_tma(z, config.width)]
-    table = np.zeros((hopper.FIELDS, len(order)), np.int64)
-    for at, g in enumerate(order):
-        m, n, k = shapes[g]
-        table[[hopper.M, hopper.N, hopper.K, hopper.COLUMNS], at] = m, n, max(k, 1), results[g][2]
-        x, y, z = forms[at]
-        table[hopper.A_ROW, at], table[hopper.B_ROW, at] = x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2]
-        table[hopper.C_ROW, at] = results[g][2] if z is None else z.strides[0]
-        table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + config.tiles(m, n)
-    if table[hopper.END, -1] >= hopper.NONE:
-        raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
-    constants = _constants(config, across, sums, size, config.width)
-    return Listed(results, stored, order, table, tuple(copies), (*across, False), int(min(table[hopper.END, -1], processors)), constants)
+        raise LaunchError(f"the products of a list are of one dtype in one place, and these are of {' and '.join(sorted(map(str, kinds)))}")
+    return shapes, sums, next(iter(kinds), ("float16", "float16", "float16", "host"))
 
 
-def _checked_extents(x: ArrayView, y: ArrayView) -> tuple[int, int, int]:
-    for name, v in (("a", x), ("b", y)):
-        if len(v.shape) != 2:
-            raise LaunchError(f"{name} is a matrix, not of shape {v.shape}")
-    return _extents(x, y)[1:]
+def _processors(device) -> int:
+    """How many CTAs there are. LaunchError where the kernel does not run."""
+    target = settings().target or "sm_90a" if device == "host" else driver.target(device)
+    if target != "sm_90a":
+        raise LaunchError(f"grouped_matmul has a kernel for sm_90a, and the target is {target}")
+    return 4 if device == "host" else driver.multiprocessors(device)
 
 
-def _constants(config: Config, across: tuple[bool, bool], sums, size: int, width: int) -> dict:
+def _fitting(config: Config | None, size: int) -> Config | None:
+    """A given configuration, if it is one of this kernel. LaunchError if not."""
+    if config is not None and (config.splits > 1 or config.shared > 1 or config.swapped):
+        raise LaunchError(f"grouped_matmul neither splits k nor shares columns nor swaps operands, and config is {config!r}")
+    if config is not None and config.width * size < 32:
+        raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
+    return config
+
+
+def _constants(config: Config, across: tuple[bool, bool], sums, width: int) -> dict:
     """The constants of the kernel."""
-    buffers = 2 if 0 < width * size <= 128 and config.bn % (2 * width) == 0 else 1
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
-                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=buffers, num_warps=config.num_warps)
+                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers, num_warps=config.num_warps)
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]]) -> None:
@@ -213,7 +229,7 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
     for x, v in zip(there, views):
         if v.pointer:
             x[...] = v.numpy()
-    table[[*ADDRESSES]] = storage.ctypes.data + places.reshape(3, -1)
+    table[ADDRESSES] = storage.ctypes.data + places.reshape(3, -1)
     table[hopper.C_ROW] = [v.strides[0] for v in views[-len(plan.order):]]
     return storage, there[-len(plan.order):]
 
@@ -258,13 +274,13 @@ def _planned_stack(a: tuple, b: tuple, offs: tuple, out: tuple | None, precision
     _check_out(z, (rows, n), sums, False)
     if 0 in (rows, n, groups):
         return Stacked((rows, n), z.dtype)
-    processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
-    config = config or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors)
+    processors = _processors(x.device)
+    config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors)
     y = _turned(y)
-    copies = not readable(x) or x.strides[-1] != 1, not readable(y)
+    copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
     width = config.width if _stored_by_tma(z, config.width) else 0
     grid = min((-(-rows // config.bm) + groups) * -(-n // config.bn), processors)
-    return Stacked((rows, n), z.dtype, grid, copies, _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, z.nbytes_per_element, width))
+    return Stacked((rows, n), z.dtype, grid, copies, _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width))
 
 
 # -- the choice ------------------------------------------------------------------------------------------------------------------

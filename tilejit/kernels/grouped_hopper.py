@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .hopper import multiplied, operand, slots
+from .hopper import begun, multiplied, operand, slots
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
 SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs
@@ -194,7 +194,8 @@ def multiply(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: ti
                         if tile.load(piece.T[4]) > 0:
                             c.fence_acquire("cta")
                 if row < rows:
-                    acc = multiplied(ring, w, steps, BN, SUMS, BEHIND, A_KM, B_KN)
+                    acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
+                    acc = multiplied(acc, ring, w, steps if BEHIND else steps - 1, BEHIND, A_KM, B_KN)
                     if stage is None:
                         window = tile.window(C, (tile.load(piece.T[6]), 0), (rows, None))
                         tile.store(window[row:row + 64, column:column + BN], acc)

@@ -33,16 +33,19 @@ def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
 
 def as_readable(x, either: tuple[int, ...]):
     """The matrices [.., rows, k] of `x`, copied if they are not `readable`. An extent of 0 along k becomes one zero."""
-    view = describe(x)
-    if readable(view, either):
-        return x
-    *batch, rows, k = view.shape
-    unit = 16 // view.nbytes_per_element
-    k = max(k, 1)
-    wide = new(x, (*batch, rows, -(-k // unit) * unit), view.dtype)
-    count = batch[0] if batch else 1
-    packed[(count * -(-rows // ROWS) * -(-wide.shape[-1] // COLUMNS),)](x, wide, ROWS=ROWS, COLUMNS=COLUMNS)
-    return wide[..., :k]
+    return x if readable(describe(x), either) else copied(x)
 
 
-__all__ = ["as_readable", "packed", "readable", "turned"]
+def copied(x, k_first: bool = False):
+    """A copy of the matrices [.., rows, k] of `x` that is `readable`: k side by side, or (`k_first`) the rows."""
+    *batch, outer, inner = describe(x).shape
+    inner = max(inner, 1)
+    if k_first:
+        x, outer, inner = turned(x), inner, outer
+    unit = 16 // describe(x).nbytes_per_element
+    wide = new(x, (*batch, outer, -(-inner // unit) * unit), describe(x).dtype)
+    packed[((batch[0] if batch else 1) * -(-outer // ROWS) * -(-wide.shape[-1] // COLUMNS),)](x, wide, ROWS=ROWS, COLUMNS=COLUMNS)
+    return turned(wide[..., :inner]) if k_first else wide[..., :inner]
+
+
+__all__ = ["as_readable", "copied", "packed", "readable", "turned"]

@@ -107,14 +107,18 @@ class Problem:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
+def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1) -> float:
+    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k."""
+    steps = -(-k * itemsize // (SLOT * splits))
+    return steps * max(bm * max(bn, 32) / 32 / TILES[bm, bn], (bm + bn) * SLOT / LOADED) + BEGIN + bm * bn / 40
+
+
 def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
     """The cycles that the product takes in tiles of bm by bn, the k of each shared by `splits` CTAs."""
     tiles = -(-p.m // bm) * -(-p.n // bn) * p.matrices
-    steps = -(-p.k * p.itemsize // (SLOT * splits))
     at_once = max(CLUSTERS[splits] * processors // 132, 1)
     rounds = -(-tiles // at_once)
-    step = max(bm * max(bn, 32) / 32 / TILES[bm, bn], (bm + bn) * SLOT / LOADED)
-    tile = steps * step + BEGIN + bm * bn / 40 + (EXCHANGE + bm * bn / 8 if splits > 1 else 0)
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, splits) + (EXCHANGE + bm * bn / 8 if splits > 1 else 0)
     computing, loading = rounds * tile, p.bytes / (MEMORY * processors / 132)
     return max(computing, loading) + 0.05 * min(computing, loading)
 
@@ -145,4 +149,4 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
     return best[1]
 
 
-__all__ = ["Config", "Problem", "TILES", "choose", "cycles"]
+__all__ = ["Config", "Problem", "TILES", "choose", "cycles", "tile_cycles"]
