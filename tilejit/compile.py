@@ -104,8 +104,9 @@ COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
 
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
-    """A record for each copy call of the graph, in order."""
-    return tuple(_copy_record(call, scope) for call, scope in _chosen_calls(graph.body, "cta") if call.op.name in COPIES)
+    """A record for each copy call of the graph, in order; those that a `dot` makes are no calls of the kernel."""
+    return tuple(_copy_record(call, scope) for call, scope in _chosen_calls(graph.body, "cta")
+                 if call.op.name in COPIES and call.choice.variant != "dot")
 
 
 def _chosen_calls(block, scope: str):
@@ -127,7 +128,7 @@ def _copy_record(call: Call, scope: str) -> CopyRecord:
                       choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan)
 
 
-PRODUCTS = ("mma", "mma_async", "thread_product")
+PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")
 
 
 def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
@@ -144,10 +145,16 @@ def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
 
 
 def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
-    where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {'shared memory' if isinstance(x.type, Region) or (x, call.loc) in loaded else 'registers'}"
+    acc = call.results[0] if call.results else call.args[0]
+    where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
     return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
-                         f"{call.result.type.dtype}{list(call.result.type.shape)}", scope, call.choice.variant, call.choice.declined,
+                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.choice.variant, call.choice.declined,
                          call.choice.plan.instructions)
+
+
+def _memory(x, loaded: bool) -> str:
+    scope = x.type.scope if isinstance(x.type, Region) else "shared" if loaded else "registers"
+    return {"shared": "shared memory", "tmem": "tensor memory"}.get(scope, scope)
 
 
 # -- to code -------------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class CompiledKernel:
         for p in self.products:
             lines.append(f"  line {p.line}: {p.source}")
             lines.append(f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, "
-                         f"{p.instructions} instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant == 'fma' else 'warp'}")
+                         f"{p.instructions} instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}")
             lines += [f"      not {variant}: {reason}" for variant, reason in p.declined]
         for m in self.tensor_maps:
             lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, box {list(m.box)}, "

@@ -106,15 +106,15 @@ def compiled(target, dtype="bfloat16", acc="float32", shape=(64, 64, 64), **opti
     return product.compile(*arrays, target=target, **{**given, **options})
 
 
-@pytest.mark.parametrize("target,variant", [("sm_80", "mma_sync"), ("sm_90a", "wgmma"), ("sm_100a", "mma_sync"), ("sm_120a", "mma_sync")])
+@pytest.mark.parametrize("target,variant", [("sm_80", "mma_sync"), ("sm_90a", "wgmma"), ("sm_100a", "tcgen05"), ("sm_120a", "mma_sync")])
 @pytest.mark.parametrize("dtype,acc", [("float16", "float16"), ("bfloat16", "float32"), ("int8", "int32")])
 def test_every_target_assembles_its_path(target, variant, dtype, acc):
     """What was chosen is told, with the reasons of the others, and is in the code."""
     made = compiled(target, dtype, acc)
     record, = made.products
     assert record.variant == variant and record.source.startswith("acc = tile.dot(a, b, trans_a=TA") and record.line > 0
-    assert dict(record.declined).keys() == {"wgmma", "mma_sync", "fma"} - {variant} and record.instructions > 0
-    assert {"wgmma": "wgmma.mma_async", "mma_sync": "mma.sync"}[variant] in made.ptx
+    assert dict(record.declined).keys() == {"wgmma", "tcgen05", "mma_sync", "fma"} - {variant} and record.instructions > 0
+    assert {"wgmma": "wgmma.mma_async", "tcgen05": "tcgen05.mma", "mma_sync": "mma.sync"}[variant] in made.ptx
     assert f"{variant}, {record.instructions} instruction" in made.explain()
     assert made.spills == 0
 

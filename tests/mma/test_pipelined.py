@@ -145,7 +145,7 @@ def test_attention_keeps_its_rows_in_the_fragments(target, roles):
     assert (np.abs(out - p @ v.astype(np.float64)) <= p @ np.abs(v.astype(np.float64)) * 2.0 ** -10).all()
     made = attention.compile(q, k, v, out, 0.125, **constants)
     assert "convert_layout" not in made.graph and made.spills == 0
-    assert {p.variant for p in made.products} == {"wgmma" if target == "sm_90a" else "mma_sync"}
+    assert {p.variant for p in made.products} == {{"sm_90a": "wgmma", "sm_100a": "tcgen05"}.get(target, "mma_sync")}
 
 
 def compiled(target, stages=4, roles=True, **options):
@@ -154,10 +154,10 @@ def compiled(target, stages=4, roles=True, **options):
 
 
 @pytest.mark.parametrize("roles", [False, True])
-@pytest.mark.parametrize("target,variant,path,stages", [("sm_80", "mma_sync", "ldgsts", 3), ("sm_90a", "wgmma", "tma", 4), ("sm_100a", "mma_sync", "tma", 4),
+@pytest.mark.parametrize("target,variant,path,stages", [("sm_80", "mma_sync", "ldgsts", 3), ("sm_90a", "wgmma", "tma", 4), ("sm_100a", "tcgen05", "tma", 4),
                                                         ("sm_120a", "mma_sync", "tma", 3)])
 def test_every_target_assembles_with_its_copies_and_products(target, variant, path, stages, roles):
-    """One source: cp.async and mma.sync on Ampere, TMA and wgmma on Hopper, TMA and mma.sync on Blackwell."""
+    """One source: cp.async and mma.sync on Ampere, TMA and wgmma on Hopper, TMA and tensor memory or mma.sync on Blackwell."""
     made = compiled(target, stages, roles)
     assert {c.variant for c in made.copies} == {path} and [p.variant for p in made.products] == [variant]
     assert made.spills == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import gcd, lcm, prod
@@ -41,6 +42,7 @@ class Context:
                 self.made.update((r, node) for r in node.results)
             if isinstance(node, For):
                 self.loops[node.index] = node
+        self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
         self._divisors: dict[Value, int] = {}
         self._promised: dict[object, Promise] = {}
 

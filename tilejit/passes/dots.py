@@ -1,6 +1,7 @@
 """Choose the path of every ``dot`` and write it out in the operations of that path.
 
-By wgmma it is a product started, its group closed and awaited; by mma.sync, products of register tiles, of which those in
+By wgmma it is a product started, its group closed and awaited; through tensor memory (passes/tensor_dots.py) one that one
+thread starts and commits; by mma.sync, products of register tiles, of which those in
 shared memory are loaded a few instructions' worth of k at a time; by the threads themselves, sums over k.
 """
 
@@ -8,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..dispatch import Choice, choose
+from ..dispatch import Choice
 from ..errors import CompilationError, at
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk, written
 from ..layout import auto, reg_count
-from ..ops.barriers import fence_proxy_async
 from ..ops.creation import splat
 from ..ops.language import binary, getitem
 from ..ops.memory import load_, store_, whole
@@ -25,6 +25,7 @@ from ..ops.shared import alloc, sync
 from ..types import Tile, int32
 from .context import Context
 from .layouts import reduced_axes
+from .tensor_dots import TensorDots
 from .writing import Writer
 
 WORDS = 64  # registers that a thread may take for the operands of the products between two loads
@@ -39,13 +40,14 @@ def write_dots(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, body=pass_.g.with_hoisted(body))
 
 
-class _Dots:
+class _Dots(TensorDots):
     def __init__(self, context: Context):
         self.context = context
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
         self.reduced = reduced_axes(context)
         self.written = _written_by_threads(context)
+        self.prepare()
 
     def block(self, block: Block) -> Block:
         with self.g.block() as nodes:
@@ -66,9 +68,7 @@ class _Dots:
             case Call():
                 self.g.append(replace(node, args=self.all(node.args)))
             case For() | While():
-                carried = tuple(replace(c, init=self.all([c.init])[0]) for c in node.carried)
-                node = replace(node, carried=carried, body=self.block(node.body))
-                self.g.append(replace(node, test=self.block(node.test)) if isinstance(node, While) else node)
+                self.loop(node)
             case If():
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
             case Scope():
@@ -80,15 +80,13 @@ class _Dots:
     # -- one product ---------------------------------------------------------------------------------------------------
 
     def dot(self, call: Call) -> Value:
-        site = dot_.rules["site"](self.context, call)
-        choice = choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
-        return {"wgmma": self.by_warpgroups, "mma_sync": self.by_warps, "fma": self.by_threads}[choice.variant](call, choice)
+        choice = self.chosen_for(call)
+        return {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}[choice.variant](call, choice)
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args
         t = call.attrs
-        if any(self.context.buffer_of(x) in self.written for x in (a, b)):  # what threads wrote is seen by the tensor cores after a fence of theirs
-            self.g.call(fence_proxy_async)
+        if self.order_operands(a, b):
             self.g.call(sync)
         result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=t["dtype"],
                              precision=t["precision"], options={"variant": "wgmma"})

@@ -20,8 +20,9 @@ from ..ops.copy_async import copy_async_
 from ..ops.language import binary, compare, converted
 from ..ops.memory import points, region
 from ..ops.pointwise import where
-from ..ops.ring import ring_slot
+from ..ops.ring import flipped, ring_slot
 from ..ops.shared import alloc_shared, sync
+from ..ops.tmem.slots import commit, products_of
 from ..types import Barrier, Buffer, int32
 from .context import Context
 from .slices import Copier
@@ -67,6 +68,8 @@ class Loops:
                 staged.rings[buffer] = self.ring(self.context.definition(buffer), staged.stages)
         if any(staged.by_bytes):
             staged.full = self.barriers(staged, 1)
+        if staged.by_commit:
+            staged.empty = self.barriers(staged, 1)
 
     def ring(self, alloc: Call, stages: int) -> Value:
         """As many buffers as there are slots, each aligned as the one was."""
@@ -134,30 +137,54 @@ class Loops:
         if staged.groups:
             refuse_other_groups(loop)
         g.call(sync)  # the slots may still be read since the loop's last time
-        first = self.first_slot(staged, carried)
+        cursor = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)
-            g.when(self.is_a_trip(loop, at_), lambda: self.issue(staged, at_, turned(g, first, s, staged.stages)))
+            g.when(self.is_a_trip(loop, at_), lambda: self.refill(staged, at_, *cursor, s))
             self.close(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             if ahead:
                 self.arrived(staged, stage, phase, ahead - 1)
                 at_ = self.index_after(loop, loop.index, ahead)
-                g.when(self.is_a_trip(loop, at_), lambda: self.issue(staged, at_, turned(g, stage, ahead, staged.stages)))
+                g.when(self.is_a_trip(loop, at_), lambda: self.refill(staged, at_, stage, phase, ahead))
                 self.close(staged)
             else:
                 g.call(sync)
-                self.issue(staged, loop.index, stage)
+                self.refill(staged, loop.index, stage, phase, 0)
                 self.close(staged)
                 self.arrived(staged, stage, phase, 0)
             self.rest_of(staged, stage)
+            if staged.by_commit:
+                self.committed(staged, stage)
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
 
-    def first_slot(self, staged: Staged, carried: tuple) -> Operand:
-        """The slot of the loop's first trip."""
-        stage = staged.slot.args[0]
-        return next((c.init for c in carried if c.inner is stage), self.all([stage])[0])
+    def first_slot(self, staged: Staged, carried: tuple) -> tuple[Operand, ...]:
+        """The slot of the loop's first trip, and its phase."""
+        return tuple(next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
+
+    def refill(self, staged: Staged, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
+        """The copies of the trip of `index`, whose slot comes `later` after the one at hand; the products that read that before are over."""
+        stage, phase = turned(self.g, stage, later, staged.stages), turned_phase(self.g, stage, phase, later, staged.stages)
+        if staged.by_commit:
+            self.await_empty(staged, stage, phase)
+        self.issue(staged, index, stage)
+
+    def await_empty(self, staged: Staged, stage: Operand, phase: Operand) -> None:
+        slot = one_of(self.g, stage, staged.stages)
+        before = flipped(self.g, phase.value if isinstance(phase, Const) else phase)
+        self.g.call(bars.wait_op, self.barrier(staged.empty, slot), self.g.operand(before, int32))
+
+    def committed(self, staged: Staged, stage: Operand) -> None:
+        """The slot is empty when the products that the elected thread has started are over."""
+        g, slot = self.g, one_of(self.g, stage, staged.stages)
+        scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
+        if scopes != {("elect",)}:
+            raise CompilationError("the products of a pipelined loop give its slots back by a commit: one thread starts them (with tile.elect(), directly "
+                                   "in the loop), or the loop commits and waits itself", staged.loop.loc)
+        with g.block() as nodes:
+            commit(g, self.barrier(staged.empty, slot), None)
+        g.append(Scope("elect", None, 1, Block(tuple(nodes)), staged.loop.loc))
 
     def rest_of(self, staged: Staged, stage: Operand) -> None:
         """The body without its copies."""
@@ -225,7 +252,7 @@ class Loops:
 
     @staticmethod
     def read_by_tensor_cores(staged: Staged) -> bool:
-        return any(isinstance(n, Call) and n.op.name == "mma_async" for n in walk(staged.loop.body))
+        return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
 
 
 def refuse_other_groups(loop: For) -> None:
@@ -258,6 +285,16 @@ def turned(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
     if by % stages == 0:
         return stage
     return where.function(g, compare(g, "<", stage, stages - by), binary(g, "+", stage, by), binary(g, "-", stage, stages - by))
+
+
+def turned_phase(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:
+    """The parity of the slot `by` places further on: another one from the first slot on."""
+    if by % stages == 0:
+        return phase
+    if isinstance(stage, Const) and isinstance(phase, Const):
+        return Const(phase.value ^ (stage.value + by >= stages), int32)
+    other = flipped(g, phase.value if isinstance(phase, Const) else phase)
+    return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))
 
 
 __all__ = ["Loops", "one_of", "turned", "write_pipelines"]

@@ -13,14 +13,14 @@ from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, operands, results, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
-from ..ops.ring import arrivals, flipped, ring_release
+from ..ops.ring import arrivals, ring_release
 from ..types import int32
 from .context import Context
 from .pipeline import Loops, one_of, turned
 from .slices import Copier, without_unused
 from .staging import Finder, Staged
 
-FIXED = ("alloc_shared", "mbarrier_init")
+FIXED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
 # Registers of a producer's and of a consumer's thread on Hopper, where accumulators take most of them, by the warpgroups that
 # consume: what 64 K registers allow.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
@@ -66,7 +66,8 @@ class Consumer(Loops):
 
     def make(self, staged: Staged) -> None:
         super().make(staged)
-        staged.empty = self.barriers(staged, arrivals(self.context.graph.launch.threads))
+        if not staged.by_commit:
+            staged.empty = self.barriers(staged, arrivals(self.context.graph.launch.threads))
 
     def loop(self, staged: Staged, carried: tuple) -> None:
         g, loop = self.g, staged.loop
@@ -76,7 +77,9 @@ class Consumer(Loops):
             slot = one_of(g, stage, staged.stages)
             g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
             self.rest_of(staged, stage)
-            if late is None:
+            if staged.by_commit:
+                self.committed(staged, stage)
+            elif late is None:
                 self.release(staged, slot)
             else:
                 nodes[:] = [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is late.op else n for n in nodes]
@@ -160,8 +163,7 @@ class Producer:
                         g.append(copier.call(node))
                 self.writer.new = copier.values
                 stage, phase = copier.all(staged.slot.args)
-                slot = one_of(g, stage, staged.stages)
-                g.call(bars.wait_op, self.writer.barrier(staged.empty, slot), g.operand(flipped(g, phase.value if isinstance(phase, Const) else phase), int32))
+                self.writer.await_empty(staged, stage, phase)
                 self.writer.issue(staged, copier(loop.index), stage)
             return Block(tuple(nodes), copier.all(block.yields))
 

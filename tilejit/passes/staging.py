@@ -41,6 +41,12 @@ class Staged:
         return sum(c.args[1].type.nbytes for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
 
     @property
+    def by_commit(self) -> bool:
+        """Whether products into tensor memory read the slots and nothing in the loop waits for them: their commits give slots back."""
+        calls = [n for n in walk(self.loop.body) if isinstance(n, Call)]
+        return any(n.op.name == "tensor_mma" for n in calls) and not any(n.op.name == "tcgen05_commit" for n in calls)
+
+    @property
     def groups(self) -> bool:
         return not all(self.by_bytes)
 

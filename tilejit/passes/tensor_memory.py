@@ -38,12 +38,26 @@ def place_tensor_memory(graph: Graph) -> Graph:
 
 
 def _columns(call: Call) -> int:
+    return _whole(call.result.type.layout, call.attrs["dtype"])
+
+
+def _whole(layout, dtype) -> int:
     """Whole 32-byte units: what follows begins where every operation may."""
-    return -(-columns_of(call.result.type.layout, call.attrs["dtype"]) // 8) * 8
+    return -(-columns_of(layout, dtype) // 8) * 8
 
 
 def _rounded(group: list[Call]) -> int:
-    return max(32, 1 << (sum(map(_columns, group)) - 1).bit_length())
+    return _power(sum(map(_columns, group)))
+
+
+def _power(columns: int) -> int:
+    return max(32, 1 << (columns - 1).bit_length())
+
+
+def columns_needed(buffers: list[tuple]) -> int:
+    """The columns that buffers take, each (dtype, layout, whether the kernel deallocates it)."""
+    together = sum(_whole(layout, dtype) for dtype, layout, freed in buffers if not freed)
+    return sum(_power(_whole(layout, dtype)) for dtype, layout, freed in buffers if freed) + (_power(together) if together else 0)
 
 
 def leaders(graph: Graph) -> list[tuple[Value, TensorPlace]]:
@@ -51,4 +65,4 @@ def leaders(graph: Graph) -> list[tuple[Value, TensorPlace]]:
     return [(v, p) for v, p in graph.tensor_memory.items() if p.leader is v]
 
 
-__all__ = ["leaders", "place_tensor_memory"]
+__all__ = ["columns_needed", "leaders", "place_tensor_memory"]

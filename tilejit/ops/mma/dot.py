@@ -1,6 +1,6 @@
 """``dot``: a matrix product, lowered per site; its result is there when the call is over.
 
-Whether it becomes a product of warpgroups or of warps, or sums that threads make themselves, is chosen from where the operands
+Whether it becomes a product of warpgroups or of warps, one in tensor memory, or sums that threads make themselves, is chosen from where the operands
 are, their types, the execution scope and the target; passes/dots.py then writes it out in the operations of that path.
 """
 
@@ -15,7 +15,7 @@ from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, fl
 from ..memory import whole
 from ..reduce import collective
 from ..sides import asked_variant
-from . import warp, wgmma
+from . import dot_tensor, warp, wgmma
 from .site import MmaSite, checked_options, product_shape
 
 ACCUMULATORS = (float32, float16, float64, int32, int64)
@@ -66,6 +66,7 @@ def _nothing(s: MmaSite) -> None:
 
 WARPGROUP = Variant("wgmma", plan=_nothing, emit=_written_out, simulate=_written_out, doc=wgmma.__doc__, needs=(
     wgmma.NEEDS[0], Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True), *wgmma.NEEDS[1:]))
+TENSOR = Variant("tcgen05", plan=_nothing, emit=_written_out, simulate=_written_out, doc=dot_tensor.__doc__, needs=dot_tensor.NEEDS)
 WARP = Variant("mma_sync", plan=_nothing, emit=_written_out, simulate=_written_out, doc=warp.__doc__, needs=(
     Need("whole warps as the scope", lambda s: s.threads % 32 == 0 or f"a {s.scope} of {s.threads} threads", gate=True),
     Need("types that an instruction multiplies, and an accumulator that it has for them", _exists, gate=True),
@@ -75,7 +76,7 @@ WARP = Variant("mma_sync", plan=_nothing, emit=_written_out, simulate=_written_o
 THREAD = Variant("fma", plan=_nothing, emit=_written_out, simulate=_written_out,
                  doc="Sums that each thread makes of its own elements, operands read from shared memory.", needs=())
 
-dot_.variants = VARIANTS = (WARPGROUP, WARP, THREAD)
+dot_.variants = VARIANTS = (WARPGROUP, TENSOR, WARP, THREAD)
 
 
 # -- the language's names ------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     default, float64 for float64 operands, int32 for integers (int64 for those of 64 bits), where they wrap; float16 where asked
     for. float32 is multiplied exactly unless `precision="tf32"`, which rounds the operands to 10 bits of mantissa. What the
     scope's threads have written to shared memory must have been synchronised (``sync()``); the call itself orders these writes
-    before the tensor cores' reads. `variant` names the path: "wgmma", "mma_sync" or "fma".
+    before the tensor cores' reads. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
     """
     collective(g, "dot")
     a, b = _operand(g, a, "a"), _operand(g, b, "b")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import CompilationError
 from ...layout import TileLayout, axis
-from ...layout.shards import slice_dim
+from ...layout.shards import fuse, slice_dim
 from ...types import Region
 from ..copy_async.tma_view import Multiple
 
@@ -226,7 +226,8 @@ def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, e
         position *= n
     if len(set(steps)) != len(steps):
         return "two dimensions go to the same registers"
-    layout = TileLayout([(n, compact.get(s, s) if a == REG else s, a) for dim in made for n, s, a in (dim or [(1, 1, REG)])], copies)
+    dims = [tuple((n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim or [(1, 1, REG)]) for dim in made]
+    layout = TileLayout([s for dim in dims for s in fuse(dim)], copies)
     issues = _issues(words, shape, packed)
     if isinstance(issues, str):
         return issues

@@ -204,6 +204,7 @@ def _held(assigner, call, region: Value, t: Tile) -> Tile:
 
 
 tmem_load.rules["layout"] = lambda assigner, call, types: ((None,), (_held(assigner, call, call.args[0], call.result.type),))
+tmem_load.rules["anchor"] = True
 tmem_store.rules["layout"] = lambda assigner, call, types: ((None, _held(assigner, call, call.args[0], type_of(call.args[1]))), ())
 
 for moved in (tmem_load, tmem_store):

@@ -1,0 +1,314 @@
+"""``tile.dot`` through tensor memory (sm_100a, sm_103a): values, what stays there over loops, and where it does not fit."""
+
+from itertools import takewhile
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, given, settings, strategies as st
+from test_dot import check, compiled
+from tests.mma.test_pipelined import attention, close
+from tilejit.errors import CompilationError, DispatchError
+
+ACCUMULATOR = {"int8": "int32", "uint8": "int32"}
+SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from([64, 128, 256]), st.integers(1, 8), st.integers(1, 5), st.sampled_from(sorted(SIZE)), st.booleans(), st.booleans(),
+       st.sampled_from(["ab", "b"]), st.sampled_from([4, 8]), st.booleans(), st.booleans())
+def test_any_extents_types_and_majors_that_fit(m, columns, steps, dtype, ta, tb, places, warps, half, twice):
+    """Rows in one or several instructions, `a` from shared memory or registers, by one warpgroup or two, onto a sum or none."""
+    k, n = 32 // SIZE[dtype] * steps, 16 * columns
+    places = "ab" if m == 256 or ta else places
+    if dtype == "float32":
+        ta, tb = False, True  # k side by side
+    if SIZE[dtype] == 1:
+        ta, tb = ta and m != 256 and m % 128 == 0, tb or n % 128 != 0
+    acc = "float16" if half and dtype in ("float16", "float8_e5m2") else ACCUMULATOR.get(dtype, "float32")
+    check(m, n, k, dtype, None, ta, tb, places, acc=acc, warps=warps, twice=twice, target="sm_100a", precision="tf32" if dtype == "float32" else None,
+          variant="tcgen05" if tb and not ta else None)
+
+
+@pytest.mark.parametrize("dtype,k", [("bfloat16", 64), ("float16", 192), ("float8_e4m3fn", 128), ("int8", 256)])
+@pytest.mark.parametrize("ta,tb", [(True, True), (False, False), (True, False)])
+def test_operands_with_their_rows_side_by_side(dtype, k, ta, tb):
+    """Either major, also of one byte."""
+    check(128, 128, k, dtype, ta=ta, tb=tb, acc=ACCUMULATOR.get(dtype, "float32"), target="sm_100a", variant="tcgen05")
+
+
+# -- loops -----------------------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=4)
+def summed(A, B, C, D, n, outer, FROM: tile.constexpr, HOW: tile.constexpr):
+    """Products of parts of two matrices in shared memory, added up in loops of several forms."""
+    sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((32, 64), B.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:128, 0:64])
+    tile.copy(sB, B[0:32, 0:64])
+    halves_a, halves_b = tile.alloc((2, 128, 32), A.dtype, layout=tile.auto), tile.alloc((2, 32, 32), B.dtype, layout=tile.auto)
+    if HOW == "parts":
+        for h in tile.static_range(2):
+            tile.copy(halves_a[h], A[0:128, h * 32:h * 32 + 32])
+            tile.copy(halves_b[h], B[0:32, h * 32:h * 32 + 32])
+    tile.sync()
+    start = tile.zeros((128, 32)) if FROM == "zero" else tile.load(D[0:128, 0:32])
+    acc, other = start, start
+    if HOW == "for":
+        for i in range(n):
+            acc = tile.dot(sA, sB, acc, trans_b=True)
+    elif HOW == "backwards":
+        for i in range(n, 0, -1):
+            acc = tile.dot(sA, sB, acc, trans_b=True)
+    elif HOW == "while":
+        i = 0
+        while i < n:
+            acc = tile.dot(sA, sB, acc, trans_b=True)
+            i += 1
+    elif HOW == "parts":
+        for i in range(n):
+            acc = tile.dot(halves_a[0], halves_b[0], acc, trans_b=True)
+            acc = tile.dot(halves_a[1], halves_b[1], acc, trans_b=True)
+    elif HOW == "nested":
+        for o in range(outer):
+            for i in range(n):
+                acc = tile.dot(sA, sB, acc, trans_b=True)
+    elif HOW == "scaled":
+        for i in range(n):
+            acc = tile.dot(sA, sB, acc * 0.5, trans_b=True)
+    elif HOW == "branch":
+        for i in range(n):
+            if i % 2 == 1:
+                acc = tile.dot(sA, sB, acc, trans_b=True)
+    elif HOW == "two":
+        for i in range(n):
+            acc = tile.dot(sA, sB, acc, trans_b=True)
+            other = tile.dot(sA, sB, other, trans_b=True)
+        acc = acc + 2 * other
+    elif HOW == "read":
+        for i in range(n):
+            acc = tile.dot(sA, sB, acc, trans_b=True)
+            other = other + acc
+        acc = other
+    tile.store(C[0:128, 0:32], acc)
+
+
+def expected(ab, d, n, outer, how):
+    acc, other = d.astype(np.float64), d.astype(np.float64)
+    if how in ("for", "backwards", "while", "parts"):
+        return acc + n * ab
+    if how == "nested":
+        return acc + outer * n * ab
+    if how == "branch":
+        return acc + n // 2 * ab
+    if how == "two":
+        return 3 * (acc + n * ab)
+    for _ in range(n):
+        acc = (acc * 0.5 if how == "scaled" else acc) + ab
+        other = other + acc
+    return acc if how == "scaled" else other
+
+
+HOWS = ("for", "backwards", "while", "parts", "nested", "scaled", "branch", "two", "read")
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("begin", ["zero", "tile"])
+def test_sums_in_loops_of_any_number_of_trips(how, begin):
+    """0, 1 and more trips, in every form of loop, from zero or from a tile."""
+    rng = np.random.default_rng(0)
+    a, b, d = (rng.integers(-3, 4, s) for s in ((128, 64), (32, 64), (128, 32)))
+    d = d * (begin == "tile")
+    for n in (0, 1, 2, 5):
+        c = np.full((128, 32), np.nan, np.float32)
+        summed.simulate(1, a.astype(np.float16), b.astype(np.float16), c, d.astype(np.float32), n, 3, FROM=begin, HOW=how, seed=n, target="sm_100a").raise_first()
+        np.testing.assert_array_equal(c, expected(a @ b.T, d, n, 3, how).astype(np.float32))
+
+
+@pytest.mark.parametrize("how,begin,loads,stores", [("for", "zero", 1, 0), ("for", "tile", 1, 1), ("parts", "zero", 1, 0), ("while", "zero", 1, 1),
+                                                    ("two", "zero", 2, 0), ("read", "zero", 1, 1), ("scaled", "zero", 1, 1)])
+def test_sums_that_a_loop_only_hands_on_stay_in_tensor_memory(how, begin, loads, stores):
+    """They are stored once before the loop, if at all, and loaded once after it."""
+    specs = [tile.ArraySpec(s, t) for s, t in (((128, 64), "float16"), ((32, 64), "float16"), ((128, 32), "float32"), ((128, 32), "float32"))]
+    made = summed.compile(*specs, 5, 3, FROM=begin, HOW=how, target="sm_103a")
+    assert (made.graph.count("tmem_load("), made.graph.count("tmem_store(")) == (loads, stores)
+    lines = made.graph.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(("  for ", "  do")))
+    body = [*takewhile(lambda line: line.startswith("    "), lines[first + 1:])]
+    assert any("tensor_mma(" in line for line in body) and any("tmem_load(" in line for line in body) == (how in ("read", "scaled"))
+    assert {p.variant for p in made.products} == {"tcgen05"} and made.spills == 0
+
+
+# -- pipelined loops ---------------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=4)
+def by_hand(A, B, C, STAGES: tile.constexpr, ROLES: tile.constexpr):
+    """Products into tensor memory in a pipelined loop that does not wait for them."""
+    sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+    acc = tile.alloc((128, 64), "float32", scope="tmem")
+    done = tile.mbarrier()
+    for k in tile.pipelined(range(0, A.shape[1], 64), stages=STAGES, warp_specialize=ROLES):
+        tile.copy_async(sA, A[0:128, k:k + 64])
+        tile.copy_async(sB, B[0:64, k:k + 64])
+        with tile.elect():
+            tile.mma_async(acc, sA, sB, trans_b=True, accumulate=k > 0)
+    with tile.elect():
+        tile.tcgen05_commit(done)
+    done.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(C[0:128, 0:64], tile.load(acc))
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_products_written_by_hand_give_their_slots_back_by_commits(stages, roles):
+    """Trips around the ring, in several orders of events."""
+    for trips in sorted({1, stages, stages + 1, 2 * stages + 1}):
+        rng = np.random.default_rng(trips)
+        a, b = rng.standard_normal((128, 64 * trips)).astype(np.float16), rng.standard_normal((64, 64 * trips)).astype(np.float16)
+        c = np.full((128, 64), np.nan, np.float32)
+        by_hand.simulate(1, a, b, c, STAGES=stages, ROLES=roles, seed=trips, target="sm_100a").raise_first()
+        close(c, a, b.T)
+
+
+@tile.jit(num_warps=4)
+def several_tiles(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr):
+    sA, sB = tile.alloc((BM, BK), A.dtype, layout=tile.auto), tile.alloc((BK, BN), B.dtype, layout=tile.auto)
+    for m, n in tile.tile_order(tile.cdiv(A.shape[0], BM), tile.cdiv(B.shape[1], BN)):
+        acc = tile.zeros((BM, BN))
+        for k in tile.pipelined(range(0, A.shape[1], BK), stages=STAGES, warp_specialize=ROLES):
+            tile.copy_async(sA, A[m * BM:m * BM + BM, k:k + BK])
+            tile.copy_async(sB, B[k:k + BK, n * BN:n * BN + BN])
+            acc = tile.dot(sA, sB, acc)
+        tile.store(C[m * BM:m * BM + BM, n * BN:n * BN + BN], tile.maximum(acc, 0))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 25), st.sampled_from([64, 128]), st.sampled_from([32, 64]), st.integers(1, 4), st.booleans(),
+       st.sampled_from([4, 8]), st.integers(0, 99))
+def test_persistent_products_of_any_extents(m, n, k, bm, bk, stages, roles, warps, seed):
+    """Rings and barriers go on from tile to tile, and the loop of a tile may have no trip."""
+    n, k = 8 * n, 8 * k
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((m, max(k, 1))).astype(np.float16), rng.standard_normal((max(k, 1), n)).astype(np.float16)
+    if not k:
+        a, b = a[:, :0], b[:0]
+    c = np.full((m, n), np.nan, np.float32)
+    several_tiles.simulate(2, a, b, c, BM=bm, BN=64, BK=bk, STAGES=stages, ROLES=roles, num_warps=warps, seed=seed, target="sm_100a").raise_first()
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    bound = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) * 2 * max(k, 1) * 2.0 ** -23 + 2.0 ** -25
+    assert (np.abs(c - np.maximum(exact, 0)) <= bound).all()
+
+
+@pytest.mark.parametrize("roles", [False, True])
+def test_a_pipelined_loop_of_products_waits_for_none_of_them(roles):
+    """Each trip commits to its slot; one commit and one wait come after the loop, which is where the sums are loaded."""
+    spec = tile.ArraySpec((4096, 4096), "bfloat16")
+    made = several_tiles.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=128, BN=256, BK=64, STAGES=4, ROLES=roles, num_warps=8,
+                                 target="sm_100a")
+    assert made.ptx.count("tcgen05.commit") == 2 and made.graph.count("tmem_load(") == 1 and "tmem_store(" not in made.graph
+    assert "ring_release" not in made.graph and made.spills == 0
+    assert [p.variant for p in made.products] == ["tcgen05"] and {c.variant for c in made.copies} == {"tma"}
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("bm,d", [(128, 64), (128, 128), (64, 32)])
+def test_attention_multiplies_from_tensor_memory(bm, d, roles):
+    """The second product's `a` is a register tile: it goes through tensor memory in the layout that it has, and so do the scaled sums."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, d)).astype(np.float16) for n in (150, 200, 200))
+    out = np.zeros((150, d), np.float32)
+    constants = dict(BM=bm, BN=64, D=d, STAGES=2, ROLES=roles, target="sm_100a")
+    attention.simulate((3,), q, k, v, out, 0.125, **constants).raise_first()
+    s = q.astype(np.float64) @ k.T.astype(np.float64) * 0.125
+    p = np.exp(s - s.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    assert (np.abs(out - p @ v.astype(np.float64)) <= p @ np.abs(v.astype(np.float64)) * 2.0 ** -10).all()
+    made = attention.compile(q, k, v, out, 0.125, **constants)
+    assert {x.variant for x in made.products} == {"tcgen05"} and "convert_layout" not in made.graph
+    assert [x.a.split(" in ")[1] for x in made.products] == ["shared memory", "tensor memory"]
+
+
+# -- scopes, and what does not fit -----------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=8)
+def side_by_side(A, B, C):
+    sA, sB = tile.alloc((2, 128, 32), A.dtype, layout=tile.auto), tile.alloc((32, 32), B.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:2, 0:128, 0:32])
+    tile.copy(sB, B[0:32, 0:32])
+    tile.fence_proxy_async()
+    tile.sync()
+    for g in tile.static_range(2):
+        with tile.warpgroup(g):
+            acc = tile.zeros((128, 32))
+            for i in range(g + 1):
+                acc = tile.dot(sA[g], sB, acc)
+            tile.store(C[g, 0:128, 0:32], acc)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_warpgroups_multiply_side_by_side(seed):
+    """Each in tensor memory and with a barrier of its own."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(-3, 4, (2, 128, 32)).astype(np.float16), rng.integers(-3, 4, (32, 32)).astype(np.float16)
+    c = np.zeros((2, 128, 32), np.float32)
+    side_by_side.simulate(1, a, b, c, seed=seed, target="sm_100a").raise_first()
+    np.testing.assert_array_equal(c, (a.astype(np.float32) @ b.astype(np.float32)) * np.array([1, 2])[:, None, None])
+    assert [p.variant for p in side_by_side.compile(a, b, c, target="sm_100a").products] == ["tcgen05"] * 2
+
+
+@pytest.mark.parametrize("options,words", [
+    (dict(shape=(32, 32, 32)), "64 rows or a multiple of 128: 32 rows"),
+    (dict(shape=(64, 264, 32)), "264 columns"),
+    (dict(shape=(64, 32, 24)), "a multiple of 32 bytes along k: 48 bytes"),
+    (dict(PLACES="a"), "b in shared memory: in registers"),
+    (dict(num_warps=2), "whole warpgroups as the scope"),
+    (dict(dtype="float32"), "they would be rounded to 10 bits"),
+    (dict(dtype="int32", acc="int32"), "int32 by int32"),
+    (dict(target="sm_120a"), "tensor memory: sm_100a or sm_103a"),
+    (dict(target="sm_103a", dtype="int8", acc="int32"), "kind::i8 on sm_103a"),
+    (dict(LAYOUT=None), "a: "),
+])
+def test_where_it_does_not_fit_another_path_says_why(options, words):
+    """The reason stands in the record, and in the error of a call that demands the path."""
+    options = {"target": "sm_100a", **options}
+    made = compiled(**options)
+    record, = made.products
+    assert record.variant in ("mma_sync", "fma") and words in dict(record.declined)["tcgen05"]
+    with pytest.raises(DispatchError) as caught:
+        compiled(**options, VARIANT="tcgen05")
+    assert words in str(caught.value)
+
+
+def test_tensor_memory_that_is_used_up_leaves_products_to_the_warps():
+    """Columns of the kernel's own and of products before count; sums that are in registers again give their place to the next."""
+    @tile.jit(num_warps=4)
+    def kernel(A, C, OWN: tile.constexpr):
+        s = tile.alloc((128, 64), A.dtype, layout=tile.auto)
+        tile.copy(s, A[0:128, 0:64])
+        tile.sync()
+        if OWN:
+            mine = tile.alloc((128, OWN), "float32", scope="tmem")
+            tile.store(mine, tile.zeros((128, OWN)))
+        one = tile.dot(s, s[0:64, :], trans_b=True)
+        other = tile.dot(s, s[0:64, :], one, trans_b=True)
+        tile.store(C[0:128, 0:64], one + other)
+    specs = tile.ArraySpec((128, 64), "float16"), tile.ArraySpec((128, 64), "float32")
+    assert [p.variant for p in kernel.compile(*specs, OWN=0, target="sm_100a").products] == ["tcgen05", "tcgen05"]
+    assert "at 0 of 64 columns" in kernel.compile(*specs, OWN=0, target="sm_100a").graph
+    crowded = kernel.compile(*specs, OWN=480, target="sm_100a").products
+    assert [p.variant for p in crowded] == ["mma_sync", "mma_sync"]
+    assert "tensor memory that is left: 1024 columns" in dict(crowded[0].declined)["tcgen05"]
+
+
+def test_a_slot_s_products_are_started_by_one_thread():
+    """A thread that is not elected could not be told apart from the one that commits."""
+    @tile.jit(num_warps=4)
+    def kernel(A):
+        s = tile.alloc((128, 64), A.dtype, layout=tile.auto)
+        acc = tile.alloc((128, 128), "float32", scope="tmem")
+        for k in tile.pipelined(range(0, A.shape[1], 64), stages=2):
+            tile.copy_async(s, A[0:128, k:k + 64])
+            with tile.thread(5):
+                tile.mma_async(acc, s, s, trans_b=True)
+    with pytest.raises(CompilationError, match="one thread starts them"):
+        kernel.compile(tile.ArraySpec((128, 640), "float16"), target="sm_100a")

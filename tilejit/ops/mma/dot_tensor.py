@@ -1,0 +1,124 @@
+"""What ``dot`` asks before it goes through tensor memory: whether one thread may start the product by ``tcgen05.mma``.
+
+The sums are in tensor memory that the compiler allocates, and come back to registers when the product is done. An `a` in registers
+goes through tensor memory as well. PTX ISA, "tcgen05.mma".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...dispatch import Need
+from ...layout import TileLayout, axis
+from ...types import Buffer, Region, Tile
+from ..tmem.alloc import LANES, TENSOR_MEMORY
+from . import tcgen05
+from .site import MmaSite
+from .tcgen05_kinds import TYPES, natural
+from .tcgen05_operands import a_layout, accumulator_layout
+from .tcgen05_site import TensorSite
+
+DATAPATHS = {64: "F", LANES: "D"}  # of an accumulator of so many rows
+
+
+def sums_layout(rows: int, columns: int, dtype) -> TileLayout:
+    """Where sums of a product lie: as the tensor cores leave them, further 128 rows in further columns."""
+    if rows <= LANES:
+        return accumulator_layout(DATAPATHS[rows], columns, dtype)
+    one = accumulator_layout("D", columns, dtype)
+    return TileLayout([(rows // LANES, one.span("TCol") + 32 // dtype.bits - 1, axis.TCol), *one.shards])
+
+
+def left_layout(rows: int, k: int) -> TileLayout:
+    """Where an `a` from registers lies."""
+    return a_layout(DATAPATHS[rows], k)
+
+
+def kind_of(s: MmaSite) -> tuple[str, tuple[str, str]] | str:
+    """The kind of instruction and its types; a string says why there is none."""
+    types = tuple(TYPES.get(t.dtype.name) for t in (s.a, s.b))
+    kind = natural(*types, False) if None not in types else None
+    if kind is None:
+        return f"{s.a.dtype} by {s.b.dtype}"
+    if kind == "tf32" and s.precision != "tf32":
+        return "they would be rounded to 10 bits"
+    return kind, types
+
+
+def sites(s: MmaSite) -> list[TensorSite] | str:
+    """The products of 64 or 128 rows that make up this one; a string says why they cannot be named."""
+    return s.searched("tensor", lambda: _sites(s))
+
+
+def _sites(s: MmaSite) -> list[TensorSite] | str:
+    kind, types = kind_of(s)
+    rows = min(s.m, LANES)
+    acc = _place(s.dtype, (rows, s.n), sums_layout(rows, s.n, s.dtype))
+    found = []
+    for first in range(0, s.m, rows):
+        if isinstance(s.a, Tile):
+            a, starts = _place(s.a.dtype, s.a.shape, left_layout(rows, s.k)), (0, 0)
+        else:
+            at = s.a.kept[1 if s.trans_a else 0]
+            begins = s.a_starts[at]
+            begins = begins.value if hasattr(begins, "value") else begins
+            if first and not isinstance(begins, int):
+                return "rows from a place on that is known at run time"
+            starts = tuple(begins + first if d == at and first else x for d, x in enumerate(s.a_starts))
+            a = replace(s.a, extents=tuple(rows if d == at else n for d, n in enumerate(s.a.extents)))
+        found.append(TensorSite(acc, a, s.b, (None, None), {"acc": (0, 0), "a": starts, "b": s.b_starts}, s.trans_a, s.trans_b, kind, types, None,
+                                "thread", 1, s.target, 1, {"a": s.a_align, "b": s.b_align}, s.g))
+    return found
+
+
+def _place(dtype, shape: tuple, layout: TileLayout) -> Region:
+    return Region(Buffer(dtype, shape, "tmem", layout), shape, (0, 1))
+
+
+def _scope(s: MmaSite) -> bool | str:
+    if not s.warpgroup_scope:
+        return f"one {s.scope} of {s.threads} threads"
+    scope = s.g.scope
+    while scope is not None:
+        if not isinstance(scope.first, int):
+            return "a scope whose place is known at run time only"
+        scope = scope.parent
+    return True
+
+
+def _left(s: MmaSite) -> bool | str:
+    if isinstance(s.a, Region):
+        return True
+    return (s.m in DATAPATHS and not s.trans_a) or ("trans_a=True of a tile in registers" if s.trans_a else f"{s.m} rows in registers")
+
+
+def _types(s: MmaSite) -> bool | str:
+    found = kind_of(s)
+    return found if isinstance(found, str) else True
+
+
+def _named(s: MmaSite) -> bool | str:
+    found = sites(s)
+    return found if isinstance(found, str) else True
+
+
+def _of_each(need: Need) -> Need:
+    def test(s: MmaSite) -> bool | str:
+        return next((found for found in map(need.test, sites(s)) if found is not True and found is not None), True)
+    return Need(need.words, test, need.gate)
+
+
+NEEDS = (
+    TENSOR_MEMORY,
+    Need("whole warpgroups as the scope, at a place known when compiled", _scope, gate=True),
+    Need("b in shared memory", lambda s: isinstance(s.b, Region) or "in registers", gate=True),
+    Need("64 rows or a multiple of 128", lambda s: s.m == 64 or s.m % LANES == 0 or f"{s.m} rows", gate=True),
+    Need("a in shared memory, or 64 or 128 rows of it in registers", _left, gate=True),
+    Need("types that a kind of tcgen05.mma multiplies (float32 with precision='tf32')", _types, gate=True),
+    Need("rows whose places are known, where there are more than 128", _named, gate=True),
+    *map(_of_each, tcgen05.NEEDS[1:-1]),
+    Need("tensor memory that is left", lambda s: s.g.tensor_room(s)),
+)
+
+
+__all__ = ["NEEDS", "kind_of", "left_layout", "sums_layout"]

@@ -1,0 +1,297 @@
+"""Write out the products of ``dot`` that go through tensor memory.
+
+One thread of the scope starts the product, its commit arrives on a barrier of the scope, and all load the sums when they have
+waited for that. Sums that a loop only hands from product to product stay in tensor memory until the loop is over. A pipelined
+loop that does nothing but multiply does not wait at all: what commits tell there is passes/pipeline.py's. PTX ISA, "tcgen05.mma".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..dispatch import Choice, choose
+from ..ir.builder import ExecScope
+from ..ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, walk
+from ..ops import barriers as bars
+from ..ops.barriers import fence_proxy_async
+from ..ops.copy_async import copy_async_
+from ..ops.creation import splat
+from ..ops.language import compare, converted, getitem
+from ..ops.memory import whole
+from ..ops.mma.dot import dot_
+from ..ops.mma.dot_tensor import kind_of, left_layout, sums_layout
+from ..ops.mma.site import MmaSite
+from ..ops.mma.tcgen05 import tensor_mma
+from ..ops.pipeline import pipeline_slot
+from ..ops.shared import sync
+from ..ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate
+from ..ops.tmem.ldst import tmem_load, tmem_store
+from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
+from ..types import Barrier, Region, Tile, bool_, int32
+from .tensor_memory import columns_needed
+
+MOVE = {"shape": None, "pack": None, "wait": True}
+
+
+@dataclass(eq=False)
+class Kept:
+    """Sums that stay in tensor memory over a loop: where, whether to add to what is there, and whether to wait in the loop."""
+
+    place: Value
+    adds: Callable[[], Operand]
+    waits: bool = True
+
+
+class TensorDots:
+    """The part of passes/dots.py that uses tensor memory. `context`, `g`, `new`, `written` and `node` are the pass's."""
+
+    def prepare(self) -> None:
+        self.context.tensor_room = self.room
+        self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
+        self.freed = {c.args[0] for c in self.context.calls if c.op.name == "dealloc_tmem"}
+        self.places: dict[tuple, list[Value]] = {}   # by scope, shape and dtype: the compiler's own allocations
+        self.held: set[Value] = set()                # those in use by a loop around
+        self.done: dict[tuple, Value] = {}           # by scope: the barrier of its commits
+        self.kept: dict[Value, Kept] = {}            # by the result of a product
+        self.choices: dict[Value, Choice] = {}
+        self.uses = Counter(o for n in walk(self.context.graph.body) for o in _read(n) if isinstance(o, Value))
+
+    # -- tensor memory -------------------------------------------------------------------------------------------------
+
+    def room(self, s: MmaSite) -> bool | str:
+        """Whether tensor memory is left for a product."""
+        if any(c.attrs["cta_group"] == 2 for c in self.allocations):
+            return "the kernel's is that of pairs of CTAs"
+        wanted = [(s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
+        if isinstance(s.a, Tile):
+            wanted.append((s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
+        new = [w for w in wanted if self.free(w) is None]
+        columns = columns_needed([(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
+                                 + [(dtype, layout, False) for dtype, _, layout in new])
+        return columns <= COLUMNS or f"{columns} columns with those that the kernel has, of {COLUMNS}"
+
+    def free(self, what: tuple) -> Value | None:
+        """An allocation of the scope that nothing holds."""
+        return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.held), None)
+
+    def take(self, dtype, shape: tuple, layout) -> Value:
+        what = dtype, shape, layout
+        found = self.free(what)
+        if found is None:
+            found = allocate(self.g, shape, dtype, layout, 1)
+            self.allocations.append(self.g.definitions[found])
+            self.places.setdefault((_place(self.context.scope), what), []).append(found)
+        return found
+
+    def sums(self, t: Tile) -> Value:
+        return self.take(t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
+
+    def load(self, place: Value, name: str) -> Value:
+        loaded = self.g.call(tmem_load, whole(self.g, place), name=name, **MOVE)
+        self.chosen(Choice("dot", None))  # no copy of the kernel's own
+        return loaded
+
+    def store(self, place: Value, tile: Operand, shape: str | None = None) -> None:
+        self.g.call(tmem_store, whole(self.g, place), tile, **{**MOVE, "shape": shape})
+        self.chosen(Choice("dot", None))
+
+    # -- order -----------------------------------------------------------------------------------------------------------
+
+    def awaited(self) -> tuple[Value, Operand]:
+        """The barrier of the scope's commits, at rest until the next, and the parity of the phase that this will end. A barrier at
+        rest tells it itself: whether a phase of parity 0 is the last that is over."""
+        place = _place(self.context.scope)
+        if place not in self.done:
+            made = Value("products", Barrier(1, 1), self.g.loc)
+            self.g.hoist(Call(bars.mbarrier_init, (), {"count": 1, "n": 1}, (made,), self.g.loc))
+            self.done[place] = made
+        barrier = self.g.call(bars.mbarrier_at, self.done[place], Const(0, int32), peer=False)
+        return barrier, converted(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
+
+    def elected(self, body: Callable[[], None]) -> None:
+        """By one thread of the scope, always the same."""
+        with self.g.block() as nodes:
+            body()
+        self.g.append(Scope("elect", None, 1, Block(tuple(nodes)), self.g.loc))
+
+    def after_the_threads(self) -> None:
+        """Let what the elected thread starts come after what all threads have done."""
+        self.g.call(tcgen05_fence, side="before_thread_sync")
+        self.g.call(sync)
+
+    def committed(self, barrier: Value, parity: Operand) -> None:
+        """Wait for what the commit on `barrier` covers."""
+        self.g.call(bars.wait_op, barrier, parity)
+        self.g.call(tcgen05_fence, side="after_thread_sync")
+
+    def order_operands(self, *matrices: Value) -> bool:
+        """What threads wrote is seen by the tensor cores after a fence of theirs, before the scope's next barrier. Whether there is
+        one."""
+        if any(self.context.buffer_of(x) in self.written for x in matrices):
+            self.g.call(fence_proxy_async)
+            return True
+        return False
+
+    # -- one product -----------------------------------------------------------------------------------------------------
+
+    def by_tensor_memory(self, call: Call, choice: Choice) -> Value | None:
+        acc, a, b = call.args
+        kept = self.kept.get(call.result)
+        if kept is not None and not kept.waits:
+            self.elected(lambda: self.start(call, choice, kept.place, a, b, kept.adds()))
+            return None
+        place = kept.place if kept is not None else self.sums(call.result.type)
+        self.order_operands(a, b)
+        if isinstance(a.type, Tile):
+            a = self.left(a)
+        if kept is None and acc is not None:
+            self.store(place, acc)
+        adds = kept.adds() if kept is not None else Const(acc is not None, bool_)
+        barrier, parity = self.awaited()
+        self.after_the_threads()
+
+        def issue():
+            self.g.call(tcgen05_fence, side="after_thread_sync")
+            self.start(call, choice, place, a, b, adds)
+            self.g.call(tcgen05_commit_, barrier, cta_group=1)
+        self.elected(issue)
+        self.committed(barrier, parity)
+        return self.load(place, call.result.name) if kept is None else None
+
+    def left(self, a: Value) -> Value:
+        """An operand from registers in tensor memory."""
+        t = a.type
+        place = self.take(t.dtype, t.shape, left_layout(*t.shape))
+        # Elements of 16 bits of 64 rows are so in the threads that hold sums of these rows and columns.
+        self.store(place, a, "16x128b" if t.shape[0] < LANES and t.dtype.bits == 16 else None)
+        return whole(self.g, place)
+
+    def start(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
+        """The products of 128 rows (or 64) each."""
+        t, m = call.attrs, call.result.type.shape[0]
+        kind, types = kind_of(dot_.rules["site"](self.context, call))
+        for first in range(0, m, LANES):
+            rows = slice(first, first + LANES) if m > LANES else slice(None)
+            part = getitem(self.g, a, (slice(None), rows) if t["trans_a"] else (rows, slice(None))) if m > LANES else a
+            self.g.call(tensor_mma, getitem(self.g, place, (rows, slice(None))), part, b, adds, trans_a=t["trans_a"], trans_b=t["trans_b"], kind=kind,
+                        types=types, block=None, options={"variant": "tcgen05"})
+            self.chosen(choice)
+
+    def chosen_for(self, call: Call) -> Choice:
+        if call.result in self.choices:
+            return self.choices[call.result]
+        site = dot_.rules["site"](self.context, call)
+        return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
+
+    # -- sums that a loop hands on ----------------------------------------------------------------------------------------
+
+    def loop(self, node: For | While) -> None:
+        """A loop; what it only hands from product to product stays in tensor memory."""
+        self.g.loc = node.loc
+        kept, adds = {}, {}
+        for n, dots in self.chains(node).items():
+            choices = [self.chosen_for(d) for d in dots]
+            if any(c.variant != "tcgen05" for c in choices):
+                continue
+            self.choices.update((d.result, c) for d, c in zip(dots, choices))
+            kept[n] = place = self.sums(dots[0].result.type)
+            self.held.add(place)
+            begins = isinstance(node, For) and self.is_zero(node.carried[n].init)
+            if not begins:
+                self.store(place, self.all([node.carried[n].init])[0])
+            always = lambda: Const(True, bool_)
+            self.kept.update((d.result, Kept(place, always)) for d in dots)
+            if begins:
+                self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
+            adds[n] = not begins
+        after = self.without_waits(node, kept) if kept else None
+        rest = [n for n in range(len(node.carried)) if n not in kept]
+        carried = tuple(Carry(self.all([node.carried[n].init])[0], node.carried[n].inner, node.carried[n].result) for n in rest)
+        self.g.append(self.with_body(node, carried, rest))
+        if after is not None:
+            after()
+        for n, place in kept.items():
+            self.new[node.carried[n].result] = self.result(node, node.carried[n], place, adds[n])
+            self.held.discard(place)
+
+    def with_body(self, node: For | While, carried: tuple, rest: list[int]) -> For | While:
+        with self.g.block() as nodes:
+            for inner in node.body.nodes:
+                self.node(inner)
+        body = Block(tuple(nodes), self.all(node.body.yields[n] for n in rest))
+        node = replace(node, carried=carried, body=body)
+        return replace(node, test=self.block(node.test)) if isinstance(node, While) else node
+
+    def chains(self, node: For | While) -> dict[int, list[Call]]:
+        """By the number of what the loop carries: the products, directly in its body, that are all that takes it, one after the
+        other, the last of which hands it on."""
+        by_acc = {n.args[0]: n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_ and isinstance(n.args[0], Value)}
+        found = {}
+        for number, (c, following) in enumerate(zip(node.carried, node.body.yields)):
+            dots, at = [], c.inner
+            while self.uses[at] == 1 and at in by_acc:
+                dots.append(by_acc[at])
+                at = dots[-1].result
+            if dots and at is following and self.uses[at] == 1:
+                found[number] = dots
+        return found
+
+    def is_zero(self, x: Operand) -> bool:
+        call = self.context.made.get(x)
+        return call is not None and call.op is splat and isinstance(call.args[0], Const) and call.args[0].value == 0
+
+    def without_waits(self, node: For | While, kept: dict) -> Callable[[], None] | None:
+        """Where a pipelined loop does nothing but multiply parts of shared memory, wait for its products after it; what does that
+        is returned."""
+        dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
+        other = [n for n in node.body.nodes if not isinstance(n, Call) or n.op.effect != "pure" and n.op not in (dot_, pipeline_slot) and not _staged(n)]
+        if not isinstance(node, For) or node.pipeline is None or other or any(d.result not in self.kept for d in dots):
+            return None
+        matrices = [x for d in dots for x in d.args[1:]]
+        if any(not isinstance(x.type, Region) for x in matrices):
+            return None
+        for d in dots:
+            self.kept[d.result].waits = False
+        self.order_operands(*matrices)
+        barrier, parity = self.awaited()
+        self.after_the_threads()
+        self.elected(lambda: self.g.call(tcgen05_fence, side="after_thread_sync"))
+
+        def after():
+            self.g.loc = node.loc
+            self.elected(lambda: self.g.call(tcgen05_commit_, barrier, cta_group=1))
+            self.committed(barrier, parity)
+        return after
+
+    def result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
+        """What a loop leaves in tensor memory; what it began with, where that was not stored and the loop had no trip."""
+        g = self.g
+        if stored or isinstance(node.start, Const) and isinstance(node.stop, Const) and len(range(node.start.value, node.stop.value, node.step.value)):
+            return self.load(place, c.result.name)
+        trips = compare(g, "<" if node.step.value > 0 else ">", node.start, node.stop)
+        if isinstance(trips, bool):
+            return self.load(place, c.result.name) if trips else c.init
+        with g.block() as nodes:
+            loaded = self.load(place, c.result.name)
+        made = Value(c.result.name, c.result.type, g.loc)
+        g.append(If(trips, Block(tuple(nodes), (loaded,)), Block((), self.all([c.init])), (made,), g.loc))
+        return made
+
+
+def _staged(call: Call) -> bool:
+    """Whether a call is a copy that a pipelined loop issues ahead."""
+    return call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token") and call.args[1].type.scope == "global"
+
+
+def _read(node) -> list:
+    """The operands of a node, and what the blocks in it hand on."""
+    return [*operands(node), *(y for b in blocks(node) for y in b.yields)]
+
+
+def _place(scope: ExecScope | None) -> tuple:
+    return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent))
+
+
+__all__ = ["TensorDots"]
