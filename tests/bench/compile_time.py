@@ -54,7 +54,7 @@ c, square = Config.of(128, 256), tile.ArraySpec((4096, 4096), "bfloat16")
 start = time.perf_counter()
 persistent.compile(square, square, square, 1.0, 1.0, 0, 0, 0, 0, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs,
                    A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=1, FINISH=((), None, False, False, 0), EXTRAS=0, DEPENDENT=False,
-                   AHEAD=False, SHARED=1,
+                   AHEAD=False, PROMOTED=False, BLOCKS=(),
                    num_warps=c.num_warps)
 print(time.perf_counter() - start)
 """

@@ -92,11 +92,10 @@ def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shar
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), bm=st.sampled_from((64, 128)), bn=st.sampled_from((16, 64, 128)),
        stages=st.integers(2, 4), splits=st.sampled_from((1, 1, 2, 4)), swapped=st.booleans(), behind=st.booleans(),
-       width=st.sampled_from((16, 32, 64, 128)), buffers=st.sampled_from((1, 2, 4)), shared=st.sampled_from((1, 2)), a_is=LAYOUTS, b_is=LAYOUTS,
-       seed=st.integers(0, 99))
-def test_every_configuration_gives_the_product(m, n, steps, over, bm, bn, stages, splits, swapped, behind, width, buffers, shared, a_is, b_is, seed):
+       width=st.sampled_from((16, 32, 64, 128)), buffers=st.sampled_from((1, 2, 4)), a_is=LAYOUTS, b_is=LAYOUTS, seed=st.integers(0, 99))
+def test_every_configuration_gives_the_product(m, n, steps, over, bm, bn, stages, splits, swapped, behind, width, buffers, a_is, b_is, seed):
     """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, any split of k,
-    any number of buffers for results, pairs of CTAs that share columns."""
+    any number of buffers for results."""
     rng = np.random.default_rng(seed)
     k = max(64 * steps + over, 0)
     if splits > 1 and bn // splits < 8:
@@ -104,7 +103,7 @@ def test_every_configuration_gives_the_product(m, n, steps, over, bm, bn, stages
     a, b = laid(drawn(rng, (m, k), BF16), a_is), laid(drawn(rng, (k, n), BF16), b_is)
     width = min(width, bn)
     config = replace(Config.of(bm, bn, 64, splits=splits, swapped=swapped, stages=stages), behind=behind, width=width,
-                     buffers=min(buffers, bn // width), shared=shared if bn == 128 and splits == 1 else 1)
+                     buffers=min(buffers, bn // width))
     close(product(a, b, config=config), a, b)
 
 
@@ -205,7 +204,7 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
     m, n = 600, 328
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
     beside, other = drawn(rng, (m, n), dtype), drawn(rng, (m, n), np.float32)
-    config = replace(Config.of(bm, bn, stages=3, ahead=True), behind=behind, width=width, buffers=bn // width)
+    config = replace(Config.of(bm, bn, stages=3), behind=behind, width=width, buffers=bn // width)
     got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(0.25,), tiles=(beside, other), config=config)
     want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
     np.testing.assert_allclose(got, want, atol=2e-3, rtol=1e-3)
@@ -213,9 +212,10 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
     assert launch.constants["AHEAD"] == (dtype == np.float16)
 
 
-def planned(a, b, out, epilogue, tiles, config=None):
+def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False):
     from tilejit.kernels.matmul import _form, _planned
-    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), epilogue, tuple(_form(describe(t)) for t in tiles), config, "sm_90a")
+    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), fast_accum, epilogue, tuple(_form(describe(t)) for t in tiles), config,
+                    "sm_90a")
 
 
 @pytest.mark.parametrize("how", LAID)
@@ -281,7 +281,7 @@ def test_the_largest_tile_is_fast_code():
     for b_kn in (True, False):
         constants = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=b_kn,
                          SUMS=tile.float32, WIDTH=128, BUFFERS=1, DEPENDENT=False, FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=False,
-                         SHARED=1)
+                         PROMOTED=False, BLOCKS=())
         compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants, num_warps=c.num_warps)
         assert compiled.spills == 0 and compiled.registers <= 168
         assert [c.variant for c in compiled.copies] == ["tma"] * 4
@@ -303,7 +303,7 @@ def test_every_choice_fits_in_shared_memory():
         for m, n, k in ((1, 1, 1), (7, 5000, 100000), (300, 300, 300), (4096, 4096, 4096), (100000, 40, 70)):
             c = choose(Problem(m, n, k, 1, itemsize, 4), 132)
             ring = c.stages * (c.bm + c.bn) * c.bk * itemsize
-            aside = 8 * c.bm * c.bn if c.splits > 1 else c.bm * 256
+            aside = 8 * c.bm * c.bn if c.splits > 1 else c.bm * c.width * c.buffers * 4
             assert c.stages >= 2 and ring + aside <= 232448 and c.width * 4 <= 256
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import tilejit as tile
 
+BLOCK = 128  # the rows and the k of a block of scales
+
 
 @tile.jit
 def box(X, z, i, j, extents):
@@ -31,28 +33,18 @@ def matrix_and_row(i, down, SEVERAL: tile.constexpr):
 
 
 @tile.jit
-def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-          SHARED: tile.constexpr = 1):
+def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
     """The ring: BK of k of the tile's rows of A and columns of B in each slot."""
-    return tile.ring(STAGES, A=((BK, BM) if A_KM else (BM, BK), A.dtype), B=((BK, BN) if B_KN else (BN, BK), B.dtype), consumers=BM // 64,
-                     multicast=SHARED > 1)
+    return tile.ring(STAGES, A=((BK, BM) if A_KM else (BM, BK), A.dtype), B=((BK, BN) if B_KN else (BN, BK), B.dtype), consumers=BM // 64)
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SHARED: tile.constexpr = 1):
-    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on. Where SHARED CTAs of a
-    cluster have the same columns, each of them brings a part of B to all."""
+def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on."""
     for i in range(first, stop):
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, prefetch_map=True)
-            if SHARED == 1:
-                tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
-            else:
-                PART = slot.B.shape[1 if B_KN else 0] // SHARED
-                at = tile.cta_rank() * PART
-                part = slot.B[:, at:at + PART] if B_KN else slot.B[at:at + PART, :]
-                tile.copy_async(part, operand(B, z, n + at, i * BK, part.shape, B_KN), mbar=slot.full, prefetch_map=True,
-                                multicast=(1 << SHARED) - 1)
+            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
 
 
 @tile.jit
@@ -90,6 +82,59 @@ def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr
 
 
 @tile.jit
+def along(S, first, k, extent, BY_ROW: tile.constexpr):
+    """The block scales of `extent` rows [rows or rows / 128, k / 128] of an operand for slot `k`."""
+    return tile.load(S[first:first + extent, k]) if BY_ROW else tile.load(S[first // BLOCK, k])
+
+
+@tile.jit
+def promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS: tile.constexpr):
+    """A consumer of float8, of which the tensor cores' sums keep fewer bits than float32: those of each slot's 128 of k are added to
+    `sums`, tiles of neighbouring columns, by the threads, and are scaled before if `BLOCKS` says how the scales lie."""
+    COLUMNS = sums[0].shape[1]
+    for i in range(first, stop):
+        if BLOCKS:
+            a = along(SA, row, i, 64, BLOCKS[0])
+            bs = ()
+            for h in tile.static_range(len(sums)):
+                bs = (*bs, along(SB, column + h * COLUMNS, i, COLUMNS, BLOCKS[1]))
+        with ring.consume() as slot:
+            for h in tile.static_range(len(sums)):
+                rows = slot.A[w * 64:w * 64 + 64, :] if slot.A.shape[0] > 64 else slot.A
+                part = tile.mma_async(None, rows, slot.B[h * COLUMNS:h * COLUMNS + COLUMNS, :], trans_b=True)
+                tile.mma_commit()
+                tile.mma_wait(0)
+                if BLOCKS:
+                    part = scaled(part, a, bs[h], BLOCKS)
+                sums = (*sums[:h], sums[h] + part, *sums[h + 1:])
+    return sums
+
+
+@tile.jit
+def scaled(part, a, b, BLOCKS: tile.constexpr):
+    """Sums times the scales of their rows and columns. Two multiplications, though one and an addition fused with it would do: so
+    the sums are used up at once, and no second set of registers holds those of the next product beside them."""
+    part = part * (a[:, None] if BLOCKS[0] else a)
+    return part * (b[None, :] if BLOCKS[1] else b)
+
+
+@tile.jit
+def none(BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
+    """No sums yet: one tile, or those of `promoted`, each of as many columns as have one scale."""
+    COLUMNS = min(BN, BLOCK) if PROMOTED else BN
+    return (tile.zeros((64, COLUMNS), SUMS),) * (BN // COLUMNS)
+
+
+@tile.jit
+def added(sums, ring, w, first, stop, row, column, SA, SB, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
+    """A consumer: `sums` and those of the slots `first` to `stop` along k."""
+    if PROMOTED:
+        return promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS)
+    return (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN),)
+
+
+@tile.jit
 def factor(x, IS_ARRAY: tile.constexpr):
     """A scale: a number, or the one element of an array."""
     return tile.load(x[0]) if IS_ARRAY else x
@@ -115,6 +160,13 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, staged=None):
 
 
 @tile.jit
+def columns(sums, first: tile.constexpr, count: tile.constexpr):
+    """`count` columns from `first` on, of sums in tiles side by side."""
+    WIDE = sums[0].shape[1]
+    return sums[first // WIDE][:, first % WIDE:first % WIDE + count]
+
+
+@tile.jit
 def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
     """One thread brings its rows of X, as wide as the tile, to the parts of `stage`, from which TMA has read the last tile."""
     tile.bulk_wait(0, read=True)
@@ -127,15 +179,15 @@ def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-               DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, SHARED: tile.constexpr):
+               DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
-    turn, or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's tiles to the buffers during the products. SHARED
-    CTAs of a cluster take tiles below each other, and each brings its part of B to all of them."""
+    turn, or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's tiles to the buffers during the products. With
+    `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
-    down, across, steps = tile.cdiv(M, BM * SHARED), tile.cdiv(N, BN), tile.cdiv(K, BK)
+    down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, SHARED)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
     if WIDTH:
         staged = (BM // 64, BUFFERS, 64, WIDTH)
         stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
@@ -145,36 +197,36 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
     if DEPENDENT:
         tile.griddepcontrol_wait()
         tile.griddepcontrol_launch_dependents()
-    first, stride, under = tile.program_id(0), tile.num_programs(0), 0
-    if SHARED > 1:
-        first, stride, under = first // SHARED, stride // SHARED, tile.cta_rank()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            for i, n in tile.tile_order(rows, across, *ORDER, first=first, stride=stride):
+            for i, n in tile.tile_order(rows, across, *ORDER):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, (m * SHARED + under) * BM, n * BN, 0, steps, BK, A_KM, B_KN, SHARED)
+                fill(ring, A, B, z, m * BM, n * BN, 0, steps, BK, A_KM, B_KN)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase = warpgroup - 1, 0
-        for i, n in tile.tile_order(rows, across, *ORDER, first=first, stride=stride):
+        for i, n in tile.tile_order(rows, across, *ORDER):
             z, m = matrix_and_row(i, down, len(C.shape) == 3)
-            row, column = (m * SHARED + under) * BM + w * 64, n * BN
-            PEELED = AHEAD or not BEHIND
-            acc = begun(ring, w, A_KM, B_KN) if PEELED else tile.zeros((64, BN), SUMS)
+            row, column = m * BM + w * 64, n * BN
+            BEGUN = not (AHEAD or BEHIND or PROMOTED)
+            sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
+            done = 1 if BEGUN else 0
             if AHEAD:
+                done = steps // 2
+                sums = added(sums, ring, w, 0, done, row, column, SA, SB, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
                 with tile.elect():
                     bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            acc = multiplied(acc, ring, w, steps - PEELED, BEHIND, A_KM, B_KN)
+            sums = added(sums, ring, w, done, steps, row, column, SA, SB, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
             if AHEAD:
                 ready[w].wait(phase=phase)
                 phase = phase ^ 1
             if WIDTH:
                 for part in tile.static_range(BN // WIDTH):
                     buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
+                    acc = columns(sums, part * WIDTH, WIDTH)
                     if AHEAD:
-                        brought = tile.load(buffer)
-                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH, brought)
+                        values = finished(acc, z, row, at, SA, SB, extra, FINISH, tile.load(buffer))
                     else:
-                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH)
+                        values = finished(acc, z, row, at, SA, SB, extra, FINISH)
                         with tile.elect():
                             tile.bulk_wait(BUFFERS - 1, read=True)
                     tile.sync()
@@ -185,7 +237,9 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                         tile.copy_async(box(C, z, row, at, (64, WIDTH)), buffer, variant="tma", prefetch_map=True)
                         tile.bulk_commit()
             else:
-                tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH))
+                for h in tile.static_range(len(sums)):
+                    at = column + h * (BN // len(sums))
+                    tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH))
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)
@@ -194,7 +248,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
 @tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
           SPLITS: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr,
-          EXTRAS: tile.constexpr):
+          EXTRAS: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
     """The same product for few tiles, one for each cluster: CTA `rank` of SPLITS takes its share of the slots of k, then adds
     up its share of the columns from all CTAs' sums, in the order of their ranks."""
     tiles_m, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
@@ -214,12 +268,12 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
             fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
-        acc = multiplied(tile.zeros((64, BN), SUMS), ring, w, stop - first, True, A_KM, B_KN)
+        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, n, SA, SB, True, A_KM, B_KN, PROMOTED, BLOCKS)
         for s in tile.static_range(SPLITS):
             if s == rank:
-                tile.store(parts[s, w], acc[:, s * PART:(s + 1) * PART])
+                tile.store(parts[s, w], columns(own, s * PART, PART))
             else:
-                tile.store(sums[s, w], acc[:, s * PART:(s + 1) * PART])
+                tile.store(sums[s, w], columns(own, s * PART, PART))
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import tilejit as tile
@@ -24,8 +24,8 @@ HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
 EITHER_MAJOR = {"sm_90a": (2,)}  # bytes of the elements that tensor cores multiply whichever way they lie; the others': 1 and 2
 
 
-def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, precision: str | None = None,
-           config: Config | BlackwellConfig | None = None):
+def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
+           precision: str | None = None, config: Config | BlackwellConfig | None = None):
     """``a @ b`` on the tensor cores of a Hopper or Blackwell GPU (sm_90a, sm_100a, sm_103a); returns `out`, made if it is not given.
 
     `a` is [..., M, K] and `b` is [..., K, N], any extents, in any strides; leading dimensions of both are equal, or one of
@@ -35,7 +35,13 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
 
     float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 are summed in float32, int8
     and uint8 in int32. The result has the operands' dtype, bfloat16 for float8, int32 for integers; an `out` of another
-    float dtype is rounded to. `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32.
+    float dtype is rounded to. Hopper's tensor cores keep only 13 bits below the largest term in sums of float8, so threads add
+    up the sums of 128 of k in float32, unless `fast_accum` leaves all to the tensor cores, which is faster.
+
+    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32. For float8 they may both be arrays of
+    float32 with a factor for each block of 128 along k: `scale_a` of [M, K/128] or, with one for 128 rows, [M/128, K/128],
+    `scale_b` of [K/128, N] or [K/128, N/128], extents rounded up (on Hopper, a product of two matrices, always summed by
+    threads).
 
     `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored: it takes a tile of them,
     the row and the column of its first element (the number of the matrix before these, in a product with leading
@@ -54,19 +60,20 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         if describe(made).shape != (*batch, m, n):
             raise LaunchError(f"out is of shape {(*batch, m, n)}, not {describe(made).shape}")
         matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=[folded(t, "tiles") for t in tiles],
-               scale_a=scale_a, scale_b=scale_b, precision=precision, config=config)
+               scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
         return made
-    scaled = () if scale_a is scale_b is None else tuple(getattr(s, "shape", ()) != () for s in (scale_a, scale_b))
+    scaled = () if scale_a is scale_b is None else tuple(_scale_shape(name, s) for name, s in (("scale_a", scale_a), ("scale_b", scale_b)))
     target = settings().target or "sm_90a" if x.device == "host" else driver.target(x.device)
     if arguments or tiles or epilogue is not None:
         _check_epilogue(epilogue, arguments, tiles)
-    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, epilogue, tuple(_form(describe(t)) for t in tiles), config, target)
+    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, fast_accum, epilogue, tuple(_form(describe(t)) for t in tiles), config,
+                      target)
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
     extra = (*arguments, *tiles)
-    rest = (1.0 if scale_a is None else scale_a, 1.0 if scale_b is None else scale_b, *extra, *NOTHING[len(extra):])
-    launch.kernel[launch.grid](*launch.operands(a, b, made), *rest, EXTRAS=len(extra), **launch.constants)
+    launch.kernel[launch.grid](*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], EXTRAS=len(extra),
+                               **launch.constants)
     return made
 
 
@@ -100,6 +107,12 @@ class Launch:
             b = as_readable(b if self.swapped else turned(b), self.either)
         return tuple(turned(v) if turn else v for v, turn in zip((a, b, c), self.turned))
 
+    def scales(self, a, b) -> tuple:
+        """The scales as the kernel takes them: factors, or those of blocks as [rows, k] of the operands in their places."""
+        if self.constants.get("BLOCKS"):
+            return (turned(b), a) if self.swapped else (a, turned(b))
+        return 1.0 if a is None else a, 1.0 if b is None else b
+
 
 def _form(v: ArrayView) -> tuple:
     """What a plan depends on of an array."""
@@ -112,13 +125,16 @@ def _view(form: tuple) -> ArrayView:
 
 
 @lru_cache(maxsize=4096)
-def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, epilogue, tiles: tuple,
+def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, tiles: tuple,
              config: Config | BlackwellConfig | None, target: str) -> Launch:
     """The launch for operands of these forms. LaunchError says what does not fit."""
     x, y = _view(a), _view(b)
     _check_target(target, x, config)
     batch, m, n, k = _extents(x, y)
     sums = _sums(x, y, precision)
+    blocks = _blocks(x, y, scaled, target)
+    float8 = x.dtype.startswith("float8") and target in HOPPER
+    promoted = blocks if blocks else None if fast_accum or not float8 else ()
     shape = (*batch, m, n)
     z = ArrayView(0, shape, row_major(shape), RESULTS[x.dtype], x.device) if out is None else _view(out)
     _check_out(z, shape, sums, epilogue is not None or scaled != ())
@@ -134,7 +150,7 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     if config is None:
         ahead = bool(tiles) and _comes_ahead(beside[0], z, 16)
-        problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None, ahead)
+        problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None, ahead, promoted)
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
@@ -142,29 +158,31 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     either = EITHER_MAJOR.get(target, (1, 2))
     copied = not readable(x, either), not readable(y, either)
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
-    kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, beside, matrices, processors)
+    kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, beside, promoted and promoted[::-1 if swapped else 1], matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums,
-                      FINISH=(scaled, epilogue, len(z.shape) == 3, swapped, len(tiles)))
+                      FINISH=(() if blocks else tuple(s != () for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
     return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows)
 
 
-def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, processors: int) -> tuple:
-    """The kernel with its grid, and the constants and options that are its own."""
-    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
+def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:
+    """The kernel with its grid, and the constants and options that are its own. `promoted` is None where the tensor cores sum
+    alone, else whether each operand's block scales are by row, or () without any."""
+    if promoted is not None and config.bk != hopper.BLOCK:
+        raise LaunchError(f"slots hold {hopper.BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
+    constants = dict(BM=config.bm, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (), num_warps=config.num_warps,
+                     pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
-    width, shared = config.width if _stored_by_tma(z, config.width) else 0, config.shared
+    width = config.width if _stored_by_tma(z, config.width) else 0
     ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
-    constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=config.buffers, DEPENDENT=config.dependent, AHEAD=ahead,
-                      SHARED=shared, cluster=shared if shared > 1 else None)
-    clusters = replace(config, bm=config.bm * shared).tiles(*z.shape[-2:]) * matrices
-    return hopper.persistent, (min(clusters, processors // shared) * shared,), constants
+    constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=config.buffers, DEPENDENT=config.dependent, AHEAD=ahead)
+    return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 
-def _on_blackwell(config: BlackwellConfig, z: ArrayView, beside: list[ArrayView], matrices: int, processors: int) -> tuple:
+def _on_blackwell(config: BlackwellConfig, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:
     """The kernel with its grid, and the constants and options that are its own."""
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
@@ -232,6 +250,36 @@ def _sums(x: ArrayView, y: ArrayView, precision: str | None):
     if x.dtype == "float32" and precision is None:
         raise LaunchError("float32 enters the tensor cores rounded to TF32 (10 bits of mantissa); say precision='tf32' to have it so")
     return tile.int32 if kinds[0] == "int" else tile.float32
+
+
+def _scale_shape(name: str, s) -> tuple[int, ...]:
+    """The shape of a scale, () of a number."""
+    if not getattr(s, "shape", ()):
+        return ()
+    view = describe(s)
+    if view.dtype != "float32":
+        raise LaunchError(f"{name} is of float32, not {view.dtype}")
+    return view.shape
+
+
+def _blocks(x: ArrayView, y: ArrayView, scaled: tuple, target: str) -> tuple[bool, ...]:
+    """Whether the block scales of each operand are by row; () where there are none."""
+    if all(len(s) < 2 for s in scaled):
+        for name, s in zip(("scale_a", "scale_b"), scaled):
+            if s not in ((), (1,)):
+                raise LaunchError(f"{name} is a number, an array of one, or a factor for each block in two dimensions, not of shape {s}")
+        return ()
+    if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8") or target not in HOPPER:
+        raise LaunchError(f"scales of blocks are those of two matrices of float8 on {HOPPER[0]}, and a is of {x.dtype} and shape {x.shape}, on {target}")
+    (m, k), n = x.shape, y.shape[1]
+    up = lambda extent: -(-extent // hopper.BLOCK)
+    found = []
+    for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"), ("scale_b", scaled[1][::-1], n, "[K/128, N or N/128]")):
+        if s not in ((rows, up(k)), (up(rows), up(k))):
+            order = 1 if name == "scale_a" else -1
+            raise LaunchError(f"{name} is {words}: of shape {(rows, up(k))[::order]} or {(up(rows), up(k))[::order]} here, not {s[::order]}")
+        found.append(s[0] == rows)
+    return tuple(found)
 
 
 def _check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None:

@@ -20,37 +20,35 @@ class Config:
     `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs of a cluster share a
     tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
-    through each of `buffers` to the result; `shared` how many CTAs of a cluster have the same columns and bring each other
-    their parts of them; `dependent` whether the launch may begin before the grid ahead has ended; `regs` the registers
-    of a producer's and of a consumer's thread (None: what the launch gives).
+    through each of `buffers` to the result; `dependent` whether the launch may begin before the grid ahead has ended; `regs` the
+    registers of a producer's and of a consumer's thread (None: what the launch gives).
     """
 
     bm: int = 128
     bn: int = 256
     bk: int = 64
-    stages: int = 4
+    stages: int = 3
     splits: int = 1
     swapped: bool = False
     order: tuple[str, int] = ("grouped", 16)
     regs: tuple[int | None, int | None] = (40, 232)
     behind: bool = False
     width: int = 128
-    buffers: int = 1
-    shared: int = 1
+    buffers: int = 2
     dependent: bool = False
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
-           stages: int = STAGES_AT_MOST, epilogue: bool = False, ahead: bool = False) -> "Config":
-        """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside what an epilogue
-        may need to bring its operands into the layout of the sums, and buffers for the whole tile if what it adds to the sums
-        comes `ahead`; registers by need."""
+           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0) -> "Config":
+        """The configuration of a tile: buffers for all of its columns, so that no store waits for another, where three slots
+        fit beside them; as many slots as then fit, but no more than `stages`; room for what an `epilogue` may need to bring its
+        operands into the layout of the sums; registers by need."""
         bk = bk or (2 if bm + bn <= 80 else 1) * SLOT // itemsize
-        width = narrow(bn, 512 // stored if ahead else 256 // stored)
-        buffers = bn // width if ahead else 1
-        aside = 8 * bm * bn if splits > 1 else bm * width * buffers * stored
-        aside += bm * narrow(bn, 64) * 4 if epilogue and not ahead else 0
-        stages = min((SHARED - aside) // ((bm + bn) * bk * itemsize), stages)
+        width = width or narrow(bn, 256 // stored)
+        slot, room, buffers = (bm + bn) * bk * itemsize, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0), bn // width
+        while buffers > 1 and room - bm * width * buffers * stored < 3 * slot:
+            buffers //= 2
+        stages = min((room - (8 * bm * bn if splits > 1 else bm * width * buffers * stored)) // slot, stages)
         # With setmaxnreg the assembler also knows each role's addresses to be uniform, where there are several consumers.
         regs = {64: (None, None), 128: (40, 232), 192: (32, 160)}[bm]
         return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bn < 256 or bm == 64, width=width, buffers=buffers)
@@ -88,7 +86,8 @@ EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other
 @dataclass(frozen=True)
 class Problem:
     """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
-    function is applied to it, and whether what that adds to the sums can come by TMA."""
+    function is applied to it and whether what that adds to the sums can come by TMA, how threads scale and add
+    up partial sums (None: not at all)."""
 
     m: int
     n: int
@@ -98,9 +97,14 @@ class Problem:
     stored: int = 2
     epilogue: bool = False
     ahead: bool = False
+    promoted: tuple[bool, ...] | None = None
 
     def turned(self) -> "Problem":
-        return replace(self, m=self.n, n=self.m, ahead=False)
+        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1])
+
+    def takes(self, bm: int, bn: int) -> bool:
+        """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it."""
+        return self.promoted is None or bm != 192 and bn != 192 and (bn <= 64 or self.promoted[1:] != (True,))
 
     @property
     def bytes(self) -> int:
@@ -132,19 +136,16 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
         q = p.turned() if swapped else p
         for bm, bn in TILES:
             for splits in CLUSTERS:
-                ahead = q.ahead and splits == 1
-                config = Config.of(bm, bn, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored, epilogue=p.epilogue,
-                                   ahead=ahead)
+                # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
+                # and an epilogue has fewer values at once.
+                alone = -(-q.m // bm) * -(-q.n // bn) * p.matrices <= processors or p.stored > 2 or p.epilogue and not q.ahead
+                config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
+                                   epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored))
                 steps = -(-p.k // config.bk)
-                if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2:
+                if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn):
                     continue
                 cost = cycles(q, bm, bn, splits, processors) + (bm * bn * 0.15 if swapped else 0)  # stored across rows
                 if best is None or cost < best[0]:
-                    # In one round nothing hides the stores but their own parts: two narrow buffers in turn. So it is with wide
-                    # elements, and an epilogue has fewer values at once.
-                    if not ahead and (p.matrices * config.tiles(q.m, q.n) <= processors or p.stored > 2 or p.epilogue):
-                        width = narrow(bn, 128 // p.stored)
-                        config = replace(config, width=width, buffers=2 if bn % (2 * width) == 0 else 1)
                     best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), dependent=cost < SHORT)
     return best[1]
 

@@ -22,11 +22,10 @@ from .widths import cost_of_change, cost_of_load, vector_widths
 
 @dataclass(frozen=True)
 class Fresh:
-    """A load that nothing has used but calls of one tile: it and they in order, each as the old value that it makes and the
-    place of the call in `nodes`."""
+    """A load that nothing has used but calls of one tile beside free values: it and they in order, with their places in `nodes`."""
 
     nodes: list
-    calls: tuple[tuple[Value, int], ...]
+    calls: tuple[tuple[Call, int], ...]
 
 
 def assign_layouts(graph: Graph, facts: Facts) -> Graph:
@@ -102,27 +101,27 @@ class _Assigner:
         return made
 
     def moved(self, fresh: Fresh, want: Tile) -> bool:
-        """Whether a load and what was made of it are now in the layout of `want`, which costs less than to change it."""
-        wants = []
-        for value, at in reversed(fresh.calls):
-            call = fresh.nodes[at]
-            wants.append(self.like(want, call.result.type.dtype))
-            if call.op.name != "load":
-                needs = call.op.rules.get("layout_backward", _same_backward)(self, call, want)
-                if needs is None:
-                    return False
-                want = next(n for n in needs if n is not None)
-        load, head = fresh.nodes[fresh.calls[0][1]], fresh.nodes[fresh.calls[-1][1]].result.type
-        if load.args[0].type.scope == "global":
-            costs = [cost_of_load(self.context, load.args[0], t, self.scope.threads) for t in (want, load.result.type)]
-            if costs[0] > costs[1] + cost_of_change(head, wants[0]):
+        """Whether a load is now in the layout of which its use makes `want`, which costs less than to change that. What was made
+        of the load is made anew, here."""
+        wants = [want]
+        for call, _ in reversed(fresh.calls[1:]):
+            needs = call.op.rules.get("layout_backward", _same_backward)(self, call, wants[-1])
+            if needs is None:
                 return False
-        changed = {}
-        for (value, at), t in zip(fresh.calls, reversed(wants)):
-            call = fresh.nodes[at]
-            made = self.new.retype(value, t)
-            fresh.nodes[at] = replace(call, args=tuple(changed.get(a, a) for a in call.args), results=(made,))
-            changed[call.result] = made
+            wants.append(next(n for n, a in zip(needs, call.args) if n is not None and a not in self.deferred))
+        (load, at), have = fresh.calls[0], self.new(fresh.calls[-1][0].result).type
+        if load.args[0].type.scope == "global":
+            costs = [cost_of_load(self.context, load.args[0], t, self.scope.threads) for t in (wants[-1], self.new(load.result).type)]
+            if costs[0] > costs[1] + cost_of_change(have, self.like(want, have.dtype)):
+                return False
+        made = self.new.retype(load.result, self.like(wants.pop(), load.result.type.dtype))
+        fresh.nodes[at] = replace(fresh.nodes[at], results=(made,))
+        for call, at in fresh.calls[1:]:
+            fresh.nodes[at] = None
+            needs = call.op.rules.get("layout_backward", _same_backward)(self, call, wants[-1])
+            args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
+            made = self.new.retype(call.result, self.like(wants.pop(), call.result.type.dtype))
+            fresh.nodes.append(replace(call, args=args, results=(made,)))
         return True
 
     def converted(self, value: Value, want: Tile, loc) -> Value:
@@ -155,7 +154,7 @@ class _Assigner:
                 self.node(node)
         out = yields()
         self.copies.pop()
-        return Block(tuple(self.nodes.pop()), out)
+        return Block(tuple(n for n in self.nodes.pop() if n is not None), out)
 
     def node(self, node) -> None:
         match node:
@@ -181,24 +180,25 @@ class _Assigner:
             return
         types = tuple(self.settled(a) if isinstance(type_of(a), Tile) else None for a in call.args)
         needs, results = call.op.rules.get("layout", _same)(self, call, types)
-        before = self.fresh.get(self.new(tiles[0])) if len(tiles) == 1 else None
+        bound = [self.new(a) for a in tiles if a not in self.deferred]
+        before = self.fresh.get(bound[0]) if len(bound) == 1 else None
         args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
         made = tuple(self.new.retype(r, t if t is not None else r.type) for r, t in zip(call.results, results))
         self.nodes[-1].append(replace(call, args=args, results=made))
-        self.follow(call, tiles, before)
+        self.follow(call, tiles, before if before is not None and bound[0] in args else None)
 
     def follow(self, call: Call, tiles: list, before: Fresh | None) -> None:
         """Keep what a call adds to the fresh values: a load of a region, or one call more on the way from a load."""
         nodes, at = self.nodes[-1], len(self.nodes[-1]) - 1
         if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
-            fresh = Fresh(nodes, ((call.result, at),))
+            fresh = Fresh(nodes, ((call, at),))
         elif before is not None and before.nodes is nodes and (_is_elementwise(call) or "layout_backward" in call.op.rules):
-            fresh = Fresh(nodes, (*before.calls, (call.result, at)))
+            fresh = Fresh(nodes, (*before.calls, (call, at)))
         else:
             return
         last = self.new(call.result)
         self.fresh[last] = fresh
-        self.passed.update((self.new(value), last) for value, _ in fresh.calls[:-1])
+        self.passed.update((self.new(c.result), last) for c, _ in fresh.calls[:-1])
 
     def loop(self, node: For | While) -> None:
         """The layouts of carried tiles: their start's, or what the body makes of them when the start is free."""

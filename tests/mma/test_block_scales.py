@@ -1,0 +1,122 @@
+"""Products of float8 with a scale for each block of 128 along k, and sums of 128 of k that threads add up."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.mma.test_matmul import EXTENT, LAYOUTS, laid, planned, product
+from tilejit import ArraySpec, kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels.hopper import persistent
+from tilejit.kernels.plan import CLUSTERS, TILES, Config, Problem, choose
+
+E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+
+
+def up(extent: int) -> int:
+    return -(-extent // 128)
+
+
+def scales(rng, extent: int, k: int, by_row: bool) -> np.ndarray:
+    """Random ones as [extent or extent / 128, k / 128]: not powers of two, of both signs."""
+    return (rng.uniform(0.5, 2, (extent if by_row else up(extent), up(k))) * rng.choice((-1, 1))).astype(np.float32)
+
+
+def spread(s: np.ndarray, extent: int, k: int) -> np.ndarray:
+    """The scale of each element [extent, k]."""
+    s = s if len(s) == extent else np.repeat(s, 128, 0)[:extent]
+    return np.repeat(s.astype(np.float64), 128, 1)[:, :k]
+
+
+def close(got, x, y):
+    """Within one rounding of the result, the roundings of k sums in float32, and of two factors."""
+    exact, k = x @ y, x.shape[1]
+    places = 8 if got.dtype.name == "bfloat16" else 24
+    bound = np.abs(exact) * 2.0 ** -places + np.abs(x) @ np.abs(y) * (k + 6) * 2.0 ** -23 + 1e-6
+    assert (np.abs(got.astype(np.float64) - exact) <= bound).all()
+
+
+def checked(rng, m, n, k, by_row, by_column, a_is="rows", b_is="columns", dtypes=(E4M3, E4M3), scales_are="rows", out=None, **options):
+    a, b = (laid(rng.standard_normal(shape).astype(dtype), how) for shape, dtype, how in (((m, k), dtypes[0], a_is), ((k, n), dtypes[1], b_is)))
+    sa, sb = scales(rng, m, k, by_row), scales(rng, n, k, by_column)
+    got = product(a, b, out, scale_a=laid(sa, scales_are), scale_b=laid(sb.T, scales_are), **options)
+    close(got, a.astype(np.float64) * spread(sa, m, k), b.astype(np.float64) * spread(sb, n, k).T)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(1, 20), st.sampled_from((127, 128, 129, 300, 640))), by_row=st.booleans(), by_column=st.booleans(),
+       a_is=LAYOUTS, b_is=LAYOUTS, scales_are=LAYOUTS, dtypes=st.sampled_from(((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3))), seed=st.integers(0, 99))
+def test_any_extents_and_both_kinds_of_scales(m, n, k, by_row, by_column, a_is, b_is, scales_are, dtypes, seed):
+    """Ragged blocks at every edge, scales by row or for 128 of them, in any strides."""
+    checked(np.random.default_rng(seed), m, n, k, by_row, by_column, a_is, b_is, dtypes, scales_are)
+
+
+@pytest.mark.parametrize("by_row,by_column", [(True, False), (False, True), (False, False), (True, True)])
+@pytest.mark.parametrize("bm,bn,splits,swapped", [(128, 256, 1, False), (128, 64, 1, True), (64, 64, 2, False), (64, 32, 4, True), (64, 128, 1, False)])
+def test_tiles_splits_and_exchanged_operands_with_scales(bm, bn, splits, swapped, by_row, by_column):
+    """Tiles of one block of columns and of two, a split of k, operands that change places; results by TMA and by stores."""
+    config = Config.of(bm, bn, 128, itemsize=1, stored=4, splits=splits, swapped=swapped, stages=3)
+    for n in (384, 331):
+        checked(np.random.default_rng(1), 200, n, 1100, by_row, by_column, config=config, out=np.float32)
+
+
+def test_scaled_sums_go_through_the_epilogue_and_tiles_come_ahead():
+    rng = np.random.default_rng(2)
+    m, n, k = 300, 328, 520
+    a, b = rng.standard_normal((m, k)).astype(E4M3), laid(rng.standard_normal((k, n)).astype(E4M3), "columns")
+    sa, sb = scales(rng, m, k, True), scales(rng, n, k, False)
+    bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float16)
+    got = kernels.matmul(a, b, np.empty((m, n), np.float16), linear, (bias,), tiles=(residual,), scale_a=sa, scale_b=sb.T,
+                         config=Config.of(128, 128, itemsize=1, stages=3))
+    want = (a.astype(np.float64) * spread(sa, m, k)) @ (b.astype(np.float64) * spread(sb, n, k).T) + bias + residual
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-2)
+
+
+@tile.jit
+def linear(acc, row, column, bias, residual):
+    return acc + tile.load(bias[column:column + acc.shape[1]])[None, :] + residual
+
+
+def test_sums_of_float8_are_added_up_by_threads_unless_told_otherwise():
+    """The default, `fast_accum`, and other dtypes, which the tensor cores sum in float32 alone."""
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((70, 700)).astype(E4M3), laid(rng.standard_normal((700, 90)).astype(E4M3), "columns")
+    for fast in (False, True):
+        close(product(a, b, np.float32, fast_accum=fast), a.astype(np.float64), b.astype(np.float64))
+    float8, half = np.zeros((64, 64), E4M3), np.zeros((64, 64), np.float16)
+    config = Config.of(64, 64, 128, itemsize=1, stages=3)
+    assert planned(float8, float8, half, None, (), config).constants["PROMOTED"]
+    assert not planned(float8, float8, half, None, (), config, fast_accum=True).constants["PROMOTED"]
+    assert not planned(half, half, half, None, (), config).constants["PROMOTED"]
+
+
+def test_choices_for_sums_added_up_by_threads_fit_the_registers():
+    """Of the model's choices for large products, neither with nor without scales spills one."""
+    array = ArraySpec((8192, 8192), "float8_e4m3fn")
+    for promoted in ((), (True, False), (False, False), (True, True)):
+        config = choose(Problem(8192, 8192, 8192, 1, 1, 2, promoted=promoted), 132)
+        constants = planned(*[np.zeros((64, 64), E4M3)] * 2, np.zeros((64, 64), ml_dtypes.bfloat16), None, (), config).constants
+        by = [ArraySpec((8192 if row else 64, 64), "float32", strides=(1, 8192)) for row in promoted] or [1.0, 1.0]
+        compiled = persistent.compile(array, array, ArraySpec((8192, 8192), "bfloat16"), *by, 0, 0, 0, 0, EXTRAS=0, **constants | dict(BLOCKS=promoted))
+        assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
+    assert not Problem(1, 1, 1, promoted=(True, False)).turned().takes(128, 128)
+    assert all(Problem(1, 1, 1).takes(*t) for t in TILES) and 1 in CLUSTERS
+
+
+def test_scales_that_do_not_fit_are_errors():
+    a, b = np.zeros((300, 260), E4M3), np.zeros((260, 200), E4M3)
+    sa, sb = np.ones((300, 3), np.float32), np.ones((3, 2), np.float32)
+    half = np.zeros((64, 64), np.float16)
+    for match, call in {
+        r"scale_a is \[M or M/128, K/128\]: of shape \(300, 3\) or \(3, 3\) here, not \(3, 300\)": lambda: kernels.matmul(a, b, scale_a=sa.T, scale_b=sb),
+        r"scale_b is \[K/128, N or N/128\]: of shape \(3, 200\) or \(3, 2\) here, not \(2, 3\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb.T),
+        r"scale_b is \[K/128, N or N/128\]: .*, not \(\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=2.0),
+        r"scale_a is a number, an array of one, or .*, not of shape \(3,\)": lambda: kernels.matmul(a, b, scale_a=sa[0]),
+        "two matrices of float8": lambda: kernels.matmul(half, half, scale_a=np.ones((64, 1), np.float32), scale_b=np.ones((1, 64), np.float32)),
+        "slots hold 128 of k .* bk is 256": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(64, 16, itemsize=1)),
+        "scale_a is of float32, not float64": lambda: kernels.matmul(a, b, scale_a=sa.astype(np.float64), scale_b=sb),
+    }.items():
+        with pytest.raises(LaunchError, match=match):
+            call()
