@@ -60,7 +60,10 @@ def test_softmax_as_it_is_timed(columns, dtype):
 def test_copies_as_they_are_timed(name, options):
     a = np.random.default_rng(0).standard_normal((100, 256)).astype(np.float32)
     b = np.zeros_like(a)
-    getattr(copy_kernels, name)[7 if name == "by_vectors" else 3,](a, b, ROWS=16, COLUMNS=256, **options)
+    if name == "by_vectors":
+        copy_kernels.by_vectors[7,](a, b, ROWS=16, COLUMNS=256)
+    else:
+        getattr(copy_kernels, name)[3,](a, b, np.zeros(1, np.uint32), ROWS=16, COLUMNS=256, **options)
     assert (a == b).all()
 
 
