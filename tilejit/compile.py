@@ -24,10 +24,11 @@ from .passes.pending import check_products
 from .passes.pipeline import write_pipelines
 from .passes.registers import check_registers
 from .passes.shared import place_shared
+from .passes.shared_layouts import choose_shared_layouts
 from .passes.tensor_memory import place_tensor_memory
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
-from .records import CopyRecord, ProductRecord
+from .records import CopyRecord, LayoutRecord, ProductRecord
 from .types import Points, Region, Selected
 
 @dataclass(frozen=True)
@@ -40,12 +41,13 @@ class Lowered:
     captured: tuple
     copies: tuple[CopyRecord, ...]
     products: tuple[ProductRecord, ...]
+    layouts: tuple[LayoutRecord, ...]
     written: frozenset[int]  # the arguments that the kernel writes
     seconds: dict[str, float]
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
-PASSES = (("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)),
+PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)),
           ("variants", choose_variants), ("tokens", complete_tokens), ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
@@ -62,7 +64,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         if checked:
             check(graph)
         clock(name)
-    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph), product_records(graph),
+    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph), product_records(graph), graph.layouts,
                    written_arguments(graph), seconds, built.printed)
 
 

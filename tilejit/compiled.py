@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .records import CopyRecord, ProductRecord
+from .records import CopyRecord, LayoutRecord, ProductRecord
 from .runtime.facts import evaluate
 from .types import Buffer
 
@@ -63,6 +63,7 @@ class CompiledKernel:
     assembler: str
     copies: tuple[CopyRecord, ...]
     products: tuple[ProductRecord, ...]
+    layouts: tuple[LayoutRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple
     compile_time: dict[str, float]
@@ -118,6 +119,10 @@ class CompiledKernel:
         """The choices and resources as text for a person."""
         lines = [f"{self.name} for {self.target}: {self.registers} registers, {self.shared_bytes} bytes of shared memory"
                  + (f", {self.spills} bytes spilled" if self.spills else "")]
+        for b in self.layouts:
+            lines.append(f"  line {b.line}: {b.source}")
+            lines.append(f"    {list(b.shape)} in shared memory: {b.chosen}")
+            lines += [f"      not {name}: {reason}" for name, reason in b.declined]
         for copy in self.copies:
             lines.append(f"  line {copy.line}: {copy.source}")
             lines.append(f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
@@ -168,13 +173,13 @@ def coded(code: Code) -> dict[str, Any]:
 
 
 def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, copies: tuple[CopyRecord, ...],
-            products: tuple[ProductRecord, ...], texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
+            products: tuple[ProductRecord, ...], layouts: tuple[LayoutRecord, ...], texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
     """The compiled kernel of what `told` and `coded` gave."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
         registers=code["registers"], spills=code["spills"], shared_bytes=recipe["shared"], assembler=code["assembler"],
-        copies=copies, products=products, tensor_maps=map_records(bound.names, recipe["maps"], bound),
+        copies=copies, products=products, layouts=layouts, tensor_maps=map_records(bound.names, recipe["maps"], bound),
         warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])), compile_time=seconds, recipe=recipe,
         written=tuple(recipe["written"]), texts=texts)
 

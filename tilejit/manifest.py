@@ -32,7 +32,7 @@ from .errors import CacheError
 from .frontend.captures import Capture, Unrecorded, changed, identity, recorded, text_of, token
 from .frontend.source import Source
 from .ir.graph import Launch
-from .records import CopyRecord, ProductRecord, from_data, to_data
+from .records import CopyRecord, LayoutRecord, ProductRecord, from_data, to_data
 from .runtime.arguments import Bound, answer
 from .runtime.facts import describe_fact
 from .runtime.store import Store, open_store
@@ -100,7 +100,7 @@ class Shelf:
             texts = _reader(self.store, manifest["code"], rebuild)
             seconds = {"cache": perf_counter() - start}
             compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, from_data(CopyRecord, manifest["copies"]),
-                               from_data(ProductRecord, manifest["products"]), texts, seconds, bound)
+                               from_data(ProductRecord, manifest["products"]), from_data(LayoutRecord, manifest["layouts"]), texts, seconds, bound)
             return Found(compiled, facts, captured, tuple(lowered["printed"]))
         return None
 
@@ -114,7 +114,8 @@ class Shelf:
             captured = recorded(lowered.captured, self.source, self.constants)
         except Unrecorded:
             return
-        manifest = {"captured": captured, "lowered": description, "copies": to_data(lowered.copies), "products": to_data(lowered.products), "code": code_key}
+        manifest = {"captured": captured, "lowered": description, "copies": to_data(lowered.copies), "products": to_data(lowered.products),
+                    "layouts": to_data(lowered.layouts), "code": code_key}
         same = lambda other: (other["captured"], other["lowered"]["recipe"]["guards"]) == (captured, description["recipe"]["guards"])
         manifest = json.loads(_json(manifest))
         kept = [manifest, *(m for m in self._manifests() if not same(m))]
@@ -143,7 +144,7 @@ class Shelf:
         if self.store is not None:
             self._keep(lowered, description, key)
             _make_room(self.store)
-        return made_of(description, entry.says, key, entry.cubin, lowered.copies, lowered.products, texts, seconds, bound)
+        return made_of(description, entry.says, key, entry.cubin, lowered.copies, lowered.products, lowered.layouts, texts, seconds, bound)
 
 
 def difference(facts: dict[tuple, bool], bound: Bound) -> str:

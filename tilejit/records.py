@@ -1,4 +1,4 @@
-"""What is told of each copy call, and plans as plain data: written to JSON, read back with the same attributes."""
+"""What is told of each copy call, product and layout, and plans as plain data: written to JSON, read back with the same attributes."""
 
 from __future__ import annotations
 
@@ -45,6 +45,18 @@ class ProductRecord:
     variant: str
     declined: tuple[tuple[str, str], ...]
     instructions: int
+
+
+@dataclass(frozen=True)
+class LayoutRecord:
+    """The layout that the compiler has chosen for a shared buffer, in its own words and as a `layout`, and why not the others."""
+
+    line: int
+    source: str
+    shape: tuple[int, ...]
+    layout: str
+    chosen: str
+    declined: tuple[tuple[str, str], ...]
 
 
 class Plain(SimpleNamespace):

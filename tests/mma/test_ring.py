@@ -128,7 +128,8 @@ def test_a_copy_that_is_missing_is_found():
 def test_a_ring_lays_its_buffers_as_auto_does_and_takes_the_word():
     made = []
     for layout in ("", ", tile.auto", ", tile.swizzled(tile.float16, (8, 64), 128)"):
-        kernel = tile.jit(source=f"def k(X):\n    ring = tile.ring(2, rows=((8, 64), tile.float16{layout}))\n")
+        kernel = tile.jit(source=f"def k(X):\n    ring = tile.ring(2, filled='stores', rows=((8, 64), tile.float16{layout}))\n"
+                                 "    with ring.produce() as slot:\n        tile.store(slot.rows, tile.load(X[0:8, 0:64]))\n")
         kernel.source.globals["tile"] = tile
         graph = kernel.compile(tile.ArraySpec((8, 64), "float16")).graph
         made.append([line.split(" in ")[-1] for line in graph.splitlines() if "alloc_shared" in line])

@@ -206,6 +206,7 @@ class Graph:
     scratch_strides: Mapping[Value, tuple[tuple[Value, int], ...]] = field(default_factory=dict)
     scratch_unused: frozenset[Value] = frozenset()  # calls whose scratch nobody reads any more when they begin
     tensor_memory: Mapping[Value, "TensorPlace"] = field(default_factory=dict)
+    layouts: tuple = ()  # records of the layouts that the compiler has chosen for shared buffers
 
     def __str__(self) -> str:
         from .printer import text

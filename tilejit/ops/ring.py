@@ -19,13 +19,13 @@ from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
 from ..ir.graph import Const, Value
 from ..ir.op import op
-from ..layout import Auto, TileLayout, axis
+from ..layout import Auto, TileLayout, auto, axis
 from ..types import BarrierRef, dtype_of, int32
 from . import barriers
 from .creation import checked_shape
 from .language import binary, compare, getitem
 from .pointwise import where
-from .shared import alloc, widest_swizzle
+from .shared import alloc
 from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
 from .tmem.order import tcgen05_fence
 from .tmem.slots import commit, leader, pair_mask, products_of, release_by_commit
@@ -184,8 +184,8 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     thread that starts them goes on at once. With ``filled="products"`` the buffers are in tensor memory: the thread that produces a
     slot starts products into it, and it is full when they are done. With ``cta_group=2`` the rings of a pair of CTAs turn
     together: both produce, each its own part, on the barrier of the even one (``slot.full``, for copies with ``cta_group=2``),
-    where one thread consumes; of accumulators that thread is the producer, and both CTAs consume. Without a layout, or with ``tile.auto``, a buffer is
-    swizzled as widely as its rows allow, as TMA and the tensor cores take it.
+    where one thread consumes; of accumulators that thread is the producer, and both CTAs consume. Without a layout, or with ``tile.auto``, a buffer's is
+    chosen by its uses.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
@@ -228,7 +228,7 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
     if filled == "products":
         return _accumulators(g, stages, shape, dtype_of(dtype), layout, cta_group)
     if layout is None or isinstance(layout, Auto):
-        return alloc.function(g, (stages, *shape), dtype, layout=widest_swizzle(dtype, (stages, *shape)) if len(shape) > 1 else None)
+        return alloc.function(g, (stages, *shape), dtype, layout=auto if len(shape) > 1 else None)
     if not isinstance(layout, TileLayout):
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
     slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)

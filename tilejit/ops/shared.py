@@ -33,13 +33,19 @@ def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
     return standard(dtype.bits, shape, span) if span else None
 
 
-@op("writes", attrs=("dtype", "shape", "layout", "align"))
-def alloc_shared(dtype, shape, layout, align):
-    """Shared memory for the whole kernel, at the same offset in every CTA."""
+def default_align(layout: TileLayout) -> int:
+    """The bytes to which a buffer is aligned where nothing else is asked."""
+    return 1024 if layout.swizzle is not None else 128
+
+
+@op("writes", attrs=("dtype", "shape", "layout", "align", "auto"))
+def alloc_shared(dtype, shape, layout, align, auto=None):
+    """Shared memory for the whole kernel, at the same offset in every CTA. With `auto`, the alignment that was asked for or 0, a
+    pass replaces the layout by one that is chosen by the buffer's uses."""
 
 
 @alloc_shared.infer
-def _(g, dtype, shape, layout, align):
+def _(g, dtype, shape, layout, align, auto=None):
     return Buffer(dtype, shape, "shared", layout)
 
 
@@ -57,8 +63,8 @@ def _(e, call):
 def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta_group=1):
     """Memory of a constant `shape`, one allocation per call site, alive for the whole kernel.
 
-    In "shared" memory `layout=None` is row-major; with `layout=tile.auto` rows are swizzled as widely as they allow, in the form
-    that TMA, ldmatrix and the tensor cores take. The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or
+    In "shared" memory `layout=None` is row-major; `layout=tile.auto` is one that the compiler chooses by the buffer's uses:
+    rows swizzled, in the form that TMA, ldmatrix and the tensor cores take, or row-major (`.explain()` says which, and why). The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or
     of `align`. In "tmem", tensor memory (sm_100a, sm_103a), a layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol``
     (512 columns of 32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins
     and deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
@@ -73,7 +79,8 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         raise g.error(f"alloc knows the scopes 'shared' and 'tmem', not {scope!r}")
     if cta_group != 1:
         raise g.error("cta_group is for tensor memory")
-    if isinstance(layout, Auto):
+    auto = (align or 0) if isinstance(layout, Auto) else None
+    if auto is not None:
         layout = widest_swizzle(dtype, shape)
     if layout is None:
         layout = TileLayout.row_major(shape)
@@ -87,11 +94,11 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
     if size == 0:
         raise g.error(f"an allocation has at least one element, not shape {list(shape)}")
     if align is None:
-        align = 1024 if layout.swizzle is not None else 128
+        align = default_align(layout)
     if align & (align - 1) or align < dtype.nbytes:
         raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {align}")
     buffer = Value("alloc", Buffer(dtype, shape, "shared", layout), g.loc)
-    attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align)
+    attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto)
     g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))
     return buffer
 

@@ -13,7 +13,7 @@ from ..dispatch import Choice
 from ..errors import CompilationError, at
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk, written
-from ..layout import auto, reg_count
+from ..layout import reg_count
 from ..ops.creation import splat
 from ..ops.language import binary, getitem
 from ..ops.memory import load_, store_, whole
@@ -21,7 +21,7 @@ from ..ops.mma import mma_async_, mma_commit, mma_wait
 from ..ops.mma.dot import dot_
 from ..ops.mma.thread import WRITTEN_OUT, thread_product
 from ..ops.mma.warp import SHAPES, arrangement, fragment, mma_
-from ..ops.shared import alloc, sync
+from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile, int32
 from .context import Context
 from .layouts import reduced_axes
@@ -179,7 +179,7 @@ class _Dots(TensorDots):
         if self.unknown_place():
             raise CompilationError("threads make this product from operands in shared memory, and a scope whose place is known at run time "
                                    "only has none to itself: store them to a buffer of its own, and multiply that", self.g.loc)
-        region = whole(self.g, alloc.function(self.g, x.type.shape, x.type.dtype, layout=auto))
+        region = whole(self.g, alloc.function(self.g, x.type.shape, x.type.dtype, layout=widest_swizzle(x.type.dtype, x.type.shape)))
         self.g.call(sync)
         self.g.call(store_, region, x, None, cache=None, each_thread=False)
         self.g.call(sync)

@@ -1,0 +1,230 @@
+"""Choose the layouts of shared buffers that were left to the compiler (``tile.auto``), each by its uses.
+
+The candidates are the standard swizzles that the rows allow, the widest first, and row-major. A copy or product that asks for
+a choice of its own is asked what it would be by each. The best candidate is one that no use declines; then one that leaves no
+use a slower path (a copy by ordinary loads and stores, a product by other instructions); then, where products or register
+tiles take the buffer, which read down its rows, the widest swizzle; and where copies alone do, what they need the fewest
+instructions for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ..dispatch import Choice, choose
+from ..errors import DispatchError
+from ..ir.builder import Facts
+from ..ir.graph import Block, Call, For, Graph, If, Scope, Value, While
+from ..layout import TileLayout, standard
+from ..ops.copy import copy_
+from ..ops.copy_async import copy_async_
+from ..ops.mma.dot import dot_
+from ..ops.shared import alloc_shared, default_align
+from ..records import LayoutRecord
+from ..types import Barrier, BarrierRef, Buffer, Points, Region
+from .context import Context
+from .slices import Copier
+
+ROW_MAJOR = "row-major"
+SLOWER = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
+ASIDE = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
+
+
+def candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
+    """The layouts that a buffer may have, by name."""
+    found = {}
+    if len(shape) > 1 and shape[-2] % 8 == 0:
+        found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n) for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
+    return {**found, ROW_MAJOR: TileLayout.row_major(shape)}
+
+
+@dataclass
+class Uses:
+    """What the uses of a buffer say to one candidate: the path that each takes, who has none or a slower one, and what copies
+    issue."""
+
+    taken: dict[Call, str] = field(default_factory=dict)
+    declined: dict[Call, DispatchError] = field(default_factory=dict)
+    slower: list[Call] = field(default_factory=list)
+    instructions: int = 0
+
+    def objections(self, best: "Uses") -> str:
+        """Why it is not this candidate, in terms of the paths that the best one has."""
+        words = []
+        for call, error in self.declined.items():
+            reasons = dict(error.declined)
+            path = best.taken.get(call)
+            words.append(f"line {call.loc.line}: {path} {reasons[path]}" if path in reasons else f"line {call.loc.line}: no lowering of {call.op.name}")
+        return "; ".join(dict.fromkeys(words or [f"line {call.loc.line}: {call.op.name} by {self.taken[call]}" for call in self.slower]))
+
+
+@dataclass
+class Open:
+    """A buffer whose layout is to be chosen."""
+
+    call: Call
+    layouts: dict[str, TileLayout]
+    by_rows: bool = False  # whether products or register tiles take it
+    uses: dict[str, Uses] = field(default_factory=dict)
+
+    def cost(self, name: str) -> tuple:
+        uses, at = self.uses[name], list(self.layouts).index(name)
+        return len(uses.declined), len(uses.slower), *((at, uses.instructions) if self.by_rows else (uses.instructions, -at))
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing can be better than the first candidate."""
+        first = self.uses[next(iter(self.layouts))]
+        return len(self.layouts) == 1 or self.by_rows and not first.declined and not first.slower
+
+    @property
+    def chosen(self) -> str:
+        return min(self.uses, key=self.cost)
+
+    def record(self) -> LayoutRecord:
+        name = self.chosen
+        best, reasons = self.uses[name], []
+        for other in self.layouts:
+            if other == name:
+                continue
+            uses = self.uses.get(other)
+            if uses is None or (len(uses.declined), len(uses.slower)) == (len(best.declined), len(best.slower)):
+                more = uses is not None and uses.instructions > best.instructions and not self.by_rows
+                why = f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}" if more else f"{name} comes first"
+            else:
+                why = uses.objections(best)
+            reasons.append((other, why))
+        loc = self.call.loc
+        return LayoutRecord(loc.line, loc.source_line.strip(), tuple(self.call.result.type.shape), str(self.layouts[name]), name, tuple(reasons))
+
+
+def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
+    """The graph with a layout by its uses for every buffer that was left to the compiler."""
+    opened = {n.result: Open(n, candidates(n.attrs["dtype"], n.attrs["shape"])) for n in graph.body.nodes
+              if isinstance(n, Call) and n.op is alloc_shared and n.attrs.get("auto") is not None}
+    if not opened:
+        return graph
+    asking, turn = dict(opened), 0
+    while asking:
+        tried = {buffer: list(o.layouts)[turn] for buffer, o in asking.items()}
+        _Asker(graph, facts, asking, tried).block(graph.body)
+        turn += 1
+        asking = {b: o for b, o in asking.items() if not (o.settled and turn == 1) and turn < len(o.layouts)}
+    layouts = {buffer: o.layouts[o.chosen] for buffer, o in opened.items()}
+    body = _Retyper(layouts).block(graph.body)
+    return replace(graph, body=body, layouts=tuple(o.record() for o in opened.values()))
+
+
+def _with_layout(t, layout: TileLayout):
+    """A buffer's type, or that of a place in it, with another layout."""
+    return replace(t, layout=layout) if isinstance(t, Buffer) else replace(t, buffer=replace(t.buffer, layout=layout))
+
+
+# -- asking ----------------------------------------------------------------------------------------------------------------
+
+class _Asker:
+    """Asks every use of the buffers what it would be with the layouts `tried`."""
+
+    def __init__(self, graph: Graph, facts: Facts, opened: dict[Value, Open], tried: dict[Value, str]):
+        self.context, self.facts, self.opened, self.tried = Context(graph, facts), facts, opened, tried
+        for buffer, name in tried.items():
+            opened[buffer].uses[name] = Uses()
+
+    def block(self, block: Block, pipelined: bool = False) -> None:
+        with self.context.inside(block):
+            for node in block.nodes:
+                match node:
+                    case Call():
+                        self.call(node, pipelined)
+                    case For():
+                        self.block(node.body, node.pipeline is not None)
+                    case While():
+                        self.block(node.test)
+                        self.block(node.body)
+                    case If():
+                        self.block(node.then)
+                        self.block(node.orelse)
+                    case Scope():
+                        outer, self.context.scope = self.context.scope, self.context.narrowed(node)
+                        self.block(node.body)
+                        self.context.scope = outer
+
+    def call(self, call: Call, pipelined: bool) -> None:
+        roots = {a: self.root(a) for a in call.args if isinstance(a, Value)}
+        buffers = {r for r in roots.values() if r in self.opened}
+        if not buffers or call.op.name in ASIDE:
+            return
+        if call.op not in (copy_, copy_async_):
+            for buffer in buffers:
+                self.opened[buffer].by_rows = True
+        if not call.op.variants:
+            return
+        args = tuple(self.tried_on(a, roots.get(a)) for a in call.args)
+        found = self.asked(replace(call, args=args), pipelined)
+        for buffer in buffers:
+            uses = self.opened[buffer].uses[self.tried[buffer]]
+            if isinstance(found, DispatchError):
+                uses.declined[call] = found
+                continue
+            uses.taken[call] = found.variant
+            uses.slower += [call] if found.variant in SLOWER.get(call.op, ()) else []
+            uses.instructions += found.plan.instructions if call.op in (copy_, copy_async_) else 0
+
+    def root(self, value: Value) -> Value | None:
+        """The allocation behind a place in shared memory."""
+        while isinstance(value.type, (Buffer, Region, Points)) and value not in self.opened and value in self.context.made and self.context.made[value].args:
+            value = self.context.made[value].args[0]
+        return value
+
+    def tried_on(self, arg, root):
+        if root not in self.opened:
+            return arg
+        made = replace(arg, type=_with_layout(arg.type, self.opened[root].layouts[self.tried[root]]))
+        self.context.made[made] = self.context.made[arg]
+        return made
+
+    def asked(self, call: Call, pipelined: bool) -> Choice | DispatchError:
+        """What the call would be."""
+        if pipelined and call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token"):
+            ahead = replace(call, args=(*call.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1)))))
+            found = self.asked(ahead, False)  # as the loop issues it, where it completes by bytes
+            if not isinstance(found, DispatchError):
+                return found
+        site = call.op.rules["site"](self.context, call)
+        variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
+        before = dict(self.facts.asked)
+        try:
+            return choose(call.op.name, variants, site, only=(call.attrs.get("options") or {}).get("variant"))
+        except DispatchError as error:
+            return error
+        finally:
+            self.facts.asked = before  # what only ranks layouts guards nothing
+
+
+# -- writing the choice ----------------------------------------------------------------------------------------------------
+
+class _Retyper(Copier):
+    """Copies a graph with other layouts of its buffers, and of all places in them."""
+
+    def __init__(self, layouts: dict[Value, TileLayout]):
+        super().__init__()
+        self.layouts, self.places = layouts, {}  # by new value the layout
+
+    def call(self, call: Call) -> Call:
+        made, old = super().call(call), call.results
+        if call.op is alloc_shared and call.result in self.layouts:
+            layout, asked = self.layouts[call.result], call.attrs["auto"]
+            attrs = {**call.attrs, "layout": layout, "align": asked or default_align(layout), "auto": None}
+            return replace(made, attrs=attrs, results=(self.placed(old[0], layout),))
+        layout = next((self.places[a] for a in made.args if isinstance(a, Value) and a in self.places), None)
+        if layout is None or not old or not isinstance(old[0].type, (Buffer, Region, Points)):
+            return made
+        return replace(made, results=tuple(self.placed(r, layout) for r in old))
+
+    def placed(self, old: Value, layout: TileLayout) -> Value:
+        new = self.retype(old, _with_layout(old.type, layout))
+        self.places[new] = layout
+        return new
+
+
+__all__ = ["candidates", "choose_shared_layouts"]
