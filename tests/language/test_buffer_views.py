@@ -41,6 +41,22 @@ def reshaped(X, Y):
     tile.copy(Y[0:16, 0:32], s.reshape((2, 4, 64)).reshape((16, 32)))
 
 
+@tile.jit(num_warps=8)
+def slots(X, Y):
+    """A ring's slots, each seen as columns of 16 bytes: the slot is known at run time."""
+    ring = tile.ring(2, rows=((4, 64), X.dtype, tile.TileLayout(((4, 64, "m"), (64, 1, "m")))))
+    with tile.warpgroup(1):
+        with tile.elect():
+            for i in range(X.shape[0] // 4):
+                with ring.produce() as slot:
+                    tile.copy_async(slot.rows, X[i * 4:i * 4 + 4, 0:64], mbar=slot.full)
+    with tile.warpgroup(0):
+        for i in range(X.shape[0] // 4):
+            with ring.consume() as slot:
+                columns = slot.rows.view(tile.int32, (64, 4), tile.TileLayout(((64, 4, "m"), (4, 1, "m"))))
+                tile.store(Y[i, 0:64, 0:4], tile.load(columns))
+
+
 @tile.jit
 def arena(X, Y):
     """One allocation: rows staged by TMA in its first half, results in its second, then both under one view."""
@@ -59,7 +75,7 @@ def arena(X, Y):
 
 
 CASES = {bits: lambda x: x.view(np.int32), halves: lambda x: x.view(np.uint16), permuted: lambda x: x.T, reshaped: lambda x: x.reshape(16, 32),
-         arena: lambda x: x + 1}
+         arena: lambda x: x + 1, slots: lambda x: x.view(np.int32).reshape(2, 64, 4)}
 
 
 @pytest.mark.parametrize("kernel", CASES, ids=lambda k: k.name)
@@ -110,8 +126,12 @@ def test_what_views_refuse():
     refused("give align=1024", swizzled)
 
     def running(X):
-        tile.alloc((4, 256), tile.float32)[tile.program_id(0)].view(tile.int32)
+        tile.alloc((4, 256), tile.float32)[tile.program_id(0), 0:128].view(tile.int32)
     refused("known at compile time", running)
+
+    def between(X):
+        tile.alloc((4, 24), tile.float32)[tile.program_id(0)].view(tile.int32)
+    refused("each part of the buffer has 96", between)
 
     def scattered(X):
         tile.alloc((4, 256), tile.float32)[:, 0:128].view(tile.int32)

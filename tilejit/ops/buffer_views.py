@@ -9,9 +9,10 @@ from ..ir.builder import Builder, describe
 from ..ir.builtin import method
 from ..ir.graph import Const, Value
 from ..ir.op import op
-from ..layout import TileLayout
+from ..layout import TileLayout, axis
 from ..types import Buffer, Region, dtype_of
 from .creation import checked_shape
+from .language import getitem
 
 
 @op("pure", attrs=("dtype", "shape", "layout", "offset"))
@@ -41,10 +42,11 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     """The same bytes of shared memory as `dtype`, `shape` and `layout` (row-major by default; the buffer's own dtype and shape).
 
     `x` is a buffer, or rows that lie in one piece, from a constant place on: so one allocation serves several purposes, one
-    after the other. The view takes no more bytes than `x` has, and begins at a multiple of 128 bytes (1024 where it is
+    after the other. It may also be one of the buffer's parts along its first dimension, as a ring's slot is. The view takes no more bytes than `x` has, and begins at a multiple of 128 bytes (1024 where it is
     swizzled), as TMA and the tensor cores need it. What one view has written, threads read through another after a barrier.
     """
-    buffer, start, nbytes = _piece(g, x)
+    slot = _slot(g, x)
+    buffer, start, nbytes = _piece(g, x) if slot is None else (slot[0], 0, slot[2])
     dtype = x.type.dtype if dtype is None else dtype_of(dtype)
     if shape is None:
         shape = _recast(g, x, dtype) if dtype.bits != x.type.dtype.bits else x.type.shape
@@ -58,12 +60,41 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     view = Buffer(dtype, shape, "shared", layout)
     if view.nbytes > nbytes:
         raise g.error(f"the view takes {view.nbytes} bytes, and {describe(x)} has {nbytes}")
+    if slot is not None:
+        view = _of_all_slots(g, x, slot, view)
     root, offset = _root(g, buffer)
     needed, align = 1024 if layout.swizzle is not None else 128, g.definitions[root].attrs["align"]
     if (offset + start) % needed or align % needed:
         raise g.error(f"a{' swizzled' if layout.swizzle is not None else ''} view begins at a multiple of {needed} bytes, and this one at byte "
                       f"{offset + start} of an allocation aligned to {align}" + (f": give align={needed}" if align % needed else ""))
-    return g.call(buffer_view, root, dtype=dtype, shape=shape, layout=layout, offset=offset + start)
+    made = g.call(buffer_view, root, dtype=dtype, shape=view.shape, layout=view.layout, offset=offset + start)
+    return made if slot is None else getitem(g, made, (slot[1], *(slice(None) for _ in shape)))
+
+
+def _slot(g: Builder, x: Value) -> tuple[Value, Value, int] | None:
+    """(buffer, which of its parts along its first dimension, bytes of each) where `x` is such a part, chosen at run time."""
+    if isinstance(x.type, Buffer):
+        return None
+    buffer, which, *starts = g.definitions[x].args
+    whole = all(isinstance(s, Const) and s.value == 0 for s in starts) and x.type.extents == (1, *buffer.type.shape[1:])
+    if isinstance(which, Const) or not whole or buffer.type.scope != "shared" or buffer.type.peer:
+        return None
+    grouped, at = buffer.type.layout.group(buffer.type.shape)
+    outer, inner = grouped.shards[:at[1]], TileLayout(grouped.shards[at[1]:])
+    step = outer[0][1] if len(outer) == 1 and not grouped.replicas else 0
+    return (buffer, which, step * buffer.type.dtype.nbytes) if step >= inner.span() else None
+
+
+def _of_all_slots(g: Builder, x: Value, slot: tuple, view: Buffer) -> Buffer:
+    """The view of every part of the buffer, one after the other."""
+    buffer, _, nbytes = slot
+    t, needed = view.layout, 1024 if view.layout.swizzle is not None else 128
+    if nbytes % needed:
+        raise g.error(f"a{' swizzled' if t.swizzle is not None else ''} view begins at a multiple of {needed} bytes, and each part of the buffer "
+                      f"has {nbytes}")
+    parts = buffer.type.shape[0]
+    layout = TileLayout([(parts, nbytes // view.dtype.nbytes, axis.m), *t.shards], t.replicas, t.offset, t.swizzle)
+    return replace(view, shape=(parts, *view.shape), layout=layout)
 
 
 @method(Buffer, name="reshape")

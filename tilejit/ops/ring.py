@@ -31,7 +31,7 @@ from .tmem.order import tcgen05_fence
 from .tmem.slots import commit, leader, pair_mask, products_of, release_by_commit
 
 FILLED = ("copies", "stores", "products")
-ASYNCHRONOUS = ("region", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")  # calls that read no slot in threads' own time
+ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")  # calls that read no slot in threads' own time
 
 
 class Ring:
@@ -342,6 +342,7 @@ class Release:
 
 def _plan(g, call) -> Release:
     buffers = set(call.args[2:])
+    buffers |= {c.results[0] for c in g.made.values() if c.op.name == "buffer_view" and c.args[0] in buffers}
     views = buffers | {c.results[0] for c in g.made.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
     return Release(any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
 

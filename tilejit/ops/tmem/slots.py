@@ -36,7 +36,7 @@ def _calls(nodes, scopes: tuple[str, ...]) -> Iterator[tuple[Call, tuple[str, ..
 
 
 def _buffer(g: Builder, x: Operand) -> Operand:
-    while isinstance(x, Value) and x in g.definitions and g.definitions[x].op.name in ("region", "points"):
+    while isinstance(x, Value) and x in g.definitions and g.definitions[x].op.name in ("region", "points", "buffer_view"):
         x = g.definitions[x].args[0]
     return x
 
