@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_matmul import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, bias_gelu_residual, close, drawn, laid, matrix_and_place, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.blackwell import NUM_WARPS, persistent
+from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
 from tilejit.kernels.blackwell_plan import TILES, BlackwellConfig, choose
 from tilejit.kernels.plan import SHARED, Config, Problem
 
@@ -42,17 +42,19 @@ def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shar
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 @given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), tile_=st.sampled_from(TILES), stages=st.integers(2, 4), swapped=st.booleans(),
+       splits=st.sampled_from((1, 1, 2, 4, 8)),
        dtypes=st.sampled_from(OPERANDS), width=st.sampled_from((8, 16, 32, 64)), out=st.sampled_from((None, np.float32)), a_is=LAYOUTS, b_is=LAYOUTS,
        seed=st.integers(0, 99))
-def test_every_configuration_gives_the_product(m, n, steps, over, tile_, stages, swapped, dtypes, width, out, a_is, b_is, seed):
-    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, one CTA or two."""
+def test_every_configuration_gives_the_product(m, n, steps, over, tile_, stages, swapped, splits, dtypes, width, out, a_is, b_is, seed):
+    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, one CTA or two, any split of k (among them parts without a slot)."""
     rng = np.random.default_rng(seed)
     size = np.dtype(dtypes[0]).itemsize
     k = max(128 // size * steps + over, 0)
     a, b = laid(drawn(rng, (m, k), dtypes[0]), a_is), laid(drawn(rng, (k, n), dtypes[1]), b_is)
     out = None if np.dtype(dtypes[0]).kind in "iu" else out
     stored = np.dtype(out).itemsize if out else {1: 2, 2: 2, 4: 4}[size] if np.dtype(dtypes[0]).kind not in "iu" else 4
-    config = BlackwellConfig.of(*tile_, swapped, size, stored, stages)
+    splits = 1 if tile_[1] or tile_[0] // splits < 8 or tile_[0] == 256 else splits
+    config = BlackwellConfig.of(*tile_, swapped, size, stored, stages, splits=splits)
     close(product(a, b, out, config=replace(config, width=min(width, config.width))), a, b)
 
 
@@ -96,7 +98,8 @@ def test_empty_results_and_an_inner_extent_of_zero():
 
 
 @pytest.mark.parametrize("config", [None, BlackwellConfig.of(64, epilogue=True), BlackwellConfig.of(64, True, stored=4, epilogue=True),
-                                    BlackwellConfig.of(32, False, True, epilogue=True), BlackwellConfig.of(64, True, True, epilogue=True)])
+                                    BlackwellConfig.of(32, False, True, epilogue=True), BlackwellConfig.of(64, True, True, epilogue=True),
+                                    BlackwellConfig.of(64, stored=4, epilogue=True, splits=2), BlackwellConfig.of(32, False, True, epilogue=True, splits=4)])
 def test_an_epilogue_sees_sums_and_where_they_are(config):
     """Bias, activation and residual, by one CTA or two, swapped or not."""
     rng = np.random.default_rng(3)
@@ -153,6 +156,7 @@ def test_the_choice_follows_the_waves():
     assert choose(Problem(16, 8192, 8192), 148).swapped
     small = choose(Problem(512, 512, 512), 148)
     assert not small.pair and small.bn <= 64
+    assert choose(Problem(64, 64, 65536), 148).splits == 8
 
 
 def test_every_choice_fits_in_shared_memory():
@@ -160,7 +164,8 @@ def test_every_choice_fits_in_shared_memory():
         for m, n, k in ((1, 1, 1), (7, 5000, 100000), (300, 300, 300), (4096, 4096, 4096), (100000, 40, 70)):
             c = choose(Problem(m, n, k, 1, itemsize, 4), 148)
             ring = c.stages * (128 + c.bn // (2 if c.pair else 1)) * c.bk * itemsize
-            assert c.stages >= 2 and ring + 2 * 128 * c.width * 4 <= SHARED and c.width * 4 <= 128
+            aside = 2 * 128 * (c.width if c.splits == 1 else c.bn) * 4
+            assert c.stages >= 2 and ring + aside <= SHARED and c.width * 4 <= 128
 
 
 def test_wrong_targets_and_configurations_are_errors(monkeypatch):
@@ -177,3 +182,15 @@ def test_wrong_targets_and_configurations_are_errors(monkeypatch):
     monkeypatch.setenv("TILEJIT_TARGET", "sm_90a")
     with pytest.raises(LaunchError, match="config is a Config for sm_90a"):
         kernels.matmul(a, a, config=BlackwellConfig())
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+def test_a_split_of_k_assembles_without_spills(target):
+    """Sums go from CTA to CTA by bulk copies, and one commit covers all products."""
+    c = BlackwellConfig.of(64, splits=4)
+    spec = ArraySpec((64, 65536), "bfloat16")
+    own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32, FINISH=((), None, False, False), EXTRAS=0,
+               num_warps=NUM_WARPS, cluster=c.splits)
+    compiled = split.compile(spec, spec, ArraySpec((64, 64), "bfloat16"), 1.0, 1.0, 0, 0, 0, 0, **own, target=target)
+    assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma", "dsmem", "tcgen05_ldst"}
+    assert compiled.ptx.count("tcgen05.commit") == 2

@@ -1,9 +1,10 @@
-"""Matrix products on Blackwell (sm_100a, sm_103a): a persistent kernel whose sums are in tensor memory.
+"""Matrix products on Blackwell (sm_100a, sm_103a), whose sums are in tensor memory.
 
-One thread fills a ring of shared-memory slots by TMA, one thread multiplies them by tcgen05, and a warpgroup takes the sums out of
+In `persistent` one thread fills a ring of shared-memory slots by TMA, one thread multiplies them by tcgen05, and a warpgroup takes the sums out of
 tensor memory and stores them. The sums have two places in turn, so that the products of the next tile run while those of the
 last are stored. With PAIR two CTAs of a cluster multiply a tile of twice the rows together: each brings its own rows of A and
-half of the columns of B, and the even one starts the products of both.
+half of the columns of B, and the even one starts the products of both. `split` gives the slots of k of one tile to the CTAs of a
+cluster, which add up their parts.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, steps, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PAIR: tile.constexpr):
-    """The producer: all slots along k of the rows from `m` and the columns from `n` on."""
+def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PAIR: tile.constexpr):
+    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on."""
     GROUP = 2 if PAIR else None
-    for i in range(steps):
+    for i in range(first, stop):
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
             tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
@@ -46,6 +47,12 @@ def multiply(ring, sums, steps, A_KM: tile.constexpr, B_KN: tile.constexpr):
 
 
 @tile.jit
+def slots(STAGES: tile.constexpr, A, B, COLUMNS: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, GROUP: tile.constexpr):
+    """The ring: BK of k of the CTA's rows of A and columns of B in each slot."""
+    return tile.ring(STAGES, A=((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), B=((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype), cta_group=GROUP)
+
+
+@tile.jit
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr,
                PAIR: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, WIDTH: tile.constexpr,
                BY_TMA: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, DEPENDENT: tile.constexpr):
@@ -57,7 +64,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
     COLUMNS = BN // GROUP  # of B that this CTA brings
     down, across, steps = tile.cdiv(M, ROWS * GROUP), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = tile.ring(STAGES, A=((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), B=((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype), cta_group=GROUP)
+    ring = slots(STAGES, A, B, COLUMNS, BK, A_KM, B_KN, GROUP)
     sums = tile.ring(2, D=((ROWS, BN), SUMS), filled="products", cta_group=GROUP)
     if BY_TMA:
         stage = tile.alloc((BUFFERS, ROWS, WIDTH), C.dtype, layout=tile.swizzled(C.dtype, (BUFFERS, ROWS, WIDTH), min(WIDTH * C.dtype.nbytes, 128)))
@@ -70,7 +77,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
         with tile.elect():
             for i, n in my_tiles(rows, across, ORDER, PAIR):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, (m * GROUP + half) * ROWS, n * BN + half * COLUMNS, steps, BK, A_KM, B_KN, PAIR)
+                fill(ring, A, B, z, (m * GROUP + half) * ROWS, n * BN + half * COLUMNS, 0, steps, BK, A_KM, B_KN, PAIR)
     if half == 0:
         with tile.warp(MULTIPLIER):
             with tile.elect():
@@ -105,4 +112,52 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
                 tile.bulk_wait(0)
 
 
-__all__ = ["persistent"]
+@tile.jit
+def split(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, SPLITS: tile.constexpr,
+          A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
+    """The same product for few tiles, one for each cluster: CTA `rank` of SPLITS takes its share of the slots of k, then adds
+    up its share of the columns from all CTAs' sums, in the order of their ranks."""
+    down, steps = tile.cdiv(C.shape[-2], ROWS), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
+    t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank(), tile.program_id(1)
+    m, n = t % down * ROWS, t // down * BN
+    first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
+    ring = slots(STAGES, A, B, BN, BK, A_KM, B_KN, 1)
+    sums = tile.ring(1, D=((ROWS, BN), SUMS), filled="products")
+    PART = BN // SPLITS
+    sent, parts = tile.alloc((SPLITS, ROWS, PART), SUMS), tile.alloc((SPLITS, ROWS, PART), SUMS)
+    arrived = tile.mbarrier()
+    extra = (E0, E1, E2, E3)[:EXTRAS]
+    tile.griddepcontrol_wait()
+    tile.griddepcontrol_launch_dependents()
+    with tile.warp(PRODUCER):
+        with tile.elect():
+            fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN, False)
+    with tile.warp(MULTIPLIER):
+        with tile.elect():
+            multiply(ring, sums, stop - first, A_KM, B_KN)
+    with tile.warpgroup(0):
+        with sums.consume() as acc:
+            for s in tile.static_range(SPLITS):
+                values = tile.zeros((ROWS, PART), SUMS)
+                if stop > first:
+                    values = tile.load(acc.D[:, s * PART:(s + 1) * PART])
+                if s == rank:
+                    tile.store(parts[s], values)
+                else:
+                    tile.store(sent[s], values)
+        tile.fence_proxy_async()
+        tile.sync()
+        with tile.elect():
+            arrived.arrive_expect_tx((SPLITS - 1) * ROWS * PART * 4)
+            for peer in tile.static_range(SPLITS):
+                if peer != rank:
+                    tile.copy_async(parts.peer(peer)[rank], sent[peer], mbar=arrived)
+        arrived.wait(phase=0)
+        total = tile.load(parts[0])
+        for s in tile.static_range(1, SPLITS):
+            total = total + tile.load(parts[s])
+        row, column = m, n + rank * PART
+        tile.store(box(C, z, row, column, (ROWS, PART)), finished(total, z, row, column, SA, SB, extra, FINISH))
+
+
+__all__ = ["persistent", "split"]

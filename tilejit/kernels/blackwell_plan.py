@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
-from .plan import SHARED, SHORT, SLOT, STAGES_AT_MOST, Problem, narrow
+from .plan import EXCHANGE, SHARED, SHORT, SLOT, STAGES_AT_MOST, Problem, narrow
 
 ROWS = 128  # of a CTA's sums
 
@@ -19,7 +20,7 @@ class BlackwellConfig:
     """The shape of the kernel.
 
     The tile is 128 by `bn`, or with `pair` 256 by `bn` for two CTAs together; `bk` the elements of k in each of `stages` slots;
-    `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order of the tiles and its
+    `splits` how many CTAs of a cluster share a tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order of the tiles and its
     group; `width` how many columns go to the result at a time; `dependent` whether the launch may begin before the grid ahead has
     ended.
     """
@@ -28,6 +29,7 @@ class BlackwellConfig:
     bk: int = 64
     stages: int = 4
     pair: bool = False
+    splits: int = 1
     swapped: bool = False
     order: tuple[str, int] = ("grouped", 16)
     width: int = 64
@@ -35,14 +37,15 @@ class BlackwellConfig:
 
     @staticmethod
     def of(bn: int, pair: bool = False, swapped: bool = False, itemsize: int = 2, stored: int = 2, stages: int = STAGES_AT_MOST,
-           epilogue: bool = False) -> "BlackwellConfig":
+           epilogue: bool = False, splits: int = 1) -> "BlackwellConfig":
         """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside the results' two
-        buffers and what a change of layout needs."""
+        buffers (or the sums that CTAs send each other) and what a change of layout needs."""
         width = narrow(bn, 128 // stored)
-        aside = 2 * ROWS * width * stored + (ROWS * width * 4 if epilogue or swapped else 0)
+        aside = 2 * ROWS * width * stored if splits == 1 else 2 * ROWS * bn * 4
+        aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4 if epilogue or swapped else 0
         bk = SLOT // itemsize
         slot = (ROWS + bn // (2 if pair else 1)) * SLOT
-        return BlackwellConfig(bn, bk, min((SHARED - aside) // slot, stages), pair, swapped, width=width)
+        return BlackwellConfig(bn, bk, min((SHARED - aside) // slot, stages), pair, splits, swapped, width=width)
 
     @property
     def rows(self) -> int:
@@ -53,7 +56,7 @@ class BlackwellConfig:
         return -(-m // self.rows) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}" + (" by pairs" if self.pair else "") + (" swapped" if self.swapped else "")
+        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}" + (" by pairs" if self.pair else "") + (f" k/{self.splits}" if self.splits > 1 else "") + (" swapped" if self.swapped else "")
 
 
 # -- the model -------------------------------------------------------------------------------------------------------------
@@ -62,19 +65,20 @@ TILES = [(bn, pair) for pair in (False, True) for bn in (256, 128, 64, 32, 16) i
 READ = 128      # bytes of shared memory that the tensor cores read in a cycle
 LOADED = 50     # bytes that a multiprocessor takes from L2 in a cycle, as on Hopper
 MEMORY = 4300   # bytes that all of 148 multiprocessors take from memory in a cycle
+CLUSTERS = {1: 148, 2: 74, 4: 34, 8: 16}  # of a size that 148 multiprocessors hold at once, by what a group of 16 or 18 holds on Hopper
 BEGIN = 900     # cycles until a tile's first product, and after its last, as on Hopper
 
 
-def cycles(p: Problem, bn: int, pair: bool, processors: int) -> float:
-    """The cycles that the product takes in tiles of 128, or 256 by two CTAs, by `bn`."""
+def cycles(p: Problem, bn: int, pair: bool, splits: int, processors: int) -> float:
+    """The cycles that the product takes in tiles of 128, or 256 by two CTAs, by `bn`, the k of each shared by `splits` CTAs."""
     group = 2 if pair else 1
     tiles = -(-p.m // (ROWS * group)) * -(-p.n // bn) * p.matrices
-    rounds = -(-tiles // max(processors // group, 1))
+    rounds = -(-tiles // max(CLUSTERS[max(group, splits)] * processors // 148, 1))
     brought = (ROWS + bn // group) * SLOT  # bytes of a slot
     step = max(2 * bn, brought / READ, brought / LOADED)
     drained = ROWS * bn / 32               # storing one tile's sums, beside the products of the next
-    steps = -(-p.k * p.itemsize // SLOT)
-    computing = rounds * max(steps * step, drained) + BEGIN + drained
+    steps = -(-p.k * p.itemsize // (SLOT * splits))
+    computing = rounds * max(steps * step, drained) + BEGIN + drained if splits == 1 else rounds * (steps * step + BEGIN + drained + EXCHANGE + ROWS * bn / 8)
     loading = p.bytes / (MEMORY * processors / 148)
     return max(computing, loading) + 0.05 * min(computing, loading)
 
@@ -86,12 +90,14 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Bl
     best = None
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        for bn, pair in TILES:
-            cost = cycles(q, bn, pair, processors) + (ROWS * bn * 0.15 if swapped else 0)  # stored across rows
+        for (bn, pair), splits in product(TILES, CLUSTERS):
+            config = BlackwellConfig.of(bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue, splits=splits)
+            steps = -(-p.k // config.bk)
+            if splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config.stages < 2:
+                continue
+            cost = cycles(q, bn, pair, splits, processors) + (ROWS * bn * 0.15 if swapped else 0)  # stored across rows
             if best is None or cost < best[0]:
-                config = BlackwellConfig.of(bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue)
-                stages = min(config.stages, max(-(-p.k // config.bk), 2))
-                best = cost, replace(config, stages=stages, dependent=cost < SHORT)
+                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), dependent=cost < SHORT)
     return best[1]
 
 

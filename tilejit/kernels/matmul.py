@@ -184,6 +184,9 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
 
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:
     """The kernel with its grid, and the constants and options that are its own."""
+    if config.splits > 1:
+        return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), dict(
+            SPLITS=config.splits, num_warps=blackwell.NUM_WARPS, pdl=True, cluster=config.splits)
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
     by_tma = _stored_by_tma(z, config.width)
