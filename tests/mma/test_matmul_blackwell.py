@@ -189,7 +189,7 @@ def test_a_split_of_k_assembles_without_spills(target):
     """Sums go from CTA to CTA by bulk copies, and one commit covers all products."""
     c = BlackwellConfig.of(64, splits=4)
     spec = ArraySpec((64, 65536), "bfloat16")
-    own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32, FINISH=((), None, False, False), EXTRAS=0,
+    own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32, FINISH=((), None, False, False, 0), EXTRAS=0,
                num_warps=NUM_WARPS, cluster=c.splits)
     compiled = split.compile(spec, spec, ArraySpec((64, 64), "bfloat16"), 1.0, 1.0, 0, 0, 0, 0, **own, target=target)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma", "dsmem", "tcgen05_ldst"}
