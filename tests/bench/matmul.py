@@ -1,12 +1,14 @@
 """Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), on the GPU.
 
-    python tests/bench/matmul.py [--shapes large|small|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles] [--epilogue]
+    python tests/bench/matmul.py [--shapes large|small|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles] [--epilogue] [--blocks] [--triton]
 
 Bursts: after a pause of 120 ms about 4e12 flop at once, the candidates in turn, the median of the rounds; in such bursts
 the clock does not fall under the power limit. Inputs are random normal and rotate; strides are padded to 16 bytes. Prints
 TFLOP/s of both and the ratio of their times (above 1: faster than cuBLAS). `--tiles` measures every tile on each shape,
-`--sustained` blocks of 40 ms back to back, `--epilogue` a product with bias, GELU and residual against the plain one.
-dtypes: bfloat16, float16, float32 (TF32), float8_e4m3fn (scaled, fast accumulation), int8.
+`--sustained` blocks of 40 ms back to back, `--epilogue` a product with bias, GELU and residual against the plain one,
+`--triton` Triton's persistent product too (the best of its configurations; B K-major), the ratio then to the faster of both.
+dtypes: bfloat16, float16, float32 (TF32), float8_e4m3fn (one scale for each operand, summed by the tensor cores alone), int8.
+`--blocks` measures float8 with scales of 1 x 128 for A and 128 x 128 for B, and without fast accumulation.
 """
 
 from __future__ import annotations
@@ -107,7 +109,41 @@ def cublas(dtype):
 
 def ours(dtype, config=None, **options):
     precision = "tf32" if dtype == torch.float32 else None
+    if dtype == torch.float8_e4m3fn:
+        one = torch.ones(1, device="cuda")
+        options = dict(scale_a=one, scale_b=one, fast_accum=True) | options
     return lambda a, b, out: kernels.matmul(a, b, out, precision=precision, config=config, **options)
+
+
+def block_scaled(m: int, n: int, k: int) -> dict[str, dict]:
+    """float8 with a scale for each 1 x 128 of A and 128 x 128 of B, and without any but summed in float32: cuBLAS and ours."""
+    up = lambda extent: -(-extent // 128)
+    a = torch.rand(up(k), m, device="cuda").t() + 0.5                        # side by side along m, as cuBLAS takes it
+    b = (torch.rand(up(n), -(-up(k) // 4) * 4, device="cuda") + 0.5)[:, :up(k)].t()
+    one = torch.ones((), device="cuda")
+    scaled = lambda x, y: lambda left, right, out: torch._scaled_mm(left, right, x, y, out_dtype=out.dtype, use_fast_accum=False, out=out)
+    dtype = torch.float8_e4m3fn
+    return {"blocks": {"cuBLAS": scaled(a, b), "tilejit": ours(dtype, scale_a=a, scale_b=b)},
+            "float32 sums": {"cuBLAS": scaled(one, one), "tilejit": ours(dtype, fast_accum=False)}}
+
+
+def block_table(shape, arguments) -> list[float]:
+    """Ratios of the times of products with block scales and with sums in float32."""
+    m, n, k = shape
+    flop, sets, ratios = 2.0 * m * n * k, operands(*shape, True, torch.float8_e4m3fn), []
+    for name, calls in block_scaled(*shape).items():
+        results = []
+        for call in calls.values():
+            a, b, out = sets[0]
+            call(a, b, out)
+            results.append(out.float())
+        error = ((results[0] - results[1]).norm() / results[0].norm()).item()
+        assert error < 4e-3, (shape, name, error)
+        seconds = measured(calls, sets, flop, arguments.rounds, arguments.sustained)
+        ratios.append(seconds["cuBLAS"] / seconds["tilejit"])
+        print(f"{'x'.join(map(str, shape)):22} {'N,K':5} {name:26} {flop / seconds['cuBLAS'] / 1e12:8.1f} {flop / seconds['tilejit'] / 1e12:8.1f} "
+              f"{ratios[-1]:7.3f}", flush=True)
+    return ratios
 
 
 def checked(shape, sets, dtype) -> None:
@@ -125,16 +161,23 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
     flop, sets = 2.0 * m * n * k, operands(*shape, b_nk, dtype)
     checked(shape, sets, dtype)
     chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size()), processors)
-    base, candidates = "cuBLAS", {"cuBLAS": cublas(dtype), str(chosen): ours(dtype)}
+    bases, candidates = ["cuBLAS"], {"cuBLAS": cublas(dtype), str(chosen): ours(dtype)}
+    if arguments.triton and b_nk:
+        import triton_product
+        best = triton_product.best(sets, lambda call: measured({"": call}, sets, flop, 1, False)[""])
+        bases, candidates = ["cuBLAS", "triton"], {"triton": lambda a, b, out: triton_product.product(a, b, out, best), **candidates}
     if arguments.tiles:
         candidates |= {str(c): ours(dtype, c) for t in TILES if (c := Config.of(*t, itemsize=dtype.itemsize, stored=sets[0][2].element_size())).stages > 1}
     if arguments.epilogue:
         bias, residual = torch.randn(n, device="cuda"), matrix(m, n, sets[0][2].dtype)
-        base = "plain"
+        bases = ["plain"]
         candidates = {"plain": ours(dtype), "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, arguments=(bias,), tiles=(residual,))}
     seconds = measured(candidates, sets, flop, arguments.rounds, arguments.sustained)
     found = {}
-    for name in list(candidates)[1:]:
+    base = min(bases, key=seconds.get)
+    if len(bases) > 1:
+        print(f"{'x'.join(map(str, shape)):22} {'N,K':5} triton {best!s:45} {flop / seconds['triton'] / 1e12:8.1f}", flush=True)
+    for name in [c for c in candidates if c not in bases]:
         ratio = seconds[base] / seconds[name]
         found[name] = ratio, name == str(chosen) or arguments.epilogue
         print(f"{'x'.join(map(str, shape)):22} {'N,K' if b_nk else 'K,N':5} {name:26} {flop / seconds[base] / 1e12:8.1f} "
@@ -148,6 +191,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tiles", action="store_true", help="measure every tile on each shape")
     parser.add_argument("--epilogue", action="store_true", help="measure a fused epilogue against the plain product")
+    parser.add_argument("--blocks", action="store_true", help="measure float8 with block scales, and summed in float32")
+    parser.add_argument("--triton", action="store_true", help="compare with Triton too")
     parser.add_argument("--sustained", action="store_true", help="back to back, without pauses")
     parser.add_argument("--shapes", help="such as 4096x4096x4096,512x512x512; 'large' or 'small'")
     parser.add_argument("--dtype", default="bfloat16")
@@ -159,6 +204,9 @@ def main() -> None:
     results, ratios = {}, []
     print(f"{'shape':22} {'B':5} {'tile x k / slots':26} {'plain' if arguments.epilogue else 'cuBLAS':>8} {'tilejit':>8} {'ratio':>7}")
     for shape in shapes:
+        if arguments.blocks:
+            ratios += block_table(shape, arguments)
+            continue
         for b_nk in (True,) if dtype in K_MAJOR_ONLY else (True, False):
             for name, (ratio, counts) in table(shape, b_nk, dtype, arguments, processors).items():
                 results[f"{'x'.join(map(str, shape))} {'NK' if b_nk else 'KN'} {name}"] = ratio
