@@ -117,3 +117,63 @@ def test_ten_thousand_launches_of_changing_extents():
             wrong += (got != exact[e]).sum()
             got.fill_(float("nan"))
     assert wrong.item() == 0
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_block_scales_on_the_gpu():
+    """Both kinds of scales for both operands, ragged, through every tile that takes them, against float64."""
+    import torch
+    from tilejit import kernels
+    from tilejit.kernels.plan import TILES, Config
+    torch.manual_seed(1)
+    up = lambda extent: -(-extent // 128)
+    for m, n, k in ((1, 8, 16), (130, 72, 200), (700, 331, 1100), (64, 2048, 4096), (1024, 776, 2048)):
+        a, b = torch.randn(m, k, device="cuda").to(torch.float8_e4m3fn), torch.randn(n, k, device="cuda").to(torch.float8_e4m3fn).t()
+        for rows, columns in ((m, up(n)), (up(m), up(n)), (up(m), n), (m, n)):
+            sa, sb = torch.rand(rows, up(k), device="cuda") + 0.5, torch.rand(up(k), columns, device="cuda") + 0.5
+            x = a.double() * (sa if rows == m else sa.repeat_interleave(128, 0)[:m]).repeat_interleave(128, 1)[:, :k].double()
+            y = b.double() * (sb if columns == n else sb.repeat_interleave(128, 1)[:, :n]).repeat_interleave(128, 0)[:k].double()
+            exact, terms = x @ y, x.abs() @ y.abs()
+            tiles = [t for t in TILES if m == 700 and 192 not in t and (columns != n or t[1] <= 64)]
+            configs = [None] + [Config.of(*t, 128, itemsize=1) for t in tiles]
+            for config in configs:
+                got = kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=config)
+                bound = exact.abs() * 2.0 ** -8 + terms * 2.0 ** -12 + 1e-6
+                assert ((got.double() - exact).abs() <= bound).all(), (m, n, k, rows, columns, config)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_threads_add_up_what_the_tensor_cores_would_drop():
+    """A large term first, then small ones: each 13 bits below it, together not. `fast_accum` drops them, the default keeps them."""
+    import torch
+    from tilejit import kernels
+    m, n, k = 256, 256, 4096
+    a, b = torch.full((m, k), 0.25, device="cuda"), torch.full((n, k), 0.25, device="cuda")
+    a[:, 0], b[:, 0] = 256, 256
+    a[:, 1:128] = 0
+    a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
+    exact = 65536 + (k - 128) / 16
+    out = torch.empty((m, n), device="cuda")
+    assert (kernels.matmul(a, b, out) == exact).all()
+    assert (kernels.matmul(a, b, out, fast_accum=True) < exact - 100).all()
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_tiles_beside_the_sums_come_ahead():
+    """A residual by TMA and by loads of threads, through many tiles of each CTA, one and several matrices; twice the same bits."""
+    import torch
+    from tilejit import kernels
+    from tests.mma.test_matmul import bias_gelu_added
+    torch.manual_seed(2)
+    for m, n, k in ((4096, 4096, 512), (1000, 776, 130), (64, 8192, 64), (5000, 5000, 1000)):
+        for dtype in (torch.bfloat16, torch.float32):
+            a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(k, n, device="cuda").bfloat16()
+            bias, residual = torch.randn(n, device="cuda"), torch.randn(m, n, device="cuda").to(dtype)
+            want = torch.nn.functional.gelu(a.float() @ b.float() + bias, approximate="tanh") + residual
+            for _ in range(3):
+                out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+                got = kernels.matmul(a, b, out, bias_gelu_added, (bias,), tiles=(residual,))
+                torch.testing.assert_close(got.float(), want.float(), rtol=1e-2, atol=2e-2)
