@@ -291,13 +291,20 @@ class Window:
     """Where a convolution's filter may be: for each spatial dimension, in the order of the array, the first place of its
     corner, how far beyond the last element the last one is, and the steps between them; and from the filter's first element
     to its last. `along` says how pixels follow each other: through all dimensions, or along the last spatial one and on in
-    the next image ("w", or "w128" for 128 of them)."""
+    the next image ("w", or "w128" for 128 of them). `halo` pixels more stand after a copy's own, or after each 32 of 128."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
     stride: tuple[int, ...]
     reach: tuple[int, ...]
     along: str | None = None
+    halo: int = 0
+
+    def pixels(self, rows: int) -> int:
+        """The pixels of a copy of so many rows without the halo; 0 where no copy has so many."""
+        if self.along == "w128":
+            return 128 if rows == 128 + 4 * self.halo else 0
+        return max(rows - self.halo, 0)
 
 
 @dataclass(frozen=True, slots=True)

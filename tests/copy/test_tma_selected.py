@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tilejit as tile
 import tma_kernels as kernels
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tilejit.errors import CompilationError, DispatchError
 
 
@@ -47,6 +49,53 @@ def test_rows_are_stored_to_the_pixels_that_a_filter_meets(kind):
     assert tensor_lines(k.ptx) == [head] and k.tensor_maps[0].lower == (0, 0) and k.cubin
     with pytest.raises(DispatchError, match="at which all pixels are inside: along dimension 1 its places begin -1 elements after the first"):
         kernels.unfolded.compile(x, y, KIND=kind, R=0, S=1)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.sampled_from(("w", "w128")), st.sampled_from((32, 64, 100)), st.sampled_from((0, 1, 2, 5)), st.sampled_from((1, 2)), st.sampled_from((0, 1, 2)),
+       st.sampled_from((0, 3, 8, 17, 200)))
+def test_a_halo_follows_the_pixels_of_a_copy_or_each_32_of_them(along, p, halo, stride, s, first):
+    """Where a line ends, the manual does not say what the halo is: there the simulator brings bytes that mean nothing."""
+    p = 128 if along == "w128" else p
+    x, y, want = kernels.with_halo_case(along, p, halo, stride, s, first)
+    report = kernels.with_halo.simulate((len(y),), x, y, first, ALONG=along, P=p, HALO=halo, STRIDE=stride, S=s, target="sm_100a")
+    open_ = np.isnan(want)
+    assert not report.findings and (y[~open_] == want[~open_]).all(), report
+    assert (y[open_].view(np.uint16) == 0xa5a5).all()
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+@pytest.mark.parametrize("along, p, rows", [("w", 64, 66), ("w128", 128, 136)])
+def test_a_halo_is_an_operand_and_counts_in_the_bytes(along, p, rows, target):
+    x, y, _ = kernels.with_halo_case(along, p, 2, 1, 1, 0)
+    k = kernels.with_halo.compile(x, y, 0, ALONG=along, P=p, HALO=2, STRIDE=1, S=1, target=target)
+    mode = "im2col::w" if along == "w" else "im2col::w::128"
+    assert f".{mode}.mbarrier" in k.ptx and f".L2.global.{mode}" in k.ptx and k.cubin
+    (copy,) = [c for c in k.copies if c.op == "copy_async"]
+    assert copy.bytes == rows * 128 and k.tensor_maps[0].pixels == p and copy.plan.bytes_per_issue == rows * 128
+
+
+def test_halos_and_places_that_the_engine_does_not_have_are_errors():
+    x = np.zeros((4, 6, 200, 64), np.float16)
+
+    @tile.jit(num_warps=1)
+    def walked(X, ALONG: tile.constexpr, HALO: tile.constexpr, ROWS: tile.constexpr, FILTER: tile.constexpr):
+        x = tile.im2col(X, (1, FILTER), along=ALONG, halo=HALO)
+        s = tile.alloc((ROWS, 64), X.dtype, layout=tile.swizzled(X.dtype, (ROWS, 64), 128))
+        bar = tile.mbarrier()
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, x[0:ROWS, 0, 0, 0, 0:64], mbar=bar)
+        bar.wait(phase=0)
+
+    for options, words in ((dict(ALONG="w128", HALO=2, ROWS=128, FILTER=3), "128 pixels along w128 with a halo of 2"),
+                           (dict(ALONG="w", HALO=8, ROWS=8, FILTER=3), "8 pixels along w, of which 8 are the halo's"),
+                           (dict(ALONG="w128", HALO=32, ROWS=256, FILTER=3), "halo is a constant of 0 to 31 with along='w128'"),
+                           (dict(ALONG="w", HALO=512, ROWS=520, FILTER=3), "halo is a constant of 0 to 511"),
+                           (dict(ALONG=None, HALO=1, ROWS=64, FILTER=3), "a halo is for along='w' or 'w128'"),
+                           (dict(ALONG="w", HALO=0, ROWS=64, FILTER=33), "a filter that reaches 32 elements; along w at most 31")):
+        with pytest.raises(CompilationError, match=words):
+            walked.compile(x, target="sm_100a", **options)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -352,3 +352,41 @@ def along_w_case(stride):
     full = np.zeros((lines, 9, 128, 64), x.dtype)
     full[:, :, :5 * width] = want.transpose(2, 0, 1, 3, 4).reshape(lines, 9, 5 * width, 64)
     return x, np.ones_like(full), full
+
+
+@tile.jit(num_warps=1)
+def with_halo(X, Y, first, ALONG: tile.constexpr, P: tile.constexpr, HALO: tile.constexpr, STRIDE: tile.constexpr, S: tile.constexpr):
+    """For one line of a 3 x 3 convolution's result and its first row of the filter, pixels with those that follow them."""
+    x = tile.im2col(X, (3, 3), padding=1, stride=STRIDE, along=ALONG, halo=HALO)
+    rows = P + HALO if ALONG == "w" else P + 4 * HALO
+    s = tile.alloc((-(-rows // 8) * 8, 64), X.dtype, layout=tile.swizzled(X.dtype, (-(-rows // 8) * 8, 64), 128))
+    bar = tile.mbarrier()
+    line = tile.program_id(0)
+    with tile.elect():
+        bar.arrive_expect_tx(rows * 64 * X.dtype.nbytes)
+        tile.prefetch(x[first:first + rows, line, 0, S, 0:64])
+        tile.copy_async(s[0:rows, 0:64], x[first:first + rows, line, 0, S, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.copy(Y[line, 0:rows, 0:64], s[0:rows, 0:64])
+
+
+def with_halo_case(along, p, halo, stride, s, first):
+    """(images, target, what the target becomes); what the manual leaves open is NaN."""
+    x = numbers((40, 6, 9, 64), "float16", 10)
+    lines, width = (6 - 1) // stride + 1, (9 - 1) // stride + 1
+    groups, size = (4, 32) if along == "w128" else (1, p)
+
+    def pixel(line, image, w):
+        h, w = line * stride - 1, w * stride - 1 + s
+        return x[image, h, w] if image < 40 and 0 <= h < 6 and 0 <= w < 9 else np.zeros(64, x.dtype)
+
+    want = np.zeros((lines, groups * (size + halo), 64), x.dtype)
+    for line in range(lines):
+        for g in range(groups):
+            for k in range(size + halo):
+                own = first + g * size + min(k, size - 1)
+                beyond = max(k - size + 1, 0)
+                one = pixel(line, *divmod(own + beyond, width))
+                other = pixel(line, own // width, own % width + beyond)
+                want[line, g * (size + halo) + k] = np.where(one == other, one, np.nan)
+    return x, np.ones_like(want), want

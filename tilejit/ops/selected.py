@@ -74,7 +74,7 @@ class ImageMatrix:
             image, *place = self._place(g, first, range(rank - 1, rank))
             other = [self._corner(g, index[1 + d], d) for d in range(lines)]
             place = [image, *(x + o if isinstance(x, int) and isinstance(o, int) else binary(g, "+", x, o) for x, o in zip(other, plain(offsets))), *place]
-            offsets = [Const(0, int32), offsets[-1]]  # no halo
+            offsets = [Const(self.window.halo, int32), offsets[-1]]
         else:
             place = self._place(g, first, range(rank))
         at = [uniform_scalar(g, x, "a pixel") for x in place]
@@ -124,8 +124,11 @@ def _each(g: Builder, what: str, value, rank: int, low: int) -> tuple[int, ...]:
     return values
 
 
+HALOS = {"w": 511, "w128": 31}  # PTX ISA, ``cp.async.bulk.tensor``: the ranges of wHalo
+
+
 @builtin
-def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=None):
+def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=None, halo=0):
     """Images as the matrix that a convolution multiplies: a row for each pixel of its result.
 
     `images` is an array (N, W, C), (N, H, W, C) or (N, D, H, W, C), channels last; `filter` are the extents of the filter.
@@ -134,7 +137,9 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     ``tile.im2col(x, (3, 3), padding=1)[m:m + 128, r, s, c:c + 64]`` is a source of copy_async and of prefetch, and where
     nothing is padded a destination. With ``along="w"`` (or "w128", for 128 pixels; Blackwell) pixels go along the last
     spatial dimension and on in the next image, and the places of the result in the others are indices of their own, behind
-    the pixels. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
+    the pixels. There a copy may bring `halo` pixels more, those that follow its last one, and with "w128" those that follow
+    each 32 of its 128: the slice counts them, ``x[m:m + 64 + halo, ...]`` or ``x[m:m + 128 + 4 * halo, ...]``. So one copy
+    serves several places of the filter. PTX ISA, "im2col mode", "im2col::w and im2col::w::128 modes".
     """
     t = type_of(images)
     if isinstance(t, Buffer) and t.narrowed is not None:
@@ -150,7 +155,10 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     reach = tuple(s * (n - 1) for s, n in zip(dilation, filter))
     if along not in (None, "w", "w128"):
         raise g.error(f"along is None, 'w' or 'w128', not {along!r}")
-    window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along)
+    limit = HALOS.get(along, 0)
+    if isinstance(halo, bool) or not isinstance(halo, int) or not 0 <= halo <= limit:
+        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}" if along else "a halo is for along='w' or 'w128'")
+    window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along, halo)
     counts = []
     for d in range(rank):
         last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), window.upper[d] - window.lower[d] - 1)

@@ -11,7 +11,7 @@ from .engines import Span
 from .global_races import Index
 from .global_threads import NOBODY, Accessor
 from .tensor_maps import describe_faults, elements_of, reducible
-from .tma_bytes import Box, columns, fetch_box, load_elements, located, peer_rows, place_box, store_elements
+from .tma_bytes import Box, columns, fetch_box, load_elements, located, peer_rows, place_box, steps_of, store_elements
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
 
@@ -58,7 +58,7 @@ class TensorCopies:
         elif offsets and len(offsets) != count:
             self.finding("descriptor", f"an {mode} load of rank {map_.rank} takes {count} offsets, not {len(offsets)}")
         else:
-            return Box(map_, (map_.im2col.channels, map_.im2col.pixels))
+            return Box(map_, (map_.im2col.channels, len(steps_of(map_.im2col, offsets)[0])))
         return None
 
     def _load(self, map_, box: Box, params: dict, read, dst, offset, barrier, multicast, positions, paired=False) -> None:

@@ -105,32 +105,56 @@ def located(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> tuple
 
 
 def load_elements(map_: SimTensorMap, mode: str, coords, offsets, batch: int) -> np.ndarray:
-    """What a load brings, as raw units, (B or 1, outermost first)."""
+    """What a load brings, as raw units, (B or 1, outermost first).
+
+    A halo at the end of a line is left open by the manual: it may be what the walk comes to next, in the next image, or what
+    lies beyond the line. Where the two differ, the simulator brings neither, but bytes that mean nothing.
+    """
     if mode == "tile":
         return load_box(map_, batch, coords)
-    return _elements(map_, *located(map_, mode, coords, offsets, batch))
+    data = _elements(map_, *located(map_, mode, coords, offsets, batch))
+    if mode in ("im2col::w", "im2col::w::128") and offsets and offsets[0].any():
+        beyond = _elements(map_, *pixels(map_, coords, offsets, batch, around=False))
+        data = np.where(data == beyond, data, np.array([OPEN] * data.dtype.itemsize, np.uint8).view(data.dtype)[0])
+    return data
 
 
-def pixels(map_: SimTensorMap, coords, offsets, batch: int) -> tuple[np.ndarray, np.ndarray]:
+OPEN = 0xa5  # a byte of what is left open
+
+
+def steps_of(walk, offsets) -> tuple[np.ndarray, np.ndarray]:
+    """How far in the walk the pixels of a copy are from its first one, and the pixel that is its own of which each is the
+    halo (a pixel of its own: itself)."""
+    halo = int(np.asarray(offsets[0]).flat[0]) if walk.wide is not None and len(offsets) else 0
+    size, count = (32, 4) if walk.wide == 1 else (walk.pixels, 1)
+    steps = (np.arange(count)[:, None] * size + np.arange(size + halo)).reshape(-1)
+    last = (np.arange(count)[:, None] * size + np.minimum(np.arange(size + halo), size - 1)).reshape(-1)
+    return steps, last
+
+
+def pixels(map_: SimTensorMap, coords, offsets, batch: int, around: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """Byte offsets of the pixels of an im2col copy and which are inside: (B, pixels, channels).
 
     The walk goes along w, then h, ..., then n; w runs from its lower corner to W - 1 plus its upper one, in steps of the
-    element stride. The element is the offset away from there. A wide walk goes along w and on in the next image, on one line.
+    element stride. The element is the offset away from there. A wide walk goes along w and on in the next image, on one line;
+    its halo follows it, or unless it goes `around`, the line.
     """
     walk, spatial = map_.im2col, map_.rank - 2 if map_.im2col.wide is None else 1
     channel, *place, n = coords
     lines = place[spatial:]
-    offsets = offsets if walk.wide is None or not offsets else offsets[1:]  # without a halo
+    steps, own = steps_of(walk, offsets)
+    beyond = np.zeros_like(steps) if around else steps - own
+    offsets = offsets if walk.wide is None or not offsets else offsets[1:]
     counts = [(int(size) - 1 + high - low) // step + 1
               for size, low, high, step in zip(map_.global_dim[1:-1], walk.lower, walk.upper, map_.element_strides[1:-1])]
     index = n
     for d in reversed(range(spatial)):
         index = index * counts[d] + (place[d] - walk.lower[d]) // map_.element_strides[1 + d]
-    index = index + np.arange(walk.pixels)
+    index = index + (steps - beyond)
     at = np.asarray(map_.base).reshape(-1, 1) + map_.memory.origin * map_.memory.itemsize
     inside = np.ones((1, 1), bool)
     for d in range(spatial):
-        position = walk.lower[d] + index % counts[d] * map_.element_strides[1 + d] + (offsets[d] if offsets else 0)
+        position = walk.lower[d] + (index % counts[d] + beyond) * map_.element_strides[1 + d] + (offsets[d] if offsets else 0)
         index = index // counts[d]
         inside = inside & (position >= 0) & (position < map_.global_dim[1 + d])
         at = at + position * map_.global_strides[d]

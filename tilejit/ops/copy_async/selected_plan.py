@@ -12,6 +12,7 @@ from .tma_view import Digit, Dim, Start, View, multiple, number, shared_digits, 
 
 ROWS, MAX_PIXELS = 4, 1024
 CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-(1 << 7), (1 << 7) - 1), 5: (-(1 << 4), (1 << 4) - 1)}  # by rank of the images
+ALONG_OFFSET = 31  # of wOffset (PTX ISA, ``cp.async.bulk.tensor``)
 OFFSETS = {3: (1 << 16) - 1, 4: (1 << 8) - 1, 5: (1 << 5) - 1}
 
 
@@ -55,7 +56,7 @@ def selected_boxes(site, view: View) -> Boxes | str:
     """
     patches = isinstance(site.array, Patches)
     columns, height = [r for r in runs_of(view, 1) if r.dim == 1], [r for r in runs_of(view, 1) if r.dim == 0]
-    count = site.array.extents[0]
+    count = site.array.window.pixels(site.array.extents[0]) if patches else 0
     if patches and (count > MAX_PIXELS or len(height) > 1):
         return f"{count} pixels, more than {MAX_PIXELS}" if count > MAX_PIXELS else "pixels that are not evenly spaced in shared memory"
     if not patches and (not height or height[0].extent % ROWS):
@@ -115,8 +116,9 @@ def filter_fits(site) -> bool | str:
         for c in corner:
             if not low <= c <= high:
                 return f"a corner {abs(c)} elements {name}; in {rank} dimensions it takes {low} to {high}"
-    if max(window.reach) > OFFSETS[rank]:
-        return f"a filter that reaches {max(window.reach)} elements; in {rank} dimensions at most {OFFSETS[rank]}"
+    most = OFFSETS[rank] if window.along is None else ALONG_OFFSET
+    if max(window.reach) > most:
+        return f"a filter that reaches {max(window.reach)} elements; {'along w' if window.along else f'in {rank} dimensions'} at most {most}"
     return max(window.stride) <= 8 or f"a step of {max(window.stride)}, and at most 8 are possible"
 
 
@@ -136,7 +138,9 @@ def goes_along(site) -> bool | str:
         return "a store"
     if site.target not in ("sm_100a", "sm_103a"):
         return site.target
-    return along == "w" or site.array.extents[0] == 128 or f"{site.array.extents[0]} pixels along w128"
+    rows, window = site.array.extents[0], site.array.window
+    with_halo = f", of which {window.halo} are the halo's" if window.halo and along == "w" else f" with a halo of {window.halo}" if window.halo else ""
+    return window.pixels(rows) > 0 or f"{rows} pixels along {along}{with_halo}"
 
 
 def constant_offsets(site) -> tuple[int, ...] | None:
@@ -163,4 +167,4 @@ def walk(site, width: int) -> tuple[Im2col, tuple[int, ...]]:
     lower, upper = (tuple(c + o for c, o in zip(reversed(corner), reversed(moved))) for corner in (window.lower, window.upper))
     steps = tuple(reversed(window.stride)) + (1,) * (rank - 2 - len(window.stride))
     wide = {None: None, "w": 0, "w128": 1}[window.along]
-    return Im2col(lower, upper, width, site.array.extents[0], wide), (1, *steps, 1)
+    return Im2col(lower, upper, width, site.array.window.pixels(site.array.extents[0]), wide), (1, *steps, 1)
