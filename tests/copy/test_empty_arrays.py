@@ -1,14 +1,11 @@
 """Copies of arrays without elements: loads give the fill, stores do nothing, and the bytes complete."""
 
-from types import SimpleNamespace
-
 import empty_kernels as kernels
 import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tilejit.runtime.facts import evaluate
 
 DTYPES = ("uint8", "float16", "float32", "int64")
 
@@ -70,16 +67,12 @@ def test_rows_of_an_empty_matrix_are_zero_and_take_nothing(shape):
 
 
 def test_the_address_and_the_strides_of_an_empty_array_do_not_matter():
-    """Libraries give an array without elements any of them; the map has ones that the encoder takes."""
+    """Libraries give an array without elements any of them; the map is of the launcher's own memory."""
     A, B = kernels.odd((0, 64), "float32"), np.ones((16, 64), "float32")
     report = kernels.loaded.simulate((2,), A, B, 0, SHAPE=(8, 64), MODE=0, FILL=0)
     assert not report.findings and (B == 0).all(), report
-    compiled = kernels.loaded.compile(A, B, 0, SHAPE=(8, 64), MODE=0, FILL=0)
-    (m,) = compiled.recipe["maps"]
-    for pointer in (0, 8, 4096, 70_001, 1 << 46):
-        address = evaluate(["add", ["ptr", 0], m["base_offset"]], [SimpleNamespace(pointer=pointer)])
-        assert address % 16 == 0 and address >= 4096 and (pointer < 4096 or pointer - 16 < address <= pointer)
-    assert m["dims"] == [16, 1] and m["strides"] == [16]
+    (m,) = kernels.loaded.compile(A, B, 0, SHAPE=(8, 64), MODE=0, FILL=0).recipe["maps"]
+    assert m["nowhere"] and m["dims"] == [16, 1] and m["strides"] == [16]
 
 
 def test_an_array_with_elements_is_compiled_apart_from_one_without():

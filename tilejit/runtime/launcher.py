@@ -62,6 +62,8 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
     module = driver.load_module(image, device)
     function = driver.get_function(module, checked.name, device)
     driver.set_max_dynamic_shared(function, checked.shared, device)
+    if any(map_.get("nowhere") for map_ in checked.maps):
+        driver.nowhere(device)  # allocated now: a launch may be captured in a graph
     in_code = False
     if checked.cluster:
         x, y, z = checked.cluster
@@ -170,7 +172,8 @@ class Launcher:
     def encode(self, map_: dict, into: int, views) -> None:
         """Encode a tensor map at the address `into`. LaunchError names the field that does not fit."""
         fields = {key: map_[key] for key in MAP_FIELDS}
-        fields["address"] = evaluate(["add", ["ptr", map_["argument"]], map_["base_offset"]], views)
+        fields["address"] = driver.nowhere(self.link.device) if map_.get("nowhere") else evaluate(
+            ["add", ["ptr", map_["argument"]], map_["base_offset"]], views)
         fields["dims"] = [evaluate(part, views) for part in map_["dims"]]
         fields["strides"] = [evaluate(part, views) for part in map_["strides"]]
         points = self.link.points

@@ -78,7 +78,7 @@ def _expressible(recipe: Recipe) -> bool:
     scalars = [kind[1] for kind in recipe.arguments if kind[0] == "scalar"]
     plain = all(dtype == "bool" or ELEMENT_TYPES[dtype].pack in "bhiqBHIQfd" and ELEMENT_TYPES[dtype].pack for dtype in scalars)
     same = all(param[2] == recipe.arguments[param[1]][1] for param in recipe.params if param[0] == "scalar")
-    return plain and same and all("box" in map_ for map_ in recipe.maps)
+    return plain and same and all("box" in map_ and not map_.get("nowhere") for map_ in recipe.maps)
 
 
 def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:

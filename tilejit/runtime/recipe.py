@@ -9,7 +9,8 @@
      "guards": [[["aligned", 0, 16], true], [["size_multiple", 0, 1, 64], true]]}
 
 Indices count the call's runtime arguments. `shared` is in bytes, a map's strides and base offset too; its dims, strides and
-base offset are expressions of `facts`. A map with "lower", "upper", "channels" and "pixels" in place of "box" is im2col, along w with "wide".
+base offset are expressions of `facts`. A map with "nowhere" is of memory of the launcher's,
+since its argument has no elements. One with "lower", "upper", "channels" and "pixels" in place of "box" is im2col, along w with "wide".
 """
 
 from __future__ import annotations

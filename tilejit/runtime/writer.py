@@ -185,7 +185,7 @@ def _encode(recipe: Recipe, slot: int, index: int) -> list[str]:
     """Encode a map straight away; where the driver refuses, the checked way says why."""
     map_ = recipe.maps[index]
     checked = f"encode(MAPS[{index}], maps[{slot}][0], [{_views(recipe)}])"
-    if "box" not in map_:
+    if "box" not in map_ or map_.get("nowhere"):
         return ["        " + checked]
     extents = ", ".join(python(part) for part in (*map_["dims"], *map_["strides"]))
     address = python(["add", ["ptr", map_["argument"]], map_["base_offset"]])

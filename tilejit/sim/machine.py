@@ -100,10 +100,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         if not isinstance(n, tuple):
             return n
         name, *rest = n
-        if name in ("ptr", "size", "stride"):
+        if name in ("size", "stride"):
             memory = self.sim.arguments[rest[0]]
-            if name == "ptr":
-                return memory.address + memory.origin * memory.itemsize
             return (memory.shape if name == "size" else memory.strides)[rest[1]]
         return _OPERATIONS[name](*(self.resolve(part) for part in rest))
 
@@ -258,10 +256,11 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     def make_points(self, type_: Points, buffer: SimBuffer, indices: tuple) -> SimPoints:
         return SimPoints(type_, buffer, tuple(indices))
 
-    def tensor_map(self, buffer: SimBuffer, fields: Any, base: int | tuple = 0) -> SimTensorMap:
+    def tensor_map(self, buffer: SimBuffer, fields: Any, base: int = 0) -> SimTensorMap:
         """The map with the fields of a plan's tensor map over a global buffer, `base` bytes into it. Numbers known at
         launch are resolved; strides are in bytes (a bare symbol counts elements)."""
-        base = self.resolve(base)
+        if getattr(fields, "nowhere", False):  # of 16 elements elsewhere: only that they are aligned counts
+            base = -(buffer.memory.address + buffer.memory.origin * buffer.memory.itemsize) % 16
         key = (id(fields), id(buffer.memory), base, buffer.base) if np.ndim(buffer.base) == 0 else None
         if key is not None and key in self.sim.maps:
             return self.sim.maps[key][0]

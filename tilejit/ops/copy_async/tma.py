@@ -29,7 +29,6 @@ NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
 LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128", "rows": ".tile::gather4"}
 STORE_MODES = {"tile": ".tile", "im2col": ".im2col_no_offs", "rows": ".tile::scatter4"}
 PAST = (1 << 31) - 1  # a row beyond every matrix's last
-LOWEST = 1 << 12      # of the addresses that maps of arrays without elements have
 PAIRED = ("sm_100a", "sm_103a")  # targets whose copies know CTA pairs
 
 
@@ -261,18 +260,16 @@ def made(site: CopySite, tensor_map: TensorMap, issues: list, nbytes: int, movin
 
 
 def or_outside(site: CopySite, plan: Plan) -> Plan:
-    """The plan; of an array without elements, since no dimension of a map is 0, by a map of 16 elements that no copy reads,
-    since every box lies beyond them. They begin where the encoder takes it: libraries give such an array any address, or 0.
-    Its images are as large as the walk needs to have a pixel."""
+    """The plan; of an array without elements, since no dimension of a map is 0, by a map of 16 elements of the launcher's own,
+    beyond which every box lies: libraries give such an array any address, or 0, and the engine wants one that is there. Its
+    images are as large as the walk needs to have a pixel."""
     if not empty(site):
         return plan
     made, walk = plan.tensor_map, plan.tensor_map.im2col
     dims = [16] + [1] * (made.rank - 1)
     for d, (low, high) in enumerate(zip(walk.lower, walk.upper) if walk else ()):
         dims[1 + d] = max(1, 1 + low - high)
-    address = ("ptr", made.argument)
-    aligned = ("max", ("mul", ("floordiv", address, 16), 16), LOWEST)
-    nothing = replace(made, base_offset=("sub", aligned, address), global_dim=tuple(dims), global_strides=(16,) * (made.rank - 1))
+    nothing = replace(made, base_offset=0, nowhere=True, global_dim=tuple(dims), global_strides=(16,) * (made.rank - 1))
     return replace(plan, tensor_map=nothing, outside=True)
 
 

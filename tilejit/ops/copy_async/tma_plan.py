@@ -42,11 +42,11 @@ class Im2col:
 @dataclass(frozen=True)
 class TensorMap:
     """What ``cuTensorMapEncodeTiled`` is given, innermost dimension first, or with `im2col` (and an empty box) what
-    ``cuTensorMapEncodeIm2col`` is. Sizes, strides (bytes, one fewer) and the base offset
-    (bytes) are ints or numbers known at launch, as data."""
+    ``cuTensorMapEncodeIm2col`` is. Sizes and strides (bytes, one fewer) are ints or
+    numbers known at launch, as data. With `nowhere` the argument has no elements, and the map is of memory of the launcher's."""
 
     argument: int | None
-    base_offset: Number
+    base_offset: int
     dtype: str
     global_dim: tuple[Number, ...]
     global_strides: tuple[Number, ...]
@@ -57,6 +57,7 @@ class TensorMap:
     l2_promotion: int
     oob_fill: int
     im2col: Im2col | None = None
+    nowhere: bool = False
 
     @property
     def rank(self) -> int:
@@ -69,10 +70,10 @@ class TensorMap:
         moved = {"box": list(self.box)} if walk is None else {
             "lower": list(walk.lower), "upper": list(walk.upper), "channels": walk.channels, "pixels": walk.pixels,
             **({} if walk.wide is None else {"wide": walk.wide})}
-        return {"argument": self.argument, "base_offset": plain(self.base_offset), "dtype": self.dtype, "rank": self.rank,
+        return {"argument": self.argument, "base_offset": self.base_offset, "dtype": self.dtype, "rank": self.rank,
                 "dims": plain(self.global_dim), "strides": plain(self.global_strides), **moved,
                 "element_strides": list(self.element_strides), "interleave": self.interleave, "swizzle": self.swizzle,
-                "l2_promotion": self.l2_promotion, "oob_fill": self.oob_fill, "origin": "host"}
+                "l2_promotion": self.l2_promotion, "oob_fill": self.oob_fill, "origin": "host", **({"nowhere": True} if self.nowhere else {})}
 
 
 @dataclass(frozen=True)
