@@ -181,6 +181,16 @@ def test_tensor_maps_are_encoded_from_the_call_s_arrays(torch, launch):
     assert call.params == [b"\1" * 128, struct.pack("<Q", 4096), b"\2" * 128]
 
 
+def test_a_map_of_an_empty_array_is_of_memory_that_is_there(torch, monkeypatch):
+    """Not at the array's address, which may be 0; but where the launcher says."""
+    monkeypatch.setattr("tilejit.runtime.driver.nowhere", lambda device: 0x7000 + device)
+    driver = FakeDriver()
+    nothing = {**MAP, "dims": [16, 1], "strides": [16], "base_offset": 0, "nowhere": True}
+    launcher = driver.launcher(make_recipe(maps=[nothing], params=[["map", 0], ["ptr", 0]]))
+    assert launcher((1, 1, 1), None, (tensor(torch, 0, (0, 40), (40, 1)), 1, 1.0))
+    assert driver.encoded == [(7, 2, 0x7000, (16, 1), (16,), (32, 8), (1, 1), (0, 3, 2, 1))]
+
+
 def test_a_map_that_cannot_be_encoded_names_the_field(torch, launch):
     driver, make = launch
     launcher = make(make_recipe(maps=[MAP], params=[["map", 0]]))
