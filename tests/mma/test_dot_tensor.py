@@ -20,7 +20,7 @@ SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "float
 def test_any_extents_types_and_majors_that_fit(m, columns, steps, dtype, ta, tb, places, warps, half, twice):
     """Rows in one or several instructions, `a` from shared memory or registers, by one warpgroup or two, onto a sum or none."""
     k, n = 32 // SIZE[dtype] * steps, 16 * columns
-    places = "ab" if m == 256 or ta else places
+    places, warps = "ab" if m == 256 or ta else places, 8 if m == 256 else warps  # what threads can hold
     if dtype == "float32":
         ta, tb = False, True  # k side by side
     if SIZE[dtype] == 1:

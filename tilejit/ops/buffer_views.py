@@ -42,8 +42,9 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     """The same bytes of shared memory as `dtype`, `shape` and `layout` (row-major by default; the buffer's own dtype and shape).
 
     `x` is a buffer, or rows that lie in one piece, from a constant place on: so one allocation serves several purposes, one
-    after the other. It may also be one of the buffer's parts along its first dimension, as a ring's slot is. The view takes no more bytes than `x` has, and begins at a multiple of 128 bytes (1024 where it is
-    swizzled), as TMA and the tensor cores need it. What one view has written, threads read through another after a barrier.
+    after the other. It may also be one of the buffer's parts along its first dimension, as a ring's slot is. The view takes no
+    more bytes than `x` has, and begins at a multiple of 128 bytes (1024 where it is swizzled), as TMA and the tensor cores need it.
+    What one view has written, threads read through another after a barrier.
     """
     slot = _slot(g, x)
     buffer, start, nbytes = _piece(g, x) if slot is None else (slot[0], 0, slot[2])

@@ -165,10 +165,10 @@ class Loops:
 
     def refill(self, staged: Staged, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
         """The copies of the trip of `index`, whose slot comes `later` after the one at hand; the products that read that before are over."""
-        stage, phase = turned(self.g, stage, later, staged.stages), turned_phase(self.g, stage, phase, later, staged.stages)
+        following = turned(self.g, stage, later, staged.stages)
         if staged.by_commit:
-            self.await_empty(staged, stage, phase)
-        self.issue(staged, index, stage)
+            self.await_empty(staged, following, turned_phase(self.g, stage, phase, later, staged.stages))
+        self.issue(staged, index, following)
 
     def await_empty(self, staged: Staged, stage: Operand, phase: Operand) -> None:
         slot = one_of(self.g, stage, staged.stages)
