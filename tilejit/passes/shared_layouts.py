@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..dispatch import Choice, choose
+from ..dispatch import Choice, choose, reasons
 from ..errors import DispatchError
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, For, Graph, If, Scope, Value, While
@@ -192,9 +192,10 @@ class _Asker:
                 return found
         site = call.op.rules["site"](self.context, call)
         variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
-        before = dict(self.facts.asked)
+        only, before = (call.attrs.get("options") or {}).get("variant"), dict(self.facts.asked)
         try:
-            return choose(call.op.name, variants, site, only=(call.attrs.get("options") or {}).get("variant"))
+            found = next((v for v in variants if only in (None, v.name) and not reasons(v, site)), None)
+            return Choice(found.name, found.plan(site)) if found else choose(call.op.name, variants, site, only=only)
         except DispatchError as error:
             return error
         finally:
