@@ -15,10 +15,11 @@ from .ops.copy import copy_
 from .ops.copy_async import copy_async_
 from .ops.copy_async.options import checked_options
 from .ops.copy_async.site import CopySite
+from .ops.packed import in_memory
 from .ops.tmem.alloc import default_layout
 from .ops.tmem.fragments import SHAPES
 from .ops.tmem.ldst import VARIANTS as MOVES, MoveSite
-from .types import Buffer, Region, Tile, dtype_of, int32
+from .types import Buffer, Region, Tile, dtype_of, int32, stored
 
 ADDRESS = 256  # the alignment that an array's address is taken to have
 
@@ -59,9 +60,11 @@ class BufferSpec:
                 raise CompilationError(f"tensor memory of shape {self.shape} needs a layout over axis.TLane and axis.TCol")
             if layout.size() != prod(self.shape):
                 raise CompilationError(f"the layout {layout} has {layout.size()} elements, the shape {self.shape} has {prod(self.shape)}")
-            return Buffer(self.dtype, self.shape, self.scope, layout), 0
+            shape, layout = in_memory(self.dtype, self.shape, layout)
+            return Buffer(self.dtype, shape, self.scope, layout), 0
         layout = self.layout or TileLayout.strided(self.shape, self.strides or _row_major(self.shape))
-        return Buffer(self.dtype, self.shape, "global", strides=_strides(layout, self.shape), arg=arg), layout.offset.get("m", 0)
+        shape, layout = in_memory(self.dtype, self.shape, layout)
+        return Buffer(self.dtype, shape, "global", strides=_strides(layout, shape), arg=arg), layout.offset.get("m", 0)
 
     def box(self) -> tuple[tuple[Const, ...], tuple[int, ...], tuple[int, ...]]:
         """Starts, extents, and the dimensions that remain."""
@@ -81,8 +84,13 @@ class BufferSpec:
             stop = n if item.stop is None else int(item.stop)
             if stop <= start:
                 raise CompilationError(f"a slice's stop is above its start, not {start}:{stop}")
+            extent = stop - start
+            if d == len(self.shape) - 1:
+                start, extent = stored(self.dtype, start), stored(self.dtype, extent)
+                if start is None or extent is None:
+                    raise CompilationError(f"a region of {self.dtype} covers multiples of {self.dtype.packing[0]} elements, and {region[-1]} does not")
             starts.append(Const(start, int32))
-            extents.append(stop - start)
+            extents.append(extent)
         return tuple(starts), tuple(extents), tuple(kept)
 
 
@@ -190,9 +198,9 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
         sides.append((Region(buffer, extents, kept), starts))
         offsets[arg] = offset * spec.dtype.nbytes
     (to, to_starts), (of, of_starts) = sides
-    if to.dtype != of.dtype:
+    if to.dtype != of.dtype and to.dtype.padded != of.dtype.name:
         raise CompilationError(f"a copy keeps the dtype, and {of.dtype} is not {to.dtype}")
-    if _moved(to) != _moved(of):
+    if _moved(to) != _moved(of) and to.dtype == of.dtype:
         (to, to_starts), (of, of_starts) = _matched((to, to_starts), (of, of_starts))
     mbar = options.pop("mbar", None)
     if options.pop("peer", None) is not None:

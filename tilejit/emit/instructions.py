@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import CompilationError
-from ..types import DType, bool_, float16, float32, float64, int16, int32, int64, int8
+from ..types import DType, bool_, float32, float64, int16, int32, int64, int8
+from .narrow import NarrowFloats
 from .value import V
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q", "float": "f", "double": "d"}
@@ -13,7 +13,7 @@ _LOAD_CACHE = {None: "", "ca": ".ca", "cg": ".cg", "cs": ".cs", "evict_first": "
 _STORE_CACHE = _LOAD_CACHE | {"ca": ""}
 
 
-class InstructionMixin:
+class InstructionMixin(NarrowFloats):
     """The part of the emitter that writes single instructions."""
 
     # -- inline asm ----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class InstructionMixin:
         pairs = values and values[0].dtype == float32 and target.bits == 16 and target.is_float
         if not pairs and not (values and values[0].dtype == float32 and target.is_float and target.bits == 8):
             return [self.cast(v, target) for v in values]
-        if target.bits == 8 and self.architecture < 89:
+        if target.bits == 8 and not self._pairs(target):
             return [self.cast(v, target) for v in values]
         result = []
         for low, high in zip(values[::2], values[1::2]):
@@ -120,10 +120,7 @@ class InstructionMixin:
 
     def _pair(self, low: V, high: V, target: DType) -> list[V]:
         if target.bits == 8:
-            kind = "e4m3x2" if target.name == "float8_e4m3fn" else "e5m2x2"
-            both = self.asm(f"cvt.rn.satfinite.{kind}.f32 $0, $1, $2;", [int16], [high, low], pure=True)[0]
-            return [V(self, self.ins(f"trunc i16 {both.text} to i8", int8).text, target),
-                    V(self, self.ins(f"trunc i16 {self.ins(f'lshr i16 {both.text}, 8', int16).text} to i8", int8).text, target)]
+            return self._narrow_pair(low, high, target)
         kind = "bf16x2" if target.name == "bfloat16" else "f16x2"
         both = self.asm(f"cvt.rn.{kind}.f32 $0, $1, $2;", [int32], [high, low], pure=True)[0]
         vector = self.ins(f"bitcast i32 {both.text} to <2 x {target.llvm}>", target)
@@ -142,9 +139,9 @@ class InstructionMixin:
     def _float_to_float(self, x: V, target: DType) -> V:
         source = x.dtype
         if source.bits == 8:
-            return self.cast(self._from_float8(x), target)
+            return self.cast(self._from_narrow(x), target)
         if target.bits == 8:
-            return self._to_float8(self.f32(x) if source.bits == 16 else self._narrow_odd(x) if source.bits == 64 else x, target)
+            return self._to_narrow(self.f32(x) if source.bits == 16 else self._narrow_odd(x) if source.bits == 64 else x, target)
         if source.bits == 16 and target.bits == 16:
             return self.cast(self.f32(x), target)
         if source.bits == 64 and target.name == "bfloat16":
@@ -165,31 +162,6 @@ class InstructionMixin:
         odd = self.ins(f"or i32 {toward_zero.text}, 1", int32)
         use = self.ins(f"and i1 {inexact.text}, {finite.text}", bool_)
         return self.ins(f"bitcast i32 {self.select(use, odd, bits).text} to float", float32)
-
-    def _from_float8(self, x: V) -> V:
-        """float8 to float32. sm_89 and later convert pairs in hardware; before, through the bits."""
-        wide = self.ins(f"zext i8 {x.text} to i16", int16)
-        if x.dtype.name == "float8_e5m2":  # the upper half of a float16
-            half = self.ins(f"bitcast i16 {self.ins(f'shl i16 {wide.text}, 8', int16).text} to half", float16)
-            return self.ins(f"fpext half {half.text} to float", float32)
-        if self.architecture >= 89:
-            both = self.asm("cvt.rn.f16x2.e4m3x2 $0, $1;", [int32], [wide], pure=True)[0]
-            half = self.ins(f"bitcast i16 {self.ins(f'trunc i32 {both.text} to i16', int16).text} to half", float16)
-            return self.ins(f"fpext half {half.text} to float", float32)
-        # Exponent and mantissa moved to float16's places stand for the value times 2**-8.
-        magnitude = self.ins(f"and i16 {wide.text}, 127", int16)
-        half = self.ins(f"bitcast i16 {self.ins(f'shl i16 {magnitude.text}, 7', int16).text} to half", float16)
-        value = self.ins(f"fmul float {self.ins(f'fpext half {half.text} to float', float32).text}, 256.0", float32)
-        value = self.select(self.ins(f"icmp eq i16 {magnitude.text}, 127", bool_), self.const(float("nan"), float32), value)
-        negative = self.ins(f"icmp ugt i16 {wide.text}, 127", bool_)
-        return self.select(negative, self.ins(f"fneg float {value.text}", float32), value)
-
-    def _to_float8(self, x: V, target: DType) -> V:
-        kind = "e4m3x2" if target.name == "float8_e4m3fn" else "e5m2x2"
-        if self.architecture < 89:
-            raise CompilationError(f"casts to {target} (cvt.rn.satfinite.{kind}.f32) need sm_89 or later, and the target is {self.target}", self.loc)
-        both = self.asm(f"cvt.rn.satfinite.{kind}.f32 $0, $1, $2;", [int16], [self.const(0.0, float32), x], pure=True)[0]
-        return V(self, self.ins(f"trunc i16 {both.text} to i8", int8).text, target)
 
     def _float_to_int(self, x: V, target: DType) -> V:
         """``cvt.rzi``, which truncates and saturates. It makes 0 of a NaN, but from float64 and to 64 bits the number with the
@@ -213,7 +185,7 @@ class InstructionMixin:
     def _int_to_float(self, x: V, target: DType) -> V:
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
         if target.bits == 8:
-            return self._to_float8(self.ins(f"{word} {x.typed} to float", float32), target)
+            return self._to_narrow(self.ins(f"{word} {x.typed} to float", float32), target)
         if target.bits == 16 and x.dtype.bits >= 32:  # one rounding: float64 holds 32-bit integers exactly, 64-bit ones round to odd
             return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
         return self.ins(f"{word} {x.typed} to {target.llvm}", target)

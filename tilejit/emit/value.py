@@ -20,6 +20,10 @@ class V:
     def typed(self) -> str:
         return f"{self.dtype.llvm} {self.text}"
 
+    def renamed(self, dtype: DType) -> "V":
+        """The same bits as another dtype of the same registers."""
+        return V(self.e, self.text, dtype)
+
     def _with(self, other) -> tuple[str, str, DType]:
         """Both texts at the wider of the two widths."""
         if isinstance(other, int):

@@ -11,8 +11,9 @@ from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import TileLayout, axis
 from ..types import Buffer, Region, dtype_of
-from .creation import checked_shape
 from .language import getitem
+from .packed import refused, shape_of
+from .shared import laid_out
 
 
 @op("pure", attrs=("dtype", "shape", "layout", "offset"))
@@ -50,14 +51,12 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     buffer, start, nbytes = _piece(g, x) if slot is None else (slot[0], 0, slot[2])
     dtype = x.type.dtype if dtype is None else dtype_of(dtype)
     if shape is None:
-        shape = _recast(g, x, dtype) if dtype.bits != x.type.dtype.bits else x.type.shape
-    shape = checked_shape(g, shape)
+        shape = shape_of(dtype, _recast(g, x, dtype) if dtype.bits != x.type.dtype.bits else x.type.shape)
+    shape, layout = laid_out(g, shape, dtype, layout)
     if layout is None:
         layout = TileLayout.row_major(shape)
     if not isinstance(layout, TileLayout):
         raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
-    if layout.size() != prod(shape):
-        raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {prod(shape)}")
     view = Buffer(dtype, shape, "shared", layout)
     if view.nbytes > nbytes:
         raise g.error(f"the view takes {view.nbytes} bytes, and {describe(x)} has {nbytes}")
@@ -102,7 +101,7 @@ def _of_all_slots(g: Builder, x: Value, slot: tuple, view: Buffer) -> Buffer:
 def _reshape(g: Builder, x: Value, shape):
     """The same elements of shared memory, in row-major order of the indices, as an array of another shape."""
     _own_shared(g, x, "reshape")
-    shape = checked_shape(g, shape)
+    shape, _ = laid_out(g, shape, x.type.dtype, None)
     if prod(shape) != prod(x.type.shape):
         raise g.error(f"a buffer of {prod(x.type.shape)} elements has no shape {list(shape)}")
     root, offset = _root(g, x)
@@ -116,6 +115,8 @@ def _permute(g: Builder, x: Value, dims):
     rank = len(x.type.shape)
     if not isinstance(dims, tuple) or sorted(dims) != list(range(rank)):
         raise g.error(f"{dims!r} is no order of {rank} dimensions")
+    if x.type.dtype.packed and dims[-1] != rank - 1:
+        refused(g, "permute of the last dimension", x.type.dtype)
     root, offset = _root(g, x)
     return g.call(buffer_view, root, dtype=x.type.dtype, shape=tuple(x.type.shape[d] for d in dims),
                   layout=x.type.layout.permute(dims, x.type.shape), offset=offset)

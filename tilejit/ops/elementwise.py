@@ -279,8 +279,9 @@ def _cast_declaration(x, dtype, exact): ...
 _cast_declaration.__name__ = "cast"
 _cast_declaration.__doc__ = """`x` as `dtype`.
 
-Float to a narrower float rounds to nearest even; to float8 it saturates at the largest finite value (PTX ISA
-``cvt.satfinite``), NaN stays NaN. Float to integer truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``).
+Float to a narrower float rounds to nearest even; to floats of 8 bits and less it saturates at the largest finite value (PTX
+ISA ``cvt.satfinite``). NaN stays NaN, and becomes the largest value of those of 4 and 6 bits, which have none. float8_e8m0fnu
+holds powers of two: the nearest one, of two the larger; 0 becomes the least one, a negative number NaN. Float to integer truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``).
 Integer to a narrower integer keeps the low bits. To bool: whether it is not 0. An `exact` cast, of a weak number that
 adapts, changes no value: the simulator checks it.
 """
@@ -304,13 +305,22 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
             top = inside >= float(info.max)
             return np.where(top, info.max, np.where(top, 0, inside).astype(target.np)).astype(target.np)
         if target.is_float and target.bits == 8:
-            import ml_dtypes
-            largest = float(ml_dtypes.finfo(target.np).max)
             narrow = _rounded_to_odd(x) if source.bits == 64 and source.is_float else x.astype(np.float32)
-            return np.clip(narrow, -largest, largest).astype(target.np)
+            return _to_narrow(narrow, target)
         if source.bits == 64 and target.bits <= 16 and target.is_float:
             return _round_once(x, target)
         return x.astype(target.np)
+
+
+def _to_narrow(x: np.ndarray, target: DType) -> np.ndarray:
+    """float32 to a float of at most 8 bits."""
+    import ml_dtypes
+    largest = float(ml_dtypes.finfo(target.np).max)
+    if target.name == "float8_e8m0fnu":
+        least = np.float32(2.0 ** -127)
+        return np.where(x < 0, np.float32("nan"), np.clip(x, least, np.float32(largest))).astype(target.np)
+    clipped = np.clip(x, -largest, largest)
+    return (clipped if target.codes == 256 else np.where(np.isnan(x), np.float32(largest), clipped)).astype(target.np)
 
 
 def cast_number(x: bool | int | float, source: DType, target: DType) -> bool | int | float:

@@ -15,7 +15,8 @@ from ..ir.op import op
 from ..types import Buffer, Region, Scalar, Sym, TensorMap, Tile, int32, int64
 from .barriers import FENCE_SCOPES
 from .language import binary, converted, uniform_scalar
-from .memory import extent_value, index
+from .memory import index
+from .sizes import extent_value
 from .sides import describe_name
 from .tensor_map import in_steps
 

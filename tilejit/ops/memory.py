@@ -8,38 +8,11 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
-from ..types import Buffer, Points, Region, Scalar, Sym, Tile, Uniformity, int32, int64
-from . import creation, shape as shapes
+from ..types import Buffer, Points, Region, Scalar, Sym, Tile, Uniformity, held, int32, int64
+from . import creation, packed, shape as shapes
 from .language import as_condition, binary, broadcast_shape, coerce, spread
 from .reduce import collective
-
-
-# -- sizes -----------------------------------------------------------------------------------------------------------
-
-@op("pure", attrs=("sym",))
-def size_of(buffer, sym):
-    """A size or stride of a global buffer that is known at launch."""
-
-
-@size_of.infer
-def _(g, buffer, sym):
-    return Scalar(int64 if sym.bits == 64 else int32, Uniformity.GRID, weak=True)
-
-
-@size_of.simulate
-def _(m, call, buffer):
-    sym = call.attrs["sym"]
-    return np.full((1, 1), m.resolve(sym), dtype=type_of(call.result).dtype.np)
-
-
-@size_of.emit
-def _(e, call, buffer):
-    return e.resolve(call.attrs["sym"])
-
-
-def extent_value(g: Builder, buffer: Value, n: int | Sym):
-    """A dimension's extent as compile-time code sees it: a constant, or a run-time scalar."""
-    return n if isinstance(n, int) else g.call(size_of, buffer, sym=n, name=n.name or None)
+from .sizes import elements_value
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
@@ -112,7 +85,7 @@ def index(g: Builder, x: Value, items: tuple) -> Value:
         return _points(g, x, base, starts, extents, dims, items)
     starts, kept, box = list(starts), [], list(extents)
     for item, d in zip(items, dims):
-        start, extent, drop = _part(g, x, item, extents[d], base)
+        start, extent, drop = _part(g, x, item, extents[d], base, d)
         starts[d] = _shifted(g, starts[d], start)
         box[d] = extent
         if not drop:
@@ -150,17 +123,25 @@ def _expanded(g: Builder, x: Value, items: tuple, rank: int) -> tuple:
     return items[:at] + (slice(None),) * (rank - len(items) + len(dots)) + items[at + 1:]
 
 
-def _part(g: Builder, x: Value, item, size: int | Sym, base: Value) -> tuple:
-    """One index as (start, extent, dropped)."""
+def _part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
+    """The index of dimension `d` of the buffer `base` as (start, extent, dropped); in bytes where elements share them."""
+    dtype = base.type.dtype
+    if dtype.packed and d == len(base.type.shape) - 1:
+        start, extent, dropped = _elements_part(g, x, item, held(dtype, size) if isinstance(size, int) else size, base, d)
+        return *packed.bytes_along(g, item, start, extent, dropped, dtype), dropped
+    return _elements_part(g, x, item, size, base, d)
+
+
+def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: int) -> tuple:
     if not isinstance(item, slice):
         t = type_of(item)
         if not isinstance(t, Scalar) or not t.dtype.is_int:
             raise g.error(f"a buffer is indexed with integers, slices and integer tiles, not {describe(item)}")
-        return _from_end(g, item, size, base), 1, True
+        return _from_end(g, item, size, base, d), 1, True
     if item.step not in (None, 1):
         raise g.error("a region of memory has step 1; index with an integer tile, as in x[tile.arange(N) * 2]")
-    start = 0 if item.start is None else _from_end(g, item.start, size, base)
-    stop = size if item.stop is None else _from_end(g, item.stop, size, base)
+    start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
+    stop = size if item.stop is None else _from_end(g, item.stop, size, base, d)
     if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
         name = x.name
         raise g.error(f"the extent of this slice is known at launch only; write a constant one, as in {name}[0:BLOCK, ...]")
@@ -172,10 +153,10 @@ def _part(g: Builder, x: Value, item, size: int | Sym, base: Value) -> tuple:
     return start, extent, False
 
 
-def _from_end(g: Builder, bound, size: int | Sym, base: Value):
+def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
     """A literal negative constant counts from the end."""
     if isinstance(bound, int) and bound < 0:
-        return size + bound if isinstance(size, int) else binary(g, "+", extent_value(g, base, size) if isinstance(size, Sym) else size, bound)
+        return size + bound if isinstance(size, int) else binary(g, "+", elements_value(g, base, size, d) if isinstance(size, Sym) else size, bound)
     return bound
 
 
@@ -197,7 +178,9 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
             raise g.error(f"an index tile holds integers, not {t.type.dtype}")
     joint = broadcast_shape(g, *(t.type for t in tiles))
     first = next(n for n, i in enumerate(items) if isinstance(type_of(i), Tile))
-    parts = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base) for i, d in zip(items, dims)]
+    parts = [None if isinstance(type_of(i), Tile) else _part(g, x, i, extents[d], base, d) for i, d in zip(items, dims)]
+    if base.type.dtype.packed and any(p is None and d == len(base.type.shape) - 1 for p, d in zip(parts, dims)):
+        packed.refused(g, "indexing the last dimension with a tile", base.type.dtype)
     before = [n for n, p in enumerate(parts) if p and not p[2] and n < first]
     after = [n for n, p in enumerate(parts) if p and not p[2] and n > first]
     shape = tuple(parts[n][1] for n in before) + joint + tuple(parts[n][1] for n in after)
@@ -310,6 +293,9 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
         return tcgen05_ld.function(g, source)
     source = _memory(g, source, "load")
     t = source.type
+    if t.dtype.packed:
+        packed.checked(g, "load", t.dtype, mask)
+        return packed.unpacked(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None, cache, sem, scope), t.dtype)
     if t.shape != ():
         collective(g, "load of a tile")
     if t.shape == () and mask is not None and isinstance(type_of(mask), Tile):
@@ -348,6 +334,10 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
         return
     target = _memory(g, target, "store")
     t = target.type
+    if t.dtype.packed:
+        packed.checked(g, "store", t.dtype, mask)
+        value = packed.packed(g, coerce(g, value, Tile(t.dtype, packed.shape_of(t.dtype, t.shape))))
+        return store.function(g, packed.as_bytes(g, target), value, None, cache, sem, scope)
     if t.shape != ():
         collective(g, "store of a tile")
     if t.scope == "global" and t.buffer.arg is not None:

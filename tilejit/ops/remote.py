@@ -22,6 +22,7 @@ from .copy_async.reductions import KINDS, TYPES
 from .copy_async.tma import MAX_BYTES
 from .language import coerce
 from .memory import coordinates, differs_by_thread, whole
+from .packed import as_bytes, checked, packed, shape_of
 from .partition import shared_runs
 from .reduce import collective
 
@@ -139,6 +140,11 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
         raise g.error(f"{t.nbytes} bytes in one call, and a phase of a barrier counts at most {MAX_BYTES}")
     if t.shape != ():
         collective(g, f"{what} of a tile")
+    if t.dtype.packed:
+        checked(g, what, t.dtype, None)
+        value = packed(g, coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape))))
+        place = as_bytes(g, place)
+        t = place.type
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))
     each = t.shape == () and differs_by_thread(g, place, value)
     g.call(remote_, place, value, mbar, kind=kind, each_thread=each)

@@ -11,8 +11,9 @@ from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..types import Buffer, Patches, Rows, Scalar, Tile, Window, int32
 from .language import binary, uniform_scalar
-from .memory import extent_value
+from .packed import bytes_along, refused
 from .shape import index
+from .sizes import extent_value
 
 
 @op("pure", attrs=("extents", "window"))
@@ -144,6 +145,8 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     t = type_of(images)
     if isinstance(t, Buffer) and t.narrowed is not None:
         raise g.error("patches are found by a tensor map, which has the bounds of a whole array, and this is a window: name the array")
+    if isinstance(t, Buffer):
+        refused(g, "im2col", t.dtype)
     if not isinstance(t, Buffer) or t.scope != "global" or not 3 <= len(t.shape) <= 5:
         raise g.error(f"im2col sees an array of 3 to 5 dimensions, (image, ..., channel), not {describe(images)}")
     rank = len(t.shape) - 2
@@ -179,6 +182,8 @@ class Taken:
         if len(index) != 2 or index[0] != slice(None, None, None):
             raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
         column, columns = _slice(g, index[1], "columns")
+        if self.matrix.type.dtype.packed:
+            column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
         return g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(len(self.indices), columns))
 
 

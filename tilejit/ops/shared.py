@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ..ir.builder import Builder, describe, written
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, standard
-from ..types import Buffer, Points, Region, dtype_of
+from ..types import Buffer, DType, Points, Region, dtype_of
 from .creation import checked_shape
 from .language import binary, getitem, uniform_scalar
-from .memory import extent_value
+from .packed import in_memory, shape_of
+from .sizes import elements_value, extent_value, scaled
 
 
 def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
@@ -22,7 +24,8 @@ def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
     16-byte chunks of row i are XORed with i. 0 is the unswizzled form of 16-byte columns. CompilationError when the rows
     are not a multiple of 8 or a row is not a multiple of the span. (PTX ISA, "Shared Memory Matrix Layout".)
     """
-    return standard(dtype_of(dtype).bits, tuple(shape), mode_bytes)
+    dtype = dtype_of(dtype)
+    return standard(8 * dtype.packing[1] // dtype.packing[0] if dtype.packed else dtype.bits, tuple(shape), mode_bytes)
 
 
 def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
@@ -69,7 +72,8 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
     (512 columns of 32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins
     and deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
     """
-    shape, dtype = checked_shape(g, shape), dtype_of(dtype)
+    dtype = dtype_of(dtype)
+    shape, layout = laid_out(g, shape, dtype, layout)
     if scope == "tmem":
         from .tmem.alloc import allocate
         if align is not None:
@@ -84,14 +88,7 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         layout = widest_swizzle(dtype, shape)
     if layout is None:
         layout = TileLayout.row_major(shape)
-    if not isinstance(layout, TileLayout):
-        raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
-    size = 1
-    for n in shape:
-        size *= n
-    if layout.size() != size:
-        raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {size}")
-    if size == 0:
+    if prod(shape) == 0:
         raise g.error(f"an allocation has at least one element, not shape {list(shape)}")
     if align is None:
         align = default_align(layout)
@@ -101,6 +98,18 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
     attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto)
     g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))
     return buffer
+
+
+def laid_out(g: Builder, shape, dtype: DType, layout) -> tuple[tuple[int, ...], TileLayout | Auto | None]:
+    """A shape and a layout that a kernel names, checked, and in bytes where elements share them."""
+    shape = checked_shape(g, shape)
+    if layout is not None and not isinstance(layout, (Auto, TileLayout)):
+        raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+    if isinstance(layout, TileLayout) and layout.size() != prod(shape):
+        raise g.error(f"the layout {layout} has {layout.size()} elements, the shape {list(shape)} has {prod(shape)}")
+    plain = layout if isinstance(layout, TileLayout) else None
+    shape, plain = in_memory(dtype, shape, plain)
+    return shape, layout if plain is None else plain
 
 
 @op("syncs", collective=True)
@@ -171,12 +180,12 @@ def _shape(g, x):
     if x.type.narrowed is not None:
         from .window import parts
         return parts(g, x)[1]
-    return tuple(extent_value(g, x, n) for n in x.type.shape)
+    return tuple(elements_value(g, x, n, d) for d, n in enumerate(x.type.shape))
 
 
 @attribute(Region, Points, name="shape")
 def _region_shape(g, x):
-    return x.type.shape
+    return shape_of(x.type.dtype, x.type.shape)
 
 
 @attribute(Buffer, Region, Points, name="dtype")
@@ -193,7 +202,8 @@ def _ndim(g, x):
 def _strides(g, x):
     if x.type.strides is None:
         raise g.error(f"{describe(x)} has a layout, not strides")
-    return tuple(extent_value(g, x, s) for s in x.type.strides)
+    strides, (elements, per) = [extent_value(g, x, s) for s in x.type.strides], x.type.dtype.packing
+    return tuple(s if elements == per or d == len(strides) - 1 else scaled(g, s, elements, per) for d, s in enumerate(strides))
 
 
 @attribute(Buffer, Region, name="nbytes")

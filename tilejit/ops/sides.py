@@ -6,6 +6,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
 from ..types import Buffer, Region, Selected, Tile
 from .memory import reached, whole
+from .packed import shape_of
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
@@ -19,11 +20,13 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     dst, src = (x if isinstance(type_of(x), Selected) else whole(g, x) for x in (dst, src))
     if name != "copy_async":
         reached(g, name, dst), reached(g, name, src)
-    if dst.type.dtype != src.type.dtype:
+    padding = name == "copy_async" and dst.type.dtype.padded == src.type.dtype.name
+    if dst.type.dtype != src.type.dtype and not padding:
         raise g.error(f"a copy keeps the dtype, and {src.type.dtype} is not {dst.type.dtype}: load, cast and store instead")
-    sides = [tuple(n for n in x.type.extents if n != 1) for x in (dst, src)]
-    if sides[0] != sides[1]:
-        raise g.error(f"a copy's sides have equal extents (other than 1), and {list(src.type.shape)} is not {list(dst.type.shape)}")
+    shapes = [shape_of(x.type.dtype, tuple(x.type.extents)) for x in (dst, src)]
+    if [n for n in shapes[0] if n != 1] != [n for n in shapes[1] if n != 1]:
+        raise g.error(f"a copy's sides have equal extents (other than 1), and {list(shape_of(src.type.dtype, src.type.shape))} is not "
+                      f"{list(shape_of(dst.type.dtype, dst.type.shape))}")
     for side in (dst, src):
         for start in g.definitions[side].args[1:] if g.scope.partial is None else ():
             if type_of(start).uniform < g.scope.uniformity:

@@ -16,6 +16,7 @@ from ..types import Buffer, Region, Scalar, Selected, Sym, TensorMap, int32, uin
 from .copy_async.options import L2_PROMOTION
 from .copy_async.tma import NAN_FILLED, STORED_AS
 from .copy_async.tma_plan import MAX_BOX, MAX_BOX_BYTES, MAX_RANK, SPAN
+from .packed import bytes_along, refused, shape_of
 from .shared import alloc_shared
 
 BYTES = 128                                    # of a map; a slot is as large and as aligned
@@ -101,6 +102,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     if slot is None and edit == "shared":
         raise g.error("a tensor map that is edited in shared memory is published to global memory, where copies read it: give slot=")
     if slot is not None:
+        refused(g, "a tensor map that the kernel edits", region.type.dtype)
         if g.target not in REPLACING:
             raise g.error(f"a tensor map that the kernel edits needs tensormap.replace, which exists on {', '.join(REPLACING)}, not on {g.target}")
         slot = _checked_slot(g, slot)
@@ -196,7 +198,7 @@ def index(g: Builder, m: Value, items: tuple) -> Value:
         raise g.error(f"a tensor map is indexed in each of its {rank} dimensions, and {len(items)} were given")
     starts, extents, kept = [], [], []
     for d, item in enumerate(items):
-        start, extent = (item.start, None) if isinstance(item, slice) else (item, 1)
+        start = item.start if isinstance(item, slice) else item
         if isinstance(item, slice):
             if item.step not in (None, 1) or item.stop is None:
                 raise g.error("a box of a tensor map is written m[start:start + N], with a constant N")
@@ -205,8 +207,12 @@ def index(g: Builder, m: Value, items: tuple) -> Value:
             if extent is None or extent < 1:
                 raise g.error("the extent of a slice (stop - start) is a constant of at least 1: write it as m[i:i + N, 0:M]")
             kept.append(d)
+        else:
+            extent = 1
         if not isinstance(type_of(start), Scalar) or not type_of(start).dtype.is_int:
             raise g.error(f"an index is an integer, not {describe(start)}")
+        if d == rank - 1 and m.type.dtype.packed:
+            start, extent = bytes_along(g, item, start, extent, not isinstance(item, slice), m.type.dtype)
         starts.append(g.operand(start, int32))
         extents.append(extent)
     return g.call(map_region, m, *starts, extents=tuple(extents), kept=tuple(kept))
@@ -219,7 +225,7 @@ def _dtype(g, m):
 
 @attribute(TensorMap, name="box")
 def _box(g, m):
-    return m.type.box
+    return shape_of(m.type.dtype, m.type.box)
 
 
 __all__ = ["index", "tensor_map"]

@@ -12,7 +12,8 @@ from ..ir.op import op
 from ..types import Buffer, int32, int64
 from . import elementwise as ew
 from .language import binary, matched, number, uniform_scalar
-from .memory import extent_value
+from .packed import refused
+from .sizes import extent_value
 
 
 @op("pure", attrs=("narrowed",))
@@ -59,6 +60,7 @@ def window(g: Builder, array, offsets, extents):
     """
     if not isinstance(type_of(array), Buffer) or type_of(array).scope != "global" or type_of(array).map is not None:
         raise g.error(f"window narrows the bounds of an array, as in tile.window(A, (0, start), (M, n)), not of {describe(array)}")
+    refused(g, "a window", array.type.dtype)
     rank = len(array.type.shape)
     offsets, extents = (x if isinstance(x, tuple) else (x,) for x in (offsets, extents))
     if (len(offsets), len(extents)) != (rank, rank):

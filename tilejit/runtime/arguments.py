@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..layout import Auto
-from ..types import DTYPES, Buffer, DType, Sym, dtype_of
+from ..types import DTYPES, Buffer, DType, Sym, dtype_of, stored
 from .arrays import ArrayView, describe
 from .dtypes import fits_float32
 from .facts import evaluate_fact
@@ -21,6 +21,7 @@ class ArraySpec:
     """An array's shape, dtype and strides (elements; row-major by default): what compiling needs of it.
 
     `pointer` is where its first element is (for compiling alone, an address aligned to 256 bytes). `view` is the array.
+    Once a call has it (`counted`), shape and strides count bytes where elements share them.
     """
 
     shape: tuple[int, ...]
@@ -28,6 +29,23 @@ class ArraySpec:
     strides: tuple[int, ...] | None = None
     pointer: int = 0
     view: ArrayView | None = field(default=None, compare=False, repr=False)
+    counted: bool = field(default=False, compare=False, repr=False)
+
+    @staticmethod
+    def of_view(view: ArrayView) -> "ArraySpec":
+        return ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
+
+    def in_memory(self) -> "ArraySpec":
+        """The spec with a shape and strides as memory counts them. LaunchError where elements fill no whole bytes."""
+        if self.counted or not self.dtype.packed:
+            return self
+        elements, _ = self.dtype.packing
+        *outer, last = self.strides or (0,)
+        if not self.shape or last != 1 or any(n % elements for n in (self.shape[-1], *outer)):
+            raise LaunchError(f"rows of {self.dtype} lie along a contiguous last dimension, in multiples of {elements} elements; not so {self.shape} with "
+                              f"strides {self.strides}")
+        return replace(self, shape=(*self.shape[:-1], stored(self.dtype, self.shape[-1])), strides=(*(stored(self.dtype, s) for s in outer), 1),
+                       counted=True)
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
@@ -130,7 +148,7 @@ def _constant_key(kernel: str, name: str, value):
 
 def _runtime_value(kernel: str, name: str, value):
     if isinstance(value, ArraySpec):
-        return value
+        return value.in_memory()
     if isinstance(value, (bool, int, float)):
         if isinstance(value, int) and not -2**63 <= value < 2**63:
             raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
@@ -147,7 +165,7 @@ def _runtime_value(kernel: str, name: str, value):
     view = describe(value)
     if view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item") and not hasattr(value, "__dlpack__"):
         return value.item()
-    return ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view)
+    return ArraySpec.of_view(view)
 
 
 def _numpy_number(value) -> bool | int | float | None:

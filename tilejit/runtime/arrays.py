@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack
 from tilejit.runtime.dtypes import ELEMENT_TYPES, numpy_dtype, unfit
+from tilejit.types import DTYPES, bool_
 
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # CUDA's handles for its two default streams; 0 is the legacy one as well
 
@@ -69,7 +70,7 @@ class ArrayView:
         memory = (ctypes.c_char * span).from_address(self.pointer + low) if span else b""
         if span:
             memory.keep = self
-        array = numpy.ndarray(self.shape, numpy_dtype(self.dtype), memory, -low, [s * nbytes for s in self.strides])
+        array = numpy.ndarray(self.shape, numpy_dtype("uint8" if DTYPES[self.dtype].packed else self.dtype), memory, -low, [s * nbytes for s in self.strides])
         if self.readonly:
             array.flags.writeable = False
         return array
@@ -125,6 +126,9 @@ def numpy_name(dtype) -> str:
         name = dtype.name
         if name not in ELEMENT_TYPES:
             raise LaunchError(f"the array's dtype {unfit(str(dtype))}")
+        if DTYPES.get(name, bool_).packed:
+            raise LaunchError(f"NumPy has a byte for each {name}, and memory of GPUs has {DTYPES[name].packing[0]} in {DTYPES[name].packing[1]}: "
+                              "pass tile.pack(array)")
         if not dtype.isnative:
             raise LaunchError(f"the array's dtype {dtype.str} has the other byte order; use array.astype({name!r})")
         _numpy_names[dtype] = name
@@ -160,7 +164,7 @@ _torch_names: dict = {}  # torch dtype -> element type's name
 def _torch_name(dtype) -> str:
     name = _torch_names.get(dtype)
     if name is None:
-        name = str(dtype).removeprefix("torch.")
+        name = str(dtype).removeprefix("torch.").removesuffix("_x2")  # a byte of two float4, which shapes count
         if name not in ELEMENT_TYPES:
             raise LaunchError(unfit(str(dtype)))
         _torch_names[dtype] = name

@@ -63,7 +63,7 @@ def read_capsule(capsule) -> tuple[DLTensor, bool]:
 def dtype_name(tensor: DLTensor) -> str:
     """The element type's name. LaunchError for what kernels do not take."""
     name = BY_DLPACK.get((tensor.code, tensor.bits))
-    if name is None or tensor.lanes != 1:
+    if name is None or tensor.lanes != (2 if tensor.bits == 4 else 1) or tensor.bits == 6:
         raise LaunchError(f"the DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not an "
                           "element type that a kernel can take")
     return name

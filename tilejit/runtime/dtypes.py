@@ -44,13 +44,19 @@ _ROWS = (
     ("float8_e5m2",          1, (12, 8),      0,    ""),
     ("float8_e5m2fnuz",      1, (13, 8),      0,    ""),
     ("float8_e8m0fnu",       1, (14, 8),      0,    ""),
+    # Packed along the last dimension, which counts bytes.
+    ("float6_e2m3fn",        1, (15, 6),      0,    ""),
+    ("float6_e3m2fn",        1, (16, 6),      0,    ""),
+    ("float4_e2m1fn",        1, (17, 4),      0,    ""),
 )
 
 ELEMENT_TYPES = {row[0]: ElementType(*row) for row in _ROWS}
 BY_DLPACK = {row[2]: row[0] for row in _ROWS}
 
 # What a tensor map may be told besides: the bits move as these, and a load rounds or flushes.
-TENSOR_MAP_ONLY = {"float32_ftz": (10, 4), "tfloat32": (11, 4), "tfloat32_ftz": (12, 4)}
+TENSOR_MAP_ONLY = {"float32_ftz": (10, 4), "tfloat32": (11, 4), "tfloat32_ftz": (12, 4),
+                   # 16 packed elements to 16 bytes of shared memory; sizes count elements there. Packed pairs that stay packed move as bytes.
+                   "float4_e2m1fn_p64": (14, 1), "float6_e2m3fn_p32": (15, 1), "float6_e3m2fn_p32": (15, 1)}
 
 
 FLOAT32_LIMIT = 2.0 ** 128 - 2.0 ** 103  # from here on finite numbers round to infinity

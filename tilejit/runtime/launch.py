@@ -9,6 +9,7 @@ from . import driver
 from .arguments import ArraySpec, Bound
 from .arrays import describe
 from .device_array import to_device
+from .packed import Packed
 
 
 def device_of(bound: Bound, call: dict) -> int:
@@ -37,8 +38,7 @@ def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
         if value.view.device == "host":
             host = value.view.numpy()
             there = to_device(host, device)
-            view = describe(there)
-            values[name] = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view)
+            values[name] = ArraySpec.of_view(describe(Packed(there, value.dtype) if value.dtype.packed else there))
             copies[name] = (host, there)
     return replace(bound, values=values), copies
 

@@ -24,6 +24,7 @@ from .tma_view import View, multiple, view_of
 LOAD, STORE = ("global", "shared"), ("shared", "global")
 MAX_BYTES = (1 << 20) - 1   # what a phase of an mbarrier may have pending (PTX ISA, tx-count)
 STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
+             "float8_e8m0fnu": "uint8", "float4_e2m1fn": "uint8", "float6_e2m3fn": "uint8", "float6_e3m2fn": "uint8",
              "int16": "uint16", "uint16": "uint16"}
 NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
 LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128", "rows": ".tile::gather4"}

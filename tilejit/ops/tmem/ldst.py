@@ -17,6 +17,7 @@ from ...ir.op import op
 from ...types import Buffer, Region, Tile, int32
 from ..language import coerce
 from ..memory import whole
+from ..packed import refused
 from ..reduce import collective
 from .alloc import TENSOR_MEMORY, needs_tensor_memory
 from .fragments import Plan, SHAPES, WORDS, digits_of, planned
@@ -225,6 +226,7 @@ def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
     if pack not in (None, True, False) or not isinstance(wait, bool):
         raise g.error("pack is True, False or None, and wait is True or False, known at compile time")
     x = whole(g, x)
+    refused(g, name, x.type.dtype)
     for start in g.definitions[x].args[1:]:
         if type_of(start).uniform < g.scope.uniformity:
             raise g.error(f"the threads of the {g.scope.kind} share this {name}, so its region must be the same for all of them")

@@ -1,0 +1,57 @@
+"""Extents and strides that the launch knows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.builder import Builder, type_of
+from ..ir.graph import Value
+from ..ir.op import op
+from ..types import Scalar, Sym, Uniformity, held, int32, int64
+from .language import binary, converted
+
+
+@op("pure", attrs=("sym",))
+def size_of(buffer, sym):
+    """A size or stride of a global buffer that is known at launch."""
+
+
+@size_of.infer
+def _(g, buffer, sym):
+    return Scalar(int64 if sym.bits == 64 else int32, Uniformity.GRID, weak=True)
+
+
+@size_of.simulate
+def _(m, call, buffer):
+    sym = call.attrs["sym"]
+    return np.full((1, 1), m.resolve(sym), dtype=type_of(call.result).dtype.np)
+
+
+@size_of.emit
+def _(e, call, buffer):
+    return e.resolve(call.attrs["sym"])
+
+
+def extent_value(g: Builder, buffer: Value, n: int | Sym):
+    """An extent or a stride as memory counts it, as compile-time code sees it: a constant, or a run-time scalar."""
+    return n if isinstance(n, int) else g.call(size_of, buffer, sym=n, name=n.name or None)
+
+
+def elements_value(g: Builder, buffer: Value, n: int | Sym, d: int):
+    """The extent of dimension `d` in elements, several of which may share a byte."""
+    dtype, value = buffer.type.dtype, extent_value(g, buffer, n)
+    if not dtype.packed or d != len(buffer.type.shape) - 1:
+        return value
+    if isinstance(n, int):
+        return held(dtype, n)
+    elements, per = dtype.packing
+    if n.bits == 32 and g.facts.ask("size_at_least", n.arg, n.dim, 2**31 * per // elements):
+        value = converted(g, value, int64)
+    return scaled(g, value, elements, per)
+
+
+def scaled(g: Builder, value, elements: int, per: int):
+    """A multiple of `per` bytes as the elements in them."""
+    if isinstance(value, int):
+        return value // per * elements
+    return binary(g, "*", binary(g, "//", value, per) if per > 1 else value, elements)

@@ -1,0 +1,80 @@
+"""Arrays of elements of less than a byte on the host or a device: bytes with an element type, and how values are packed."""
+
+from __future__ import annotations
+
+from tilejit.errors import LaunchError
+from tilejit.runtime.arrays import ArrayView, describe
+from tilejit.types import dtype_of, held
+
+
+class Packed:
+    """An array of float4_e2m1fn (two in a byte, the first in its low half), float6_e2m3fn or float6_e3m2fn (four in three bytes,
+    from the low bits on) over an array of bytes of any library, on the host or a device, as ``Packed(bytes, "float4_e2m1fn")``.
+
+    `data` is that array, uint8 or int8, whose last dimension is contiguous; `shape` counts elements. Kernels take it as an
+    argument. ``tile.pack(values)`` makes one of a NumPy array of ml_dtypes' elements, ``.unpack()`` gives them back.
+    """
+
+    __slots__ = ("data", "dtype", "__weakref__")
+
+    def __init__(self, data, dtype):
+        self.data, self.dtype = data, dtype_of(dtype)
+        if not self.dtype.packed or self.dtype.padded:
+            raise LaunchError(f"packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, not {self.dtype}")
+        view = describe(data)
+        if view.dtype not in ("uint8", "int8", self.dtype.name):
+            raise LaunchError(f"packed elements lie in an array of bytes (uint8), not of {view.dtype}")
+        if not view.shape or view.shape[-1] > 1 and view.strides[-1] != 1:
+            raise LaunchError(f"packed elements lie along a contiguous last dimension, and this array has shape {view.shape} and strides {view.strides}")
+        per = self.dtype.packing[1]
+        if view.shape[-1] % per:
+            raise LaunchError(f"rows of {view.shape[-1]} bytes are no whole number of {self.dtype}: {self.dtype.packing[0]} of them have {per} bytes")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents in elements."""
+        shape = describe(self.data).shape
+        return (*shape[:-1], held(self.dtype, shape[-1]))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Packed(shape={self.shape}, dtype={self.dtype.name})"
+
+    def __tilejit_view__(self) -> ArrayView:
+        view = describe(self.data)
+        return ArrayView(view.pointer, view.shape, view.strides, self.dtype.name, view.device, view.readonly, self, view.stream, view.keep)
+
+    def unpack(self):
+        """The elements as a new NumPy array of ml_dtypes' dtype, a byte for each. LaunchError when they are not on the host."""
+        import numpy as np
+
+        data = np.ascontiguousarray(describe(self.data).numpy()).view(np.uint8)
+        elements, per = self.dtype.packing
+        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1], -1, 8 * per // elements)
+        return np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
+
+
+def pack(values, dtype=None) -> Packed:
+    """A NumPy array's elements packed into bytes of their own: a new ``Packed``.
+
+    `values` are ml_dtypes' elements (one in a byte) of `dtype`, or numbers that are cast to it, as `tile.cast` does. The last
+    extent is a multiple of 2, of 4 for float6.
+    """
+    import numpy as np
+
+    from tilejit.ops.elementwise import cast_array
+
+    values = np.asarray(values)
+    target = dtype_of(values.dtype if dtype is None else dtype)
+    if not target.packed or target.padded:
+        raise LaunchError(f"packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, not {target}: give dtype=")
+    if values.dtype != target.np:
+        values = cast_array(values, dtype_of(values.dtype), target)
+    elements, per = target.packing
+    if values.ndim == 0 or values.shape[-1] % elements:
+        raise LaunchError(f"the last extent of packed {target} is a multiple of {elements}, and the shape is {values.shape}")
+    bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8)[..., None], axis=-1, bitorder="little", count=8 * per // elements)
+    return Packed(np.packbits(bits.reshape(*values.shape[:-1], -1), axis=-1, bitorder="little"), target)
