@@ -149,6 +149,11 @@ def held(dtype: DType, units: int) -> int:
     return units // per * elements
 
 
+def arriving(dtype: DType, nbytes: int) -> int:
+    """The bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the elements, without their padding."""
+    return stored(DTYPES[dtype.padded], nbytes) if dtype.padded else nbytes
+
+
 def integer_range(dtype: DType) -> tuple[int, int]:
     """The least and the greatest number of an integer dtype."""
     return (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)

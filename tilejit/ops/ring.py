@@ -20,7 +20,7 @@ from ..ir.builtin import MEMBERS, builtin
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, auto, axis
-from ..types import BarrierRef, dtype_of, int32
+from ..types import BarrierRef, arriving, dtype_of, int32
 from . import barriers
 from .creation import checked_shape
 from .language import binary, compare, getitem
@@ -45,7 +45,7 @@ class Ring:
     @property
     def slot_bytes(self) -> int:
         """Bytes that fill a slot."""
-        return sum(b.type.dtype.nbytes * prod(b.type.shape[1:]) for b in self.buffers.values())
+        return sum(arriving(b.type.dtype, prod(b.type.shape[1:]) * b.type.dtype.nbytes) for b in self.buffers.values())
 
 
 @dataclass(eq=False)

@@ -20,7 +20,8 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     dst, src = (x if isinstance(type_of(x), Selected) else whole(g, x) for x in (dst, src))
     if name != "copy_async":
         reached(g, name, dst), reached(g, name, src)
-    padding = name == "copy_async" and dst.type.dtype.padded == src.type.dtype.name
+    padding = (name == "copy_async" and dst.type.dtype.padded == src.type.dtype.name and isinstance(src.type, Region)
+               and src.type.buffer.map is None)
     if dst.type.dtype != src.type.dtype and not padding:
         raise g.error(f"a copy keeps the dtype, and {src.type.dtype} is not {dst.type.dtype}: load, cast and store instead")
     shapes = [shape_of(x.type.dtype, tuple(x.type.extents)) for x in (dst, src)]

@@ -9,7 +9,7 @@ from math import gcd, lcm, prod
 
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Const, For, Graph, Operand, Scope, Value, walk
-from ..types import Points, Region, Scalar, Selected, Tile
+from ..types import Points, Region, Scalar, Selected, Tile, stored
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,8 @@ class Context:
                 return gcd(*parts)
             case "neg" | "cast" | "constant":
                 return parts[0]
+            case "byte_of":
+                return stored(call.attrs["dtype"], parts[0]) or 1
             case "minimum" | "maximum" | "mod":
                 return gcd(*parts)
             case "select":
@@ -172,6 +174,9 @@ class Context:
             return 0, call.attrs["stages"] - 1
         if name in ("cast", "constant"):
             return self.bounds(call.args[0])
+        if name == "byte_of":
+            (low, high), (elements, per) = self.bounds(call.args[0]), call.attrs["dtype"].packing
+            return tuple(None if n is None else n // elements * per for n in (low, high))
         if name == "select":
             return joint(self.bounds(call.args[1]), self.bounds(call.args[2]))
         if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum", "shl", "shr", "bit_and"):

@@ -82,7 +82,7 @@ class Recipe:
         """The fields that no call changes, with stand-ins for the others."""
         rank = map_["rank"]
         fields = {key: map_[key] for key in MAP_FIELDS}
-        fields.update(address=0, dims=[1] * rank, strides=[32] * (rank - 1), blackwell=True)
+        fields.update(address=0, dims=[128] * rank, strides=[32] * (rank - 1), blackwell=True)
         if "box" in map_:
             tensormap.check_tiled(box=map_["box"], **fields)
         else:

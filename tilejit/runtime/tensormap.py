@@ -33,6 +33,28 @@ def _refuse(field: str, found, needed: str) -> None:
     raise LaunchError(f"tensor map: {field} is {found}; it must be {needed}")
 
 
+PADDED = frozenset((14, 15))  # 16 packed elements to 16 bytes
+
+
+def _check_padded(address, dims, strides, box, swizzle, oob_fill, blackwell) -> None:
+    """What a map of elements of 4 or 6 bits, which the engine pads, needs besides."""
+    if not blackwell:
+        _refuse("dtype", "one of 4 or 6 bits", "one of at least 8 bits before sm_100a")
+    if address % 32:
+        _refuse("the base address", hex(address), "a multiple of 32 bytes, for padded elements")
+    if dims[0] % 128:
+        _refuse("dims[0]", dims[0], "a multiple of 128 padded elements")
+    for axis, stride in enumerate(strides):
+        if stride % 32:
+            _refuse(f"strides[{axis}]", f"{stride} bytes", "a multiple of 32 bytes, for padded elements")
+    if box[0] != 128:
+        _refuse("box[0]", box[0], "128 padded elements")
+    if swizzle not in (0, 3, 4):
+        _refuse("swizzle", swizzle, "0, 3 or 4 for padded elements")
+    if oob_fill:
+        _refuse("oob_fill", "NaN", "0 (zeros) for padded elements")
+
+
 def _check_common(code, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill,
                   blackwell) -> None:
     for field, values, count in (("dims", dims, rank), ("strides", strides, rank - 1), ("element_strides", element_strides, rank)):
@@ -89,6 +111,8 @@ def check_tiled(*, dtype, rank, address, dims, strides, box, element_strides, in
     _check_common(code, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)
     if len(box) != rank:
         _refuse("box", f"a list of {len(box)}", f"a list of {rank} for rank {rank}")
+    if code in PADDED:
+        _check_padded(address, dims, strides, box, swizzle, oob_fill, blackwell)
     total = nbytes
     for axis, extent in enumerate(box):
         if not 1 <= extent <= 256:
@@ -104,6 +128,8 @@ def check_im2col(*, dtype, rank, address, dims, strides, lower, upper, channels,
     """As `check_tiled`, for `cuTensorMapEncodeIm2col`: corners of the bounding box, channels and pixels per column; with
     `wide` (0 along w, 1 along w by 128) one corner each, for `cuTensorMapEncodeIm2colWide`."""
     code, nbytes = tensor_map_type(dtype)
+    if code in PADDED:
+        _refuse("dtype", dtype, "one of whole bytes for im2col")
     if not 3 <= rank <= 5:
         _refuse("rank", rank, "3 to 5 for im2col")
     _check_common(code, rank, address, dims, strides, element_strides, interleave, swizzle, l2_promotion, oob_fill, blackwell)

@@ -41,6 +41,12 @@ def reducible(dtype: str, kind: str) -> bool:
     return kind in _REDUCTIONS.get(_ALIASES.get(dtype, dtype), ())
 
 
+def packed_bits(map_: SimTensorMap) -> int | None:
+    """The bits of an element that is packed in the array and padded in shared memory; None for any other."""
+    name = DTYPES[_ALIASES.get(map_.dtype, map_.dtype)].padded
+    return DTYPES[name].codes.bit_length() - 1 if name else None
+
+
 def fill_value(map_: SimTensorMap) -> int:
     """The bits of an element out of bounds."""
     return _NAN[elements_of(map_).itemsize] if map_.oob_fill else 0
@@ -66,6 +72,18 @@ def _im2col_faults(map_: SimTensorMap, itemsize: int) -> list[str]:
         faults.append(f"an im2col copy has 1 to 1024 pixels, not {walk.pixels}")
     if not 1 <= walk.channels <= 256 or walk.channels * itemsize % 16:
         faults.append(f"an im2col copy has 1 to 256 channels of a multiple of 16 bytes, not {walk.channels}")
+    return faults
+
+
+def _padded_faults(map_: SimTensorMap, address) -> list[str]:
+    """What a map of elements of 4 or 6 bits, which are padded on the way, needs besides."""
+    faults = []
+    if (address % 32 != 0).any() or any((np.asarray(s) % 32 != 0).any() for s in map_.global_strides):
+        faults.append("a map of padded elements begins at a multiple of 32 bytes, and so do its rows")
+    if (np.asarray(map_.global_dim[0]) % 128 != 0).any() or map_.box[0] != 128:
+        faults.append(f"a map of padded elements has rows of a multiple of 128 of them and a box of 128, not {map_.global_dim[0]} and {map_.box[0]}")
+    if map_.swizzle not in (SWIZZLE_NONE, SWIZZLE_128) or map_.im2col is not None:
+        faults.append("a map of padded elements is a tiled one with the 128-byte swizzle or none")
     return faults
 
 
@@ -110,6 +128,8 @@ def describe_faults(map_: SimTensorMap) -> list[str]:
         faults.append("element_strides[0] other than 1 does not stride the data and miscounts its bytes")
     if map_.oob_fill and not (is_float(map_) and itemsize > 1):
         faults.append(f"a NaN fill needs a float type of at least 16 bits, not {element}")
+    if packed_bits(map_) is not None:
+        faults += _padded_faults(map_, address)
     if map_.interleave:
         faults.append("the simulator knows no interleaved maps")
     return faults

@@ -10,7 +10,7 @@ import numpy as np
 from .engines import Span
 from .global_races import Index
 from .global_threads import NOBODY, Accessor
-from .tensor_maps import describe_faults, elements_of, reducible
+from .tensor_maps import describe_faults, elements_of, packed_bits, reducible
 from .tma_bytes import Box, columns, fetch_box, load_elements, located, peer_rows, place_box, steps_of, store_elements
 from .values import SimBarrier, SimBuffer, SimTensorMap, take
 
@@ -82,7 +82,7 @@ class TensorCopies:
             if paired:
                 named = own if barrier.peer is None else barrier.peer
                 peer = (own if peer is None else peer) & ~1 | named & 1
-            barriers.append((replace(barrier, peer=None) if peer is None else barrier.of_peer(peer), box.nbytes))
+            barriers.append((replace(barrier, peer=None) if peer is None else barrier.of_peer(peer), box.arriving))
 
         def collect(rows, params):
             return {"data": read(params["map"], len(rows), params)}
@@ -166,7 +166,11 @@ class TensorCopies:
         if mode != "rows" and len(coords) != map_.rank:
             self.finding("descriptor", f"{len(coords)} coordinates for a map of rank {map_.rank}")
             return False
-        step = 16 // np.gcd(16, elements_of(map_).itemsize)
+        padded = packed_bits(map_) is not None
+        if padded and not load:
+            self.finding("descriptor", f"a map of padded elements, {map_.dtype}, is for loads")
+            fine = False
+        step = 128 if padded else 16 // np.gcd(16, elements_of(map_).itemsize)
         bad = coords[0] % step != 0
         if bad.any():
             self.finding("misaligned", "the innermost coordinate times the element's bytes is a multiple of 16, and "

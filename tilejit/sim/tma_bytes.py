@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .atomics import apply_atomic
-from .memory import boxes
-from .tensor_maps import elements_of, fill_value, swizzled_units
+from .memory import GARBAGE, boxes
+from .tensor_maps import elements_of, fill_value, packed_bits, swizzled_units
 from .values import SimTensorMap
 
 
@@ -23,6 +23,8 @@ class Box:
         # Rows narrower than a swizzle's span are pitched at the span; the gaps stay untouched.
         self.pitch = max(self.inner, 16 << map_.swizzle) if map_.swizzle else self.inner
         self.nbytes = self.inner * self.rows
+        bits = packed_bits(map_)
+        self.arriving = self.nbytes if bits is None else self.nbytes * bits // 8  # what is reported to a barrier
 
     def pieces(self) -> tuple:
         """The box's bytes as a span takes them: (bytes of a piece, offsets). Whole rows of a swizzle stay rows; in
@@ -54,12 +56,14 @@ def addresses(map_: SimTensorMap, coords, batch: int) -> tuple[np.ndarray, np.nd
     rank = map_.rank
     at = np.asarray(map_.base).reshape(-1, *(1,) * rank) + map_.memory.origin * map_.memory.itemsize
     inside = np.ones((1,) * (rank + 1), bool)
-    strides = (element.itemsize, *map_.global_strides)
+    strides, bits = (element.itemsize, *map_.global_strides), packed_bits(map_)
     for d in range(rank):
         n = -(-map_.box[d] // map_.element_strides[d])
         steps = (np.arange(n) * map_.element_strides[d]).reshape(1, *(n if k == rank - 1 - d else 1 for k in range(rank)))
         i = coords[d].reshape(-1, *(1,) * rank) + steps
         inside = inside & (i >= 0) & (i < np.asarray(map_.global_dim[d]).reshape(-1, *(1,) * rank))
+        if d == 0 and bits is not None:  # the bytes of 16 elements, the last of which stands for their padding
+            i = i // 16 * (2 * bits) + np.minimum(i % 16, 2 * bits - 1)
         at = at + i * np.asarray(strides[d]).reshape(-1, *(1,) * rank)
     shape = (batch, *at.shape[1:])
     return np.broadcast_to(at, shape), inside
@@ -75,6 +79,9 @@ def units_of(map_: SimTensorMap) -> np.ndarray | None:
 def load_box(map_: SimTensorMap, batch: int, coords) -> np.ndarray:
     """The box's elements as raw units, (B or 1, box outermost first), out of bounds filled."""
     box = Box(map_)
+    if packed_bits(map_) is not None:
+        data = _elements(map_, *addresses(map_, coords, batch))
+        return np.where(np.arange(box.extents[0]) % 16 < 2 * packed_bits(map_), data, np.uint8(GARBAGE))
     unit = np.dtype(f"u{box.element.itemsize}")
     shape = box.extents[::-1]
     fill = fill_value(map_)

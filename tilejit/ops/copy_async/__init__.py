@@ -29,12 +29,19 @@ def without(variant: Variant, *options: str) -> Variant:
     return declining(replace(variant, needs=(own, *variant.needs)), *options)
 
 
+def as_it_is(variant: Variant) -> Variant:
+    """`variant`, which moves bytes as they are."""
+    same = Need("one dtype on both sides", lambda s: s.src.dtype == s.dst.dtype or f"{s.src.dtype} to {s.dst.dtype}, which only tma pads", gate=True)
+    return replace(variant, needs=(same, *variant.needs))
+
+
 ENGINE = ("multicast", "reduce", "precision", "cta_group")  # what only the tensor engine's instructions may have
 
 TENSOR = ("shape", "decompress")  # what only copies to tensor memory may have
 
-VARIANTS = (without(ldgsts.VARIANT, *ENGINE, *TENSOR), declining(tma.VARIANT, *TENSOR), declining(bulk.VARIANT, *ENGINE[2:], *TENSOR),
-            declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR), tcgen05_cp.VARIANT, without(vector.VARIANT, *ENGINE, *TENSOR))
+VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.VARIANT, *TENSOR),
+            as_it_is(declining(bulk.VARIANT, *ENGINE[2:], *TENSOR)), as_it_is(declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR)),
+            as_it_is(tcgen05_cp.VARIANT), as_it_is(without(vector.VARIANT, *ENGINE, *TENSOR)))
 
 
 @op("writes", attrs=("options", "partial"))

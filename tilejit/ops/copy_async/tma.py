@@ -13,12 +13,12 @@ from math import prod
 import numpy as np
 
 from ...dispatch import Need, Variant
-from ...types import Selected, int32
+from ...types import Selected, int32, stored
 from .options import L2_PROMOTION, Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
 from .selected_plan import ROWS, selected_boxes, selected_view
 from .site import SM90, CopySite
-from .tma_plan import PROMOTED, Boxes, TensorMap, runs_of, search
+from .tma_plan import PADDED, PROMOTED, Boxes, TensorMap, runs_of, search
 from .tma_view import View, multiple, view_of
 
 LOAD, STORE = ("global", "shared"), ("shared", "global")
@@ -93,8 +93,13 @@ def view(site: CopySite) -> View | str:
 def boxes(site: CopySite) -> Boxes | str:
     if isinstance(site.array, Selected):
         return site.searched("boxes", lambda: selected_boxes(site, view(site)))
-    plain = not any(site.options.get(o) for o in ("fill", "precision", "reduce"))  # the elements' type does not matter
+    plain = not padding(site) and not any(site.options.get(o) for o in ("fill", "precision", "reduce"))  # the elements' type does not matter
     return site.searched("boxes", lambda: search(view(site), site.g.facts.ask, promote=plain))
+
+
+def padding(site: CopySite) -> bool:
+    """Whether packed elements are padded on the way to shared memory."""
+    return site.src.dtype != site.dst.dtype
 
 
 def inner(site: CopySite):
@@ -142,12 +147,24 @@ def empty(s: CopySite) -> bool:
     return not all(some(size) for size in s.array.buffer.shape)
 
 
+def _padding(s: CopySite) -> bool | str:
+    if not padding(s):
+        return True
+    if s.scopes != LOAD or s.architecture() < 100:
+        return "a store" if s.scopes != LOAD else s.target
+    if view(s).mode not in (0, 3):
+        return f"a swizzle of {16 << view(s).mode} bytes"
+    return s.g.facts.ask("aligned", s.array.buffer.arg, 32) or "the array's address is not a multiple of 32 bytes"
+
+
 def _base(s: CopySite) -> bool | str:
     return s.g.facts.ask("aligned", s.array.buffer.arg, 16) or "the array's address is not one"
 
 
 def _coordinate(s: CopySite) -> bool | str:
     start = inner(s).start
+    if padding(s):
+        return start.multiple_of(PADDED) or f"it is not known to be a multiple of {PADDED} elements, which are padded on the way"
     return start.multiple_of(16 // s.itemsize) or (f"it is {start.value} elements of {s.itemsize} bytes" if start.value is not None
                                                    else f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes")
 
@@ -224,6 +241,7 @@ PLACE_NEEDS = (
     Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
     Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
     Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True),
+    Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle or that of 128 bytes", _padding, gate=True),
 )
 OPTION_NEEDS = (
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),
@@ -244,13 +262,15 @@ NEEDS = (*PLACE_NEEDS, *ARRAY_NEEDS[:-1],
 
 def plan(site: CopySite) -> Plan:
     found = boxes(site)
-    name = PROMOTED[found.unit * site.itemsize] if found.unit > 1 else map_dtype(site)
+    name = PROMOTED[found.unit * site.itemsize] if found.unit > 1 else site.dst.dtype.name if padding(site) else map_dtype(site)
     promotion = L2_PROMOTION[site.options.get("l2_promotion", 128)]
     tensor_map = TensorMap(
         argument=site.array.buffer.arg, base_offset=found.base_offset + site.base_offset * site.itemsize, dtype=name,
         global_dim=found.dims, global_strides=found.strides, box=found.box, element_strides=(1,) * len(found.box), interleave=0,
         swizzle=view(site).mode, l2_promotion=promotion, oob_fill=int(site.options.get("fill") == "nan"))
-    return or_outside(site, made(site, tensor_map, list(found.issues), prod(found.box) * found.unit * site.itemsize, found.moving))
+    nbytes = prod(found.box) * found.unit * site.itemsize
+    nbytes = stored(site.src.dtype, nbytes) if padding(site) else nbytes
+    return or_outside(site, made(site, tensor_map, list(found.issues), nbytes, found.moving))
 
 
 def made(site: CopySite, tensor_map: TensorMap, issues: list, nbytes: int, moving: tuple, mode: str = "tile") -> Plan:

@@ -22,6 +22,7 @@ from .tma_view import Dim, Number, View, multiple, over, times
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
 SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by mode
 MAX_STRIDE = 2**40 - 16  # bytes, that a tensor map can have (CUDA driver API, cuTensorMapEncodeTiled)
+PADDED = 128  # elements of the innermost box, of 4 or 6 bits that the engine pads (CUDA Driver API, cuTensorMapEncodeTiled)
 PROMOTED = {2: "uint16", 4: "uint32", 8: "uint64"}
 SEARCHED = 64            # boxes that the search looks at, at most; of 100 000 random layouts none had more than 32
 
@@ -155,8 +156,8 @@ def search(view: View, ask: Callable[..., bool], *, promote: bool) -> Boxes | st
 def strides_in_the_way(view: View, ask: Callable[..., bool]) -> str | None:
     """What no choice of boxes could change: a stride that a tensor map cannot have."""
     for d, dim in enumerate(view.dims):
-        if dim.stride != view.itemsize and dim.extent > 1 and not multiple(dim.stride, 16, ask):
-            return f"the stride of dimension {d} is not known to be a multiple of 16 bytes"
+        if dim.stride != view.itemsize and dim.extent > 1 and not multiple(dim.stride, view.unit, ask):
+            return f"the stride of dimension {d} is not known to be a multiple of {view.unit} bytes"
     return None
 
 
@@ -312,21 +313,23 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
             return f"a box of {candidate.issues} instruction{'s' if candidate.issues != 1 else ''} needs dimension {d} and its start in multiples of {weights[-1]} elements"
         for i, w in enumerate(weights):
             last = i + 1 == len(weights)
-            pieces[d, w] = Piece(d, w, over(dim.size, w) if last else weights[i + 1] // w, times(dim.stride, w), boxes.get(w, 1), last)
+            pieces[d, w] = Piece(d, w, over(dim.size, w) if last else weights[i + 1] // w, dim.steps(w), boxes.get(w, 1), last)
     order = [pieces.pop((g.dim, g.weight)) for g in candidate.groups] + [p for _, p in sorted(pieces.items(), reverse=True)]
     base_offset = 0
     for piece in list(order[1:]):
         dim = view.dims[piece.dim]
         fixed = piece.outermost and piece.weight == 1 and dim.extent == 1 and dim.inside() and isinstance(dim.stride, int)
-        foldable = fixed and dim.start.value * dim.stride % 16 == 0
-        if foldable and (len(order) > MAX_RANK or dim.stride % 16):
+        foldable = fixed and dim.start.value * dim.stride % view.unit == 0
+        if foldable and (len(order) > MAX_RANK or dim.stride % view.unit):
             base_offset += dim.start.value * dim.stride
             order.remove(piece)
     if len(order) > MAX_RANK:
         return f"the tensor map would have {len(order)} dimensions, more than {MAX_RANK}"
     for piece in order[1:]:
-        if not multiple(piece.stride, 16, ask):
-            return f"the stride of dimension {piece.dim} is not known to be a multiple of 16 bytes"
+        if not multiple(piece.stride, view.unit, ask):
+            return f"the stride of dimension {piece.dim} is not known to be a multiple of {view.unit} bytes"
+    if view.padded and (order[0].box != PADDED or not multiple(order[0].size, PADDED, ask)):
+        return f"elements that are padded on the way come in rows of {PADDED} of an innermost dimension that is a multiple of them"
     return Boxes(candidate.unit, base_offset, tuple(p.size for p in order), tuple(encodable(p.stride) for p in order[1:]),
                  tuple(p.box for p in order), issues(view, candidate, order), tuple(moving(view, p) for p in order))
 
@@ -352,8 +355,8 @@ def moving(view: View, piece: Piece) -> tuple[int, int, int] | None:
     start = view.dims[piece.dim].start
     if start.value is not None or not piece.outermost:
         return None
-    common = gcd(start.factor, piece.weight)
-    return start.dim, start.factor // common, piece.weight // common
+    common = gcd(start.factor, piece.weight * start.over)
+    return start.dim, start.factor // common, piece.weight * start.over // common
 
 
 def issues(view: View, candidate: Candidate, order: list[Piece]) -> tuple:

@@ -13,7 +13,7 @@ from math import gcd, prod
 from ...errors import CompilationError
 from ...layout import TileLayout
 from ...layout.shards import slice_dim
-from ...types import Sym
+from ...types import Sym, held
 
 # A number known at launch, as data: an int, ("size", argument, dimension), ("stride", argument, dimension) in elements,
 # or an operation on two of them: mul, floordiv, min, max.
@@ -61,12 +61,13 @@ def multiple(a: Number, n: int, ask: Callable[..., bool]) -> bool:
 @dataclass(frozen=True)
 class Start:
     """Where a region begins along a dimension: a `value`, or the run-time start of dimension `dim` of the buffer times
-    `factor`, of which only the `divisor` is known."""
+    `factor` over `over`, of which only the `divisor` is known."""
 
     value: int | None
     dim: int = 0
     factor: int = 1
     divisor: int = 1
+    over: int = 1
 
     def multiple_of(self, n: int) -> bool:
         return (self.divisor if self.value is None else self.value) % n == 0
@@ -83,13 +84,20 @@ class Digit:
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension of the array: `stride` in bytes, digits from the outermost on (none where the extent is 1)."""
+    """A dimension of the array: `stride` in bytes, digits from the outermost on (none where the extent is 1). Of packed elements
+    that get a byte each in shared memory the array has the `packing` (elements, bytes)."""
 
     size: Number
     stride: Number
     start: Start
     extent: int
     digits: tuple[Digit, ...]
+    packing: tuple[int, int] = (1, 1)
+
+    def steps(self, n: int) -> Number:
+        """The bytes of the array from an element to the one `n` after it."""
+        elements, per = self.packing
+        return over(times(self.stride, n * per), elements)
 
     def inside(self, size: int | None = None) -> bool:
         """Whether the region is known to lie in the dimension's `size` elements."""
@@ -100,13 +108,19 @@ class Dim:
 @dataclass(frozen=True)
 class View:
     """`offset` is where the region begins in the shared buffer, in bytes before the swizzle: the constant part, and a
-    number that divides the rest."""
+    number that divides the rest. With `padded`, elements of the array are packed and in shared memory they are not."""
 
     itemsize: int
     dims: tuple[Dim, ...]
     mode: int
     offset: int
     offset_divisor: int
+    padded: bool = False
+
+    @property
+    def unit(self) -> int:
+        """The bytes of which strides are multiples."""
+        return 32 if self.padded else 16
 
 
 class Multiple:
@@ -176,21 +190,27 @@ def view_of(site, merge: bool = True) -> View | str:
     if isinstance(found, str):
         return found
     per_dim, offset = found
-    itemsize = site.itemsize
+    itemsize, padded = site.itemsize, site.src.dtype != site.dst.dtype
+    merge = merge and not padded
     moved = iter([per_dim[d] for d in site.dims(shared)])
     dims = []
     shape, strides = settled(site) if merge else (site.array.buffer.shape, site.array.buffer.strides)
     for d, (size, stride, start, extent) in enumerate(zip(shape, strides, site.starts(array), array.extents)):
         value = int(start.value) if hasattr(start, "value") else None
         begin = Start(value, d, 1, site.g.divisor(start))
+        n, packing = number(size), (1, 1)
+        if padded and d == len(shape) - 1:
+            packing = elements, per = array.dtype.packing
+            n, extent = times(over(n, per), elements), held(array.dtype, extent)
+            begin = Start(None if value is None else held(array.dtype, value), d, elements, max(held(array.dtype, begin.divisor), 1), per)
         pairs, digits, weight = next(moved) if extent != 1 else [], [], 1
-        for n, step in reversed(pairs):
-            digits.insert(0, Digit(n, weight, step * itemsize))
-            weight *= n
-        dims.append(Dim(number(size), times(number(stride), itemsize), begin, extent, tuple(digits)))
+        for count, step in reversed(pairs):
+            digits.insert(0, Digit(count, weight, step * itemsize))
+            weight *= count
+        dims.append(Dim(n, times(number(stride), itemsize), begin, extent, tuple(digits), packing))
     known = isinstance(offset, int)
     return View(itemsize, merged(dims) if merge else tuple(dims), swizzle_mode(shared.buffer.layout, itemsize),
-                offset * itemsize if known else 0, 1 << 62 if known else offset.of * itemsize)
+                offset * itemsize if known else 0, 1 << 62 if known else offset.of * itemsize, padded)
 
 
 def settled(site) -> tuple[list, list]:
