@@ -1,5 +1,6 @@
 """Copies from shared to tensor memory, in kernels: on the simulator, which decodes the descriptors, and through the assembler."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
@@ -141,34 +142,44 @@ def test_stages_and_columns_known_at_run_time(n):
     assert not y[n:].any() and stages.compile(x, y, n, SMEM=layout, TMEM=tensor_layout("32x128b.warpx4", 64), target="sm_100a").cubin
 
 
-@pytest.mark.parametrize("form,bits", [("b4x16_p64", 4), ("b6x16_p32", 6)])
-def test_elements_of_4_and_6_bits_become_bytes(form, bits):
-    """Sixteen of them and padding in each 16 bytes of shared memory."""
+@pytest.mark.parametrize("name,form", [("float4_e2m1fn", "b4x16_p64"), ("float6_e2m3fn", "b6x16_p32"), ("float6_e3m2fn", "b6x16_p32")])
+def test_padded_elements_become_bytes_that_a_product_reads(name, form):
+    """Sixteen of them and padding in each 16 bytes of shared memory; one in each byte of tensor memory, as A of a product."""
+    dtype = tile.padded(name)
+
     @tile.jit
-    def widened(x, y, FORM: tile.constexpr):
-        s = tile.alloc((128, 32), x.dtype, layout=tile.swizzled(x.dtype, (128, 32), 32))
-        d = tile.alloc((128, 32), x.dtype, scope="tmem")
-        bar = tile.mbarrier()
-        tile.copy(s, x[0:128, 0:32])
+    def widened(x, b, c, DTYPE: tile.constexpr, BYTES: tile.constexpr):
+        s = tile.alloc((128, 128), DTYPE, layout=tile.swizzled(DTYPE, (128, 128), 128))
+        sB = tile.alloc((32, 128), b.dtype, layout=tile.swizzled(b.dtype, (32, 128), 128))
+        d = tile.alloc((128, 128), DTYPE, scope="tmem")
+        acc = tile.alloc((128, 32), "float32", scope="tmem")
+        loaded, bar = tile.mbarrier(), tile.mbarrier()
+        tile.copy(sB, b[0:32, 0:128])
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
-            tile.copy_async(d, s, decompress=FORM)
+            loaded.arrive_expect_tx(BYTES)
+            tile.copy_async(s, x[0:128, 0:128], mbar=loaded)
+        loaded.wait(phase=0)
+        with tile.elect():
+            tile.copy_async(d, s)
+            tile.mma_async(acc, d, sB, trans_b=True, accumulate=False)
             tile.tcgen05_commit(bar)
         bar.wait(phase=0)
         tile.tcgen05_fence("after_thread_sync")
-        tile.store(y[0:128, 0:32], tile.load(d))
+        tile.store(c[0:128, 0:32], tile.load(acc))
 
-    elements = np.random.default_rng(3).integers(0, 1 << bits, (128, 2, 16))
-    packed = np.zeros((128, 2, 16), np.uint8)
-    for k in range(16):  # element k begins at bit k * bits
-        for b in range(bits):
-            at = k * bits + b
-            packed[..., at // 8] |= ((elements[..., k] >> b & 1) << at % 8).astype(np.uint8)
-    y = np.zeros((128, 32), np.uint8)
-    widened.simulate(1, packed.reshape(128, 32), y, FORM=form, target="sm_100a").raise_first()
-    np.testing.assert_array_equal(y, (elements << (2 if bits == 4 else 0)).reshape(128, 32))
-    assert f"128x256b.b8x16.{form} " in widened.compile(packed.reshape(128, 32), y, FORM=form, target="sm_103a").ptx
+    rng = np.random.default_rng(3)
+    kind = getattr(ml_dtypes, name)
+    values = rng.integers(0, 16 if "4" in name[:6] else 64, (128, 128)).astype(np.uint8).view(kind)
+    b, c = rng.standard_normal((32, 128)).astype(ml_dtypes.float8_e4m3fn), np.zeros((128, 32), np.float32)
+    x = tile.pack(values)
+    options = dict(DTYPE=dtype, BYTES=x.data.size)
+    widened.simulate(1, x, b, c, **options, target="sm_100a").raise_first()
+    np.testing.assert_allclose(c, values.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-3)
+    compiled = widened.compile(x, b, c, **options, target="sm_103a")
+    assert f"128x256b.b8x16.{form} " in compiled.ptx and ".kind::f8f6f4" in compiled.ptx
+    assert [m.dtype for m in compiled.tensor_maps] == [dtype.name]
 
 
 # -- what is found ---------------------------------------------------------------------------------------------------------
@@ -259,7 +270,6 @@ def test_wrong_copies_are_errors_at_their_line():
     refused("128x256b has no multicast 'warpx4'", 'tile.copy_async(d, s, shape="128x256b", multicast="warpx4")')
     refused("the replica is none, not", 'tile.copy_async(d[0:32], s[0:32], shape="32x128b")')
     refused("is of copies to tensor memory", 'tile.copy_async(s, x[0:128, 0:16], mbar=b, multicast="warpx4")')
-    refused("elements of 8 bits", 'tile.copy_async(d, s, decompress="b4x16_p64")')
     refused("cta_group=2 with tensor memory of 1|pairs of CTAs", "tile.copy_async(d, s, cta_group=2)")
     refused("no reduce=|reduce=", 'tile.copy_async(d, s, reduce="add")')
 

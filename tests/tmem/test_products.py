@@ -173,17 +173,18 @@ def test_a_pair_of_ctas_multiplies_by_one_thread(rows, target):
 # -- scale factors ---------------------------------------------------------------------------------------------------------
 
 @tile.jit
-def scaled(A, B, SA, SB, C, K: tile.constexpr, N: tile.constexpr, WIDE: tile.constexpr, KIND: tile.constexpr, TYPES: tile.constexpr,
-           BLOCK: tile.constexpr, CHUNKS: tile.constexpr):
-    sA = tile.alloc((128, K), A.dtype, layout=tile.swizzled(A.dtype, (128, K), 32))
-    sB = tile.alloc((N, K), B.dtype, layout=tile.swizzled(B.dtype, (N, K), 32))
+def scaled(A, B, SA, SB, C, K: tile.constexpr, BYTES: tile.constexpr, N: tile.constexpr, WIDE: tile.constexpr, KIND: tile.constexpr,
+           TYPES: tile.constexpr, BLOCK: tile.constexpr, CHUNKS: tile.constexpr):
+    """A and B are bytes as shared memory has them."""
+    sA = tile.alloc((128, K), TYPES[0], layout=tile.swizzled(TYPES[0], (128, K), 32))
+    sB = tile.alloc((N, K), TYPES[1], layout=tile.swizzled(TYPES[1], (N, K), 32))
     whole = CHUNKS if CHUNKS > 4 else 4                                # registers move whole words of four
     fA = tile.alloc((128, whole), SA.dtype, scope="tmem", layout=tile.scale_layout(128, whole))
     fB = tile.alloc((WIDE, whole), SB.dtype, scope="tmem", layout=tile.scale_layout(WIDE, whole))
     acc = tile.alloc((128, N), "float32", scope="tmem")
     bar = tile.mbarrier()
-    tile.copy(sA, A[0:128, 0:K])
-    tile.copy(sB, B[0:N, 0:K])
+    tile.copy(sA.view(tile.uint8, (128, BYTES), tile.swizzled(tile.uint8, (128, BYTES), 32)), A[0:128, 0:BYTES])
+    tile.copy(sB.view(tile.uint8, (N, BYTES), tile.swizzled(tile.uint8, (N, BYTES), 32)), B[0:N, 0:BYTES])
     tile.store(fA, tile.load(SA[0:128, 0:whole], other=0))
     tile.store(fB, tile.load(SB[0:WIDE, 0:whole], other=0))
     tile.fence_proxy_async()
@@ -191,12 +192,18 @@ def scaled(A, B, SA, SB, C, K: tile.constexpr, N: tile.constexpr, WIDE: tile.con
     tile.sync()
     with tile.elect():
         tile.tcgen05_fence("after_thread_sync")
-        tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False, kind=KIND, types=TYPES, scale_a=fA[:, 0:CHUNKS],
+        tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False, kind=KIND, scale_a=fA[:, 0:CHUNKS],
                        scale_b=fB[:, 0:CHUNKS], block=BLOCK)
         tile.tcgen05_commit(bar)
     bar.wait(phase=0)
     tile.tcgen05_fence("after_thread_sync")
     tile.store(C[0:128, 0:N], tile.load(acc))
+
+
+def memory_dtype(name, kind):
+    """The dtype of shared memory that holds elements of PTX's `name` for a kind."""
+    dtype = tile.ArraySpec((), VALUES[name].__name__).dtype
+    return tile.padded(dtype) if dtype.packed and KINDS[kind].k != 64 else dtype
 
 
 VALUES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn,
@@ -238,10 +245,10 @@ def test_each_block_along_k_is_scaled(kind, types, block, factors, n, k):
     number = lambda s: s.view(ml_dtypes.float8_e8m0fnu if factors == "ue8m0" else ml_dtypes.float8_e4m3fn).astype(np.float64)
     expected = (x * np.repeat(number(sa), block, 1)) @ (y * np.repeat(number(sb), block, 1)[:n]).T
     bound = np.abs(x * np.repeat(number(sa), block, 1)) @ np.abs(y * np.repeat(number(sb), block, 1)[:n]).T * k * 2.0 ** -23
-    if factors == "ue4m3":
-        sa, sb = sa.view(ml_dtypes.float8_e4m3fn), sb.view(ml_dtypes.float8_e4m3fn)
+    held = ml_dtypes.float8_e4m3fn if factors == "ue4m3" else ml_dtypes.float8_e8m0fnu
+    sa, sb, types = sa.view(held), sb.view(held), tuple(memory_dtype(t, kind) for t in types)
     c = np.zeros((128, n), np.float32)
-    options = dict(K=a.shape[1], N=n, WIDE=wide, KIND=kind, TYPES=types, BLOCK=block, CHUNKS=chunks)
+    options = dict(K=k, BYTES=a.shape[1], N=n, WIDE=wide, KIND=kind, TYPES=types, BLOCK=block, CHUNKS=chunks)
     scaled.simulate(1, a, b, sa, sb, c, **options, target="sm_100a").raise_first()
     assert (np.abs(c - expected) <= bound + 1e-12).all()
     if n == 96:
@@ -279,13 +286,13 @@ def test_scale_factors_come_by_copies_of_the_same_thread():
 
     (a, x), (b, y) = packed((128, 128), "e4m3", "mxf8f6f4", 1), packed((128, 128), "e4m3", "mxf8f6f4", 2)
     rng = np.random.default_rng(3)
-    sa, sb = (rng.integers(120, 134, (128, 4)).astype(np.uint8) for _ in range(2))
+    sa, sb = (rng.integers(120, 134, (128, 4)).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu) for _ in range(2))
     c = np.zeros((128, 128), np.float32)
     a, b = a.view(ml_dtypes.float8_e4m3fn), b.view(ml_dtypes.float8_e4m3fn)
     for target in BOTH:
         kernel.simulate(1, a, b, sa, sb, c, target=target).raise_first()
         assert kernel.compile(a, b, sa, sb, c, target=target).cubin
-    number = lambda s: np.repeat(s.view(ml_dtypes.float8_e8m0fnu).astype(np.float64), 32, 1)
+    number = lambda s: np.repeat(s.astype(np.float64), 32, 1)
     np.testing.assert_allclose(c, (x * number(sa)) @ (y * number(sb)).T, rtol=1e-4, atol=1e-3 * 448 * 448 * 64)
     exact = (x * number(sa)) @ (y * number(sb)).T
     assert (np.abs(c - exact) <= np.abs(x * number(sa)) @ np.abs(y * number(sb)).T * 128 * 2.0 ** -23).all()
@@ -395,9 +402,11 @@ def test_the_order_around_a_product_is_checked():
 
 def test_wrong_products_are_errors_at_their_line():
     """Targets, types, shapes, layouts and options, before the assembler."""
-    def refused(words, line, acc='(128, 64), "float32"', a="(128, 64)", b="(64, 64)", dtype="float16", target="sm_100a", scope="with tile.elect():\n        "):
-        source = (f'def kernel(x):\n    a = tile.alloc({a}, "{dtype}", layout=tile.swizzled("{dtype}", {a}, 64))\n'
-                  f'    b = tile.alloc({b}, "{dtype}", layout=tile.swizzled("{dtype}", {b}, 64))\n'
+    def refused(words, line, acc='(128, 64), "float32"', a="(128, 64)", b="(64, 64)", dtype="float16", target="sm_100a", scope="with tile.elect():\n        ",
+                swizzle=64):
+        layout = lambda shape: f', layout=tile.swizzled("{dtype}", {shape}, {swizzle})' if swizzle else ""
+        source = (f'def kernel(x):\n    a = tile.alloc({a}, "{dtype}"{layout(a)})\n'
+                  f'    b = tile.alloc({b}, "{dtype}"{layout(b)})\n'
                   f'    acc = tile.alloc({acc}, scope="tmem")\n    {scope}{line}')
         with pytest.raises(tile.CompilationError, match=words):
             tile.jit(source=source).compile(X, target=target)
@@ -415,6 +424,10 @@ def test_wrong_products_are_errors_at_their_line():
     refused("the variant tcgen05, not 'wgmma'", "tile.mma_async(acc, a, b, variant='wgmma')")
     refused("scale_a= and scale_b= go together", "tile.mma_async(acc, a, b, scale_a=acc)")
     refused("do not multiply int32", plain, dtype="int32")
-    refused("types names what is in the bytes", "tile.mma_async(acc, a, b, types='e2m1')", dtype="uint8", b="(64, 64)")
-    refused("no scale_a= and scale_b= in kind::mxf4", "tile.mma_async(acc, a, b, kind='mxf4', types=('e2m1', 'e2m1'), trans_b=True)", dtype="uint8", b="(64, 64)")
+    refused("no scale_a= and scale_b= in kind::mxf4", "tile.mma_async(acc, a, b, kind='mxf4', trans_b=True)", dtype="float4_e2m1fn", swizzle=32)
+    refused("float4_e2m1fn in kind::f8f6f4, which takes elements of 4 bits as tile.padded", "tile.mma_async(acc, a, b, kind='f8f6f4', trans_b=True)",
+            dtype="float4_e2m1fn", swizzle=32)
+    refused("do not multiply float6_e2m3fn: they read it as tile.padded", "tile.mma_async(acc, a, b, trans_b=True)", dtype="float6_e2m3fn", swizzle=None)
+    refused("b of float4_e2m1fn has its k along the rows: give b as", "tile.mma_async(acc, a, b, kind='mxf4')", dtype="float4_e2m1fn", swizzle=32)
+    refused("packed float4_e2m1fn is multiplied with scale factors", "tile.mma_async(acc, a, b, trans_b=True)", dtype="float4_e2m1fn", swizzle=32)
     refused("a matrix in tensor memory|a matrix in shared memory", "tile.mma_async(acc, a, acc)")

@@ -7,6 +7,9 @@ from tilejit.runtime.arrays import ArrayView, describe
 from tilejit.types import dtype_of, held
 
 
+ALIGNED = 256  # bytes, as device memory begins; the tensor engine pads arrays that begin at multiples of 32
+
+
 class Packed:
     """An array of float4_e2m1fn (two in a byte, the first in its low half), float6_e2m3fn or float6_e3m2fn (four in three bytes,
     from the low bits on) over an array of bytes of any library, on the host or a device, as ``Packed(bytes, "float4_e2m1fn")``.
@@ -77,4 +80,9 @@ def pack(values, dtype=None) -> Packed:
     if values.ndim == 0 or values.shape[-1] % elements:
         raise LaunchError(f"the last extent of packed {target} is a multiple of {elements}, and the shape is {values.shape}")
     bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8)[..., None], axis=-1, bitorder="little", count=8 * per // elements)
-    return Packed(np.packbits(bits.reshape(*values.shape[:-1], -1), axis=-1, bitorder="little"), target)
+    data = np.packbits(bits.reshape(*values.shape[:-1], -1), axis=-1, bitorder="little")
+    room = np.empty(data.size + ALIGNED, np.uint8)
+    start = -room.ctypes.data % ALIGNED
+    aligned = room[start:start + data.size].reshape(data.shape)
+    aligned[...] = data
+    return Packed(aligned, target)

@@ -37,7 +37,7 @@ def as_it_is(variant: Variant) -> Variant:
 
 ENGINE = ("multicast", "reduce", "precision", "cta_group")  # what only the tensor engine's instructions may have
 
-TENSOR = ("shape", "decompress")  # what only copies to tensor memory may have
+TENSOR = ("shape",)  # what only copies to tensor memory may have
 
 VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.VARIANT, *TENSOR),
             as_it_is(declining(bulk.VARIANT, *ENGINE[2:], *TENSOR)), as_it_is(declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR)),
@@ -85,7 +85,7 @@ def variants_of(dst, src) -> tuple[Variant, ...]:
 
 @builtin
 def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0, prefetch=None, l2_promotion=None,
-               multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False, shape=None, decompress=None):
+               multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False, shape=None):
     """Start an asynchronous copy of the region `src` to the region `dst`; the path is chosen for this call.
 
     Both sides have one dtype and equal extents other than 1. `mbar` is the barrier that completes by bytes; without it
@@ -103,10 +103,10 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     store's source may be written again). A register tile as `src` goes to tensor memory by ``tcgen05_st``, and is there after
     ``tcgen05_wait("st")``. Shared memory goes to tensor memory by ``tcgen05.cp``, which `shape` ("128x256b", "4x256b", "128x128b",
     "64x128b", "32x128b") and `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") may name, and completes by
-    ``tcgen05_commit``; `decompress` ("b4x16_p64", "b6x16_p32") makes bytes of smaller elements on the way. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
+    ``tcgen05_commit``; padded elements of 4 and 6 bits become bytes on the way. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
     """
     if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce,
-                  precision, cta_group, prefetch_map or None, shape, decompress):
+                  precision, cta_group, prefetch_map or None, shape):
         return None
     dst, src = checked_sides(g, "copy_async", dst, src)
     if mbar is not None and not isinstance(type_of(mbar), BarrierRef):
@@ -114,7 +114,7 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     names = tuple(v.name for v in VARIANTS)
     options = {"variant": asked_variant(g, variant, names), "cache": cache, "fill": fill, "prefetch": prefetch, "l2_promotion": l2_promotion,
                "multicast": multicast, "reduce": reduce, "precision": precision, "cta_group": cta_group, "prefetch_map": prefetch_map,
-               "shape": shape, "decompress": decompress}
+               "shape": shape}
     if isinstance(multicast, str) and dst.type.scope != "tmem":
         raise g.error(f"multicast={multicast!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask of their ranks")
     partial = g.scope.partial.name if g.scope.partial is not None else None

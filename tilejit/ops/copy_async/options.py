@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import CompilationError
 from ...names import nearest
 from .reductions import KINDS
-from .shapes import DECOMPRESS, MULTICASTS, NAMES
+from .shapes import MULTICASTS, NAMES
 
 # A cache policy of L2: its 64 bits where all accesses have it, as ``createpolicy.fractional`` makes them for a fraction of 1;
 # else (primary, fraction, secondary), which an instruction of the kernel makes.
@@ -28,7 +28,6 @@ CHOICES = {
     "prefetch_map": ((True,),                                       "True or False"),
     "shape":        (NAMES,                                         '"' + '", "'.join(NAMES) + '"'),
     "multicast":    (MULTICASTS,                                    'a mask of ranks, or "' + '", "'.join(MULTICASTS) + '"'),
-    "decompress":   (DECOMPRESS,                                    '"' + '", "'.join(DECOMPRESS) + '"'),
 }
 
 

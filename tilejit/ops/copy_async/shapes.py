@@ -39,4 +39,4 @@ SHAPES = (
 )
 NAMES = tuple(dict.fromkeys(s.name for s in SHAPES))
 MULTICASTS = tuple(s.multicast for s in SHAPES if s.multicast)
-DECOMPRESS = ("b4x16_p64", "b6x16_p32")
+DECOMPRESSED = {"float4_e2m1fn": "b4x16_p64", "float6_e2m3fn": "b6x16_p32", "float6_e3m2fn": "b6x16_p32"}

@@ -2,7 +2,7 @@
 
 The descriptor is encoded once and patched for each copy. It completes by ``tcgen05_commit``, or, for products of the same
 thread, by its place before them; with ``cta_group=2`` each CTA of the pair copies its own shared memory to its own tensor
-memory. `decompress` makes bytes of elements of 4 or 6 bits on the way. PTX ISA, "tcgen05.cp".
+memory. Padded elements of 4 or 6 bits become bytes on the way. PTX ISA, "tcgen05.cp".
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ NEEDS = (
     Need("the CTA's own shared memory", lambda s: not s.src.buffer.peer or "a peer's", gate=True),
     Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),
     Need("no mbar=, since it completes by tcgen05_commit or the call's token", lambda s: s.mbar is None or "mbar="),
-    Need("no other options than shape=, multicast=, decompress= and the allocation's cta_group=",
-         lambda s: next((f"{o}=" for o in s.options if o not in ("shape", "multicast", "decompress", "cta_group", "variant", "token")), True)),
+    Need("no other options than shape=, multicast= and the allocation's cta_group=",
+         lambda s: next((f"{o}=" for o in s.options if o not in ("shape", "multicast", "cta_group", "variant", "token")), True)),
     Need("the cta_group of the tensor memory", _group),
     Need("a multicast to warps", lambda s: not s.options.get("multicast") or isinstance(s.options["multicast"], str) or "a mask of CTAs"),
-    Need("elements of 8 bits to decompress to", lambda s: not s.options.get("decompress") or s.src.dtype.bits == 8 or str(s.src.dtype)),
     Need("layouts that a shape and a matrix descriptor name", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),
 )
 

@@ -12,7 +12,7 @@ from math import gcd, prod
 
 from ..tmem.descriptor import SharedDescriptor
 from ..tmem.fragments import digits_of
-from .shapes import SHAPES, Shape
+from .shapes import DECOMPRESSED, SHAPES, Shape
 from .site import CopySite
 from .tma_view import Multiple, shared_digits, swizzle_mode
 
@@ -124,8 +124,7 @@ def search(site: CopySite, cta_group: int) -> Plan | str:
             continue
         made = fitted(shape, site, *found, replicas)
         if not isinstance(made, str):
-            decompress = site.options.get("decompress")
-            return Plan(shape.name, shape.multicast, cta_group, *made, decompress)
+            return Plan(shape.name, shape.multicast, cta_group, *made, DECOMPRESSED.get(site.src.dtype.padded))
         reasons.append(f"{shape.text}: {made}")
     return "; ".join(reasons) or f"{asked or 'no shape'} has {'no' if asked else 'the'} multicast {multicast!r}"
 

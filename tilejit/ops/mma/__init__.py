@@ -64,7 +64,7 @@ def _(e, call, acc, a, b):
 
 @builtin
 def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None, accumulate=True, kind=None,
-              types=None, scale_a=None, scale_b=None, block=None):
+              scale_a=None, scale_b=None, block=None):
     """Start a matrix product on the tensor cores, and return the new accumulator: ``acc + a @ b``.
 
     `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. ``trans_a=True`` takes `a` as
@@ -75,15 +75,16 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
 
     Where `acc` is tensor memory (sm_100a, sm_103a) one thread starts the product, and it is done when a ``tcgen05_commit`` after
     it arrives. It adds to `acc` if `accumulate`, a constant or a uniform condition, else it begins at zero; `a` may be in tensor
-    memory, and `acc` is what is returned. `kind` is the instruction's, by default that of the dtypes; `types` names what the bytes
-    of `a` and `b` hold ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1"). `scale_a` and `scale_b` are factors in tensor memory of each
-    `block` of 32 or 16 elements along k, uint8 for powers of two or float8_e4m3fn, as ``tile.scale_layout`` puts them.
+    memory, and `acc` is what is returned. `kind` is the instruction's, by default that of the dtypes: float4_e2m1fn with scale
+    factors is multiplied by pairs, and elements of 4 and 6 bits as ``tile.padded`` makes them like those of 8. `scale_a` and
+    `scale_b` are factors in tensor memory of each `block` of 32 or 16 elements along k, float8_e8m0fnu or float8_e4m3fn, as
+    ``tile.scale_layout`` puts them.
     """
     if getattr(type_of(acc), "scope", None) == "tmem":
-        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, asked_variant(g, variant, NAMES), accumulate, kind, types,
+        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, asked_variant(g, variant, NAMES), accumulate, kind,
                                scale_a, scale_b, block)
-    if accumulate is not True or any(o is not None for o in (kind, types, scale_a, scale_b, block)):
-        raise g.error("accumulate=, kind=, types=, scale_a=, scale_b= and block= are for products into tensor memory")
+    if accumulate is not True or any(o is not None for o in (kind, scale_a, scale_b, block)):
+        raise g.error("accumulate=, kind=, scale_a=, scale_b= and block= are for products into tensor memory")
     collective(g, "mma_async")
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)

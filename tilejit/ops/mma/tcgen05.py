@@ -17,11 +17,12 @@ from ...ir.op import op
 from ...types import Buffer, Region, Scalar, bool_
 from ..language import as_condition
 from ..memory import whole
+from ..packed import shape_of
 from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
 from .descriptor import Derived
 from .shared_matrix import shared_matrix
-from .tcgen05_kinds import CONTAINED, K_BYTES, KINDS, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
+from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
 from .tcgen05_operands import a_layout, accumulator_layout, lies_as, scale_layout
 from .tcgen05_site import TensorSite
 
@@ -73,6 +74,10 @@ def _kind(s: TensorSite) -> Kind:
 
 def _types(s: TensorSite) -> bool | str:
     kind = _kind(s)
+    packs = [n for n, x in (("a", s.a), ("b", s.b)) if (x.dtype.packed and not x.dtype.padded) != (kind.k == 64)]
+    if packs:
+        t = getattr(s, packs[0]).dtype
+        return f"{t} in kind::{s.kind}, which takes {'float4_e2m1fn, packed' if kind.k == 64 else 'elements of 4 bits as tile.padded makes them' if t.packed else 'others'}"
     wrong = [t for t in s.types if t not in kind.types]
     if wrong:
         return f"{wrong[0]} in kind::{s.kind}"
@@ -160,7 +165,7 @@ def _scales(s: TensorSite) -> bool | str:
 
 
 def scale_type(s: TensorSite) -> str:
-    return "ue4m3" if s.scales[0].dtype.name == "float8_e4m3fn" else "ue8m0"
+    return SCALES[s.scales[0].dtype.name]
 
 
 NEEDS = (
@@ -252,7 +257,7 @@ tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call
 tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
 
 
-def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, variant, accumulate, kind, types, scale_a, scale_b, block):
+def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, variant, accumulate, kind, scale_a, scale_b, block):
     """``tile.mma_async`` into tensor memory."""
     if variant not in (None, "tcgen05"):
         raise g.error(f"a product into tensor memory is the variant tcgen05, not {variant!r}")
@@ -263,12 +268,18 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, variant, 
     scales = [_operand(g, s, n, ("tmem",)) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b")) if s is not None]
     if len(scales) == 1:
         raise g.error("scale_a= and scale_b= go together")
+    for s in scales:
+        if s.type.dtype.name not in SCALES:
+            raise g.error(f"scale factors are {' or '.join(SCALES)}, not {s.type.dtype}")
     made, x, y = operands
     if dtype is not None and str(dtype) != str(made.type.dtype):
         raise g.error(f"dtype={dtype} with an accumulator of {made.type.dtype}: leave it out")
-    types = _element_types(g, x, y, types)
-    kind = kind or natural(*types, bool(scales))
+    types = _element_types(g, x, y)
+    packed = all(v.type.dtype.name == "float4_e2m1fn" for v in (x, y))
+    kind = kind or natural(*types, bool(scales), packed, block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn")
     if kind not in KINDS:
+        if packed and not scales:
+            raise g.error("packed float4_e2m1fn is multiplied with scale factors (scale_a=, scale_b=); without them the tensor cores read tile.padded(...)")
         raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: the kinds are {', '.join(KINDS)}, given as kind=")
     if kind == "tf32" and precision != "tf32":
         raise g.error("float32 operands are rounded to 10 bits: say so by precision='tf32'")
@@ -300,25 +311,23 @@ def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:
     return x
 
 
-def _element_types(g: Builder, a: Value, b: Value, types) -> tuple[str, str]:
-    """PTX's names of the operands' element types: their dtypes', or those that `types` gives to bytes."""
+def _element_types(g: Builder, a: Value, b: Value) -> tuple[str, str]:
+    """PTX's names of the operands' element types."""
     own = tuple(TYPES.get(x.type.dtype.name) for x in (a, b))
     if None in own:
-        raise g.error(f"tensor cores do not multiply {(a, b)[own.index(None)].type.dtype}")
-    if types is None:
-        return own
-    if not isinstance(types, tuple) or len(types) != 2 or any(t not in CONTAINED for t in types):
-        raise g.error(f"types names what is in the bytes of a and of b, as in ('e2m1', 'e4m3'), of {', '.join(CONTAINED)}; not {types!r}")
-    for t, held, x in zip(types, own, (a, b)):
-        if t != held and x.type.dtype.name != "uint8":
-            raise g.error(f"{t} lies in bytes (uint8), and this operand holds {x.type.dtype}")
-    return types
+        dtype = (a, b)[own.index(None)].type.dtype
+        raise g.error(f"tensor cores do not multiply {dtype}" + (": they read it as tile.padded makes it" if dtype.packed else ""))
+    return own
 
 
 def _extents(g: Builder, acc: Value, a: Value, b: Value, trans_a: bool, trans_b: bool) -> None:
-    m, k = a.type.shape[::-1] if trans_a else a.type.shape
-    k2, n = b.type.shape[::-1] if trans_b else b.type.shape
-    if k * a.type.dtype.nbytes != k2 * b.type.dtype.nbytes:
+    for x, name, across in ((a, "a", trans_a), (b, "b", not trans_b)):
+        if x.type.dtype.packed and across:
+            raise g.error(f"{name} of {x.type.dtype} has its k along the rows: {'leave trans_a out' if x is a else 'give b as [n, k] and trans_b=True'}")
+    one, other = (shape_of(x.type.dtype, x.type.shape) for x in (a, b))
+    m, k = one[::-1] if trans_a else one
+    k2, n = other[::-1] if trans_b else other
+    if k != k2:
         raise g.error(f"a is [{m}, {k}] and b is [{k2}, {n}]: their k differ (trans_a=True takes a as [k, m], trans_b=True takes b as [n, k])")
     group = g.state.get("cta_group", 1)
     if acc.type.shape != (m, n * group):

@@ -12,8 +12,9 @@ K_BYTES = 32  # of a row of either operand that one instruction takes, as it lie
 # PTX's names of element types, with their number in the instruction descriptor, and the dtypes of buffers that hold them.
 HALF = {"f16": 0, "bf16": 1}
 EIGHT = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
-TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8", "uint8": "u8"}
-CONTAINED = ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")  # what bytes (uint8) may hold, as types= says
+TYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8", "uint8": "u8",
+         "float4_e2m1fn": "e2m1", "float4_e2m1fn_p64": "e2m1", "float6_e2m3fn_p32": "e2m3", "float6_e3m2fn_p32": "e3m2"}
+SCALES = {"float8_e8m0fnu": "ue8m0", "float8_e4m3fn": "ue4m3"}
 ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 
 
@@ -43,8 +44,11 @@ KINDS = {k.name: k for k in (
 )}
 
 
-def natural(a: str, b: str, scaled: bool) -> str | None:
-    """The kind that multiplies these types; None where there is none, or several."""
+def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = False) -> str | None:
+    """The kind that multiplies these types; None where there is none, or several. `packed` elements of 4 bits lie in pairs, and
+    their factors are `fine`: for blocks of 16, or no powers of two."""
+    if packed:
+        return ("mxf4nvf4" if fine else "mxf4") if scaled else None
     for name in ("f16", "tf32", "i8") if not scaled else ():
         if a in KINDS[name].types and b in KINDS[name].types:
             return name if name != "f16" or a == b else None
