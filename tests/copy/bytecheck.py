@@ -29,6 +29,7 @@ def side(spec):
     """Byte addresses and (for an array) whether each element is in bounds, over the region's extents other than 1."""
     region = spec.region if spec.region is not None else tuple(slice(0, n) for n in spec.shape)
     ranges = [np.arange(r.start or 0, n if r.stop is None else r.stop) if isinstance(r, slice) else np.array([r]) for r, n in zip(region, spec.shape)]
+    ranges[-1] = ranges[-1][::per_byte(spec)]  # one of the elements that share a byte
     grid = np.meshgrid(*ranges, indexing="ij")
     nbytes = spec.dtype.nbytes
     kept = [len(r) for r in ranges if len(r) != 1]
@@ -38,7 +39,7 @@ def side(spec):
             offsets = np.ravel_multi_index(grid, spec.shape)
         else:
             offsets = offsets_of(layout, grid, spec.shape)
-        return (offsets * nbytes).reshape(kept), None
+        return (offsets // per_byte(spec) * nbytes).reshape(kept), None
     if spec.strides is not None:
         offsets = sum(g * s for g, s in zip(grid, spec.strides))
     elif spec.layout is not None:
@@ -51,7 +52,11 @@ def side(spec):
     inside = np.ones(offsets.shape, bool)
     for g, n in zip(grid, spec.shape):
         inside &= (g >= 0) & (g < n)
-    return (offsets * nbytes).reshape(kept), inside.reshape(kept)
+    return (offsets // per_byte(spec) * nbytes).reshape(kept), inside.reshape(kept)
+
+
+def per_byte(spec) -> int:
+    return 2 if spec.dtype.name == "float4_e2m1fn" else 1
 
 
 def offsets_of(layout, grid, shape):

@@ -317,8 +317,9 @@ def _to_narrow(x: np.ndarray, target: DType) -> np.ndarray:
     import ml_dtypes
     largest = float(ml_dtypes.finfo(target.np).max)
     if target.name == "float8_e8m0fnu":
-        least = np.float32(2.0 ** -127)
-        return np.where(x < 0, np.float32("nan"), np.clip(x, least, np.float32(largest))).astype(target.np)
+        bits = np.abs(x).view(np.uint32)
+        code = np.where(bits < 1 << 23, bits >= 3 << 21, np.minimum(bits + (1 << 22) >> 23, 254))
+        return np.where((x < 0) | np.isnan(x), 255, code).astype(np.uint8).view(target.np)
     clipped = np.clip(x, -largest, largest)
     return (clipped if target.codes == 256 else np.where(np.isnan(x), np.float32(largest), clipped)).astype(target.np)
 

@@ -189,7 +189,7 @@ def candidates(view: View, unit: int) -> Iterator[Candidate]:
     runs = runs_of(view, unit)
     if runs is None:
         return
-    span = SPAN[view.mode]
+    span = PADDED if view.padded else SPAN[view.mode]
 
     def extend(i: int, groups: tuple[Group, ...], made_up: int) -> Iterator[Candidate]:
         if groups:

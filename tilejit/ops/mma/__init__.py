@@ -12,6 +12,7 @@ from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, int32
 from ..memory import whole
+from ..packed import refused
 from ..reduce import collective
 from ..sides import asked_variant
 from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - they give load and store plans of theirs
@@ -97,6 +98,7 @@ def _operand(g: Builder, x, name: str, registers: bool) -> Value:
     t = type_of(x)
     if isinstance(t, (Buffer, Region)) and t.scope == "shared":
         x = whole(g, x)
+        refused(g, "mma_async into registers", x.type.dtype)
     elif not (registers and isinstance(t, Tile)):
         raise g.error(f"{name} is a matrix in shared memory{' or a register tile' if registers else ''}, not {describe(x)}")
     if len(x.type.shape) != 2:

@@ -12,7 +12,9 @@ from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, float64, int32, int64
+from ..language import converted
 from ..memory import whole
+from ..packed import refused
 from ..reduce import collective
 from ..sides import asked_variant
 from . import dot_tensor, warp, wgmma
@@ -110,11 +112,14 @@ def _operand(g: Builder, x, name: str) -> Value:
     t = type_of(x)
     if isinstance(t, (Buffer, Region)) and t.scope == "shared" and not (t if isinstance(t, Buffer) else t.buffer).peer:
         x = whole(g, x)
+        refused(g, "dot from shared memory", x.type.dtype)
     elif not isinstance(t, Tile):
         hint = "; load it, or copy it to shared memory" if isinstance(t, (Buffer, Region)) else ""
         raise g.error(f"{name} is a register tile or a matrix in shared memory, not {describe(x)}{hint}")
     if len(x.type.shape) != 2:
         raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index or reshape the others")
+    if x.type.dtype.packed:  # float16 holds elements of 4 and 6 bits exactly
+        x = converted(g, x, float16)
     if x.type.dtype.kind == "bool":
         raise g.error(f"{name} holds bools; cast it to a number")
     if isinstance(x.type, Region):
