@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from functools import lru_cache
 
 import ml_dtypes
 import numpy as np
@@ -87,6 +88,7 @@ class Host(NarrowFloats):
 _ENGINES = []
 
 
+@lru_cache
 def on_host(name: str, to: bool):
     """The emitted cast from float32 (`to`), or to it, as a function over arrays."""
     binding.initialize_native_target()
@@ -141,11 +143,7 @@ def test_the_emitted_arithmetic_is_the_simulators_for_a_float_of_every_16_upper_
 @given(st.sampled_from(NARROW), st.lists(st.floats(width=32), min_size=1, max_size=64))
 def test_the_emitted_arithmetic_is_the_simulators_for_any_float(name, values):
     x = np.array(values, np.float32)
-    run = _RUNS.setdefault(name, None) or _RUNS.__setitem__(name, on_host(name, True)) or _RUNS[name]
-    np.testing.assert_array_equal(run(x), cast_array(x, float32, DTYPES[name]).view(np.uint8))
-
-
-_RUNS: dict = {}
+    np.testing.assert_array_equal(on_host(name, True)(x), cast_array(x, float32, DTYPES[name]).view(np.uint8))
 
 
 @pytest.mark.parametrize("name", NARROW)
@@ -158,7 +156,7 @@ def test_every_code_becomes_its_number_in_float32(name):
 # -- kernels ------------------------------------------------------------------------------------------------------------------------
 
 @tile.jit
-def to_narrow(x, y, n, N: tile.constexpr):
+def to_narrow(x, y, N: tile.constexpr):
     i = tile.program_id(0)
     tile.store(y[i, 0:N], tile.cast(tile.load(x[i, 0:N]), y.dtype))
 
@@ -183,9 +181,10 @@ def test_a_kernel_casts_to_narrow_floats_from_every_kind(name, source):
     """One rounding, from the number itself."""
     x = np.concatenate([SPECIAL, edges(name)])
     x = np.resize(x, (4, -(-len(x) // 16) * 4 * 4)) if source != "int32" else np.random.default_rng(0).integers(-40, 40, (4, 64)).astype(np.int32)
-    x = x.astype(DTYPES[source].np)
+    with np.errstate(over="ignore"):
+        x = x.astype(DTYPES[source].np)
     y = array(np.zeros(x.shape, np.uint8).view(TYPES[name]))
-    to_narrow.simulate(4, x, y, 0, N=x.shape[1]).raise_first()
+    to_narrow.simulate(4, x, y, N=x.shape[1]).raise_first()
     np.testing.assert_array_equal(plain(y).view(np.uint8).reshape(-1), expected(x.astype(np.float64).reshape(-1), name))
 
 
@@ -197,7 +196,7 @@ def test_a_kernel_casts_every_code(name, target):
     y = np.zeros(x.shape, DTYPES[target].np)
     from_narrow.simulate(2, array(x), y, N=256).raise_first()
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(y, x.astype(np.float32).astype(y.dtype))
+        np.testing.assert_array_equal(y.astype(np.float64), x.astype(np.float32).astype(y.dtype).astype(np.float64))
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
@@ -205,7 +204,7 @@ def test_a_kernel_casts_every_code(name, target):
 def test_targets_with_instructions_for_a_type_use_them_and_the_others_assemble_arithmetic(name, target):
     """``cvt`` of pairs from sm_100a on; powers of two are bits."""
     pair = {"float4_e2m1fn": "e2m1x2", "float6_e2m3fn": "e2m3x2", "float6_e3m2fn": "e3m2x2"}.get(name)
-    down = to_narrow.compile(tile.ArraySpec((4, 64), "float32"), tile.ArraySpec((4, 64), name), 0, N=64, target=target)
+    down = to_narrow.compile(tile.ArraySpec((4, 64), "float32"), tile.ArraySpec((4, 64), name), N=64, target=target)
     up = from_narrow.compile(tile.ArraySpec((4, 64), name), tile.ArraySpec((4, 64), "float32"), N=64, target=target)
     assert down.cubin and up.cubin
     there = pair is not None and target not in ("sm_80", "sm_90a")
