@@ -122,7 +122,7 @@ def dtype_of(spec) -> DType:
     """The DType that `spec` names: a DType, a NumPy dtype, a Python type or a name. CompilationError otherwise."""
     if isinstance(spec, DType):
         return spec
-    if spec in (bool, int, float):
+    if isinstance(spec, type) and spec in (bool, int, float):
         return {bool: bool_, int: int32, float: float32}[spec]
     name = spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", None) or str(spec)
     name = name.removeprefix("torch.")

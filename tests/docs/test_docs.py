@@ -125,14 +125,15 @@ def code(x) -> str:
 def table_dtypes() -> str:
     from tilejit.types import DTYPES
     return markdown(("dtype", "bytes", "values"), (
-        (code(f"tile.{d}"), d.nbytes, {
+        (code(f"tile.{d}"), f"{d.packing[1]}/{d.packing[0]}" if d.packed else d.nbytes, {
             "bool": "true, false", "int": f"-2^{d.bits - 1} to 2^{d.bits - 1} - 1", "uint": f"0 to 2^{d.bits} - 1",
-            "float": f"{d.mantissa + 1} significant bits"}[d.kind]) for d in DTYPES.values()))
+            "float": f"{d.mantissa + 1} significant bits" if d.mantissa else "2^-127 to 2^127, powers of two, and NaN"}[d.kind])
+        for d in DTYPES.values() if not d.padded))
 
 
 def table_promotion() -> str:
     from tilejit.types import DTYPES, promote
-    shown = [d for name, d in DTYPES.items() if name not in ("int16", "uint16", "uint32")]
+    shown = [d for name, d in DTYPES.items() if name not in ("int16", "uint16", "uint32", "float8_e8m0fnu") and not d.packed]
     return markdown(("", *map(code, shown)), ((code(a), *(promote(a, b) for b in shown)) for a in shown))
 
 

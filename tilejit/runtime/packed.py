@@ -56,7 +56,7 @@ class Packed:
 
         data = np.ascontiguousarray(describe(self.data).numpy()).view(np.uint8)
         elements, per = self.dtype.packing
-        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1], -1, 8 * per // elements)
+        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*self.shape, 8 * per // elements)
         return np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
 
 
@@ -80,7 +80,8 @@ def pack(values, dtype=None) -> Packed:
     if values.ndim == 0 or values.shape[-1] % elements:
         raise LaunchError(f"the last extent of packed {target} is a multiple of {elements}, and the shape is {values.shape}")
     bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8)[..., None], axis=-1, bitorder="little", count=8 * per // elements)
-    data = np.packbits(bits.reshape(*values.shape[:-1], -1), axis=-1, bitorder="little")
+    bits = bits.reshape(*values.shape[:-1], values.shape[-1] * 8 * per // elements)
+    data = np.packbits(bits, axis=-1, bitorder="little")
     room = np.empty(data.size + ALIGNED, np.uint8)
     start = -room.ctypes.data % ALIGNED
     aligned = room[start:start + data.size].reshape(data.shape)

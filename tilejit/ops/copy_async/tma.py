@@ -281,16 +281,17 @@ def made(site: CopySite, tensor_map: TensorMap, issues: list, nbytes: int, movin
 
 
 def or_outside(site: CopySite, plan: Plan) -> Plan:
-    """The plan; of an array without elements, since no dimension of a map is 0, by a map of 16 elements of the launcher's own,
+    """The plan; of an array without elements, since no dimension of a map is 0, by a map of a few elements of the launcher's own,
     beyond which every box lies: libraries give such an array any address, or 0, and the engine wants one that is there. Its
     images are as large as the walk needs to have a pixel."""
     if not empty(site):
         return plan
     made, walk = plan.tensor_map, plan.tensor_map.im2col
-    dims = [16] + [1] * (made.rank - 1)
+    first, unit = (PADDED, 32) if padding(site) else (16, 16)
+    dims = [first] + [1] * (made.rank - 1)
     for d, (low, high) in enumerate(zip(walk.lower, walk.upper) if walk else ()):
         dims[1 + d] = max(1, 1 + low - high)
-    nothing = replace(made, base_offset=0, nowhere=True, global_dim=tuple(dims), global_strides=(16,) * (made.rank - 1))
+    nothing = replace(made, base_offset=0, nowhere=True, global_dim=tuple(dims), global_strides=(unit,) * (made.rank - 1))
     return replace(plan, tensor_map=nothing, outside=True)
 
 
