@@ -1,6 +1,7 @@
 """Narrow floats on the GPU: casts by every code and number, packed elements to the byte, other libraries' arrays of them."""
 
 import numpy as np
+import tilejit as tile
 
 from tests.gpu import in_child, needs_gpu, needs_module
 
@@ -40,7 +41,6 @@ def test_packed_elements_come_to_the_byte_on_the_gpu():
     import warnings
     warnings.simplefilter("ignore")
     _, copies = _cases()
-    import tilejit as tile
     for name in copies.KINDS:
         for variant in ("ldgsts", "tma", "vector"):
             step = 128 if variant == "tma" else 32
@@ -63,7 +63,6 @@ def test_packed_elements_come_to_the_byte_on_the_gpu():
 def test_the_engine_pads_packed_elements_as_the_simulator_does():
     """The bytes of the elements, and what the barrier counts."""
     _, copies = _cases()
-    import tilejit as tile
     for name in copies.KINDS:
         dtype, values, y = tile.padded(name), copies.codes(name, (20, 512)), np.zeros((16, 256), np.uint8)
         options = dict(ROWS=16, COLUMNS=256, DTYPE=dtype, LAYOUT=tile.swizzled(dtype, (16, 256), 128), BYTES=tile.swizzled("uint8", (16, 256), 128))
@@ -74,6 +73,11 @@ def test_the_engine_pads_packed_elements_as_the_simulator_does():
         np.testing.assert_array_equal(np.where(wanted < 0, wanted, y), wanted, err_msg=name)
 
 
+@tile.jit
+def _copied(x, y):
+    tile.store(y[0, 0:16], tile.load(x[0, 0:16]))
+
+
 @needs_gpu()
 @needs_module("torch")
 @in_child(timeout=120)
@@ -81,7 +85,6 @@ def test_tensors_of_torchs_narrow_types_are_arguments():
     """float8_e8m0fnu, and pairs of float4 in a byte; bytes of any library by tile.Packed."""
     import torch
     casts, _ = _cases()
-    import tilejit as tile
     codes = torch.arange(256, dtype=torch.uint8, device="cuda").reshape(1, 256)
     y = torch.zeros((1, 256), device="cuda")
     casts.from_narrow[1,](codes.view(torch.float8_e8m0fnu), y, N=256)
@@ -91,6 +94,10 @@ def test_tensors_of_torchs_narrow_types_are_arguments():
     y = torch.zeros((1, 512), device="cuda")
     casts.from_narrow[1,](tile.Packed(codes, "float4_e2m1fn"), y, N=512)
     np.testing.assert_array_equal(y.cpu().numpy(), wanted)
+    values = casts.every_code("float4_e2m1fn").reshape(1, 16)
+    made, copied = tile.empty((1, 16), "float4_e2m1fn"), tile.to_device(tile.pack(values))
+    _copied[1,](copied, made)
+    assert (made.unpack().view(np.uint8) == values.view(np.uint8)).all()
     if hasattr(torch, "float4_e2m1fn_x2"):
         y = torch.zeros((1, 512), device="cuda")
         for _ in range(3):

@@ -215,3 +215,9 @@ def test_without_a_driver_the_error_says_what_to_do():
             driver.allocate(16)
     assert "CUDA_ERROR_INVALID_VALUE (1)" in driver.error_text(1)
     assert "launched earlier" in driver.error_text(700) and "(99999)" in driver.error_text(99999)
+
+
+def test_packed_elements_have_device_arrays_of_their_bytes():
+    """tile.empty counts elements; what is no whole byte is refused before anything is allocated."""
+    with pytest.raises(LaunchError, match="multiples of 4 elements, and the shape is"):
+        empty((4, 6), "float6_e2m3fn")

@@ -44,6 +44,73 @@ def test_a_copy_is_counted_by_the_vectors_that_it_is_made_of(layout, requests):
     assert (stats["shared requests"], stats["global requests"], stats["bank conflicts"]) == (requests, requests, 0)
 
 
+# -- matrices ------------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def multiplied(x, y, z, LAYOUT: tile.constexpr, TB: tile.constexpr):
+    """64 x 64 by ldmatrix; what comes to shared memory comes by cp.async, which is not counted."""
+    s, t = tile.alloc((64, 64), x.dtype, layout=LAYOUT), tile.alloc((64, 64), x.dtype, layout=LAYOUT)
+    tile.copy_async(s, x[0:64, 0:64], variant="ldgsts")
+    tile.copy_async(t, y[0:64, 0:64], variant="ldgsts")
+    tile.cp_async_commit()
+    tile.cp_async_wait(0)
+    tile.sync()
+    tile.store(z[0:64, 0:64], tile.dot(s, t, trans_b=TB, variant="mma_sync"))
+
+
+def matrices(m: int = 64, n: int = 64, k: int = 64, warps: tuple[int, int] = (2, 2)) -> int:
+    """8 x 8 matrices that the warps load of both operands: each its own rows of A and columns of B."""
+    return (m * k * warps[1] + k * n * warps[0]) // 64
+
+
+PITCHED = tile.TileLayout([(64, 72, "m"), (64, 1, "m")])  # rows 144 bytes apart: 16 more than all banks
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("layout, extra", [
+    (tile.swizzled("float16", (64, 64), 128), 0), (tile.swizzled("float16", (64, 64), 64), 0), (tile.swizzled("float16", (64, 64), 32), 0), (PITCHED, 0),
+    (tile.swizzled("float16", (64, 64), 0), 0), (None, 7), (tile.TileLayout([(64, 80, "m"), (64, 1, "m")]), 1), (tile.TileLayout([(64, 96, "m"), (64, 1, "m")]), 3)])
+def test_a_matrix_of_ldmatrix_is_one_pass_unless_its_eight_rows_share_banks(layout, extra, transposed):
+    """Rows of 16 bytes: 128 bytes apart they lie in the same 4 banks, 160 in two groups of four, 192 in four of two."""
+    x, y, z = (np.random.default_rng(i).standard_normal((64, 64)).astype(np.float16) for i in range(3))
+    report = multiplied.simulate(1, x, y, z, LAYOUT=layout, TB=transposed)
+    assert not report.findings
+    k = multiplied.compile(x, y, z, LAYOUT=layout, TB=transposed, target="sm_90a")
+    assert ".x4" in k.ptx and "ldmatrix" in k.ptx and "ld.shared" not in k.ptx
+    assert report.stats["bank conflicts"] == extra * matrices()
+    assert report.stats["shared requests"] == matrices() / 4
+
+
+@tile.jit
+def stored(x, z, LAYOUT: tile.constexpr):
+    """A result of wgmma, stored by stmatrix."""
+    s, out = tile.alloc((64, 64), x.dtype, layout=tile.swizzled(x.dtype, (64, 64), 128)), tile.alloc((64, 64), z.dtype, layout=LAYOUT)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, x[0:64, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    acc = tile.mma_async(None, s, s, trans_b=True)
+    tile.mma_commit()
+    tile.mma_wait(0)
+    tile.store(out, acc)
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(z[0:64, 0:64], out, variant="tma")
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@pytest.mark.parametrize("layout, extra", [(tile.swizzled("float16", (64, 64), 128), 0), (tile.swizzled("float16", (64, 64), 64), 0), (None, 7)])
+def test_a_matrix_of_stmatrix_is_one_pass_unless_its_eight_rows_share_banks(layout, extra):
+    """64 x 64 halves are 64 matrices, by 16 instructions."""
+    x, z = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16), np.zeros((64, 64), np.float16)
+    report = stored.simulate(1, x, z, LAYOUT=layout)
+    assert not report.findings and "stmatrix" in stored.compile(x, z, LAYOUT=layout, target="sm_90a").ptx
+    assert (report.stats["shared requests"], report.stats["bank conflicts"]) == (16, 64 * extra)
+
+
 @tile.jit
 def two_faults(x, y):
     s = tile.alloc((128,), x.dtype)

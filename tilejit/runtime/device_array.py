@@ -9,6 +9,8 @@ from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack, driver
 from tilejit.runtime.arrays import ArrayView, describe, numpy_name, row_major
 from tilejit.runtime.dtypes import element_type, numpy_dtype
+from tilejit.runtime.packed import Packed
+from tilejit.types import DTYPES, bool_, stored
 
 
 class Memory:
@@ -142,21 +144,28 @@ class DeviceArray:
                                    self.__dlpack_device__(), versioned)
 
 
-def empty(shape, dtype="float32", device: int = 0) -> DeviceArray:
-    """A new row-major array on the device, with any contents."""
+def empty(shape, dtype="float32", device: int = 0) -> DeviceArray | Packed:
+    """A new row-major array on the device, with any contents. Elements of less than a byte are packed."""
     shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
     if any(n < 0 for n in shape):
         raise LaunchError(f"the shape {shape} has a negative extent")
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    packed = DTYPES.get(name, bool_).packed
+    if packed and not (shape and stored(DTYPES[name], shape[-1]) is not None):
+        raise LaunchError(f"rows of {name} are multiples of {DTYPES[name].packing[0]} elements, and the shape is {shape}")
+    if packed:
+        return Packed(empty((*shape[:-1], stored(DTYPES[name], shape[-1])), "uint8", device), name)
     nbytes = element_type(name).nbytes * math.prod(shape)
     memory = Memory(nbytes, device)
     return DeviceArray(memory.address, shape, row_major(shape), numpy_dtype(name), device, memory)
 
 
-def to_device(array, device: int = 0) -> DeviceArray:
-    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, or nested lists) on the device."""
+def to_device(array, device: int = 0) -> DeviceArray | Packed:
+    """A copy of a host array (NumPy, torch on the CPU, anything with DLPack, nested lists, or packed elements) on the device."""
     import numpy
 
+    if isinstance(array, Packed):
+        return Packed(to_device(array.data, device), array.dtype)
     if isinstance(array, (list, tuple, int, float, bool)):
         array = numpy.asarray(array)
         array = array.astype("float32") if array.dtype == numpy.float64 else array

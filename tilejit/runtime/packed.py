@@ -51,10 +51,11 @@ class Packed:
         return ArrayView(view.pointer, view.shape, view.strides, self.dtype.name, view.device, view.readonly, self, view.stream, view.keep)
 
     def unpack(self):
-        """The elements as a new NumPy array of ml_dtypes' dtype, a byte for each. LaunchError when they are not on the host."""
+        """The elements as a new NumPy array of ml_dtypes' dtype, a byte for each. LaunchError when they are another library's, on a device."""
         import numpy as np
 
-        data = np.ascontiguousarray(describe(self.data).numpy()).view(np.uint8)
+        data = self.data.numpy() if hasattr(type(self.data), "__tilejit_view__") else describe(self.data).numpy()
+        data = np.ascontiguousarray(data).view(np.uint8)
         elements, per = self.dtype.packing
         bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*self.shape, 8 * per // elements)
         return np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..ir.builder import type_of
+
 SECTOR, BANKS, WORD = 32, 32, 4
 
 
@@ -50,6 +52,16 @@ def bank_conflicts(threads: np.ndarray, offsets: np.ndarray, itemsize: int, vect
     return len(groups), extra
 
 
+def matrix_conflicts(rows: list[np.ndarray], offsets: np.ndarray) -> tuple[int, int]:
+    """(requests, extra passes) of ``ldmatrix`` or ``stmatrix``: each matrix of eight rows of 16 bytes is one pass where they lie
+    in 32 different banks. `rows` are the elements that begin them, for each instruction (matrices, 8)."""
+    extra = 0
+    for elements in rows:
+        words = (offsets[elements][..., None] // WORD + np.arange(16 // WORD)).reshape(len(elements), -1)
+        extra += sum(int(np.bincount(np.unique(w) % BANKS, minlength=BANKS).max()) - 1 for w in words)
+    return len(rows), extra
+
+
 class Traffic:
     """The part of the machine that counts requests. Each call is measured once for each alignment of its first element."""
 
@@ -62,11 +74,16 @@ class Traffic:
         key = id(call), space, int(at[0]) % 128, len(at)
         if key not in self.sim.traffic:
             plan = call.choice.plan if getattr(call, "choice", None) is not None else None
-            vector = getattr(plan, "vector", None) or getattr(plan, "vec", 1)  # of an access, of a partition
-            vector = max(1, min(int(vector), 16 // itemsize))
-            measure = sectors if space == "global" else bank_conflicts
-            self.sim.traffic[key] = measure(np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, vector)
+            self.sim.traffic[key] = self._measured(call, plan, space, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize)
         requests, cost = self.sim.traffic[key]
         stats = self.report.stats
         stats[f"{space} requests"] += requests * self.batch
         stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.batch
+
+    def _measured(self, call, plan, space: str, threads: np.ndarray, offsets: np.ndarray, itemsize: int) -> tuple[int, int]:
+        moved = call.results[0].type if call.results else type_of(call.args[1])
+        if hasattr(plan, "matrix_rows") and len(offsets) == moved.size:
+            return matrix_conflicts(plan.matrix_rows(moved, self.threads), offsets)
+        vector = getattr(plan, "vector", None) or getattr(plan, "vec", 1)  # of an access, of a partition
+        vector = max(1, min(int(vector), 16 // itemsize))
+        return (sectors if space == "global" else bank_conflicts)(threads, offsets, itemsize, vector)

@@ -46,6 +46,18 @@ class LdMatrix:
     def instructions(self) -> int:
         return len(self.groups)
 
+    def matrix_rows(self, t: Tile, threads: int) -> list[np.ndarray]:
+        """For each instruction of each warp the elements (row-major, in the tile) at which the rows of 16 bytes of its matrices
+        begin: (matrices, 8)."""
+        warps = thread_table(t.layout, t.domain, threads)[::32, 0]
+        lanes = np.arange(32)
+        found = []
+        for group in self.groups:
+            inside = _coordinates(group, self.row, self.transposed, lanes[:8 * group.count])
+            at = sum((group.at[k] + inside[k]) * stride for k, stride in enumerate((t.shape[1], 1)))
+            found += [(warp + at).reshape(group.count, 8) for warp in warps]
+        return found
+
 
 def plan_matrices(g, call) -> LdMatrix | None:
     """The plan of a load that ldmatrix can make; None for any other."""

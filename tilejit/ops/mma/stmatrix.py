@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...ir.builder import type_of
 from ...types import Region, Tile
 from ..access import AccessPlan, plan_access
@@ -26,6 +28,16 @@ class StMatrix:
     @property
     def instructions(self) -> int:
         return self.tiles * self.pairs
+
+    def matrix_rows(self, t: Tile, threads: int) -> list[np.ndarray]:
+        """For each instruction of each warp the elements (row-major, in the tile) at which the rows of 16 bytes of its matrices
+        begin: (matrices, 8)."""
+        lane, found = np.arange(32), []
+        for warp in range(threads // 32):
+            row, column = lane % 16 + warp % 4 * 16 + warp // 4 * 64 * self.tiles, lane // 16 * 8
+            found += [((row + 64 * tile) * t.shape[1] + column + 16 * pair).reshape(4, 8)
+                      for tile in range(self.tiles) for pair in range(self.pairs)]
+        return found
 
 
 def plan_matrices(g, call) -> StMatrix | None:
