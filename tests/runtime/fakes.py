@@ -130,11 +130,11 @@ def make_torch():
     def borrow(tensor, into):
         if tensor._pointer is None:
             return -1
-        code, bits = dlpack.ELEMENT_TYPES[tensor.dtype.name].dlpack
+        code, bits = dlpack.ELEMENT_TYPES[tensor.dtype.name.removesuffix("_x2")].dlpack
         result = into[0]
         result.data, result.byte_offset, result.ndim = tensor._pointer, 0, len(tensor.shape)
         result.device_type, result.device_id = (2, tensor._device) if tensor._device >= 0 else (1, 0)
-        result.code, result.bits, result.lanes = code, bits, 1
+        result.code, result.bits, result.lanes = code, bits, 2 if tensor.dtype.name.endswith("_x2") else 1
         result.shape, result.strides = tensor._c
         return 0
 
@@ -150,6 +150,6 @@ def make_torch():
     torch.Tensor = Tensor
     torch.nn = types.SimpleNamespace(Parameter=Parameter)
     torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: torch.stream)
-    for name in ("float32", "float16", "bfloat16", "int32", "int64", "bool", "float8_e4m3fn", "uint8"):
+    for name in ("float32", "float16", "bfloat16", "int32", "int64", "bool", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn_x2", "uint8"):
         setattr(torch, name, Dtype(name))
     return torch

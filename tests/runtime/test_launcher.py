@@ -388,6 +388,15 @@ def test_native_calls_do_not_leak_references(torch, launch):
     assert [sys.getrefcount(thing) for thing in (grid, args, *args, 123456)] == before
 
 
+@pytest.mark.parametrize("name, dtype", [("float4_e2m1fn_x2", "float4_e2m1fn"), ("float8_e8m0fnu", "float8_e8m0fnu")])
+def test_tensors_of_narrow_types_are_launched_as_what_they_hold(launch, torch, name, dtype):
+    """Pairs of float4 are one element of torch's, with a name of their own; bytes are none of either."""
+    driver, make = launch
+    launcher = make(make_recipe(arguments=[["array", dtype, 2]], params=[["ptr", 0], ["size", 0, 1, "i32"]]))
+    assert launcher((1, 1, 1), None, (torch.Tensor(4096, (3, 32), (32, 1), getattr(torch, name)),))
+    assert launcher.mismatch((torch.Tensor(4096, (3, 32), (32, 1), torch.uint8),)) == [f"argument 0 is uint8 with 2 dimensions, compiled for {dtype} with 2"]
+
+
 @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_native_python_and_evaluated_guards_agree(data):

@@ -273,7 +273,8 @@ class _Code:
         self.need(f"icmp eq i64 {self.load('i64', tensor, 8)}, {self.word('device', 'i64')}")
         self.need(f"icmp eq i32 {self.load('i32', tensor, 16)}, {rank}")
         code, bits = ELEMENT_TYPES[dtype].dlpack
-        self.need(f"icmp eq i32 {self.load('i32', tensor, 20)}, {code | bits << 8 | 1 << 16}")
+        lanes = 2 if bits == 4 else 1  # torch has pairs of them in a byte
+        self.need(f"icmp eq i32 {self.load('i32', tensor, 20)}, {code | bits << 8 | lanes << 16}")
         pointer = self("add i64", self.load("i64", tensor), self.load("i64", tensor, 40))
         extents, strides = self.load("ptr", tensor, 24), self.load("ptr", tensor, 32)
         if rank:

@@ -98,7 +98,7 @@ def write(launcher):
              "raw_stream": _default_stream}
     names.update({f"N{i}": _dtype_in_use(recipe.arguments[i][1]) for i in arrays})
     if torch is not None:
-        names.update({f"D{i}": getattr(torch, recipe.arguments[i][1], None) for i in arrays},
+        names.update({f"D{i}": _torch_dtype(torch, recipe.arguments[i][1]) for i in arrays},
                      Tensor=torch.Tensor, Parameter=torch.nn.Parameter,
                      raw_stream=getattr(torch._C, "_cuda_getCurrentRawStream", _default_stream))
     exec(compile(source, f"<launch {recipe.name}>", "exec"), names)
@@ -179,6 +179,11 @@ def _value(param) -> str:
         case ["scalar", i, dtype]:
             return f"x{i}" if ELEMENT_TYPES[dtype].pack else f"scalar_bytes(x{i}, {dtype!r})"
     raise LaunchError(f"{param!r} is not a parameter of a recipe")
+
+
+def _torch_dtype(torch, name: str):
+    """torch's dtype of an element type, None where it has none; two float4 in a byte are one element there."""
+    return getattr(torch, name, None) or getattr(torch, f"{name}_x2", None)
 
 
 def _encode(recipe: Recipe, slot: int, index: int) -> list[str]:

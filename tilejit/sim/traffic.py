@@ -81,8 +81,9 @@ class Traffic:
         stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.batch
 
     def _measured(self, call, plan, space: str, threads: np.ndarray, offsets: np.ndarray, itemsize: int) -> tuple[int, int]:
-        moved = call.results[0].type if call.results else type_of(call.args[1])
-        if hasattr(plan, "matrix_rows") and len(offsets) == moved.size:
+        """(requests, sectors or extra passes) of a call's access to the elements at `offsets`."""
+        if hasattr(plan, "matrix_rows"):  # of a load or a store of a tile, whose elements all are accessed
+            moved = call.result.type if call.results else type_of(call.args[1])
             return matrix_conflicts(plan.matrix_rows(moved, self.threads), offsets)
         vector = getattr(plan, "vector", None) or getattr(plan, "vec", 1)  # of an access, of a partition
         vector = max(1, min(int(vector), 16 // itemsize))
