@@ -8,7 +8,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from test_dot import check, compiled
 from tests.mma.test_pipelined import attention, close
-from tilejit.errors import CompilationError, DispatchError
+from tilejit.errors import CompilationError, DispatchError, SimulationError
 
 ACCUMULATOR = {"int8": "int32", "uint8": "int32"}
 SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -168,6 +168,21 @@ def test_products_written_by_hand_give_their_slots_back_by_commits(stages, roles
         c = np.full((128, 64), np.nan, np.float32)
         by_hand.simulate(1, a, b, c, STAGES=stages, ROLES=roles, seed=trips, target="sm_100a").raise_first()
         close(c, a, b.T)
+
+
+def test_sums_read_before_the_last_commit_was_waited_for_are_found():
+    """Products of a pipelined loop are under way when it is over."""
+    @tile.jit(num_warps=4)
+    def early(A, C):
+        s = tile.alloc((128, 64), A.dtype, layout=tile.auto)
+        acc = tile.alloc((128, 64), "float32", scope="tmem")
+        for k in tile.pipelined(range(0, A.shape[1], 64), stages=2):
+            tile.copy_async(s, A[0:128, k:k + 64])
+            with tile.elect():
+                tile.mma_async(acc, s, s[0:64, :], trans_b=True, accumulate=k > 0)
+        tile.store(C[0:128, 0:64], tile.load(acc))
+    with pytest.raises(SimulationError, match="tensor memory"):
+        early.simulate(1, np.ones((128, 256), np.float16), np.zeros((128, 64), np.float32), target="sm_100a").raise_first()
 
 
 @tile.jit(num_warps=4)
