@@ -30,6 +30,11 @@ def test_any_extents_types_and_majors_that_fit(m, columns, steps, dtype, ta, tb,
           variant="tcgen05" if tb and not ta else None)
 
 
+def test_an_operand_from_registers_has_a_place_beside_the_sums():
+    """Also where both have the same dtype and extents."""
+    check(128, 32, 32, "float32", tb=True, places="b", target="sm_100a", precision="tf32", variant="tcgen05")
+
+
 @pytest.mark.parametrize("dtype,k", [("bfloat16", 64), ("float16", 192), ("float8_e4m3fn", 128), ("int8", 256)])
 @pytest.mark.parametrize("ta,tb", [(True, True), (False, False), (True, False)])
 def test_operands_with_their_rows_side_by_side(dtype, k, ta, tb):

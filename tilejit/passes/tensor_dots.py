@@ -51,7 +51,7 @@ class TensorDots:
         self.context.tensor_room = self.room
         self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
         self.freed = {c.args[0] for c in self.context.calls if c.op.name == "dealloc_tmem"}
-        self.places: dict[tuple, list[Value]] = {}   # by scope, shape and dtype: the compiler's own allocations
+        self.places: dict[tuple, list[Value]] = {}   # by scope, and what for: the compiler's own allocations
         self.held: set[Value] = set()                # those in use by a loop around
         self.done: dict[tuple, Value] = {}           # by scope: the barrier of its commits
         self.kept: dict[Value, Kept] = {}            # by the result of a product
@@ -64,20 +64,20 @@ class TensorDots:
         """Whether tensor memory is left for a product."""
         if any(c.attrs["cta_group"] == 2 for c in self.allocations):
             return "the kernel's is that of pairs of CTAs"
-        wanted = [(s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
+        wanted = [("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
         if isinstance(s.a, Tile):
-            wanted.append((s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
+            wanted.append(("a", s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
         new = [w for w in wanted if self.free(w) is None]
         columns = columns_needed([(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
-                                 + [(dtype, layout, False) for dtype, _, layout in new])
+                                 + [(dtype, layout, False) for _, dtype, _, layout in new])
         return columns <= COLUMNS or f"{columns} columns with those that the kernel has, of {COLUMNS}"
 
     def free(self, what: tuple) -> Value | None:
         """An allocation of the scope that nothing holds."""
         return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.held), None)
 
-    def take(self, dtype, shape: tuple, layout) -> Value:
-        what = dtype, shape, layout
+    def take(self, role: str, dtype, shape: tuple, layout) -> Value:
+        what = role, dtype, shape, layout
         found = self.free(what)
         if found is None:
             found = allocate(self.g, shape, dtype, layout, 1)
@@ -86,7 +86,7 @@ class TensorDots:
         return found
 
     def sums(self, t: Tile) -> Value:
-        return self.take(t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
+        return self.take("sums", t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
 
     def load(self, place: Value, name: str) -> Value:
         loaded = self.g.call(tmem_load, whole(self.g, place), name=name, **MOVE)
@@ -163,7 +163,7 @@ class TensorDots:
     def left(self, a: Value) -> Value:
         """An operand from registers in tensor memory."""
         t = a.type
-        place = self.take(t.dtype, t.shape, left_layout(*t.shape))
+        place = self.take("a", t.dtype, t.shape, left_layout(*t.shape))
         # Elements of 16 bits of 64 rows are so in the threads that hold sums of these rows and columns.
         self.store(place, a, "16x128b" if t.shape[0] < LANES and t.dtype.bits == 16 else None)
         return whole(self.g, place)
