@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gpu import in_child, needs_gpu, needs_module
+from tests.gpu import in_child, needs_gpu, needs_module, some
 
 pytestmark = needs_module("torch")
 
@@ -69,9 +69,7 @@ def test_every_tile_takes_lists_and_stacked_rows():
     a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]
     rows, stack = matrix(500, 328, "bfloat16"), torch.randn(5, 328, 520, device="cuda").bfloat16()
     offs = torch.tensor([0, 131, 131, 400, 477], device="cuda", dtype=torch.int32)
-    for bm, bn in TILES:
-        if bn == 8:  # too narrow for what is stored at once
-            continue
+    for bm, bn in some([t for t in TILES if t[1] > 8], least=3):  # 8 columns are too narrow for what is stored at once
         config = replace(Config.of(bm, bn), regs=REGISTERS[bm])
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
             check(z, x, y, "bfloat16")
@@ -139,7 +137,7 @@ def test_a_thousand_launches_of_changing_lists():
     exact = [[(x.float() @ y.float()) for x, y in zip(*pair)] for pair in operands]
     outs = [[torch.empty(x.shape, device="cuda") for x in one] for one in exact]
     wrong = torch.zeros((), device="cuda")
-    for i in range(1000):
+    for i in some(range(1000)):
         which = rng.integers(len(lists))
         got = kernels.grouped_matmul(*operands[which], outs[which])
         if i % 10 == 0:

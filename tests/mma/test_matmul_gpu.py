@@ -99,23 +99,23 @@ def test_batches_epilogues_and_scales():
 @needs_gpu("sm_90a")
 @in_child(timeout=60)
 def test_ten_thousand_launches_of_changing_extents():
-    """No hang, no wrong element: each result's checksum, taken on the GPU, is that of the exact product."""
+    """No hang, no wrong element: each result, of small integers, is compared on the GPU with the exact product. Every second launch
+    is of the persistent kernel with more tiles than CTAs take at once, the others are of whatever is chosen."""
     import numpy as np
     import torch
     from tilejit import kernels
+    from tilejit.kernels.plan import Config
     rng = np.random.default_rng(0)
-    a = torch.randint(-2, 3, (1024, 1024), device="cuda").to(torch.bfloat16)
-    b = torch.randint(-2, 3, (1024, 1024), device="cuda").to(torch.bfloat16)
+    a, b = (torch.randint(-2, 3, (1024, 1024), device="cuda").to(torch.bfloat16) for _ in range(2))
     out = torch.empty((1024, 1024), device="cuda", dtype=torch.float32)
     wrong = torch.zeros((), device="cuda")
     extents = [tuple(int(8 * math.ceil(x)) for x in rng.uniform(0, 128, 3)) for _ in range(40)]
     exact = {e: a[:e[0], :e[2]].float() @ b[:e[2], :e[1]].float() for e in extents}
     for i in some(range(10_000)):
         m, n, k = e = extents[rng.integers(len(extents))]
-        got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n])
-        if i % 4 == 0:
-            wrong += (got != exact[e]).sum()
-            got.fill_(float("nan"))
+        got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=Config.of(64, 32, stored=4) if i % 2 else None)
+        wrong += (got != exact[e]).sum()
+        got.fill_(float("nan"))
     assert wrong.item() == 0
 
 
@@ -177,3 +177,42 @@ def test_tiles_beside_the_sums_come_ahead():
                 out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
                 got = kernels.matmul(a, b, out, bias_gelu_added, (bias,), tiles=(residual,))
                 torch.testing.assert_close(got.float(), want.float(), rtol=1e-2, atol=2e-2)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_products_whose_tiles_are_shared():
+    """Stream-K in launches of changing extents, on several streams and in a graph: products of small integers are exact."""
+    from dataclasses import replace
+
+    import numpy as np
+    import torch
+    from tilejit import kernels
+    from tilejit.kernels.plan import Config
+    rng = np.random.default_rng(0)
+    configs = [replace(Config.of(*shape, stored=4), stream=True) for shape in ((128, 256), (192, 192), (64, 64))]
+    a, b = (torch.randint(-2, 3, (3000, 3000), device="cuda").to(torch.bfloat16) for _ in range(2))
+    extents = [tuple(int(8 * math.ceil(x)) for x in rng.uniform(0, 375, 3)) for _ in range(12)] + [(64, 64, 3000), (8, 8, 8), (2560, 2560, 64)]
+    exact = {e: a[:e[0], :e[2]].float() @ b[:e[2], :e[1]].float() for e in extents}
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    wrong = []
+    for i in some(range(3000)):
+        m, n, k = e = extents[rng.integers(len(extents))]
+        with torch.cuda.stream(streams[i % 3]):
+            got = kernels.matmul(a[:m, :k], b[:k, :n], torch.full((m, n), float("nan"), device="cuda"), config=configs[rng.integers(3)])
+            wrong.append((got != exact[e]).sum())
+    torch.cuda.synchronize()
+    assert sum(w.item() for w in wrong) == 0
+    x, y = torch.randn(2000, 1500, device="cuda").bfloat16(), torch.randn(1500, 1800, device="cuda").bfloat16()
+    first = kernels.matmul(x, y, config=configs[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = [kernels.matmul(x, y, config=configs[0]) for _ in range(3)]
+    for _ in range(20):
+        for z in made:
+            z.fill_(float("nan"))
+        graph.replay()
+        assert all(torch.equal(z, first) for z in made)
+    checked(2560, 2560, 2560, config=configs[0])
+    checked(300, 500, 5000, dtype="float8_e4m3fn", fast_accum=True, config=replace(Config.of(128, 128, itemsize=1), stream=True))

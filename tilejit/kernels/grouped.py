@@ -38,9 +38,9 @@ def grouped_matmul(a, b, out=None, *, offs=None, precision: str | None = None, c
     int32 that lies where `a` does, so the sizes of groups may come from a kernel before. They do not fall; those beyond the last
     row count as it. Rows from the last one on are left as they are in the result.
 
-    Arrays, dtypes, `precision` and what is copied first are as in `matmul`. Results that are made have rows a multiple of 16 bytes
-    apart; given ones that TMA cannot store to as they lie are copied last. Nothing waits for the GPU. The same call gives the
-    same bits each time. LaunchError says what does not fit.
+    Arrays, dtypes, `precision` and what is copied first are as in `matmul`; the sums of float8 are those of its `fast_accum`.
+    Results that are made have rows a multiple of 16 bytes apart; given ones that TMA cannot store to as they lie are copied
+    last. Nothing waits for the GPU. The same call gives the same bits each time. LaunchError says what does not fit.
     """
     if offs is not None:
         return _stacked(a, b, out, offs, precision, config)

@@ -15,6 +15,7 @@ from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .pack import as_readable, readable
 from .plan import Config, Problem, choose
+from .stream import stream, workspace
 from .views import folded, new, turned
 
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
@@ -72,7 +73,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     if launch.kernel is None:
         return made
     extra = (*arguments, *tiles)
-    launch.kernel[launch.grid](*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], EXTRAS=len(extra),
+    room = () if launch.room is None else workspace(made, *launch.room)
+    launch.kernel[launch.grid](*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *room, EXTRAS=len(extra),
                                **launch.constants)
     return made
 
@@ -82,7 +84,7 @@ class Launch:
     """What a call of these extents, strides and dtypes comes to: its result, and the kernel (None: nothing to launch) with its
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
     `copied` which of A and B are copied first, as their elements of other sizes than `either` have to lie; `rows` how many the
-    matrices of A have together, where B is one for all."""
+    matrices of A have together, where B is one for all; `room` the shape and dtype of what CTAs leave for each other."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -94,6 +96,7 @@ class Launch:
     copied: tuple[bool, bool] = (False, False)
     either: tuple[int, ...] = (2,)
     rows: int | None = None
+    room: tuple | None = None
 
     def operands(self, a, b, c) -> tuple:
         """The arrays as the kernel takes them."""
@@ -158,13 +161,19 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     either = EITHER_MAJOR.get(target, (1, 2))
     copied = not readable(x, either), not readable(y, either)
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
-    kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, beside, promoted and promoted[::-1 if swapped else 1], matrices, processors)
+    room = None
+    if target in HOPPER and config.stream:
+        if promoted is not None:
+            raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
+        kernel, grid, constants, room = _streamed(config, z, matrices * max(-(-k // config.bk), 1), sums, processors)
+    else:
+        kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, beside, promoted and promoted[::-1 if swapped else 1], matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums,
                       FINISH=(() if blocks else tuple(s != () for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
-    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows)
+    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, room)
 
 
 def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:
@@ -180,6 +189,15 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
     ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
     constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=config.buffers, DEPENDENT=config.dependent, AHEAD=ahead)
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
+
+
+def _streamed(config: Config, z: ArrayView, slots: int, sums, processors: int) -> tuple:
+    """The kernel in which all CTAs share tiles, with its grid, its constants, and the room that it needs; `slots` are those of k in
+    a tile of each matrix. Some addresses are spilled where the sums of others are read, outside of the loop over k."""
+    ctas = min(config.tiles(*z.shape[-2:]) * slots, processors)
+    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=64, ORDER=config.order, BEHIND=config.behind,
+                     WIDTH=config.width if _stored_by_tma(z, config.width) else 0, BUFFERS=config.buffers)
+    return stream, (ctas,), constants, ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
+from math import inf
 
 SHARED = 232448 - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
 STAGES_AT_MOST = 16
@@ -20,8 +22,9 @@ class Config:
     `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs of a cluster share a
     tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
-    through each of `buffers` to the result; `dependent` whether the launch may begin before the grid ahead has ended; `regs` the
-    registers of a producer's and of a consumer's thread (None: what the launch gives).
+    through each of `buffers` to the result; `dependent` whether the launch may begin before the grid ahead has ended; `stream`
+    whether all CTAs share what does not make whole rounds of tiles; `regs` the registers of a producer's and of a consumer's
+    thread (None: what the launch gives).
     """
 
     bm: int = 128
@@ -36,6 +39,7 @@ class Config:
     width: int = 128
     buffers: int = 2
     dependent: bool = False
+    stream: bool = False
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
@@ -62,7 +66,7 @@ class Config:
         return -(-m // self.bm) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}" + (f" k/{self.splits}" if self.splits > 1 else "") + (" swapped" if self.swapped else "")
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}" + (f" k/{self.splits}" if self.splits > 1 else "") + " swapped" * self.swapped + " stream" * self.stream
 
 
 def narrow(bn: int, width: int) -> int:
@@ -78,9 +82,12 @@ TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 192): 0.82, (192, 128): 0.82,
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
 LOADED = 50              # bytes that a multiprocessor takes from L2 in a cycle
 MEMORY = 2400            # bytes that all of them take from memory in a cycle
+WAYS = (*((splits, False) for splits in CLUSTERS), (1, True))  # in which CTAs take part of a tile: clusters, all of them
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 65000            # cycles below which it pays that a launch begins while the grid ahead ends
 EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
+UNEVEN = 1.15            # what it costs that CTAs which share all tiles are at different places along k at one time
+LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves
 
 
 @dataclass(frozen=True)
@@ -111,10 +118,28 @@ class Problem:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
+def step_cycles(bm: int, bn: int) -> float:
+    """The cycles that a CTA takes for one slot of a tile of bm by bn."""
+    return max(bm * max(bn, 32) / 32 / TILES[bm, bn], (bm + bn) * SLOT / LOADED)
+
+
 def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1) -> float:
     """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k."""
-    steps = -(-k * itemsize // (SLOT * splits))
-    return steps * max(bm * max(bn, 32) / 32 / TILES[bm, bn], (bm + bn) * SLOT / LOADED) + BEGIN + bm * bn / 40
+    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn) + BEGIN + bm * bn / 40
+
+
+def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
+    """The cycles that the product takes where all CTAs share what does not make whole rounds of tiles."""
+    tiles, steps = -(-p.m // bm) * -(-p.n // bn) * p.matrices, max(-(-p.k * p.itemsize // SLOT), 1)
+    if tiles % processors == 0:
+        return inf
+    whole = max(tiles // processors - 1, 0)
+    share = (tiles - whole * processors) * steps / processors
+    others = min(-(-steps // max(share, 1)), steps)  # CTAs that leave sums of a tile; each tile is written, and read by one CTA
+    sums = others * (LEFT + bm * bn * 0.6)
+    computing = whole * tile_cycles(p.k, p.itemsize, bm, bn) + share * step_cycles(bm, bn) + 2 * (BEGIN + bm * bn / 40) + sums
+    loading = p.bytes / (MEMORY * processors / 132)
+    return max(computing, loading) + 0.05 * min(computing, loading)
 
 
 def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
@@ -123,6 +148,7 @@ def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
     at_once = max(CLUSTERS[splits] * processors // 132, 1)
     rounds = -(-tiles // at_once)
     tile = tile_cycles(p.k, p.itemsize, bm, bn, splits) + (EXCHANGE + bm * bn / 8 if splits > 1 else 0)
+    tile *= 1.4 if splits > 1 and rounds > 2 else 1   # clusters of several rounds begin one after the other, each with an empty ring
     computing, loading = rounds * tile, p.bytes / (MEMORY * processors / 132)
     return max(computing, loading) + 0.05 * min(computing, loading)
 
@@ -134,19 +160,19 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
     best = None
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        for bm, bn in TILES:
-            for splits in CLUSTERS:
-                # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
-                # and an epilogue has fewer values at once.
-                alone = -(-q.m // bm) * -(-q.n // bn) * p.matrices <= processors or p.stored > 2 or p.epilogue and not q.ahead
-                config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                                   epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored))
-                steps = -(-p.k // config.bk)
-                if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn):
-                    continue
-                cost = cycles(q, bm, bn, splits, processors) + (bm * bn * 0.15 if swapped else 0)  # stored across rows
-                if best is None or cost < best[0]:
-                    best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), dependent=cost < SHORT)
+        for (bm, bn), (splits, stream) in product(TILES, WAYS):
+            # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
+            # and an epilogue has fewer values at once.
+            alone = -(-q.m // bm) * -(-q.n // bn) * p.matrices <= processors or p.stored > 2 or p.epilogue and not q.ahead
+            config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
+                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored))
+            steps = -(-p.k // config.bk)
+            if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn) or stream and (p.promoted is not None or p.epilogue):
+                continue
+            cost = streamed_cycles(q, bm, bn, processors) * UNEVEN if stream else cycles(q, bm, bn, splits, processors)
+            cost += bm * bn * 0.15 if swapped else 0  # stored across rows
+            if best is None or cost < best[0]:
+                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), stream=stream, dependent=cost < SHORT and not stream)
     return best[1]
 
 
