@@ -80,7 +80,7 @@ def _seen(arrays) -> tuple[tuple, list[int]]:
 @dataclass(frozen=True)
 class Listed:
     """What a list of these forms comes to. `results` are (rows, columns, columns with what fills them up to 16 bytes) of each product,
-    `order` those that have elements, of falling K; the others belong to these: `table` what is known of them without addresses,
+    `order` those that have elements, of falling K and M; the others belong to these: `table` what is known of them without addresses,
     `copies` which matrices are copied, operands first and results last, as (0, 1, 2 for A, B, C; place in the order); `turned`
     whether A and B are given as [k, rows]."""
 
@@ -100,7 +100,7 @@ def _planned(a: list, b: list, out: list, precision: str | None, config: Config 
     size = ELEMENT_TYPES[stored].nbytes
     unit = 16 // size
     results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
-    order = tuple(sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=lambda g: -shapes[g][2]))
+    order = tuple(sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=lambda g: (-shapes[g][2], -shapes[g][0])))
     if not order:
         return Listed(results, stored)
     processors = _processors(device)
@@ -155,8 +155,8 @@ def _processors(device) -> int:
 
 def _fitting(config: Config | None, size: int) -> Config | None:
     """A given configuration, if it is one of this kernel. LaunchError if not."""
-    if config is not None and (config.splits > 1 or config.shared > 1 or config.swapped):
-        raise LaunchError(f"grouped_matmul neither splits k nor shares columns nor swaps operands, and config is {config!r}")
+    if config is not None and (config.splits > 1 or config.stream or config.swapped):
+        raise LaunchError(f"grouped_matmul neither splits k nor shares tiles nor swaps operands, and config is {config!r}")
     if config is not None and config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
     return config
