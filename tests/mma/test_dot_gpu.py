@@ -5,7 +5,7 @@ import numpy as np
 from tests.gpu import in_child, needs_gpu
 from tests.mma.pipelined_product import product
 from tests.mma.test_dot import np_dtype, product as one_product
-from tests.mma.test_pipelined import attention, close, tile_of_product, two_loops
+from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
 from tests.mma.test_wgmma import numbers
 import tilejit as tile
 
@@ -87,3 +87,19 @@ def test_attention_in_the_short_form_is_right_on_the_gpu():
         out = np.zeros((300, 64), np.float32)
         attention[5,](q, k, v, out, 0.125, BM=64, BN=64, D=64, STAGES=2, ROLES=roles, backend="cuda")
         assert (np.abs(out - p @ v.astype(np.float64)) <= p @ np.abs(v.astype(np.float64)) * 2.0 ** -9).all()
+
+
+@needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+@in_child(timeout=120)
+def test_pipelined_loops_in_clusters_are_right_on_the_gpu():
+    """Both CTAs of a cluster, with and without roles, many times over: the same bits each time."""
+    for k in (0, 40, 200, 640):
+        a, b = numbers((64, max(k, 1)), np.float16, 1)[:, :k], numbers((128, max(k, 1)), np.float16, 2)[:, :k]
+        for roles in (False, True):
+            first = None
+            for _ in range(20):
+                c = np.full((64, 128), np.nan, np.float32)
+                split_k[4,](a, b, c, BK=64, ROLES=roles, backend="cuda")
+                first = c if first is None else first
+                np.testing.assert_array_equal(c, first)
+            close(first, a, b.T)

@@ -248,3 +248,54 @@ def test_a_pipelined_loop_may_stand_in_a_scope_of_its_own(target):
     a, out = np.random.default_rng(0).standard_normal((7, 64)).astype(np.float32), np.zeros(64, np.float32)
     halves.simulate(1, a, out, 7, target=target).raise_first()
     np.testing.assert_allclose(out, a.sum(axis=0), rtol=1e-5, atol=1e-5)
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------------------
+
+@tile.jit(cluster=(2, 1, 1), num_warps=4)
+def split_k(A, B, C, BK: tile.constexpr, ROLES: tile.constexpr):
+    """A cluster's CTAs sum half of k each, and add what the other has of their columns."""
+    n, rank = tile.program_id(0) // 2 * 64, tile.cta_rank()
+    steps = tile.cdiv(A.shape[1], BK)
+    first, stop = rank * steps // 2, (rank + 1) * steps // 2
+    sA, sB = tile.alloc((64, BK), A.dtype, layout=tile.auto), tile.alloc((64, BK), B.dtype, layout=tile.auto)
+    sums, theirs = tile.alloc((2, 64, 32), tile.float32), tile.alloc((64, 32), tile.float32)
+    arrived = tile.mbarrier(count=1)
+    acc = tile.zeros((64, 64))
+    for i in tile.pipelined(range(first, stop), stages=2, warp_specialize=ROLES):
+        tile.copy_async(sA, A[0:64, i * BK:i * BK + BK])
+        tile.copy_async(sB, B[n:n + 64, i * BK:i * BK + BK])
+        acc = tile.dot(sA, sB, acc, trans_b=True)
+    for half in tile.static_range(2):
+        tile.store(sums[half], acc[:, half * 32:half * 32 + 32])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        arrived.arrive_expect_tx(theirs.nbytes)
+        tile.copy_async(theirs.peer(1 - rank), sums[1 - rank], mbar=arrived)
+    arrived.wait(phase=0)
+    tile.store(C[0:64, n + rank * 32:n + rank * 32 + 32], tile.load(sums[rank]) + tile.load(theirs))
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("k", [0, 40, 64, 200, 640])
+def test_a_loop_with_roles_stands_in_a_kernel_of_clusters(roles, k):
+    """Each CTA's producer fills its own slots; the consumers reach their peer as they would without roles."""
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal((rows, max(k, 1))).astype(np.float16) for rows in (64, 128))
+    a, b = a[:, :k], b[:, :k]
+    for seed in range(3):
+        c = np.full((64, 128), np.nan, np.float32)
+        split_k.simulate(4, a, b, c, BK=64, ROLES=roles, seed=seed).raise_first()
+        close(c, a, b.T)
+    for target in ("sm_90a", "sm_100a", "sm_120a"):
+        compiled = split_k.compile(a, b, c, BK=64, ROLES=roles, target=target)
+        assert compiled.recipe["threads"] == (256 if roles else 128) and compiled.cubin
+
+
+def test_what_all_threads_of_a_cluster_do_together_refuses_roles_and_a_multicast_every_pipelined_loop():
+    """The producer would not come to the cluster's barrier; slots belong to their own CTA."""
+    roles = "for i in tile.pipelined(range(n), stages=2, warp_specialize=True):"
+    refused([roles, COPY, "    total += tile.load(s)", "tile.cluster_sync()"], "all threads of the cluster meet here", 7, cluster=(2, 1, 1))
+    for head in (LOOP, roles):
+        refused([head, COPY.replace("0:64]", "0:64], multicast=3"), "    total += tile.load(s)"], "fills the slots of its own CTA", 5, cluster=(2, 1, 1))

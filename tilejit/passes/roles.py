@@ -37,8 +37,10 @@ def split_roles(context: Context, found: Finder) -> Graph:
     added = 4 if groups else 1
     if warps + added > 32:
         raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, and a CTA has at most 32", loc)
-    if launch.cluster:
-        raise CompilationError("warp_specialize knows no clusters: give the roles by hand (tile.warpgroup, tile.ring)", loc)
+    meets = next((c for c in context.calls if launch.cluster and _meets_the_cluster(c)), None)
+    if meets is not None:
+        raise CompilationError("all threads of the cluster meet here, and those of the producer run ahead: give the roles by hand (tile.warpgroup, "
+                               "tile.ring)", meets.loc)
     regs = _registers(graph.target, launch, warps, [s.loop.pipeline.regs for s in loops.values()]) if groups else (None, None)
     consumer = Consumer(context, loops)
     body = consumer.block(graph.body)
@@ -51,6 +53,12 @@ def split_roles(context: Context, found: Finder) -> Graph:
     produces = Scope(kind, Const(warps // unit, int32), 1, Block((issues,)), loc, regs[0])
     body = consumer.g.with_hoisted(Block((*fixed, produces, consumes)))
     return replace(graph, body=body, launch=replace(launch, num_warps=warps + added))
+
+
+def _meets_the_cluster(call: Call) -> bool:
+    """Whether all threads of the cluster come together: at its barrier, or around a multicast whose token is waited for."""
+    options = call.attrs.get("options") or {}
+    return call.op.name in ("cluster_arrive", "cluster_wait") or bool(options.get("multicast") and options.get("token"))
 
 
 def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:

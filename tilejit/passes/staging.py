@@ -94,6 +94,10 @@ class Finder:
         if not copies:
             raise CompilationError("nothing in this loop can run ahead: its body copies nothing from global to shared memory by tile.copy_async "
                                    "(directly in the loop, without mbar=)", loop.loc)
+        for c in copies:
+            if c.attrs["options"].get("multicast"):
+                raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may still be read: "
+                                       "write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         places, outside = needed(loop.body, copies)
         for c in places:
             if c.op.effect != "pure":
