@@ -115,6 +115,11 @@ def some(cases, least: int = 1) -> list:
     return cases[::max(min(int(os.environ.get("TILEJIT_EVERY", "1")), len(cases) // least), 1)]
 
 
+def for_references() -> str:
+    """torch's device for what results are compared with: under the sanitizer's tools a library's kernels would take minutes."""
+    return "cpu" if os.environ.get("TILEJIT_SANITIZER") else "cuda"
+
+
 def needs_module(name: str):
     """Skip the test unless the module is installed; it is not imported here."""
     return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}")
