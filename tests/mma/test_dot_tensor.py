@@ -175,6 +175,71 @@ def test_products_written_by_hand_give_their_slots_back_by_commits(stages, roles
         close(c, a, b.T)
 
 
+@tile.jit(num_warps=4)
+def beside(A, B, X, C, D, n, ROLES: tile.constexpr):
+    """A pipelined loop whose products read what it does not stage."""
+    sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+    row, acc, done = tile.alloc((64,), X.dtype), tile.alloc((128, 64), "float32", scope="tmem"), tile.mbarrier()
+    tile.copy(sA, A[0:128, 0:64])
+    tile.copy(sB, B[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    total = tile.zeros((64,))
+    for i in tile.pipelined(range(n), stages=3, warp_specialize=ROLES):
+        tile.copy_async(row, X[i, 0:64])
+        with tile.elect():
+            tile.mma_async(acc, sA, sB, trans_b=True, accumulate=i > 0)
+        total = total + tile.load(row)
+    with tile.elect():
+        tile.tcgen05_commit(done)
+    done.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(C[0:128, 0:64], tile.load(acc))
+    tile.store(D[0:64], total)
+
+
+@pytest.mark.parametrize("roles", [False, True])
+def test_slots_that_threads_read_are_given_back_by_threads(roles):
+    """Products of other memory in the loop change nothing about that."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (128, 64)).astype(np.float16), rng.integers(-3, 4, (64, 64)).astype(np.float16)
+    x, c, d = rng.integers(-9, 9, (7, 64)).astype(np.float32), np.zeros((128, 64), np.float32), np.zeros(64, np.float32)
+    for seed in range(3):
+        beside.simulate(1, a, b, x, c, d, 7, ROLES=roles, seed=seed, target="sm_100a").raise_first()
+        np.testing.assert_array_equal(c, 7 * (a.astype(np.float32) @ b.astype(np.float32).T))
+        np.testing.assert_array_equal(d, x.sum(axis=0))
+
+
+@tile.jit(num_warps=4)
+def read_too(A, C, D, STAGES: tile.constexpr, ROLES: tile.constexpr):
+    """Threads read the slots that products read."""
+    s, acc, done = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((128, 64), "float32", scope="tmem"), tile.mbarrier()
+    total = tile.zeros((128, 64))
+    for k in tile.pipelined(range(0, A.shape[1], 64), stages=STAGES, warp_specialize=ROLES):
+        tile.copy_async(s, A[0:128, k:k + 64])
+        with tile.elect():
+            tile.mma_async(acc, s, s[0:64, :], trans_b=True, accumulate=k > 0)
+        total = total + tile.load(s)
+    with tile.elect():
+        tile.tcgen05_commit(done)
+    done.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(C[0:128, 0:64], tile.load(acc))
+    tile.store(D[0:128, 0:64], total)
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_slots_that_threads_and_products_read_are_given_back_by_both(stages, roles):
+    """A slot is empty when its products are done and the threads have read it."""
+    a = np.random.default_rng(0).integers(-3, 4, (128, 64 * 7)).astype(np.float16)
+    for seed in range(4):
+        c, d = np.zeros((128, 64), np.float32), np.zeros((128, 64), np.float32)
+        read_too.simulate(1, a, c, d, STAGES=stages, ROLES=roles, seed=seed, target="sm_100a").raise_first()
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ a[:64].astype(np.float32).T)
+        np.testing.assert_array_equal(d, a.astype(np.float32).reshape(128, 7, 64).sum(axis=1))
+
+
 def test_sums_read_before_the_last_commit_was_waited_for_are_found():
     """Products of a pipelined loop are under way when it is over."""
     @tile.jit(num_warps=4)

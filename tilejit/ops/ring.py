@@ -28,7 +28,7 @@ from .pointwise import where
 from .shared import alloc
 from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
 from .tmem.order import tcgen05_fence
-from .tmem.slots import commit, leader, pair_mask, products_of, release_by_commit
+from .tmem.slots import commit, leader, pair_mask, products_of, read_by_threads, release_by_commit
 
 FILLED = ("copies", "stores", "products")
 ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")  # calls that read no slot in threads' own time
@@ -295,6 +295,9 @@ def _release(g: Builder, slot: Slot) -> None:
     if ring.filled == "products":
         g.call(tcgen05_fence, side="before_thread_sync")
         barriers.arrive(g, _of_leader(g, ring, empty), arrivals(g.scope.threads))
+    elif found and read_by_threads(g, slot.block[slot.entered:], ring.buffers.values()):
+        raise g.error("products and threads read this slot, and the products' commit says nothing of the threads: let another scope consume it "
+                      "as well (consumers=2)")
     elif found:
         everywhere = (1 << ring.ranks) - 1 if ring.ranks > 1 else None
         release_by_commit(g, empty, found, pair_mask(g) if ring.cta_group == 2 else everywhere)

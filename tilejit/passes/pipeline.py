@@ -68,8 +68,12 @@ class Loops:
                 staged.rings[buffer] = self.ring(self.context.definition(buffer), staged.stages)
         if any(staged.by_bytes):
             staged.full = self.barriers(staged, 1)
-        if staged.by_commit:
-            staged.empty = self.barriers(staged, 1)
+        if self.arrivals(staged):
+            staged.empty = self.barriers(staged, self.arrivals(staged))
+
+    def arrivals(self, staged: Staged) -> int:
+        """How many arrivals make a slot empty; 0 where the scope's barrier says so."""
+        return int(staged.by_commit)
 
     def ring(self, alloc: Call, stages: int) -> Value:
         """As many buffers as there are slots, each aligned as the one was."""

@@ -14,11 +14,12 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring import arrivals, ring_release
+from ..ops.tmem.slots import reads_late
 from ..types import int32
 from .context import Context
 from .pipeline import Loops, one_of, turned
 from .slices import Copier, without_unused
-from .staging import Finder, Staged
+from .staging import VIEWS, Finder, Staged
 
 FIXED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
 # Registers of a producer's and of a consumer's thread on Hopper, where accumulators take most of them, by the warpgroups that
@@ -72,10 +73,18 @@ def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None
 class Consumer(Loops):
     """The kernel's own warps: each trip waits for its slot and releases it."""
 
-    def make(self, staged: Staged) -> None:
-        super().make(staged)
-        if not staged.by_commit:
-            staged.empty = self.barriers(staged, arrivals(self.context.graph.launch.threads))
+    def arrivals(self, staged: Staged) -> int:
+        return staged.by_commit + (arrivals(self.context.graph.launch.threads) if self.by_threads(staged) else 0)
+
+    def by_threads(self, staged: Staged) -> bool:
+        """Whether threads give the slots back, which commits do where products alone read them."""
+        return not staged.by_commit or any(self.reads(n, staged) for n in walk(staged.loop.body))
+
+    def reads(self, node, staged: Staged) -> bool:
+        """Whether a node reads a slot in threads' own time."""
+        if not isinstance(node, Call) or node.op.name in VIEWS or node in staged.copies or reads_late(node):
+            return False
+        return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
 
     def loop(self, staged: Staged, carried: tuple) -> None:
         g, loop = self.g, staged.loop
@@ -87,9 +96,9 @@ class Consumer(Loops):
             self.rest_of(staged, stage)
             if staged.by_commit:
                 self.committed(staged, stage)
-            elif late is None:
+            if late is None and self.by_threads(staged):
                 self.release(staged, slot)
-            else:
+            elif late is not None:
                 nodes[:] = [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is late.op else n for n in nodes]
                 before = turned(g, stage, staged.stages - 1, staged.stages)
                 g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, one_of(g, before, staged.stages)))

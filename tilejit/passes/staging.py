@@ -11,6 +11,7 @@ from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.pipeline import pipeline_slot
 from ..types import Barrier, BarrierRef
+from ..ops.tmem.slots import reads_late
 from .context import Context
 from .slices import needed
 
@@ -30,6 +31,7 @@ class Staged:
     rings: dict[Value, Value] = field(default_factory=dict)
     full: Value | None = None
     empty: Value | None = None
+    by_commit: bool = False  # the commits of products into tensor memory give slots back: nothing in the loop waits for them
 
     @property
     def stages(self) -> int:
@@ -39,12 +41,6 @@ class Staged:
     def nbytes(self) -> int:
         """What completes a slot's barrier."""
         return sum(c.args[1].type.nbytes for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
-
-    @property
-    def by_commit(self) -> bool:
-        """Whether products into tensor memory read the slots and nothing in the loop waits for them: their commits give slots back."""
-        calls = [n for n in walk(self.loop.body) if isinstance(n, Call)]
-        return any(n.op.name == "tensor_mma" for n in calls) and not any(n.op.name == "tcgen05_commit" for n in calls)
 
     @property
     def groups(self) -> bool:
@@ -114,7 +110,14 @@ class Finder:
             buffer = self.context.definition(copy.args[0]).args[0]
             if self.owner.setdefault(buffer, loop) is not loop:
                 raise CompilationError(f"{buffer.name} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
+        staged.by_commit = self.by_commit(loop)
         return staged
+
+    def by_commit(self, loop: For) -> bool:
+        """Whether products into tensor memory (or copies there) read the loop's slots, and nothing in it commits them."""
+        calls = [n for n in walk(loop.body) if isinstance(n, Call)]
+        reading = [c for c in calls if reads_late(c) and any(self.owner.get(self.context.buffer_of(a)) is loop for a in c.args if isinstance(a, Value))]
+        return bool(reading) and not any(c.op.name == "tcgen05_commit" for c in calls)
 
     def is_copy(self, node) -> bool:
         if not isinstance(node, Call) or node.op is not copy_async_:

@@ -13,18 +13,28 @@ from ...ir.graph import Block, Call, Node, Operand, Scope, Value, blocks
 from ...types import int32
 from ..ids import cta_rank
 from ..language import binary
-from ..shared import sync
 from .order import tcgen05_commit_
 
+VIEWS = ("region", "points", "buffer_view")
 PAIR = 3  # the mask of a pair's CTAs, from the rank of its even one on
+
+
+def reads_late(call: Call) -> bool:
+    """Whether a call reads shared memory until a commit of its thread arrives."""
+    return call.op.name == "tensor_mma" or call.op.name == "copy_async" and call.args[0].type.scope == "tmem"
 
 
 def products_of(g: Builder, nodes: list[Node], buffers) -> list[tuple[Call, tuple[str, ...]]]:
     """The products into tensor memory and the copies there that read a part of `buffers`, each with the scopes around it."""
     held = set(buffers)
     return [(call, scopes) for call, scopes in _calls(nodes, ())
-            if (call.op.name == "tensor_mma" or call.op.name == "copy_async" and call.args[0].type.scope == "tmem")
-            and any(_buffer(g, a) in held for a in call.args)]
+            if reads_late(call) and any(_buffer(g, a) in held for a in call.args)]
+
+
+def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
+    """Whether threads themselves touch a part of `buffers`."""
+    held = set(buffers)
+    return any(call.op.name not in VIEWS and not reads_late(call) and any(_buffer(g, a) in held for a in call.args) for call, _ in _calls(nodes, ()))
 
 
 def _calls(nodes, scopes: tuple[str, ...]) -> Iterator[tuple[Call, tuple[str, ...]]]:
@@ -36,7 +46,7 @@ def _calls(nodes, scopes: tuple[str, ...]) -> Iterator[tuple[Call, tuple[str, ..
 
 
 def _buffer(g: Builder, x: Operand) -> Operand:
-    while isinstance(x, Value) and x in g.definitions and g.definitions[x].op.name in ("region", "points", "buffer_view"):
+    while isinstance(x, Value) and x in g.definitions and g.definitions[x].op.name in VIEWS:
         x = g.definitions[x].args[0]
     return x
 
@@ -47,7 +57,6 @@ def release_by_commit(g: Builder, empty: Value, found: list, mask) -> None:
     if g.scope.threads == 1 and scopes == {()}:
         commit(g, empty, mask)
     elif g.scope.threads > 1 and scopes == {("elect",)}:
-        g.call(sync)  # the other threads may have read the slot too
         with g.block() as nodes:
             commit(g, empty, mask)
         g.append(Scope("elect", None, 1, Block(tuple(nodes)), g.loc))
@@ -73,4 +82,4 @@ def pair_mask(g: Builder):
     return PAIR if first == 0 else binary(g, "<<", PAIR, first)
 
 
-__all__ = ["commit", "leader", "pair_mask", "products_of", "release_by_commit"]
+__all__ = ["commit", "leader", "pair_mask", "products_of", "read_by_threads", "reads_late", "release_by_commit"]
