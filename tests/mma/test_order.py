@@ -98,6 +98,49 @@ def test_products_in_flight_over_trips():
     assert compiled.ptx.count(".reg .f32 \tacc") + compiled.ptx.count(".reg .f32 acc") == 1
 
 
+@tile.jit(num_warps=4)
+def ahead(A, B, C, n):
+    a, b = started(A, B)
+    total = tile.zeros((64, 64))
+    s = tile.mma_async(None, a, b, trans_b=True)
+    tile.mma_commit()
+    for i in range(n):
+        tile.mma_wait(0)
+        total = total + s * (i + 1)
+        s = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+    tile.mma_wait(0)
+    tile.store(C[0:64, 0:64], total + s)
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_a_product_that_is_pending_when_a_loop_begins_is_awaited_in_its_trips(n):
+    """The product of the next trip is on its way over the end of each; one set of registers, and no copy of what is not there."""
+    c = np.zeros((64, 64), np.float32)
+    ahead.simulate(1, A, B, c, n).raise_first()
+    np.testing.assert_allclose(c, (n * (n + 1) // 2 + 1) * PRODUCT, rtol=1e-5, atol=1e-3)
+    compiled = ahead.compile(A, B, c, n)
+    assert compiled.spills == 0 and compiled.ptx.count(".reg .f32 acc") == 1
+
+
+def test_two_products_that_take_turns_over_the_trips_of_a_loop_are_refused():
+    """Where both are pending at once, the end of a trip would copy one that is not there."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        total, s = tile.zeros((64, 64)), tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        for i in range(3):
+            t = tile.mma_async(None, a, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(1)
+            total = total + s
+            s = t
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], total + s)
+    refused(kernel, "read before it is there")
+
+
 def test_an_accumulator_scaled_in_each_trip():
     """What the threads make of an accumulator between products goes back to the same registers."""
     @tile.jit(num_warps=4)

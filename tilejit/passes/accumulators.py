@@ -69,8 +69,8 @@ class _Lives:
                     self.block(body)
 
     def loop(self, node: For | While) -> None:
-        first = self.at
         self.use(c.init for c in node.carried)
+        first = self.step()  # what a loop starts with is used before it, and not in each trip
         self.define(c.inner for c in node.carried)
         if isinstance(node, While):
             self.block(node.test)
