@@ -5,6 +5,7 @@ import numpy as np
 from tests.gpu import in_child, needs_gpu
 from tests.mma.pipelined_product import product
 from tests.mma.test_dot import np_dtype, product as one_product
+from tests.mma.test_order import ahead
 from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
 from tests.mma.test_wgmma import numbers
 import tilejit as tile
@@ -103,3 +104,19 @@ def test_pipelined_loops_in_clusters_are_right_on_the_gpu():
                 first = c if first is None else first
                 np.testing.assert_array_equal(c, first)
             close(first, a, b.T)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_a_product_pending_over_the_trips_of_a_loop_is_right_on_the_gpu():
+    """No trip, one, many; the same bits each time."""
+    a, b = numbers((64, 64), ml_dtypes.bfloat16, 1), numbers((64, 64), ml_dtypes.bfloat16, 2)
+    for n in (0, 1, 2, 7):
+        first = None
+        for _ in range(20):
+            c = np.full((64, 64), np.nan, np.float32)
+            ahead[1,](a, b, c, n, backend="cuda")
+            first = c if first is None else first
+            np.testing.assert_array_equal(c, first)
+        want = (n * (n + 1) // 2 + 1) * (a.astype(np.float64) @ b.astype(np.float64).T)
+        assert (np.abs(first - want) <= 1e-5 * (n + 1) ** 2 * (np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)).T)).all()
