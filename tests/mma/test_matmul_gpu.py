@@ -111,7 +111,8 @@ def test_ten_thousand_launches_of_changing_extents():
     out = torch.empty((1024, 1024), device="cuda", dtype=torch.float32)
     wrong = torch.zeros((), device="cuda")
     extents = [tuple(int(8 * math.ceil(x)) for x in rng.uniform(0, 128, 3)) for _ in range(40)]
-    exact = {e: a[:e[0], :e[2]].float() @ b[:e[2], :e[1]].float() for e in extents}
+    x, y = (v.to(for_references()).float() for v in (a, b))
+    exact = {e: (x[:e[0], :e[2]] @ y[:e[2], :e[1]]).cuda() for e in extents}
     for i in some(range(10_000)):
         m, n, k = e = extents[rng.integers(len(extents))]
         got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=Config.of(64, 32, stored=4) if i % 2 else None)
@@ -194,7 +195,8 @@ def test_products_whose_tiles_are_shared():
     configs = [replace(Config.of(*shape, stored=4), stream=True) for shape in ((128, 256), (192, 192), (64, 64))]
     a, b = (torch.randint(-2, 3, (3000, 3000), device="cuda").to(torch.bfloat16) for _ in range(2))
     extents = [tuple(int(8 * math.ceil(x)) for x in rng.uniform(0, 375, 3)) for _ in range(12)] + [(64, 64, 3000), (8, 8, 8), (2560, 2560, 64)]
-    exact = {e: a[:e[0], :e[2]].float() @ b[:e[2], :e[1]].float() for e in extents}
+    x, y = (v.to(for_references()).float() for v in (a, b))
+    exact = {e: (x[:e[0], :e[2]] @ y[:e[2], :e[1]]).cuda() for e in extents}
     streams = [torch.cuda.Stream() for _ in range(3)]
     torch.cuda.synchronize()
     wrong = []
