@@ -1,6 +1,7 @@
 """Every dtype, operator and access compiles without spilling registers. (That it assembles for every target is judged
 after each test of this folder: see `tests/every_kernel.py`.)"""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import control_cases
@@ -45,3 +46,13 @@ def test_registers_are_not_spilled():
 def test_casts_to_float8_are_refused_before_sm_89(dtype):
     with pytest.raises(tile.CompilationError, match=r"cvt.rn.satfinite.e\dm\dx2.f32\) need sm_89 or later, and the target is sm_80"):
         operator_cases.casts("float32", "tile", [dtype]).compile("sm_80")
+
+
+def test_the_upper_of_two_bfloat16_becomes_float32_in_one_instruction():
+    """The word that was loaded, without its lower half."""
+    @tile.jit
+    def widened(x, y):
+        tile.store(y[0:256], tile.load(x[0:256]))
+
+    ptx = widened.compile(tile.ArraySpec((256,), "bfloat16"), tile.ArraySpec((256,), "float32"), target="sm_90a").ptx
+    assert len(re.findall(r"and\.b32\s+%r\d+, %r\d+, -65536", ptx)) == 1 and "shr" not in ptx.partition("ld.global")[2]

@@ -8,7 +8,8 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_matmul import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, bias_gelu_residual, close, drawn, laid, matrix_and_place, plus_one, product
+from test_matmul import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, bias_gelu_residual, close, drawn, laid, matrix_and_place, of_several, plus_one, \
+    product, scaled_plus
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
@@ -111,6 +112,18 @@ def test_an_epilogue_sees_sums_and_where_they_are(config):
     from math import erf
     want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
     np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-5)
+
+
+def test_tiles_of_the_results_shape_are_given_to_the_epilogue():
+    """On Blackwell threads load them; with leading dimensions, and where the operands change places."""
+    rng = np.random.default_rng(6)
+    for batch, swapped in (((), False), ((), True), ((2,), False)):
+        a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
+        beside, other = drawn(rng, (*batch, 130, 72), np.float16), drawn(rng, (*batch, 130, 72), np.float16)
+        got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other),
+                      config=BlackwellConfig.of(32, False, swapped, epilogue=True))
+        want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
+        np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("swapped", [False, True])

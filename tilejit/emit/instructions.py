@@ -146,6 +146,8 @@ class InstructionMixin(NarrowFloats):
             return self.cast(self.f32(x), target)
         if source.bits == 64 and target.name == "bfloat16":
             return self.cast(self._narrow_odd(x), target)
+        if source.name == "bfloat16" and target == float32 and x.half_of is not None:  # LLVM would move the half down and up again
+            return self.ins(f"bitcast i32 {(x.half_of & -65536).text} to float", float32)
         word = "fptrunc" if source.bits > target.bits else "fpext"
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
@@ -229,13 +231,16 @@ class InstructionMixin(NarrowFloats):
             values = [v for u in units for v in self._unpack(u, storage, per, dtype)]
         if dtype.kind == "bool":
             return [self.ins(f"icmp ne i8 {v.text}, 0", bool_) for v in values]
-        return [V(self, v.text, dtype) for v in values]
+        return [V(self, v.text, dtype, v.half_of) for v in values]
 
     def _unpack(self, unit: V, storage: str, per: int, dtype: DType) -> list[V]:
         if per == 1:
             return [unit if storage == unit.dtype.llvm else self.ins(f"bitcast {unit.typed} to {storage}", dtype)]
         vector = self.ins(f"bitcast {unit.typed} to <{per} x {storage}>", dtype)
-        return [self.ins(f"extractelement <{per} x {storage}> {vector.text}, i32 {i}", dtype) for i in range(per)]
+        values = [self.ins(f"extractelement <{per} x {storage}> {vector.text}, i32 {i}", dtype) for i in range(per)]
+        if per == 2:
+            values[1].half_of = unit
+        return values
 
     def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache,
                     order: str = "") -> list[V]:

@@ -6,12 +6,13 @@ from ..types import DType, bool_, int32, int64
 
 
 class V:
-    """An LLVM value. Integer arithmetic folds constants; ``//`` and ``%`` are unsigned, as indices are."""
+    """An LLVM value. Integer arithmetic folds constants; ``//`` and ``%`` are unsigned, as indices are. `half_of` is the word of
+    which a 16-bit value is the upper half, where that is known."""
 
-    __slots__ = ("e", "text", "dtype")
+    __slots__ = ("e", "text", "dtype", "half_of")
 
-    def __init__(self, e, text: str, dtype: DType):
-        self.e, self.text, self.dtype = e, text, dtype
+    def __init__(self, e, text: str, dtype: DType, half_of: "V | None" = None):
+        self.e, self.text, self.dtype, self.half_of = e, text, dtype, half_of
 
     def __repr__(self) -> str:
         return f"{self.dtype.llvm} {self.text}"

@@ -104,6 +104,8 @@ def promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS: tile.const
                 part = tile.mma_async(None, rows, slot.B[h * COLUMNS:h * COLUMNS + COLUMNS, :], trans_b=True)
                 tile.mma_commit()
                 tile.mma_wait(0)
+                if h == len(sums) - 1:
+                    slot.release()
                 if BLOCKS:
                     part = scaled(part, a, bs[h], BLOCKS)
                 sums = (*sums[:h], sums[h] + part, *sums[h + 1:])

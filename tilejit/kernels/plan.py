@@ -43,14 +43,14 @@ class Config:
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
-           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0) -> "Config":
-        """The configuration of a tile: buffers for all of its columns, so that no store waits for another, where three slots
+           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3) -> "Config":
+        """The configuration of a tile: buffers for all of its columns, so that no store waits for another, where `least` slots
         fit beside them; as many slots as then fit, but no more than `stages`; room for what an `epilogue` may need to bring its
         operands into the layout of the sums; registers by need."""
         bk = bk or (2 if bm + bn <= 80 else 1) * SLOT // itemsize
         width = width or narrow(bn, 256 // stored)
         slot, room, buffers = (bm + bn) * bk * itemsize, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0), bn // width
-        while buffers > 1 and room - bm * width * buffers * stored < 3 * slot:
+        while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         stages = min((room - (8 * bm * bn if splits > 1 else bm * width * buffers * stored)) // slot, stages)
         # With setmaxnreg the assembler also knows each role's addresses to be uniform, where there are several consumers.
@@ -79,6 +79,7 @@ def narrow(bn: int, width: int) -> int:
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
 TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 192): 0.82, (192, 128): 0.82, (128, 128): 0.79, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76,
          (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
+LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
 LOADED = 50              # bytes that a multiprocessor takes from L2 in a cycle
 MEMORY = 2400            # bytes that all of them take from memory in a cycle
@@ -164,8 +165,9 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
             # and an epilogue has fewer values at once.
             alone = -(-q.m // bm) * -(-q.n // bn) * p.matrices <= processors or p.stored > 2 or p.epilogue and not q.ahead
+            long = (bm, bn) == (128, 256) and p.k * p.itemsize > LONG * SLOT
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored))
+                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored), least=3 if long or q.ahead else 4)
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn) or stream and (p.promoted is not None or p.epilogue):
                 continue
