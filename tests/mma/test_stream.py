@@ -90,3 +90,9 @@ def test_what_is_left_for_others_moves_as_threads_hold_it(shape):
                               FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps, spills=64)
     assert compiled.spills <= 64 and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == compiled.ptx.count("ld.global.v4.b32") == c.bn // 8
+
+
+@pytest.mark.parametrize("extents,shared", [((2304, 2304, 8192), True), ((2048, 2048, 2048), False), ((3072, 3072, 3072), False), ((64, 4096, 4096), False)])
+def test_tiles_are_shared_where_rounds_fit_badly_and_k_is_long(extents, shared):
+    """Of 162 tiles a round leaves 30; of 128, or of 256 in two rounds, few places are idle."""
+    assert choose(Problem(*extents), 132).stream == shared

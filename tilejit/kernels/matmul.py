@@ -193,9 +193,9 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
 
 def _streamed(config: Config, z: ArrayView, slots: int, sums, processors: int) -> tuple:
     """The kernel in which all CTAs share tiles, with its grid, its constants, and the room that it needs; `slots` are those of k in
-    a tile of each matrix. Some addresses are spilled where the sums of others are read, outside of the loop over k."""
+    a tile of each matrix. Where the sums of others are read, outside of the loop over k, a few registers spill."""
     ctas = min(config.tiles(*z.shape[-2:]) * slots, processors)
-    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=64, ORDER=config.order, BEHIND=config.behind,
+    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=1024, ORDER=config.order, BEHIND=config.behind,
                      WIDTH=config.width if _stored_by_tma(z, config.width) else 0, BUFFERS=config.buffers)
     return stream, (ctas,), constants, ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 

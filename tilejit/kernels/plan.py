@@ -87,7 +87,8 @@ WAYS = (*((splits, False) for splits in CLUSTERS), (1, True))  # in which CTAs t
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 65000            # cycles below which it pays that a launch begins while the grid ahead ends
 EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
-UNEVEN = 1.15            # what it costs that CTAs which share all tiles are at different places along k at one time
+UNEVEN = 1.1             # what it costs that CTAs which share all tiles are at different places along k at one time
+LARGE = 128 * 256        # elements of tiles that are worth sharing: smaller ones take as much from L2 as there is
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves
 
 
@@ -132,7 +133,7 @@ def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1) -> flo
 def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
     """The cycles that the product takes where all CTAs share what does not make whole rounds of tiles."""
     tiles, steps = -(-p.m // bm) * -(-p.n // bn) * p.matrices, max(-(-p.k * p.itemsize // SLOT), 1)
-    if tiles % processors == 0:
+    if tiles % processors == 0 or bm * bn < LARGE:
         return inf
     whole = max(tiles // processors - 1, 0)
     share = (tiles - whole * processors) * steps / processors
