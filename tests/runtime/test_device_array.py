@@ -150,13 +150,13 @@ def test_shapes_and_dtypes_are_checked(memory):
         empty((2,), "complex64")
 
 
-
 def test_the_drivers_functions_and_enumerators_are_those_of_the_bindings():
     bindings = pytest.importorskip("cuda.bindings.driver")
     for name, (symbol, result, parameters) in libcuda._FUNCTIONS.items():
         signature = re.match(rf"{name}\((.*)\)", getattr(bindings, name).__doc__)[1]  # without what comes back
         given = [p for p in signature.split(",") if p.strip()]
-        assert len(given) == len(parameters) - (name == "cuDeviceGetName"), (name, signature)  # which takes where to put it
+        put = name in ("cuDeviceGetName", "cuStreamIsCapturing")  # which take where to put the result, and not first
+        assert len(given) == len(parameters) - put, (name, signature)
         assert symbol.removesuffix("_v2") == name
     for table, prefix in ((libcuda.DEVICE_ATTRIBUTES, "CUdevice_attribute.CU_DEVICE_ATTRIBUTE_"),
                           (libcuda.FUNCTION_ATTRIBUTES, "CUfunction_attribute.CU_FUNC_ATTRIBUTE_")):
