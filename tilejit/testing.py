@@ -10,6 +10,8 @@ from .config import config
 from .errors import LaunchError, VerificationError
 from .jit import Kernel, checked_grid, checked_target
 from .runtime.arguments import ArraySpec
+from .runtime.packed import Packed
+from .types import dtype_of, float8_e8m0fnu
 
 ULPS = 8  # differences that are allowed by default, in units of the dtype's precision
 
@@ -68,7 +70,9 @@ def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None 
 
     `reference` is called with copies of `args` and either changes them as the kernel should, or returns the array (or a tuple
     of the arrays) that the kernel writes, in the order of its parameters. Integers and bools must be equal. Floats may differ
-    by ``rtol * |expected| + atol``, by default eight units of the dtype's precision, of the element and of the largest one.
+    by ``rtol * |expected| + atol``, by default eight units of the dtype's precision, of the element and of the largest one; of
+    floats of eight bits and fewer one unit of the element, and float8_e8m0fnu must be equal. ``tile.Packed`` arguments are so
+    to the reference too, and their elements are compared.
     The arrays themselves stay as they are.
     """
     from .runtime.driver import available
@@ -86,11 +90,11 @@ def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None 
     copy, _ = _copied(kernel, args, kwargs)
     report = run(copy)
     result = Verification(("simulator",), list(report.findings))
-    got = {"simulator": {n: copy.values[n].view.numpy() for n in written}}
+    got = {"simulator": {n: _elements(copy.values[n].view) for n in written}}
     if available():
         copy, given = _copied(kernel, args, kwargs)
         kernel[grid](*given, **{**kwargs, "backend": "cuda"})
-        got["gpu"] = {n: copy.values[n].view.numpy() for n in written}
+        got["gpu"] = {n: _elements(copy.values[n].view) for n in written}
     result.backends = tuple(got)
     for backend, results in got.items():
         for name in written:
@@ -98,7 +102,7 @@ def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None 
             if found is not None:
                 index, count = found
                 again, _ = _copied(kernel, args, kwargs)
-                writer = run(again, watch=(bound.names.index(name), index)).writer if arrays[name].size else None
+                writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer if arrays[name].size else None
                 result.differences.append(Difference(backend, name, index, results[name][index], want[name][index], count, results[name].size, writer))
     return result
 
@@ -108,6 +112,8 @@ def _copied(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
     copies: dict[int, Any] = {}
 
     def copy(x):
+        if isinstance(x, Packed):
+            return copies.setdefault(id(x), Packed(_twin(x.__tilejit_view__().numpy()), x.dtype))
         if not hasattr(x, "__array_interface__") or not hasattr(x, "strides") or not getattr(x, "ndim", 0):
             return x
         return copies.setdefault(id(x), _twin(x))
@@ -129,22 +135,37 @@ def _twin(x):
 
 def _expected(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
     import numpy as np
-    given = tuple(np.array(a) if isinstance(a, np.ndarray) else a for a in args)
+    own = lambda a: Packed(np.array(a.__tilejit_view__().numpy()), a.dtype) if isinstance(a, Packed) else np.array(a) if isinstance(a, np.ndarray) else a
+    given = tuple(map(own, args))
     returned = reference(*given)
+    values = lambda a: a.unpack() if isinstance(a, Packed) else a
     if returned is None:
         names = list(bound.values)
-        return {names[i]: a for i, a in enumerate(given) if names[i] in written}
+        return {names[i]: values(a) for i, a in enumerate(given) if names[i] in written}
     returned = returned if isinstance(returned, tuple) else (returned,)
     if len(returned) != len(written):
         raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, and its reference returns {len(returned)} "
                           f"array{'s' if len(returned) != 1 else ''}")
     want = {}
     for name, array in zip(written, returned):
-        shape = bound.values[name].shape
-        if np.shape(array) != shape:
-            raise LaunchError(f"{name} has the shape {shape}, and its reference {np.shape(array)}")
-        want[name] = np.asarray(array)
+        shape = _elements(bound.values[name].view).shape
+        array = np.asarray(values(array))
+        if array.shape != shape:
+            raise LaunchError(f"{name} has the shape {shape}, and its reference {array.shape}")
+        want[name] = array
     return want
+
+
+def _elements(view):
+    """The elements of an array on the host: a byte for each packed one."""
+    return Packed(view.numpy(), view.dtype).unpack() if dtype_of(view.dtype).packed else view.numpy()
+
+
+def _place(view, index: tuple[int, ...]) -> tuple[int, ...]:
+    """Where an element begins in the array: for packed elements, the byte."""
+    dtype = dtype_of(view.dtype)
+    elements, per = dtype.packing if dtype.packed else (1, 1)
+    return (*index[:-1], index[-1] * per // elements) if index else index
 
 
 def _first_difference(got, want, rtol: float | None, atol: float | None) -> tuple[tuple[int, ...], int] | None:
@@ -154,10 +175,13 @@ def _first_difference(got, want, rtol: float | None, atol: float | None) -> tupl
         wrong = got != want
     else:
         import ml_dtypes
-        unit = ULPS * float(ml_dtypes.finfo(got.dtype).eps)
+        info = ml_dtypes.finfo(got.dtype)
+        narrow, exponents = info.bits <= 8, got.dtype == float8_e8m0fnu.np
+        unit = (0 if exponents else 1 if narrow else ULPS) * float(info.eps)
         x, y = got.astype(np.float64), want.astype(np.float64)
         finite = np.abs(y[np.isfinite(y)])
-        slack = (unit if rtol is None else rtol) * np.abs(y) + ((unit * finite.max(initial=0.0) if atol is None else atol))
+        least = 0.0 if exponents else float(info.smallest_subnormal) if narrow else unit * finite.max(initial=0.0)
+        slack = (unit if rtol is None else rtol) * np.abs(y) + (least if atol is None else atol)
         with np.errstate(invalid="ignore"):
             wrong = ~((x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= np.where(np.isfinite(y), slack, 0.0)))
     if not wrong.any():

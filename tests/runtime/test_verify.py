@@ -30,6 +30,50 @@ def test_a_right_kernel_passes_and_arrays_stay_as_they_were():
     assert (y == 7).all()
 
 
+@tile.jit
+def doubled(x, y, WRONG: tile.constexpr = False):
+    p = tile.program_id(0)
+    v = tile.cast(tile.load(x[p, 0:64]), tile.float32) * 2.0
+    tile.store(y[p, 0:64], tile.cast(tile.where(tile.arange(64) == 37, 3.0, v) if WRONG else v, y.dtype))
+
+
+@pytest.mark.parametrize("dtype", [tile.float4_e2m1fn, tile.float6_e2m3fn, tile.float6_e3m2fn], ids=str)
+@pytest.mark.parametrize("returns", [False, True])
+def test_packed_arrays_are_compared_by_their_elements(dtype, returns):
+    x = tile.pack(np.tile(np.float32([0, 0.5, 1, 1.5]), (4, 16)), dtype)
+    y = tile.pack(np.full((4, 64), 1, np.float32), dtype)
+    before = y.data.copy()
+
+    def twice(x, y):
+        new = tile.pack(x.unpack().astype(np.float32) * 2, dtype)
+        if returns:
+            return new
+        y.data[...] = new.data
+    tile.verify(doubled, 4, x, y, reference=twice).raise_first()
+    found = tile.verify(doubled, 4, x, y, WRONG=True, reference=twice).differences[0]
+    assert (found.argument, found.index, found.count, found.size) == ("y", (0, 37), 4, 256)
+    assert (float(found.got), float(found.expected)) == (3, 1) and found.writer.loc is not None
+    assert (y.data == before).all()
+
+
+@tile.jit
+def cast(x, y):
+    tile.store(y[0:128], tile.cast(tile.load(x[0:128]), y.dtype))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu])
+def test_floats_of_eight_bits_differ_by_a_step_at_most(dtype):
+    x = np.exp2(np.random.default_rng(1).uniform(-5, 5, 128)).astype(np.float32)
+    x[7] = np.nan
+
+    def given(by):
+        def reference(x, y):
+            codes = x.astype(dtype).view(np.uint8) + np.uint8(by)
+            return np.where(np.isnan(x), x, codes.view(dtype).astype(np.float32))
+        return tile.verify(cast, 1, x, np.zeros(128, dtype), reference=reference)
+    assert given(0).passed and given(1).passed == (dtype != ml_dtypes.float8_e8m0fnu) and not given(3).passed
+
+
 def wrong_result(**kwargs):
     return tile.verify(scaled, 8, X, np.zeros_like(X), 3, reference=reference, **kwargs)
 
