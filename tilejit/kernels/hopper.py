@@ -88,16 +88,24 @@ def along(S, first, k, extent, BY_ROW: tile.constexpr):
 
 
 @tile.jit
+def factors(SA, SB, row, column, k, COLUMNS: tile.constexpr, COUNT: tile.constexpr, BLOCKS: tile.constexpr):
+    """The scales for slot `k`: of the consumer's rows, and of COUNT tiles of COLUMNS."""
+    bs = ()
+    for h in tile.static_range(COUNT):
+        bs = (*bs, along(SB, column + h * COLUMNS, k, COLUMNS, BLOCKS[1]))
+    return along(SA, row, k, 64, BLOCKS[0]), bs
+
+
+@tile.jit
 def promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS: tile.constexpr):
     """A consumer of float8, of which the tensor cores' sums keep fewer bits than float32: those of each slot's 128 of k are added to
     `sums`, tiles of neighbouring columns, by the threads, and are scaled before if `BLOCKS` says how the scales lie."""
     COLUMNS = sums[0].shape[1]
+    if BLOCKS:
+        a, bs = factors(SA, SB, row, column, first, COLUMNS, len(sums), BLOCKS)
     for i in range(first, stop):
-        if BLOCKS:
-            a = along(SA, row, i, 64, BLOCKS[0])
-            bs = ()
-            for h in tile.static_range(len(sums)):
-                bs = (*bs, along(SB, column + h * COLUMNS, i, COLUMNS, BLOCKS[1]))
+        if BLOCKS:  # those of the next slot are on their way meanwhile
+            next_a, next_bs = factors(SA, SB, row, column, i + 1, COLUMNS, len(sums), BLOCKS)
         with ring.consume() as slot:
             for h in tile.static_range(len(sums)):
                 rows = slot.A[w * 64:w * 64 + 64, :] if slot.A.shape[0] > 64 else slot.A
@@ -109,6 +117,8 @@ def promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS: tile.const
                 if BLOCKS:
                     part = scaled(part, a, bs[h], BLOCKS)
                 sums = (*sums[:h], sums[h] + part, *sums[h + 1:])
+        if BLOCKS:
+            a, bs = next_a, next_bs
     return sums
 
 

@@ -22,10 +22,15 @@ from .widths import cost_of_change, cost_of_load, vector_widths
 
 @dataclass(frozen=True)
 class Fresh:
-    """A load that nothing has used but calls of one tile beside free values: it and they in order, with their places in `nodes`."""
+    """A load that nothing has used but calls of one tile beside free values: it and they in order, with their places in `nodes`.
+    Or, with the value that a loop carries as `carried`, those that begin at it where the loop began with a load."""
 
-    nodes: list
+    nodes: list | None
     calls: tuple[tuple[Call, int], ...]
+    carried: Value | None = None
+
+    def here(self, nodes: list) -> bool:
+        return self.nodes is None or self.nodes is nodes
 
 
 def assign_layouts(graph: Graph, facts: Facts) -> Graph:
@@ -42,6 +47,7 @@ class _Assigner:
         self.guessed: set[Value] = set()  # carried values whose layout is a guess: what meets them decides
         self.fresh: dict[Value, Fresh] = {}   # by the last value
         self.passed: dict[Value, Value] = {}  # a value inside a fresh chain -> the last one
+        self.hoped: dict[Value, Tile] = {}    # what the first use of a carried value, of a load at the start, asks for
         self.points: dict[Value, Tile] = {}  # the layout of the index tiles behind points
         self.copies: list[dict] = [{}]
         self.nodes: list[list] = []
@@ -94,7 +100,7 @@ class _Assigner:
             fresh = self.fresh.pop(made, None)
             if (made.type.layout, made.type.domain) == (want.layout, want.domain):
                 return made
-            if fresh is not None and fresh.nodes is self.nodes[-1] and self.moved(fresh, want):
+            if fresh is not None and fresh.here(self.nodes[-1]) and self.moved(fresh, want):
                 return self.new(operand)
             made = self.converted(made, want, operand.loc)
         self.copies[-1][operand, want.layout, want.domain] = made
@@ -104,11 +110,14 @@ class _Assigner:
         """Whether a load is now in the layout of which its use makes `want`, which costs less than to change that. What was made
         of the load is made anew, here."""
         wants = [want]
-        for call, _ in reversed(fresh.calls[1:]):
+        for call, _ in reversed(fresh.calls if fresh.carried is not None else fresh.calls[1:]):
             needs = call.op.rules.get("layout_backward", _same_backward)(self, call, wants[-1])
             if needs is None:
                 return False
             wants.append(next(n for n, a in zip(needs, call.args) if n is not None and a not in self.deferred))
+        if fresh.carried is not None:  # known to the loop's second walk
+            self.hoped[fresh.carried] = self.like(wants[-1], fresh.carried.type.dtype)
+            return False
         (load, at), have = fresh.calls[0], self.new(fresh.calls[-1][0].result).type
         if load.args[0].type.scope == "global":
             costs = [cost_of_load(self.context, load.args[0], t, self.scope.threads) for t in (wants[-1], self.new(load.result).type)]
@@ -192,13 +201,14 @@ class _Assigner:
         nodes, at = self.nodes[-1], len(self.nodes[-1]) - 1
         if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
             fresh = Fresh(nodes, ((call, at),))
-        elif before is not None and before.nodes is nodes and (_is_elementwise(call) or "layout_backward" in call.op.rules):
-            fresh = Fresh(nodes, (*before.calls, (call, at)))
+        elif before is not None and before.here(nodes) and (_is_elementwise(call) or "layout_backward" in call.op.rules):
+            fresh = Fresh(nodes, (*before.calls, (call, at)), before.carried)
         else:
             return
         last = self.new(call.result)
         self.fresh[last] = fresh
-        self.passed.update((self.new(c.result), last) for c, _ in fresh.calls[:-1])
+        inside = [c.result for c, _ in fresh.calls[:-1]] + ([fresh.carried] if fresh.carried is not None else [])
+        self.passed.update((self.new(value), last) for value in inside)
 
     def loop(self, node: For | While) -> None:
         """The layouts of carried tiles: their start's, or what the body makes of them when the start is free."""
@@ -206,10 +216,12 @@ class _Assigner:
                    for c in node.carried]
         saved, before = [dict(x) for x in (self.new.values, self.deferred, self.copies[-1], self.fresh, self.passed)], list(self.nodes[-1])
         free = {c.inner for c in node.carried if c.init in self.deferred}
+        loaded = {c.inner for c in node.carried if self.new(c.init) in self.fresh}
         self.guessed |= free
-        wants = self._walk(node, guesses)[0]
+        wants = self._walk(node, guesses, loaded)[0]
         self.guessed -= free
-        moved = [w is not None and (c.init in self.deferred or self._anchored(y)) and (w.layout, w.domain) != (g.layout, g.domain)
+        wants = [self.hoped.pop(c.inner, w) for c, w in zip(node.carried, wants)]
+        moved = [w is not None and (c.init in self.deferred or c.inner in loaded or self._anchored(y)) and (w.layout, w.domain) != (g.layout, g.domain)
                  for w, g, c, y in zip(wants, guesses, node.carried, node.body.yields)]
         if any(moved):
             self.new.values, self.deferred, self.copies[-1], self.fresh, self.passed = saved
@@ -221,9 +233,10 @@ class _Assigner:
         call = self.context.made.get(operand)
         return call is not None and "anchor" in call.op.rules
 
-    def _walk(self, node: For | While, types: list) -> tuple[list, object]:
+    def _walk(self, node: For | While, types: list, loaded=frozenset()) -> tuple[list, object]:
         inits = tuple(self.use(c.init, t) for c, t in zip(node.carried, types))
         inner = tuple(self.new.retype(c.inner, t) if t is not None else c.inner for c, t in zip(node.carried, types))
+        self.fresh.update((self.new(v), Fresh(None, (), v)) for v in loaded)
         made: list = []
 
         def yields():
