@@ -101,11 +101,14 @@ def promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS: tile.const
     """A consumer of float8, of which the tensor cores' sums keep fewer bits than float32: those of each slot's 128 of k are added to
     `sums`, tiles of neighbouring columns, by the threads, and are scaled before if `BLOCKS` says how the scales lie."""
     COLUMNS = sums[0].shape[1]
-    if BLOCKS:
+    AHEAD = BLOCKS[:1] == (True,)  # those of the next slot are on their way meanwhile; scales for 128 rows come in time, and leave no registers
+    if AHEAD:
         a, bs = factors(SA, SB, row, column, first, COLUMNS, len(sums), BLOCKS)
     for i in range(first, stop):
-        if BLOCKS:  # those of the next slot are on their way meanwhile
+        if AHEAD:
             next_a, next_bs = factors(SA, SB, row, column, i + 1, COLUMNS, len(sums), BLOCKS)
+        elif BLOCKS:
+            a, bs = factors(SA, SB, row, column, i, COLUMNS, len(sums), BLOCKS)
         with ring.consume() as slot:
             for h in tile.static_range(len(sums)):
                 rows = slot.A[w * 64:w * 64 + 64, :] if slot.A.shape[0] > 64 else slot.A
@@ -117,7 +120,7 @@ def promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS: tile.const
                 if BLOCKS:
                     part = scaled(part, a, bs[h], BLOCKS)
                 sums = (*sums[:h], sums[h] + part, *sums[h + 1:])
-        if BLOCKS:
+        if AHEAD:
             a, bs = next_a, next_bs
     return sums
 
