@@ -90,6 +90,12 @@ def test_no_modules_import_each_other_in_a_circle():
     assert not waiting, f"in or behind a circle: {sorted(waiting)}"
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports them by their names alone."""
+    names = [path.name for path in (ROOT.parent / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_the_protocols_name_what_the_machine_and_the_emitter_have():
     """Rules are written against `ir.protocols`: every method stands there with parameters that the real one takes."""
     from tilejit.emit.emitter import Emitter
