@@ -78,6 +78,14 @@ def _copied(x, y):
     tile.store(y[0, 0:16], tile.load(x[0, 0:16]))
 
 
+def test_every_code_of_a_packed_type_is_loaded_and_stored_as_it_is():
+    import ml_dtypes
+    values = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).reshape(1, 16)
+    made = tile.pack(np.zeros_like(values))
+    _copied[1,](tile.pack(values), made)
+    assert (made.unpack().view(np.uint8) == values.view(np.uint8)).all()
+
+
 @needs_gpu()
 @needs_module("torch")
 @in_child(timeout=120)
