@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from language_cases import Case, View, host
+from language_cases import Case, Strided, View, host
 from language_reference import np_dtype, special
 from shape_cases import filled, region
 
@@ -142,6 +142,25 @@ def gathers(dtype: str = "float32", warps: int = 4) -> Case:
                 options={"num_warps": warps})
 
 
+def indices(dtype: str) -> Case:
+    """Index tiles and scalars of any integer dtype, in global and shared memory; those of 32 bits and more reach elements that
+    no int32 names."""
+    top = min(np.iinfo(dtype).max, 3 << 30)
+    i = np.array([0, 5, top, 3], dtype)
+    x = Strided(np.arange(7, dtype=np.float32), shape=(top + 1, 7), strides=(0, 1))
+    source = ("def indices(x, a, y, z, c, w):\n"
+              "    i = tile.load(a[0:4])\n    n = tile.load(a[2])\n    k = tile.load(a[1])\n"
+              "    tile.store(y[0:4, 0:7], tile.load(x[i, 0:7], other=-1))\n"
+              "    tile.store(z[0:3, 0:7], tile.load(x[n - 1:n + 2, 0:7], other=-1))\n"
+              "    s = tile.alloc((8,), tile.int32)\n    tile.store(s, tile.zeros((8,), tile.int32))\n    tile.sync()\n"
+              "    tile.atomic_add(s[i], 1, mask=i < 8)\n    tile.sync()\n"
+              "    tile.store(c[0:8], tile.load(s))\n    tile.store(w[0:2], tile.load(s[k:k + 2]))\n")
+    row = np.arange(7, dtype=np.float32)
+    counts = np.array([1, 0, 0, 1, 0, 1, 0, 0], np.int32)
+    return Case(f"indices of {dtype}", source, {"x": x, "a": i}, {"y": np.stack([row] * 4), "z": np.stack([row, row, row * 0 - 1]),
+                "c": counts, "w": counts[5:7]})
+
+
 def small_arrays() -> Iterator[Case]:
     """Arrays without dimensions or without elements, and extents of 1."""
     source = ("def scalars(x, y, e, z):\n"
@@ -180,6 +199,8 @@ def memory_cases(few: bool = False) -> Iterator[Case]:
     yield from wide_arguments()
     for dtype, warps in (("float32", 4), ("int8", 1), ("bool", 2), ("float64", 8), ("float8_e5m2", 4), ("bfloat16", 2)):
         yield gathers(dtype, warps)
+    for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+        yield indices(dtype)
     dtypes = ("float32", "int8", "float16", "uint64", "bool", "int16", "float8_e4m3fn", "float64", "bfloat16", "uint32", "float8_e5m2")
     shapes = (((37,), (16,)), ((129,), (128,)), ((13, 29), (8, 8)), ((16, 64), (16, 32)), ((5, 7), (16, 16)), ((31, 17), (3, 5)),
               ((5, 6, 7), (2, 4, 8)), ((1, 1), (4, 4)))

@@ -126,6 +126,14 @@ def broadcast_shape(g: Builder, *types: Type) -> tuple[int, ...] | None:
     return tuple(result)
 
 
+def as_index(g: Builder, x):
+    """An index as addresses are computed: a signed integer of 32 bits, or of 64 where those may not hold it. Anything else stays."""
+    dtype = getattr(type_of(x), "dtype", None)
+    if isinstance(x, int) or dtype is None or not dtype.is_int or dtype in (int32, int64):
+        return x
+    return converted(g, x, int32 if dtype.bits < 32 else int64)
+
+
 def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:
     """`x` broadcast to `shape` (None leaves a scalar)."""
     t = type_of(x)

@@ -11,7 +11,7 @@ from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
 from ..types import Buffer, int32, int64
 from . import elementwise as ew
-from .language import binary, matched, number, uniform_scalar
+from .language import as_index, binary, matched, number, uniform_scalar
 from .packed import refused
 from .sizes import extent_value
 
@@ -91,7 +91,8 @@ def _uniform(g: Builder, x, what: str):
     t = number(g, x)
     if not t.dtype.is_int:
         raise g.error(f"{what} of a window is an integer, not {describe(x)}")
-    x = uniform_scalar(g, x, f"{what} of a window", int64 if t.dtype.bits == 64 else int32)
+    x = as_index(g, x)
+    x = uniform_scalar(g, x, f"{what} of a window", type_of(x).dtype)
     return x.value if isinstance(x, Const) else x
 
 
