@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 
 from .errors import TileError
@@ -20,7 +20,12 @@ def main(argv: list[str] | None = None) -> int:
     ptx.add_argument("--json", action="store_true", help="one object per form: name, one PTX line, targets")
     arguments = parser.parse_args(argv)
     try:
-        return {"demo": _demo, "cache": _cache, "ptx": _ptx}[arguments.command](arguments)
+        status = {"demo": _demo, "cache": _cache, "ptx": _ptx}[arguments.command](arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads the output, as `head` does, has enough; nor may the interpreter's last flush meet it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except TileError as error:
         print(f"tilejit: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -48,9 +53,5 @@ def _cache(arguments) -> int:
 
 def _ptx(arguments) -> int:
     from .ptx import coverage_markdown, to_json
-    if arguments.json:
-        forms = to_json()
-        print(forms if isinstance(forms, str) else json.dumps(forms, indent=1))
-    else:
-        print(coverage_markdown())
+    print(to_json() if arguments.json else coverage_markdown())
     return 0
