@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tilejit.layout import Swizzle, TileLayout
-from tilejit.plan import BufferSpec
+from tilejit.plan import BufferSpec, plan_copy
 
 DATA = Path(__file__).parent / "data"
 
@@ -26,3 +26,11 @@ def specs(case: dict) -> tuple[BufferSpec, BufferSpec]:
     box = lambda start, extent: tuple(slice(s, s + n) for s, n in zip(start, extent))
     return (BufferSpec(tuple(case["array"]["shape"]), case["dtype"], "global", layout=layout_of(case["array"]), region=box(a_start, a_extent)),
             BufferSpec(tuple(case["shared"]["shape"]), case["dtype"], "shared", layout=layout_of(case["shared"]), region=box(s_start, s_extent)))
+
+
+def planned(case: dict) -> tuple:
+    """Both sides of a reference case of tma, and a function that plans it."""
+    array, shared = specs(case)
+    dst, src = (shared, array) if case["direction"] == "g2s" else (array, shared)
+    fill = {"zero": 0, None: 0}.get(case["fill"], case["fill"])
+    return dst, src, lambda: plan_copy(dst, src, target=case["target"], variant="tma", fill=fill, **case.get("options", {}))

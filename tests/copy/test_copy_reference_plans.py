@@ -7,7 +7,7 @@ import pytest
 
 import tilejit as tile
 from bytecheck import check_partition, check_tensor_plan
-from copy_cases import cases, specs
+from copy_cases import cases, planned, specs
 from tilejit.errors import DispatchError, TileError
 from tilejit.plan import plan_copy
 
@@ -32,13 +32,6 @@ REFUSED = {
     "cta-group-2-sm90": "cta_group= on loads only, for sm_100a or sm_103a: sm_90a",
     "cta-group-3": "cta_group is 1 or 2, not 3",
 }
-
-
-def planned(case):
-    array, shared = specs(case)
-    dst, src = (shared, array) if case["direction"] == "g2s" else (array, shared)
-    fill = {"zero": 0, None: 0}.get(case["fill"], case["fill"])
-    return dst, src, lambda: plan_copy(dst, src, target=case["target"], variant="tma", fill=fill, **case.get("options", {}))
 
 
 @pytest.mark.parametrize("name", [n for n in TMA if n not in REFUSED])
