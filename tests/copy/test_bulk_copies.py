@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import tilejit as tile
+from bulk_kernels import WHOLE, any_bits, broadcast, fetched, hand_on, through
 from bytecheck import check_runs
 from copy_strategies import copies, swizzled_copies
-from reduced import combined
 from tilejit.errors import CompilationError, DispatchError, TileError
 from tilejit.layout import Swizzle, TileLayout
 from tilejit.plan import BufferSpec, plan_copy
@@ -130,25 +130,12 @@ def test_what_a_bulk_copy_cannot_move_is_declined_in_words(dst, src, reason):
 
 # -- kernels -------------------------------------------------------------------------------------------------------------
 
-@tile.jit(num_warps=1)
-def through(A, B, N: tile.constexpr, VARIANT: tile.constexpr):
-    s = tile.alloc((N,), A.dtype)
-    bar = tile.mbarrier()
-    with tile.elect():
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, A[0:N], mbar=bar, variant=VARIANT)
-        bar.wait(phase=0)
-        tile.copy_async(B[0:N], s, variant=VARIANT)
-        tile.bulk_commit()
-        tile.bulk_wait(0)
-
-
-@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "int32", "float64"])
+@pytest.mark.parametrize("dtype", WHOLE)
 def test_contiguous_bytes_go_there_and_back(dtype):
-    """Every size of element; one instruction each way."""
-    a = (RNG.random(4096) * 100).astype(dtype)
+    """Every dtype, its bits unchanged; one instruction each way."""
+    a = any_bits((4096,), dtype)
     b = np.zeros_like(a)
-    assert not through.simulate((1,), a, b, N=4096, VARIANT="bulk").findings and (a == b).all()
+    assert not through.simulate((1,), a, b, N=4096, VARIANT="bulk").findings and a.tobytes() == b.tobytes()
     k = through.compile(a, b, N=4096, VARIANT="bulk")
     assert [(c.variant, c.instructions, c.plan.chunk_bytes) for c in k.copies] == [("bulk", 1, a.nbytes)] * 2
     text = lines(k.ptx)
@@ -171,23 +158,6 @@ def test_the_array_must_be_long_enough_and_the_launch_is_asked():
         through.compile(np.zeros(4088, np.float16), np.zeros(4096, np.float16), N=4096, VARIANT="bulk")
 
 
-@tile.jit(cluster=(4, 1, 1), num_warps=1)
-def broadcast(A, B, MASK: tile.constexpr):
-    s = tile.alloc((1024,), A.dtype)
-    bar = tile.mbarrier()
-    rank = tile.cta_rank()
-    tile.store(s, tile.zeros((1024,), A.dtype))
-    tile.fence_proxy_async()
-    with tile.elect():
-        bar.arrive_expect_tx(tile.where((MASK >> rank) & 1 == 1, 4096, 0))
-    tile.cluster_sync()
-    if rank == 1:
-        with tile.elect():
-            tile.copy_async(s, A[0:1024], mbar=bar, multicast=MASK, variant="bulk", cache="evict_last")
-    bar.wait(phase=0)
-    tile.copy(B[rank, 0:1024], s)
-
-
 @pytest.mark.parametrize("mask", [0b0001, 0b0010, 0b1011, 0b1111])
 def test_a_multicast_reaches_the_ranks_of_its_mask_and_their_barriers(mask):
     """One bit is a multicast too, whoever issues."""
@@ -199,66 +169,7 @@ def test_a_multicast_reaches_the_ranks_of_its_mask_and_their_barriers(mask):
     assert line.startswith("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [")
 
 
-@tile.jit(num_warps=1)
-def reduced(A, B, N: tile.constexpr, KIND: tile.constexpr):
-    s = tile.alloc((N,), A.dtype)
-    tile.store(s, tile.load(A[tile.program_id(0), 0:N]))
-    tile.fence_proxy_async()
-    tile.sync()
-    with tile.elect():
-        tile.copy_async(B[0:N], s, reduce=KIND, variant="bulk")
-        tile.bulk_commit()
-        tile.bulk_wait(0)
-
-
-GLOBAL = {"add": ("int32", "uint32", "int64", "uint64", "float32", "float64", "float16", "bfloat16"),
-          "min": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"), "max": ("int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
-          "inc": ("uint32",), "dec": ("uint32",), "and": ("int32", "uint64"), "or": ("uint32", "int64"), "xor": ("int32", "uint32")}
-
-
-@pytest.mark.parametrize("kind, dtype", [(k, d) for k, ds in GLOBAL.items() for d in ds])
-def test_a_reduction_combines_with_what_is_in_global_memory(kind, dtype):
-    """Four CTAs, one place; the element types that the hardware has."""
-    a = RNG.integers(0, 50, (4, 64)).astype(tile.types.dtype_of(dtype).np)
-    b = RNG.integers(0, 50, 64).astype(a.dtype)
-    if kind in ("inc", "dec"):
-        a[:] = 20  # what remains depends on the order of the operands otherwise
-    want = combined(kind, a, b.copy())
-    assert not reduced.simulate((4,), a, b, N=64, KIND=kind).findings
-    assert (b == want).all()
-    k = reduced.compile(a, b, N=64, KIND=kind)
-    assert k.copies[0].variant == "bulk" and lines(k.ptx)[0].startswith("cp.reduce.async.bulk.global.shared::cta.bulk_group." + kind)
-
-
-@pytest.mark.parametrize("kind, dtype", [("add", "uint8"), ("min", "float32"), ("inc", "int32"), ("xor", "float32")])
-def test_a_reduction_that_does_not_exist_is_declined_with_those_that_do(kind, dtype):
-    """The assembler takes some of them, and the hardware faults."""
-    a = np.zeros((4, 64), dtype)
-    with pytest.raises(DispatchError, match=f"reduce='{kind}' of {dtype}; in global memory it takes"):
-        reduced.compile(a, a[0].copy(), N=64, KIND=kind)
-
-
 # -- to a peer -----------------------------------------------------------------------------------------------------------
-
-def hand_on(ranks: int):
-    """Every CTA hands its row to the next rank of the cluster."""
-    @tile.jit(cluster=(ranks, 1, 1))
-    def ring(A, B):
-        here = tile.program_id(0)
-        rank, size = tile.cta_rank(), tile.cluster_size()
-        mine = tile.alloc((8, 64), A.dtype, layout=tile.swizzled(A.dtype, (8, 64), 128))
-        got = tile.alloc((8, 64), A.dtype, layout=tile.swizzled(A.dtype, (8, 64), 128))
-        bar = tile.mbarrier()
-        tile.copy(mine, A[here, 0:8, 0:64])
-        tile.fence_proxy_async()
-        tile.sync()
-        with tile.elect():
-            bar.arrive_expect_tx(got.nbytes)
-            tile.copy_async(got.peer((rank + 1) % size), mine, mbar=bar)
-        bar.wait(phase=0)
-        tile.copy(B[here, 0:8, 0:64], got)
-    return ring
-
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_every_cta_of_a_cluster_hands_its_tile_to_the_next(ranks):
@@ -328,42 +239,6 @@ def test_a_copy_to_a_peer_of_bytes_written_without_a_proxy_fence_is_found():
     assert [f.kind for f in findings] == ["missing-proxy-fence"] and "copy_async(got.peer(1)" in findings[0].loc.source_line
 
 
-@tile.jit(cluster=(3, 1, 1), num_warps=1)
-def summed(A, B, C, KIND: tile.constexpr):
-    mine = tile.alloc((64,), A.dtype)
-    total = tile.alloc((64,), A.dtype)
-    bar = tile.mbarrier()
-    rank = tile.cta_rank()
-    tile.store(mine, tile.load(A[tile.maximum(rank - 1, 0), 0:64]))
-    tile.store(total, tile.load(B[0:64]))
-    tile.fence_proxy_async()
-    tile.cluster_sync()
-    with tile.elect():
-        if rank == 0:
-            bar.arrive_expect_tx(2 * 64 * 4)
-        else:
-            tile.copy_async(total.peer(0), mine, mbar=bar, reduce=KIND)
-    if rank == 0:
-        bar.wait(phase=0)
-        tile.copy(C[0:64], total)
-
-
-@pytest.mark.parametrize("kind, dtype", [("add", "int32"), ("add", "uint32"), ("max", "int32"), ("min", "uint32"), ("xor", "uint32"), ("inc", "uint32")])
-def test_a_reduction_combines_with_what_is_in_a_peer_s_memory(kind, dtype):
-    """The other CTAs of a cluster add to the memory of rank 0. Through shared::cluster a CTA reaches its own memory as well, which
-    compute-sanitizer reports as not remote."""
-    a = RNG.integers(0, 50, (2, 64)).astype(dtype)
-    if kind == "inc":
-        a[1] = a[0]
-    b = RNG.integers(0, 50, 64).astype(dtype)
-    want = combined(kind, a, b.copy())
-    c = np.zeros_like(b)
-    assert not summed.simulate((3,), a, b, c, KIND=kind).findings
-    assert (c == want).all()
-    k = summed.compile(a, b, c, KIND=kind)
-    assert lines(k.ptx)[0].startswith(f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{kind}.")
-
-
 def test_a_peer_needs_a_cluster_and_is_no_place_for_loads():
     """The errors say what to write."""
     @tile.jit
@@ -384,14 +259,6 @@ def test_a_peer_needs_a_cluster_and_is_no_place_for_loads():
 
 
 # -- prefetch ------------------------------------------------------------------------------------------------------------
-
-@tile.jit
-def fetched(A, B, N: tile.constexpr):
-    tile.prefetch(A[0:4, 0:N])
-    p = tile.program_id(0)
-    tile.prefetch(A[p - 1:p + 3, 0:N])
-    tile.store(B[0:4, 0:N], tile.load(A[0:4, 0:N]))
-
 
 def test_a_prefetch_is_made_by_the_engine_or_line_by_line():
     """By what is known of the region, and of the target."""

@@ -16,10 +16,10 @@ from tilejit.ptx.table import SECTIONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
 
+import bulk_kernels as bulk  # noqa: E402
 import named_map_kernels as named  # noqa: E402
 import programs  # noqa: E402
 import remote_kernels as remote  # noqa: E402
-import test_bulk_copies as bulk  # noqa: E402
 import tma_kernels as tma  # noqa: E402
 
 
