@@ -4,6 +4,7 @@ import numpy as np
 import tilejit as tile
 from reduced import combined
 from tilejit.types import dtype_of
+from values import WHOLE, any_bits
 
 
 # -- there and back ------------------------------------------------------------------------------------------------------
@@ -19,19 +20,6 @@ def through(A, B, N: tile.constexpr, VARIANT: tile.constexpr):
         tile.copy_async(B[0:N], s, variant=VARIANT)
         tile.bulk_commit()
         tile.bulk_wait(0)
-
-
-#: Elements of every kind and width: of one byte, of two, four and eight.
-WHOLE = ("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "int16", "uint16", "float16", "bfloat16", "int32", "uint32",
-         "float32", "int64", "uint64", "float64")
-
-
-def any_bits(shape, dtype: str, seed: int = 0) -> np.ndarray:
-    """Elements of a dtype with random bits: NaN, infinities and numbers below the normal ones among them."""
-    kind = dtype_of(dtype).np
-    if dtype == "bool":
-        return np.random.default_rng(seed).integers(0, 2, shape).astype(bool)
-    return np.random.default_rng(seed).integers(0, 256, (*shape[:-1], shape[-1] * kind.itemsize)).astype(np.uint8).view(kind)
 
 
 @tile.jit(cluster=(4, 1, 1), num_warps=1)
@@ -141,7 +129,7 @@ def reduction_case(kind: str, dtype: str, rows: int):
         a = np.full((rows, 64), 20, np_dtype)  # what remains depends on the order of the operands otherwise
         b = rng.integers(0, 24, 64).astype(np_dtype)
     elif np_dtype.kind in "iu":
-        a, b = (any_bits(shape, dtype, seed) for seed, shape in enumerate(((rows, 64), (64,))))
+        a, b = (any_bits(dtype, shape, seed) for seed, shape in enumerate(((rows, 64), (64,))))
     else:
         a, b = (rng.integers(-20, 20, shape).astype(np_dtype) for shape in ((rows, 64), 64))
     with np.errstate(over="ignore"):

@@ -3,6 +3,7 @@
 import numpy as np
 
 import tilejit as tile
+from values import PACKED, WHOLE, any_bits, argument, same  # noqa: F401
 
 
 def aligned(shape, dtype=np.uint8) -> np.ndarray:
@@ -27,6 +28,17 @@ def through(A, B, BM: tile.constexpr, BN: tile.constexpr, SWIZZLE: tile.constexp
         tile.copy_async(b[i:i + BM, j:j + BN], s)
         tile.bulk_commit()
         tile.bulk_wait(0)
+
+
+#: Every dtype with every swizzle that it has: elements of 6 bits are no part of 16 bytes.
+EVERY = [(dtype, swizzle) for dtype in WHOLE + PACKED for swizzle in ((0,) if dtype in PACKED[1:] else (0, 32, 64, 128))]
+
+
+def through_case(dtype: str):
+    """(array, zeros, the tile's columns): ragged to the right and below; rows of 128 bytes or more."""
+    a = any_bits(dtype, (40, 320 if dtype in PACKED else 160), 1)
+    width = 256 if dtype == "float4_e2m1fn" else 128 if a.itemsize == 1 else 64
+    return argument(a), argument(np.zeros_like(a)), width
 
 
 @tile.jit(num_warps=1)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import tilejit as tile
-from bulk_kernels import WHOLE, any_bits, broadcast, fetched, hand_on, through
+from bulk_kernels import broadcast, fetched, hand_on, through
 from bytecheck import check_runs
 from copy_strategies import copies, swizzled_copies
 from tilejit.errors import CompilationError, DispatchError, TileError
 from tilejit.layout import Swizzle, TileLayout
 from tilejit.plan import BufferSpec, plan_copy
+from values import WHOLE, any_bits
 
 CASES = {c["id"]: c for c in json.loads((Path(__file__).parent / "data" / "dsmem_cases.json").read_text())}
 TARGETS = ("sm_90a", "sm_100a", "sm_120a")
@@ -133,7 +134,7 @@ def test_what_a_bulk_copy_cannot_move_is_declined_in_words(dst, src, reason):
 @pytest.mark.parametrize("dtype", WHOLE)
 def test_contiguous_bytes_go_there_and_back(dtype):
     """Every dtype, its bits unchanged; one instruction each way."""
-    a = any_bits((4096,), dtype)
+    a = any_bits(dtype, (4096,))
     b = np.zeros_like(a)
     assert not through.simulate((1,), a, b, N=4096, VARIANT="bulk").findings and a.tobytes() == b.tobytes()
     k = through.compile(a, b, N=4096, VARIANT="bulk")

@@ -21,7 +21,7 @@ def _kernels():
 def test_contiguous_bytes_go_there_and_back_on_the_gpu():
     kernels = _kernels()
     for dtype in kernels.WHOLE:
-        a = kernels.any_bits((4096,), dtype)
+        a = kernels.any_bits(dtype, (4096,))
         b = np.zeros_like(a)
         kernels.through[1,](a, b, N=4096, VARIANT="bulk", backend="cuda")
         assert a.tobytes() == b.tobytes(), dtype

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from bulk_kernels import REDUCTIONS, TYPES, WHOLE, reduced, reduction_case, summed
+from bulk_kernels import REDUCTIONS, TYPES, reduced, reduction_case, summed
 from tilejit import ptx
 from tilejit.errors import DispatchError
 from tilejit.plan import BufferSpec, plan_copy
+from values import WHOLE
 
 PLACES = {"global": "cp.reduce.async.bulk.global.shared::cta.bulk_group", "shared": "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"}
 GLOBAL, PEER = ([case[1:] for case in REDUCTIONS if case[0] == place] for place in ("global", "shared"))

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tilejit as tile
-from named_map_kernels import (across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes, of_rank, through,
-                               to_both)
+from named_map_kernels import (EVERY, across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes, of_rank, through,
+                               through_case, to_both)
 from tilejit.types import dtype_of
+from values import same
 
 RNG = np.random.default_rng(7)
 SHAPES = [(5, 64), (33, 128), (64, 72), (1, 8), (100, 200), (32, 64)]
@@ -28,19 +29,18 @@ def clean(kernel, grid, *args, **options):
 
 # -- maps of the launch ----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "float8_e4m3fn", "int16", "float16", "bfloat16", "float32", "int64", "float64"])
-@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("dtype, swizzle", EVERY)
 def test_copies_by_a_named_map_move_every_dtype_with_every_swizzle(dtype, swizzle):
-    a = RNG.integers(0, 2 if dtype == "bool" else 100, (40, 160)).astype(dtype_of(dtype).np)
-    b = np.zeros_like(a)
-    width = 128 if a.itemsize == 1 else 64
+    a, b, width = through_case(dtype)
     clean(through, (3, 3), a, b, BM=16, BN=width, SWIZZLE=swizzle)
-    assert (b.view("u1") == a.view("u1")).all()
+    assert same(a, b)
     compiled = through.compile(a, b, BM=16, BN=width, SWIZZLE=swizzle)
     assert [c.variant for c in compiled.copies] == ["tma", "tma"] and compiled.cubin
-    row = min(swizzle or 1024, width * a.itemsize) // a.itemsize
-    assert [m.box for m in compiled.tensor_maps] == [(row, 16)] * 2
-    assert compiled.copies[0].instructions == width // row
+    elements, per = dtype_of(dtype).packing
+    tile_row = width * dtype_of(dtype).nbytes * per // elements
+    row = min(swizzle or tile_row, tile_row)
+    assert [m.box for m in compiled.tensor_maps] == [(row // dtype_of(dtype).nbytes, 16)] * 2
+    assert compiled.copies[0].instructions == tile_row // row
     assert [m.origin for m in compiled.tensor_maps] == ["host", "host"]
 
 

@@ -11,18 +11,10 @@ from copy_strategies import copies
 from tilejit.errors import TileError
 from tilejit.layout import TileLayout
 from tilejit.plan import BufferSpec, plan_copy
+from values import any_bits as codes, same
 
 KINDS = {"float4_e2m1fn": ml_dtypes.float4_e2m1fn, "float6_e2m3fn": ml_dtypes.float6_e2m3fn, "float6_e3m2fn": ml_dtypes.float6_e3m2fn}
 STEP = {"float4_e2m1fn": 2, "float6_e2m3fn": 4, "float6_e3m2fn": 4}
-
-
-def codes(name, shape, seed=0):
-    """Random elements, every code among them."""
-    return np.random.default_rng(seed).integers(0, 16 if "4" in name[:6] else 64, shape).astype(np.uint8).view(KINDS[name])
-
-
-def same(x, y) -> bool:
-    return bool((x.unpack().view(np.uint8) == y.unpack().view(np.uint8)).all())
 
 
 # -- plans ---------------------------------------------------------------------------------------------------------------------

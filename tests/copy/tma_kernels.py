@@ -1,11 +1,13 @@
 """Kernels of the tensor engine's forms, and what NumPy says of them: for the simulator and for the GPU."""
 
+from math import prod
+
 import numpy as np
 import tilejit as tile
 from reduced import combined
+from values import PACKED, UNIT, WHOLE, any_bits, argument, same  # noqa: F401
 
-DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e4m3fn", "float8_e5m2", "float16",
-          "bfloat16", "float32", "float64")
+DTYPES = WHOLE + PACKED
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 REDUCTIONS = {"add": (*INTEGERS, "float16", "bfloat16", "float32", "float64"), "min": (*INTEGERS, "float16", "bfloat16"),
               "max": (*INTEGERS, "float16", "bfloat16"), "inc": ("uint32",), "dec": ("uint32",), "and": INTEGERS, "or": INTEGERS, "xor": INTEGERS}
@@ -127,16 +129,15 @@ SWIZZLES = (32, 64, 128)
 
 def box_case(rank: int, dtype: str, case=None):
     """(array, target, box, start, what the target becomes)."""
-    unit = 16 // tile.types.dtype_of(dtype).nbytes
-    shape, box, start = ((*x[:-1], x[-1] * unit) for x in case or RANKS[rank])
-    a, b = numbers(shape, dtype), numbers(shape, dtype, 1)
-    cut = np.zeros(box, a.dtype)
+    shape, box, start = ((*x[:-1], x[-1] * UNIT[dtype]) for x in case or RANKS[rank])
+    a, b = any_bits(dtype, shape), any_bits(dtype, shape, 1)
+    cut = np.zeros(prod(box) * a.itemsize, np.uint8).view(a.dtype).reshape(box)
     inside = tuple(slice(max(-s, 0), max(min(n, m - s), 0)) for s, n, m in zip(start, box, shape))
     cut[inside] = a[tuple(slice(s + i.start, s + i.stop) for s, i in zip(start, inside))]
     want = b.copy()
     edge = tuple(slice(0, min(n, m)) for n, m in zip(box, shape))
     want[edge] = cut[edge]
-    return a, b, box, start, want
+    return argument(a), argument(b), box, start, argument(want)
 
 
 SWIZZLED = ((21, 24), (16, 8), (9, 8))  # a box of whole swizzle atoms, two wide for all but the widest
