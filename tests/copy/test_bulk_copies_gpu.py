@@ -8,12 +8,12 @@ from tests.gpu import in_child, needs_gpu
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
-def _kernels():
+def _kernels(name="bulk_kernels"):
+    import importlib
     import sys
     from pathlib import Path
     sys.path.insert(0, str(Path(__file__).parent))
-    import bulk_kernels
-    return bulk_kernels
+    return importlib.import_module(name)
 
 
 @needs_gpu(*HOPPER)
@@ -73,3 +73,25 @@ def test_a_prefetch_changes_nothing_on_the_gpu():
     b = np.zeros_like(a)
     _kernels().fetched[1,](a, b, N=256, backend="cuda")
     assert (b[:4] == a[:4]).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_a_size_in_a_register_moves_as_many_bytes_on_the_gpu():
+    sizes = _kernels("bulk_size_kernels")
+    for n in (0, 16, 48, 240, 256):
+        for kernel, grid, more in ((sizes.loaded, 1, (n,)), (sizes.handed, 2, (n,)), (sizes.stored, 1, ())):
+            b = np.ones(64, np.float32)
+            kernel[grid,](sizes.A, b, n, *more, backend="cuda")
+            assert (b == sizes.over_ones(n)).all(), (kernel, n)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+@pytest.mark.parametrize("early", [False, True])
+def test_copies_of_one_phase_bring_as_many_bytes_as_a_barrier_counts_on_the_gpu(early):
+    sizes = _kernels("bulk_size_kernels")
+    for alone in (0, sizes.LIMIT % 16):
+        b = np.zeros(sizes.WORDS, np.uint32)
+        sizes.counted[2,](b, N=sizes.COPIES, MORE=sizes.REST, ALONE=alone, EARLY=early, backend="cuda")
+        assert (b == sizes.totals(sizes.COPIES, sizes.REST)).all(), alone

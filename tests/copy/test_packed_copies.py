@@ -11,9 +11,8 @@ from copy_strategies import copies
 from tilejit.errors import TileError
 from tilejit.layout import TileLayout
 from tilejit.plan import BufferSpec, plan_copy
-from values import any_bits as codes, same
+from values import PACKED, any_bits as codes, same
 
-KINDS = {"float4_e2m1fn": ml_dtypes.float4_e2m1fn, "float6_e2m3fn": ml_dtypes.float6_e2m3fn, "float6_e3m2fn": ml_dtypes.float6_e3m2fn}
 STEP = {"float4_e2m1fn": 2, "float6_e2m3fn": 4, "float6_e3m2fn": 4}
 
 
@@ -95,7 +94,7 @@ def staged(x, y, row, column, ROWS: tile.constexpr, COLUMNS: tile.constexpr, STE
 
 @pytest.mark.filterwarnings("ignore:.*ordinary loads and stores")
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(list(KINDS)), st.integers(1, 70), st.integers(1, 12), st.integers(0, 9), st.integers(0, 5),
+@given(st.sampled_from(PACKED), st.integers(1, 70), st.integers(1, 12), st.integers(0, 9), st.integers(0, 5),
        st.sampled_from(["ldgsts", "tma", "vector", None]), st.integers(0, 99))
 def test_a_box_of_packed_elements_comes_to_the_byte_with_zeros_outside(name, height, blocks, row, column, variant, seed):
     """Ragged rows and columns, run-time starts, every path."""
@@ -140,7 +139,7 @@ def to_a_peer(x, y):
     tile.copy(y[8 * rank:8 * rank + 8, 0:128], got)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PACKED)
 def test_contiguous_packed_rows_go_by_bulk_and_to_a_peer(name):
     """Runs of bytes, both ways and between CTAs; and the assembler takes them."""
     x, y = tile.pack(codes(name, (4, 256))), tile.pack(codes(name, (4, 256), 1))
@@ -214,7 +213,7 @@ def as_padded(values):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(list(KINDS)), st.integers(1, 40), st.integers(1, 4), st.integers(0, 9), st.integers(0, 3), st.sampled_from([None, 128]),
+@given(st.sampled_from(PACKED), st.integers(1, 40), st.integers(1, 4), st.integers(0, 9), st.integers(0, 3), st.sampled_from([None, 128]),
        st.integers(1, 2), st.integers(0, 99))
 def test_sixteen_packed_elements_and_padding_fill_16_bytes_of_shared_memory(name, height, blocks, row, column, mode, wide, seed):
     """Ragged heights and widths, run-time places, both layouts; the barrier counts the bytes without their padding."""
@@ -231,7 +230,7 @@ def test_sixteen_packed_elements_and_padding_fill_16_bytes_of_shared_memory(name
     np.testing.assert_array_equal(np.where(wanted < 0, wanted, y), wanted)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a", "sm_120a"])
 def test_a_map_that_pads_counts_elements_and_rows_of_128(name, target):
     """Sizes and boxes are elements, strides are the bytes of the packed rows."""

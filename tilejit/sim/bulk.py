@@ -45,8 +45,8 @@ class BulkCopies:
                 self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, at)
 
     def _legal_run(self, dst, to, src, source, count: int) -> bool:
-        for name, buffer, at in (("destination", dst, to), ("source", src, source)):
-            memory, at = buffer.memory, self._absolute(buffer, at)
+        for name, buffer, offset in (("destination", dst, to), ("source", src, source)):
+            memory, at = buffer.memory, self._absolute(buffer, offset)
             address = memory.address + memory.origin * memory.itemsize if memory.scope == "global" else 0
             if ((at + address) % 16).any():
                 self.finding("misaligned", f"the {name} of a bulk copy is at a multiple of 16 bytes")
@@ -56,6 +56,9 @@ class BulkCopies:
                 if (low < 0).any() or (low + count > memory.bytes.size).any():
                     self.finding("out-of-bounds", f"a bulk copy of {count} bytes leaves {memory.name}")
                     return False
+            elif (np.asarray(offset) < 0).any() or (np.asarray(offset) + count > buffer.type.nbytes).any():
+                self.finding("out-of-bounds", f"a bulk copy of {count} bytes leaves the buffer of {buffer.type.nbytes} bytes that is its {name}")
+                return False
         return True
 
     def _bulk(self, dst, to, src, source, count: int, barrier, ranks: list, kind: str | None, where) -> None:

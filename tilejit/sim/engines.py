@@ -79,6 +79,8 @@ class Engines:
                     self._check_issue(op, world, proxy, ahead)
                 world.launch(op, self.sim.cells)
                 self.sim.flying += 1
+                for rank, number, _ in targets:
+                    self.within_limit(world, world.barriers[rank, number])
                 if queue is not None:
                     op.queued = True
                     world.queue(queue, self.rank, ("atom", op.atom) if collective else op.thread).open.append(op)
