@@ -15,6 +15,7 @@ from .compiled import CompiledKernel
 from .config import TARGETS, config
 from .errors import CompilationError, LaunchError, TileError, TileWarning
 from .frontend import Capture, Source
+from .frontend.captures import Watch, watched
 from .ir.builder import Facts
 from .ir.graph import Launch
 from .manifest import Shelf, difference
@@ -112,7 +113,7 @@ class Kernel:
         self.versions: dict[tuple, list[Version]] = {}
         self.expectations: list[tuple[str, str]] = []
         self.warm: dict[tuple, list] = {}        # launchers by keywords, for calls that need no second look
-        self.watched: list = []                  # captured values that could change
+        self.watched: list[Watch] = []           # captured values that could change
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(p.name for p in self.parameters)})>"
@@ -122,32 +123,41 @@ class Kernel:
 
     def __getitem__(self, grid):
         """The kernel with its grid: one to three numbers of CTAs, or a function of the arguments by name."""
-        if isinstance(grid, tuple) and 0 < len(grid) < 3:
-            grid += (1,) * (3 - len(grid))
-        elif isinstance(grid, int):
-            grid = (grid, 1, 1)
+        grid = _padded(grid)
 
         def launch(*args, **kwargs):
-            for launcher in self._warm(kwargs):
+            for launcher in self._warm(_form(kwargs)):
                 if launcher(grid, None, args):
                     return
             self.launch(grid, args, kwargs)
 
         def launch_on_grid_of(*args, **kwargs):
-            for launcher in self._warm(kwargs):
+            for launcher in self._warm(_form(kwargs)):
                 if launcher(grid({**self.defaults, **dict(zip(self.names, args)), **kwargs}), None, args):
                     return
             self.launch(grid, args, kwargs)
 
         return launch_on_grid_of if callable(grid) else launch
 
-    def _warm(self, kwargs: dict):
+    def prepared(self, grid, **kwargs):
+        """``self[grid]`` with the keywords looked at once: a function of the arrays and numbers that remain."""
+        grid, form = _padded(grid), _form(kwargs)
+
+        def launch(*args):
+            for launcher in self._warm(form):
+                if launcher(grid, None, args):
+                    return
+            self.launch(grid, args, kwargs)
+
+        return launch
+
+    def _warm(self, form: tuple):
         """The launchers that calls with these keywords used, while what they captured has not changed."""
         try:
-            launchers = self.warm.get(_form(kwargs), ())
+            launchers = self.warm.get(form, ())
         except TypeError:  # a keyword that is not hashable
             return ()
-        if launchers and any(c.current() != c.token for c in self.watched):
+        if launchers and any(w.changed() for w in self.watched):
             self.warm.clear()
             self.watched.clear()
             return ()
@@ -322,10 +332,18 @@ class Kernel:
             return
         if any(_has_zero(v) for n, v in kwargs.items() if n in bound.constants):
             return  # 0.0 and -0.0 are equal, and different constants
-        self.watched += [c for c in version.captured if c.token[0] not in ("Op", "Builtin", "module", "DType") and c not in self.watched]
+        known = {w.capture for w in self.watched}
+        self.watched += watched(c for c in version.captured if c.token[0] not in ("Op", "Builtin", "module", "DType") and c not in known)
         launchers = self.warm.setdefault(_form(kwargs), [])
         if launcher not in launchers:
             launchers.insert(0, launcher)
+
+
+def _padded(grid):
+    """A grid of one to three numbers as one of three; any other as it is."""
+    if isinstance(grid, tuple) and 0 < len(grid) < 3:
+        return grid + (1,) * (3 - len(grid))
+    return (grid, 1, 1) if isinstance(grid, int) else grid
 
 
 def _form(kwargs: dict) -> tuple:

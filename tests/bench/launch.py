@@ -1,4 +1,5 @@
-"""The host's cost of a warm launch with 4 tensors and 3 ints, beside the bare C call and Triton's, on the GPU.
+"""The host's cost of a warm launch with 4 tensors and 3 ints, beside the bare C call and Triton's, and of a call of `matmul`, beside
+torch.mm's, on the GPU.
 
     python tests/bench/launch.py
 """
@@ -11,6 +12,8 @@ import time
 
 import torch
 from launch_kernels import tiny
+
+from tilejit.kernels import matmul
 
 
 def microseconds(call, batch: int = 200, batches: int = 60) -> float:
@@ -50,6 +53,8 @@ def main() -> None:
     with_grid = microseconds(lambda: tiny[(1,)](*tensors, 1, 2, 3))
     print(f"tilejit: {ours:.2f} us, with the grid indexed each time {with_grid:.2f} us")
     print(f"cuLaunchKernel through ctypes, prepared: {microseconds(bare_call()):.2f} us")
+    a, b, out = (torch.randn(64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    print(f"matmul: {microseconds(lambda: matmul(a, b, out)):.2f} us, torch.mm: {microseconds(lambda: torch.mm(a, b, out=out)):.2f} us")
     try:
         import triton
         import triton.language as tl

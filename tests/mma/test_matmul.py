@@ -214,7 +214,7 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
 
 def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False):
     from tilejit.kernels.matmul import _form, _planned
-    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), fast_accum, epilogue, tuple(_form(describe(t)) for t in tiles), config,
+    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), fast_accum, epilogue, 0, tuple(_form(describe(t)) for t in tiles), config,
                     "sm_90a")
 
 
@@ -242,7 +242,7 @@ def test_a_large_product_chooses_to_bring_its_residual_ahead():
     c = planned(big, big, big, bias_gelu_added, (big,), config).constants
     assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"] * c["BUFFERS"]) == (128, 256, 256)
     spec = ArraySpec((8192, 8192), "bfloat16")
-    compiled = persistent.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, EXTRAS=2, **c)
+    compiled = persistent.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, **dict(c, EXTRAS=2))
     assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
 
 

@@ -30,19 +30,50 @@ class Capture:
     path: tuple[str, ...]
     token: Any
 
-    def current(self) -> Any:
-        """The token of what the path means now; None when it means nothing any more."""
+    def meaning(self) -> Any:
+        """What the path means now; MISSING when it means nothing any more."""
         try:
             value = self.source.resolve(self.path[0])
             for name in self.path[1:]:
                 value = getattr(value, name)
         except (KeyError, AttributeError):
-            return None
-        return token(_python_number(value))
+            return MISSING
+        return value
+
+    def current(self) -> Any:
+        """The token of what the path means now; None when it means nothing any more."""
+        value = self.meaning()
+        return None if value is MISSING else token(_python_number(value))
 
     @property
     def name(self) -> str:
         return ".".join(self.path)
+
+
+class Watch:
+    """A captured value that calls look after: whether it has `changed` since it was the capture's."""
+
+    __slots__ = ("capture", "value")
+
+    def __init__(self, capture: Capture):
+        value = capture.meaning()
+        known = value is not MISSING and _is_fixed(value) and token(value) == capture.token
+        self.capture, self.value = capture, value if known else self  # no capture means its watch
+
+    def changed(self) -> bool:
+        return self.capture.meaning() is not self.value and self.capture.current() != self.capture.token
+
+
+def watched(captured) -> list[Watch]:
+    """The captures that can change while a process runs: not those of this package's own code."""
+    return [Watch(c) for c in captured if not str(c.source.globals.get("__name__")).startswith("tilejit.")]
+
+
+def _is_fixed(x: Any) -> bool:
+    """Whether a value's token is the same for as long as it is the same object."""
+    if isinstance(x, tuple):
+        return all(map(_is_fixed, x))
+    return x is None or isinstance(x, (bool, int, float, complex, str, DType, Op, Builtin, ModuleType, type, FunctionType)) or source_of(x) is not None
 
 
 def source_of(x: Any) -> Source | None:

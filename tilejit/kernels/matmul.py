@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import tilejit as tile
 
@@ -67,15 +67,14 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     target = settings().target or "sm_90a" if x.device == "host" else driver.target(x.device)
     if arguments or tiles or epilogue is not None:
         _check_epilogue(epilogue, arguments, tiles)
-    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, fast_accum, epilogue, tuple(_form(describe(t)) for t in tiles), config,
-                      target)
+    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, fast_accum, epilogue, len(arguments),
+                      tuple(_form(describe(t)) for t in tiles), config, target)
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
     extra = (*arguments, *tiles)
     room = () if launch.room is None else workspace(made, *launch.room)
-    launch.kernel[launch.grid](*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *room, EXTRAS=len(extra),
-                               **launch.constants)
+    launch.prepared(*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *room)
     return made
 
 
@@ -97,6 +96,11 @@ class Launch:
     either: tuple[int, ...] = (2,)
     rows: int | None = None
     room: tuple | None = None
+
+    @cached_property
+    def prepared(self):
+        """The kernel on its grid with its constants: a function of what `operands` and `scales` give, the epilogue's arguments and `room`."""
+        return self.kernel.prepared(self.grid, **self.constants)
 
     def operands(self, a, b, c) -> tuple:
         """The arrays as the kernel takes them."""
@@ -128,7 +132,7 @@ def _view(form: tuple) -> ArrayView:
 
 
 @lru_cache(maxsize=4096)
-def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, tiles: tuple,
+def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int, tiles: tuple,
              config: Config | BlackwellConfig | None, target: str) -> Launch:
     """The launch for operands of these forms. LaunchError says what does not fit."""
     x, y = _view(a), _view(b)
@@ -168,7 +172,7 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
         kernel, grid, constants, room = _streamed(config, z, matrices * max(-(-k // config.bk), 1), sums, processors)
     else:
         kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, beside, promoted and promoted[::-1 if swapped else 1], matrices, processors)
-    constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums,
+    constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if blocks else tuple(s != () for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped

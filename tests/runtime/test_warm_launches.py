@@ -1,0 +1,97 @@
+"""Calls that go straight to the launcher of an earlier call, and what sends them to look for their code again, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import tilejit as tile
+from tilejit.jit import Kernel
+from tilejit.kernels.hopper import persistent
+from tilejit.kernels.matmul import Config, _form, _planned
+from tilejit.runtime.arrays import describe
+
+
+@dataclass(frozen=True)
+class Options:
+    step: int
+
+
+@tile.jit
+def twice(x):
+    return x * 2
+
+
+@tile.jit
+def thrice(x):
+    return x * 3
+
+
+FACTOR, PAIR, NUMBER, OPTIONS, HELPER = 2.0, (1, 2), np.float32(3.0), Options(4), twice
+
+
+@tile.jit
+def scaled(x, out, N: tile.constexpr):
+    v = tile.load(x[0:N]) * FACTOR + PAIR[0] + NUMBER + OPTIONS.step
+    tile.store(out[0:N], HELPER(v))
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What launches of `scaled` did: "cold" where they had to look for their code, else "warm"."""
+    done = []
+
+    def cold(self, grid, args, kwargs):
+        bound, options, _ = self._bind(args, kwargs)
+        version = self.version(bound, options, "sm_90a")
+        self._remember(lambda *call: done.append("warm") or True, bound, (args, kwargs), version)
+        done.append("cold")
+
+    monkeypatch.setattr(Kernel, "launch", cold)
+    yield done
+    scaled.warm.clear(), scaled.watched.clear()
+
+
+@pytest.mark.parametrize("name, value", [("FACTOR", 2), ("PAIR", (True, 2)), ("NUMBER", np.float32(4.0)), ("OPTIONS", Options(5)), ("HELPER", thrice)])
+def test_a_captured_value_that_changes_is_looked_at_again_and_an_equal_one_is_not(launches, monkeypatch, name, value):
+    x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
+    call = scaled.prepared((1,), N=32)
+    call(x, out), call(x, out), scaled[1](x, out, N=32)
+    assert launches == ["cold", "warm", "warm"]
+    same = {"FACTOR": float("2.0"), "PAIR": tuple([1, 2]), "NUMBER": np.float32(3.0), "OPTIONS": Options(4), "HELPER": twice}[name]
+    monkeypatch.setitem(globals(), name, same)
+    call(x, out)
+    assert launches[3:] == ["warm"]
+    monkeypatch.setitem(globals(), name, value)
+    call(x, out), call(x, out), scaled[1](x, out, N=32)
+    assert launches[4:] == ["cold", "warm", "warm"]
+
+
+def test_a_captured_value_that_is_gone_is_looked_for_again(launches, monkeypatch):
+    x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
+    call = scaled.prepared((1,), N=32)
+    call(x, out)
+    monkeypatch.delitem(globals(), "FACTOR")
+    with pytest.raises(tile.CompilationError, match="FACTOR"):
+        call(x, out)
+
+
+def test_calls_with_keywords_of_other_types_are_told_apart(launches):
+    x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
+    for n in (1, True):
+        scaled.prepared((1,), N=n)(x, out)
+    assert launches == ["cold", "cold"]
+
+
+def test_what_a_kernel_of_this_package_reads_of_it_is_not_looked_at_by_calls(launches):
+    """It changes with the package's version alone."""
+    spec = np.zeros((64, 64), np.float16)
+    form = _form(describe(spec))
+    launch = _planned(form, form, form, None, (), False, None, 0, (), Config.of(64, 64, stages=2), "sm_90a")
+    for _ in range(2):
+        launch.prepared(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0)
+    assert launches == ["cold", "warm"] and persistent.watched == []
+    persistent.warm.clear()
+
