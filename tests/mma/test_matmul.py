@@ -213,9 +213,8 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
 
 
 def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False):
-    from tilejit.kernels.matmul import _form, _planned
-    return _planned(*(_form(describe(x)) for x in (a, b, out)), None, (), fast_accum, epilogue, 0, tuple(_form(describe(t)) for t in tiles), config,
-                    "sm_90a")
+    from tilejit.kernels.matmul import _planned
+    return _planned(*map(describe, (a, b, out)), None, (), fast_accum, epilogue, 0, [describe(t) for t in tiles], config, "sm_90a")
 
 
 @pytest.mark.parametrize("how", LAID)

@@ -10,7 +10,7 @@ import pytest
 import tilejit as tile
 from tilejit.jit import Kernel
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.matmul import Config, _form, _planned
+from tilejit.kernels.matmul import Config, _planned
 from tilejit.runtime.arrays import describe
 
 
@@ -88,8 +88,8 @@ def test_calls_with_keywords_of_other_types_are_told_apart(launches):
 def test_what_a_kernel_of_this_package_reads_of_it_is_not_looked_at_by_calls(launches):
     """It changes with the package's version alone."""
     spec = np.zeros((64, 64), np.float16)
-    form = _form(describe(spec))
-    launch = _planned(form, form, form, None, (), False, None, 0, (), Config.of(64, 64, stages=2), "sm_90a")
+    view = describe(spec)
+    launch = _planned(view, view, view, None, (), False, None, 0, [], Config.of(64, 64, stages=2), "sm_90a")
     for _ in range(2):
         launch.prepared(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0)
     assert launches == ["cold", "warm"] and persistent.watched == []

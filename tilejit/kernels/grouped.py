@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -14,10 +13,10 @@ import tilejit as tile
 from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver, streams
-from ..runtime.arrays import ArrayView, describe, row_major
+from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.dtypes import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
-from .matmul import EITHER_MAJOR, RESULTS, _check_out, _extents, _form, _stored_by_tma, _sums, _turned, _view
+from .matmul import EITHER_MAJOR, RESULTS, _check_out, _extents, _stored_by_tma, _sums, _turned, remember
 from .pack import COLUMNS, ROWS, copied, packed, readable
 from .plan import MEMORY, TILES, Config, tile_cycles
 from .views import new, turned
@@ -25,7 +24,7 @@ from .views import new, turned
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
 MAJORS = EITHER_MAJOR["sm_90a"]
 ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
-PLANS: dict = {}  # what lists of some forms come to
+PLANS: dict = {}  # what lists, or stacked rows, of some forms come to
 HELD = []  # tables that a CUDA graph copies from whenever it runs
 
 
@@ -49,20 +48,18 @@ def grouped_matmul(a, b, out=None, *, offs=None, precision: str | None = None, c
             raise LaunchError(f"{name} is a list of matrices, or there are offs=, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
         raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
-    seen = [_seen(some) for some in (a, b, out or ())]
-    key = *(forms for forms, _ in seen), precision, config
+    found = [_seen(some) for some in (a, b, out or ())]
+    key = *(forms for forms, _ in found), precision, config
     plan = PLANS.get(key)
     if plan is None:
-        if len(PLANS) >= 256:
-            PLANS.pop(next(iter(PLANS)), None)
-        forms = ([_form(describe(x)) for x in some] for some in (a, b, out or ()))
-        plan = PLANS[key] = _planned(*forms, precision, config)
+        plan = _planned(*([describe(x) for x in some] for some in (a, b, out or ())), precision, config)
+        remember(PLANS, key, plan, most=256)
     if out is None:
         out = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
         out = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(out, plan.results)]
-        seen[2] = _seen(out)
+        found[2] = _seen(out)
     if plan.order:
-        _launch(plan, (a, b, out), [pointers for _, pointers in seen])
+        _launch(plan, (a, b, out), [pointers for _, pointers in found])
     return out
 
 
@@ -73,8 +70,7 @@ def _seen(arrays) -> tuple[tuple, list[int]]:
         with suppress(RuntimeError):  # a tensor without strides or an address: `describe` says what it is
             pointers = [x.data_ptr() for x in arrays]
             return tuple((x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), p & 15) for x, p in zip(arrays, pointers)), pointers
-    views = [describe(x) for x in arrays]
-    return tuple(map(_form, views)), [v.pointer for v in views]
+    return tuple(map(seen, arrays)), [describe(x).pointer for x in arrays]
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class Listed:
     constants: dict = field(default_factory=dict)
 
 
-def _planned(a: list, b: list, out: list, precision: str | None, config: Config | None) -> Listed:
+def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None) -> Listed:
     """The launch for lists of these forms. LaunchError says what does not fit."""
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision)
     size = ELEMENT_TYPES[stored].nbytes
@@ -105,7 +101,7 @@ def _planned(a: list, b: list, out: list, precision: str | None, config: Config 
         return Listed(results, stored)
     processors = _processors(device)
     config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors)
-    forms = [(_view(a[g]), _turned(_view(b[g])), _view(out[g]) if out else None) for g in order]
+    forms = [(a[g], _turned(b[g]), out[g] if out else None) for g in order]
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
     across = tuple(any(found) and False not in found for found in zip(*lies))
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
@@ -126,7 +122,6 @@ def _checked(a: list, b: list, out: list, precision: str | None) -> tuple:
     """The extents (M, N, K) of each product; the dtype of the sums; the dtypes of operands and results, and where they are."""
     shapes, sums, kinds = [], None, set()
     for g, (x, y, z) in enumerate(zip(a, b, out or [None] * len(a))):
-        x, y, z = _view(x), _view(y), z and _view(z)
         try:
             for name, v in (("a", x), ("b", y)):
                 if len(v.shape) != 2:
@@ -238,8 +233,12 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
 
 def _stacked(a, b, out, offs, precision: str | None, config: Config | None):
     """The rows of `a` up to each of `offs` by the matrices of `b`."""
-    x, y, ends, z = describe(a), describe(b), describe(offs), None if out is None else describe(out)
-    plan = _planned_stack(_form(x), _form(y), _form(ends), z and _form(z), precision, config)
+    forms = seen(a), seen(b), seen(offs), None if out is None else seen(out)
+    key = "stacked", forms, precision, config, settings().target if forms[0][3] in ("host", -1) else None
+    plan = PLANS.get(key)
+    if plan is None:
+        plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config)
+        remember(PLANS, key, plan, most=256)
     made = new(a, plan.shape, plan.dtype) if out is None else out
     if not plan.grid:
         return made
@@ -259,9 +258,7 @@ class Stacked:
     constants: dict = field(default_factory=dict)
 
 
-@lru_cache(maxsize=4096)
-def _planned_stack(a: tuple, b: tuple, offs: tuple, out: tuple | None, precision: str | None, config: Config | None) -> Stacked:
-    x, y, ends = _view(a), _view(b), _view(offs)
+def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None, config: Config | None) -> Stacked:
     if len(x.shape) != 2 or len(y.shape) != 3:
         raise LaunchError(f"with offs=, a is [rows, K] and b is [G, K, N], not of shapes {x.shape} and {y.shape}")
     if ends.dtype != "int32" or ends.shape != y.shape[:1]:
@@ -270,7 +267,7 @@ def _planned_stack(a: tuple, b: tuple, offs: tuple, out: tuple | None, precision
         raise LaunchError(f"offs is where a is, on {x.device}, not on {ends.device}")
     _, rows, n, k = _extents(x, ArrayView(0, y.shape[1:], y.strides[1:], y.dtype, y.device))
     sums, groups = _sums(x, y, precision), y.shape[0]
-    z = ArrayView(0, (rows, n), row_major((rows, n)), RESULTS[x.dtype], x.device) if out is None else _view(out)
+    z = ArrayView(0, (rows, n), row_major((rows, n)), RESULTS[x.dtype], x.device) if out is None else out
     _check_out(z, (rows, n), sums, False)
     if 0 in (rows, n, groups):
         return Stacked((rows, n), z.dtype)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import tilejit as tile
 
 from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver
-from ..runtime.arrays import ArrayView, describe, row_major
+from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .pack import as_readable, readable
@@ -54,21 +54,23 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
     Blackwell have run on the simulator and been assembled, and not on a GPU.
     """
-    x, y, z = describe(a), describe(b), None if out is None else describe(out)
-    if max(len(x.shape), len(y.shape)) > 3:
-        batch, m, n, _ = _extents(x, y)
-        made = new(a, (*batch, m, n), RESULTS.get(x.dtype, x.dtype)) if out is None else out
-        if describe(made).shape != (*batch, m, n):
-            raise LaunchError(f"out is of shape {(*batch, m, n)}, not {describe(made).shape}")
-        matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=[folded(t, "tiles") for t in tiles],
-               scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
-        return made
     scaled = () if scale_a is scale_b is None else tuple(_scale_shape(name, s) for name, s in (("scale_a", scale_a), ("scale_b", scale_b)))
-    target = settings().target or "sm_90a" if x.device == "host" else driver.target(x.device)
     if arguments or tiles or epilogue is not None:
         _check_epilogue(epilogue, arguments, tiles)
-    launch = _planned(_form(x), _form(y), z and _form(z), precision, scaled, fast_accum, epilogue, len(arguments),
-                      tuple(_form(describe(t)) for t in tiles), config, target)
+    forms = seen(a), seen(b), None if out is None else seen(out), *map(seen, tiles)
+    target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
+    key = forms, precision, scaled, fast_accum, epilogue, len(arguments), config, target
+    launch = PLANS.get(key)
+    if launch is None:
+        x, y, z = describe(a), describe(b), None if out is None else describe(out)
+        if max(len(x.shape), len(y.shape)) > 3:
+            made = _folded_out(a, out, x, y, z)
+            matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=[folded(t, "tiles") for t in tiles],
+                   scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
+            return made
+        launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config,
+                          target or driver.target(x.device))
+        remember(PLANS, key, launch)
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
@@ -121,21 +123,27 @@ class Launch:
         return 1.0 if a is None else a, 1.0 if b is None else b
 
 
-def _form(v: ArrayView) -> tuple:
-    """What a plan depends on of an array."""
-    return v.shape, v.strides, v.dtype, v.device, v.pointer % 16 == 0
+def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None):
+    """The result of a product with several leading dimensions: `out` if it fits, else a new one."""
+    batch, m, n, _ = _extents(x, y)
+    if z is not None and z.shape != (*batch, m, n):
+        raise LaunchError(f"out is of shape {(*batch, m, n)}, not {z.shape}")
+    return new(a, (*batch, m, n), RESULTS.get(x.dtype, x.dtype)) if out is None else out
 
 
-def _view(form: tuple) -> ArrayView:
-    shape, strides, dtype, device, aligned = form
-    return ArrayView(0 if aligned else 1, shape, strides, dtype, device)
+PLANS: dict[tuple, Launch] = {}  # by all that `_planned` depends on
 
 
-@lru_cache(maxsize=4096)
-def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int, tiles: tuple,
-             config: Config | BlackwellConfig | None, target: str) -> Launch:
-    """The launch for operands of these forms. LaunchError says what does not fit."""
-    x, y = _view(a), _view(b)
+def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
+    """Keep a plan for later calls, and no more than `most`."""
+    if len(plans) >= most:
+        plans.pop(next(iter(plans)), None)
+    plans[key] = plan
+
+
+def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int,
+             tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str) -> Launch:
+    """The launch for operands like these. LaunchError says what does not fit."""
     _check_target(target, x, config)
     batch, m, n, k = _extents(x, y)
     sums = _sums(x, y, precision)
@@ -143,10 +151,9 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     float8 = x.dtype.startswith("float8") and target in HOPPER
     promoted = blocks if blocks else None if fast_accum or not float8 else ()
     shape = (*batch, m, n)
-    z = ArrayView(0, shape, row_major(shape), RESULTS[x.dtype], x.device) if out is None else _view(out)
+    z = ArrayView(0, shape, row_major(shape), RESULTS[x.dtype], x.device) if out is None else out
     _check_out(z, shape, sums, epilogue is not None or scaled != ())
-    beside = [_view(t) for t in tiles]
-    _check_tiles(beside, z)
+    _check_tiles(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
     rows = None
@@ -156,7 +163,7 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
     processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     if config is None:
-        ahead = bool(tiles) and _comes_ahead(beside[0], z, 16)
+        ahead = bool(tiles) and _comes_ahead(tiles[0], z, 16)
         problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None, ahead, promoted)
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
@@ -171,7 +178,7 @@ def _planned(a: tuple, b: tuple, out: tuple | None, precision: str | None, scale
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
         kernel, grid, constants, room = _streamed(config, z, matrices * max(-(-k // config.bk), 1), sums, processors)
     else:
-        kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, beside, promoted and promoted[::-1 if swapped else 1], matrices, processors)
+        kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if blocks else tuple(s != () for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
