@@ -73,6 +73,44 @@ def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_i
     assert out is None or got[start:].tobytes() == blank((after, n), got.dtype).tobytes()
 
 
+@tile.jit
+def weighted(sums, group, row, column, weights, bias, factor):
+    """By a weight for each row, and a bias for each column of each group."""
+    w = tile.load(weights[group, row:row + sums.shape[0]]) if len(weights.shape) == 2 else tile.load(weights[row:row + sums.shape[0]])
+    return tile.maximum(sums * w[:, None] + tile.load(bias[group, column:column + sums.shape[1]])[None, :], 0.0) * factor
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(groups=st.lists(st.tuples(EXTENT, EXTENT, EXTENT), min_size=1, max_size=5), dtype=st.sampled_from((np.float16, BF16, E4M3)), stored=st.sampled_from((None, np.float32)),
+       shape=TILES, swapped=st.booleans(), by_columns=st.booleans(), seed=st.integers(0, 1 << 16))
+def test_an_epilogue_of_a_list_sees_the_product_and_where_its_tile_is(groups, dtype, stored, shape, swapped, by_columns, seed):
+    """Also where the operands change places, as they do by themselves where all results lie by columns."""
+    rng = np.random.default_rng(seed)
+    a, b = [drawn(rng, (m, k), dtype) for m, n, k in groups], [drawn(rng, (k, n), dtype) for m, n, k in groups]
+    weights, bias = drawn(rng, (len(groups), max(g[0] for g in groups)), np.float32), drawn(rng, (len(groups), max(g[1] for g in groups)), np.float32)
+    out = [laid(blank((m, n), stored), "columns" if by_columns else "rows") for m, n, k in groups] if stored else None
+    config = shape and replace(Config.of(*shape, itemsize=np.dtype(dtype).itemsize, stored=4 if stored else 2, epilogue=True), swapped=swapped)
+    for g, got in enumerate(kernels.grouped_matmul(a, b, out, weighted, (weights, bias, 0.5), config=config)):
+        m, n, k = groups[g]
+        x, y = a[g].astype(np.float64), b[g].astype(np.float64)
+        exact = 0.5 * np.maximum(x @ y * weights[g, :m, None] + bias[g, :n], 0)
+        places = {np.dtype(BF16): 8, np.dtype(np.float16): 11}.get(got.dtype, 24)
+        size = abs(x) @ abs(y) * abs(weights[g, :m, None]) + abs(bias[g, :n])
+        assert (abs(got - exact) <= exact * 2.0 ** -places + size * ((k + 4) * 2.0 ** -23 + (2.0 ** -12 if dtype is E4M3 else 0)) + 2.0 ** -24).all()
+
+
+@pytest.mark.parametrize("n", [64, 60])
+def test_an_epilogue_of_stacked_rows_gets_the_row_of_the_stack(n):
+    rng = np.random.default_rng(n)
+    sizes, tokens, experts = [70, 0, 5, 64], drawn(rng, (150, 96), BF16), drawn(rng, (4, 96, n), BF16)
+    weights, bias, offs = drawn(rng, (150,), np.float32), drawn(rng, (4, n), np.float32), np.cumsum(sizes).astype(np.int32)
+    got = kernels.grouped_matmul(tokens, experts, np.full((150, n), np.nan, np.float32), weighted, (weights, bias, 2.0), offs=offs)
+    for g, (start, stop) in enumerate(zip((0, *offs), offs)):
+        exact = 2.0 * np.maximum(tokens[start:stop].astype(np.float64) @ experts[g].astype(np.float64) * weights[start:stop, None] + bias[g], 0)
+        np.testing.assert_allclose(got[start:stop], exact, atol=2e-3)
+    assert np.isnan(got[139:]).all()
+
+
 @pytest.mark.parametrize("count", [1, 127, 129, 300])
 def test_more_groups_than_are_searched_at_once(count):
     rng = np.random.default_rng(count)
@@ -130,7 +168,7 @@ def test_the_largest_tiles_are_fast_code(shape, listed):
     c = Config.of(*shape)
     constants = _constants(replace(c, regs=REGISTERS[c.bm]), (False, False), tile.float32, c.width)
     compiled = grouped_hopper.grouped.compile(matrix, matrix if listed else ArraySpec((64, 2048, 2048), "bfloat16"), matrix,
-                                              ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0, ArraySpec((1584, 128), "uint8"), **constants)
+                                              ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0, ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, **constants)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma"}
     assert compiled.ptx.count("tensormap.cp_fenceproxy") == (3 if listed else 1)
     assert compiled.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
@@ -160,6 +198,9 @@ def test_wrong_groups_are_errors(monkeypatch):
         "offs is an array of 2 int32": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), offs=offs.astype(np.int64)),
         "one for each matrix of b, not": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(3, 16, 8), offs=offs),
         "neither splits k nor": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 64, splits=2)),
+        "do not swap their operands": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), offs=offs, config=replace(Config.of(64, 64), swapped=True)),
+        "an epilogue is a function": lambda: kernels.grouped_matmul(a, b, None, abs),
+        "there is none": lambda: kernels.grouped_matmul(a, b, None, None, (1,)),
         "at least 32 bytes": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 8)),
         "out is of shape": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), zeros(8, 9), offs=offs),
     }.items():

@@ -16,9 +16,9 @@ from ..runtime import driver, streams
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.dtypes import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
-from .matmul import EITHER_MAJOR, RESULTS, _check_out, _extents, _stored_by_tma, _sums, _turned, remember
+from .matmul import EITHER_MAJOR, NOTHING, RESULTS, _check_epilogue, _check_out, _extents, _stored_by_tma, _sums, _turned, remember
 from .pack import COLUMNS, ROWS, copied, packed, readable
-from .plan import MEMORY, TILES, Config, tile_cycles
+from .plan import MEMORY, TILES, Config, narrow, tile_cycles
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
@@ -28,7 +28,7 @@ PLANS: dict = {}  # what lists, or stacked rows, of some forms come to
 HELD = []  # tables that a CUDA graph copies from whenever it runs
 
 
-def grouped_matmul(a, b, out=None, *, offs=None, precision: str | None = None, config: Config | None = None):
+def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, precision: str | None = None, config: Config | None = None):
     """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, made if it is not given.
 
     `a` and `b` are lists of as many matrices, [M, K] and [K, N] with extents of their own for each product, all of one dtype, in
@@ -37,29 +37,39 @@ def grouped_matmul(a, b, out=None, *, offs=None, precision: str | None = None, c
     int32 that lies where `a` does, so the sizes of groups may come from a kernel before. They do not fall; those beyond the last
     row count as it. Rows from the last one on are left as they are in the result.
 
+    `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored, as in `matmul`: it takes a tile of
+    them, the number of the product, the row and the column of the tile's first element (of stacked rows, the row in `a`), and the
+    `arguments`, up to four arrays or numbers.
+
     Arrays, dtypes, `precision` and what is copied first are as in `matmul`; the sums of float8 are those of its `fast_accum`.
-    Results that are made have rows a multiple of 16 bytes apart; given ones that TMA cannot store to as they lie are copied
-    last. Nothing waits for the GPU. The same call gives the same bits each time. LaunchError says what does not fit.
+    Results that are made have rows a multiple of 16 bytes apart; given ones, which may all lie by columns, are copied last if TMA
+    cannot store to them as they lie. Nothing waits for the GPU. The same call gives the same bits each time. LaunchError says what does not fit.
     """
+    if epilogue is not None or arguments:
+        _check_epilogue(epilogue, arguments, ())
     if offs is not None:
-        return _stacked(a, b, out, offs, precision, config)
+        return _stacked(a, b, out, offs, precision, config, epilogue, arguments)
     for name, x in (("a", a), ("b", b), ("out", out)):
         if not isinstance(x, (list, tuple)) and not (x is None and name == "out"):
             raise LaunchError(f"{name} is a list of matrices, or there are offs=, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
         raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
     found = [_seen(some) for some in (a, b, out or ())]
-    key = *(forms for forms, _ in found), precision, config
+    key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
     plan = PLANS.get(key)
     if plan is None:
-        plan = _planned(*([describe(x) for x in some] for some in (a, b, out or ())), precision, config)
+        plan = _planned(*([describe(x) for x in some] for some in (a, b, out or ())), precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
     if out is None:
         out = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
         out = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(out, plan.results)]
+        out = [turned(z) for z in out] if plan.swapped else out
         found[2] = _seen(out)
     if plan.order:
-        _launch(plan, (a, b, out), [pointers for _, pointers in found])
+        lists, pointers = (a, b, out), [pointers for _, pointers in found]
+        if plan.swapped:
+            lists, pointers = tuple([turned(x) for x in some] for some in (b, a, out)), [pointers[1], pointers[0], pointers[2]]
+        _launch(plan, lists, pointers, arguments)
     return out
 
 
@@ -78,7 +88,7 @@ class Listed:
     """What a list of these forms comes to. `results` are (rows, columns, columns with what fills them up to 16 bytes) of each product,
     `order` those that have elements, of falling K and M; the others belong to these: `table` what is known of them without addresses,
     `copies` which matrices are copied, operands first and results last, as (0, 1, 2 for A, B, C; place in the order); `turned`
-    whether A and B are given as [k, rows]."""
+    whether A and B are given as [k, rows]. If `swapped`, A and B have changed places, and all is of the results' transposes."""
 
     results: tuple[tuple[int, int, int], ...]
     dtype: str
@@ -88,19 +98,23 @@ class Listed:
     turned: tuple[bool, bool, bool] = (False, False, False)
     grid: int = 0
     constants: dict = field(default_factory=dict)
+    swapped: bool = False
 
 
-def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None) -> Listed:
+def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None, epilogue, extras: int) -> Listed:
     """The launch for lists of these forms. LaunchError says what does not fit."""
-    shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision)
+    shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
+    swapped = config.swapped if config is not None else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
+    if swapped:
+        (a, b, out), shapes = ([_turned(x) for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
     size = ELEMENT_TYPES[stored].nbytes
     unit = 16 // size
     results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
     order = tuple(sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=lambda g: (-shapes[g][2], -shapes[g][0])))
     if not order:
-        return Listed(results, stored)
+        return Listed(results, stored, swapped=swapped)
     processors = _processors(device)
-    config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors)
+    config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors, epilogue is not None)
     forms = [(a[g], _turned(b[g]), out[g] if out else None) for g in order]
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
     across = tuple(any(found) and False not in found for found in zip(*lies))
@@ -110,15 +124,16 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     for at, (g, (x, y, z)) in enumerate(zip(order, forms)):
         m, n, k = shapes[g]
         table[[hopper.M, hopper.N, hopper.K, hopper.COLUMNS], at] = m, n, max(k, 1), results[g][2]
+        table[hopper.NUMBER, at] = g
         table[STEPS, at] = x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2], results[g][2] if z is None else z.strides[0]
         table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + config.tiles(m, n)
     if table[hopper.END, -1] >= hopper.NONE:
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
     grid = int(min(table[hopper.END, -1], processors))
-    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, _constants(config, across, sums, config.width))
+    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, _constants(config, across, sums, config.width, epilogue, extras, swapped), swapped)
 
 
-def _checked(a: list, b: list, out: list, precision: str | None) -> tuple:
+def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) -> tuple:
     """The extents (M, N, K) of each product; the dtype of the sums; the dtypes of operands and results, and where they are."""
     shapes, sums, kinds = [], None, set()
     for g, (x, y, z) in enumerate(zip(a, b, out or [None] * len(a))):
@@ -129,7 +144,7 @@ def _checked(a: list, b: list, out: list, precision: str | None) -> tuple:
             shapes.append(_extents(x, y)[1:])
             sums = _sums(x, y, precision)
             if z is not None:
-                _check_out(z, shapes[-1][:2], sums, False)
+                _check_out(z, shapes[-1][:2], sums, changed)
                 if z.device != x.device:
                     raise LaunchError(f"out is where a and b are, on {x.device}, not on {z.device}")
         except LaunchError as error:
@@ -150,20 +165,21 @@ def _processors(device) -> int:
 
 def _fitting(config: Config | None, size: int) -> Config | None:
     """A given configuration, if it is one of this kernel. LaunchError if not."""
-    if config is not None and (config.splits > 1 or config.stream or config.swapped):
-        raise LaunchError(f"grouped_matmul neither splits k nor shares tiles nor swaps operands, and config is {config!r}")
+    if config is not None and (config.splits > 1 or config.stream):
+        raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
     if config is not None and config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
     return config
 
 
-def _constants(config: Config, across: tuple[bool, bool], sums, width: int) -> dict:
+def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epilogue=None, extras: int = 0, swapped: bool = False) -> dict:
     """The constants of the kernel."""
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
-                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers, num_warps=config.num_warps)
+                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers, FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras,
+                num_warps=config.num_warps)
 
 
-def _launch(plan: Listed, lists, pointers: list[list[int]]) -> None:
+def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     """Copy what is to be copied, write the table, launch."""
     copies = {}
     for side, at in plan.copies:
@@ -184,7 +200,8 @@ def _launch(plan: Listed, lists, pointers: list[list[int]]) -> None:
     A, B, C = (turned(taken(side, 0)) if k_first else taken(side, 0) for side, k_first in enumerate(plan.turned))
     first = describe(A)
     storage, results = _together(plan, taken, table) if first.device == "host" else (0, ())
-    hopper.grouped[plan.grid](A, B, C, _on_device(table, A, first), storage, _maps(A, plan.grid), **plan.constants)
+    hopper.grouped[plan.grid](A, B, C, _on_device(table, A, first), storage, _maps(A, plan.grid), *arguments, *NOTHING[len(arguments):],
+                              **plan.constants)
     for g, result in zip(plan.order, results):
         lists[2][g][...] = result[:, :plan.results[g][1]]
     for (side, at), x in copies.items() if not results else ():
@@ -231,19 +248,20 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
 
 # -- stacked rows ------------------------------------------------------------------------------------------------------------
 
-def _stacked(a, b, out, offs, precision: str | None, config: Config | None):
+def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epilogue, arguments):
     """The rows of `a` up to each of `offs` by the matrices of `b`."""
     forms = seen(a), seen(b), seen(offs), None if out is None else seen(out)
-    key = "stacked", forms, precision, config, settings().target if forms[0][3] in ("host", -1) else None
+    key = "stacked", forms, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
     plan = PLANS.get(key)
     if plan is None:
-        plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config)
+        plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
     made = new(a, plan.shape, plan.dtype) if out is None else out
     if not plan.grid:
         return made
     A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
-    hopper.grouped[plan.grid](A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, _maps(a, plan.grid), **plan.constants)
+    hopper.grouped[plan.grid](A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, _maps(a, plan.grid), *arguments,
+                              *NOTHING[len(arguments):], **plan.constants)
     return made
 
 
@@ -258,7 +276,7 @@ class Stacked:
     constants: dict = field(default_factory=dict)
 
 
-def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None, config: Config | None) -> Stacked:
+def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None, config: Config | None, epilogue, extras: int) -> Stacked:
     if len(x.shape) != 2 or len(y.shape) != 3:
         raise LaunchError(f"with offs=, a is [rows, K] and b is [G, K, N], not of shapes {x.shape} and {y.shape}")
     if ends.dtype != "int32" or ends.shape != y.shape[:1]:
@@ -268,27 +286,30 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     _, rows, n, k = _extents(x, ArrayView(0, y.shape[1:], y.strides[1:], y.dtype, y.device))
     sums, groups = _sums(x, y, precision), y.shape[0]
     z = ArrayView(0, (rows, n), row_major((rows, n)), RESULTS[x.dtype], x.device) if out is None else out
-    _check_out(z, (rows, n), sums, False)
+    _check_out(z, (rows, n), sums, epilogue is not None)
     if 0 in (rows, n, groups):
         return Stacked((rows, n), z.dtype)
     processors = _processors(x.device)
-    config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors)
+    if config is not None and config.swapped:
+        raise LaunchError(f"products of stacked rows do not swap their operands, and config is {config!r}")
+    config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors,
+                                                                      epilogue is not None)
     y = _turned(y)
     copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
     width = config.width if _stored_by_tma(z, config.width) else 0
     grid = min((-(-rows // config.bm) + groups) * -(-n // config.bn), processors)
-    return Stacked((rows, n), z.dtype, grid, copies, _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width))
+    return Stacked((rows, n), z.dtype, grid, copies, _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width, epilogue, extras))
 
 
 # -- the choice ------------------------------------------------------------------------------------------------------------------
 
-def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, stored: int, processors: int) -> Config:
+def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, stored: int, processors: int, epilogue: bool = False) -> Config:
     """The tile by which groups of these (M, N, K), in order of falling K, are expected to take the least time: that of the CTA
     that takes the first of every `processors` tiles, or of what memory gives."""
     best = None
     bytes_ = sum((m + n) * k * itemsize + m * n * stored for m, n, k in extents)
     for bm, bn in TILES:
-        config = Config.of(bm, bn, itemsize=itemsize, stored=stored)
+        config = Config.of(bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, width=narrow(bn, 128 // stored) if epilogue else 0)
         if bn * min(itemsize, stored) < 32 or config.stages < 2:  # boxes of less have no swizzle
             continue
         counts = np.array([config.tiles(m, n) for m, n, _ in extents])

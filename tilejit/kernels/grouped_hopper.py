@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .hopper import begun, multiplied, operand, slots
+from .hopper import begun, finished, multiplied, operand, slots
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
 SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs
 CHUNK = 128                # groups that are searched at once
 NONE = 2 ** 31 - 1
-A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, TAKEN, FIELDS = range(13)  # rows of the table; a column is a group
+A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, NUMBER, TAKEN, FIELDS = range(14)  # rows of the table; a column is a group
 
 
 # -- which tile comes next -------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                 else:
                     start = stop(table, g - 1, A.shape[0])
                     rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
-                fresh = 1 if g != last else 0
+                fresh, which = 1 if g != last else 0, number(table, NUMBER, g) if LISTED else g
                 if g != last:
                     last, held = g, 0 if held == SETS - 1 else held + 1
                     at = own + held * 3
@@ -129,7 +129,7 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                     elif WIDTH:
                         bind(map_of(C, maps, at + 2, 64, WIDTH, "shared"), C[start, 0], rows, columns, C.strides[0])
                 i, j = tile.tile_at(t - first, tile.cdiv(rows, BM), tile.cdiv(columns, BN), *ORDER)
-                numbers = (tile.cdiv(k, BK), i, j, held * 3, fresh, g, start, rows)
+                numbers = (tile.cdiv(k, BK), i, j, held * 3, fresh, which, start, rows)
                 for f in tile.static_range(8):
                     tile.store(piece.T[f], numbers[f])
             else:
@@ -161,15 +161,24 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.conste
 
 
 @tile.jit
-def store(acc, stage, c, row, column):
-    """Sums go to the map `c` by way of the buffers `stage` in turn."""
+def changed(sums, row, column, finish):
+    """Sums from a row and a column of their group on as they are stored: `finish` holds the group, the row of its first in the result,
+    the arguments of the user's function, the function."""
+    group, start, extra, FINISH = finish
+    return finished(sums, group, start + row, column, 1.0, 1.0, extra, FINISH)
+
+
+@tile.jit
+def store(acc, stage, c, row, column, finish):
+    """Sums go to the map `c` by way of the buffers `stage` in turn; `finish` says what is done to them before."""
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
     for p in tile.static_range(acc.shape[1] // WIDTH):
         at = column + p * WIDTH
+        values = changed(acc[:, p * WIDTH:p * WIDTH + WIDTH], row, at, finish)
         with tile.elect():
             tile.bulk_wait(BUFFERS - 1, read=True)
         tile.sync()
-        tile.store(stage[p % BUFFERS], acc[:, p * WIDTH:p * WIDTH + WIDTH])
+        tile.store(stage[p % BUFFERS], values)
         tile.fence_proxy_async()
         tile.sync()
         with tile.elect():
@@ -178,7 +187,7 @@ def store(acc, stage, c, row, column):
 
 
 @tile.jit
-def multiply(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr):
+def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr, FINISH: tile.constexpr):
     """A consumer: its 64 rows of each piece."""
     BM, BN, BK, A_KM, B_KN = SHAPE
     steps = 0
@@ -196,11 +205,13 @@ def multiply(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: ti
                 if row < rows:
                     acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
                     acc = multiplied(acc, ring, w, steps if BEHIND else steps - 1, BEHIND, A_KM, B_KN)
+                    start = tile.load(piece.T[6])
+                    finish = tile.load(piece.T[5]), start, extra, FINISH
                     if stage is None:
-                        window = tile.window(C, (tile.load(piece.T[6]), 0), (rows, None))
-                        tile.store(window[row:row + 64, column:column + BN], acc)
+                        window = tile.window(C, (start, 0), (rows, None))
+                        tile.store(window[row:row + 64, column:column + BN], changed(acc, row, column, finish))
                     else:
-                        store(acc, stage[w], c, row, column)
+                        store(acc, stage[w], c, row, column, finish)
                 else:   # the group ends above: the tensor cores are for the other consumers
                     for s in range(steps):
                         with ring.consume():
@@ -214,9 +225,9 @@ def multiply(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: ti
 
 
 @tile.jit
-def grouped(A, B, C, table, storage, maps, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
+def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
             ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
-            WIDTH: tile.constexpr, BUFFERS: tile.constexpr):
+            WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
     """``C[g] = A[g] @ B[g]`` for each group: of a list, where A, B and C are like the groups' matrices and a column of `table` says
     where those are; or (`table` None) of the rows of A and C, from where the group before stops to ``offs[g]``, and the matrices
     of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores."""
@@ -226,11 +237,11 @@ def grouped(A, B, C, table, storage, maps, BM: tile.constexpr, BN: tile.constexp
     if WIDTH:
         staged = (BM // 64, BUFFERS, 64, WIDTH)
         stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
-    own, shape = tile.program_id(0) * (3 * SETS), (BM, BN, BK, A_KM, B_KN)
+    own, shape, extra = tile.program_id(0) * (3 * SETS), (BM, BN, BK, A_KM, B_KN), (E0, E1, E2, E3)[:EXTRAS]
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
             load(work, ring, A, B, maps, own, len(table.shape) == 2, shape)
         with tile.warp(1):
             walk(work, A, B, C, table, maps, own, shape, ORDER, WIDTH)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        multiply(work, ring, stage, warpgroup - 1, C, maps, own, shape, SUMS, BEHIND)
+        multiply(work, ring, stage, warpgroup - 1, C, maps, own, extra, shape, SUMS, BEHIND, FINISH)
