@@ -159,6 +159,14 @@ def integer_range(dtype: DType) -> tuple[int, int]:
     return (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
 
 
+def keeps(source: DType, target: DType) -> bool:
+    """Whether a cast leaves an integer what it is. 32-bit index arithmetic that wraps is an error of the kernel."""
+    if not source.is_int or not target.is_int:
+        return False
+    (low, high), (least, most) = integer_range(source), integer_range(target)
+    return target in (int32, int64) or least <= low and high <= most
+
+
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation on `a` and `b`: NumPy's, but an int with a float gives that float's dtype."""
     if a == b:

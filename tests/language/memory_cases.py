@@ -161,6 +161,24 @@ def indices(dtype: str) -> Case:
                 "c": counts, "w": counts[5:7]})
 
 
+def large() -> Case:
+    """32-bit arithmetic of a block's number names elements beyond 2^31, by regions, boxes, points and windows."""
+    n, block, p = 3_000_000_007, 1024, 2_929_687  # the last block has 519 elements
+    source = ("def large(x, p, a, b, c, d, e, f):\n"
+              "    p += tile.program_id(0)\n"
+              "    i = p * 1024\n"
+              "    at = i + tile.arange(1024)\n"
+              "    tile.store(a[0:1024], tile.load(x[i:i + 1024], other=-1))\n"
+              "    tile.store(b[0:1024], tile.load(x.tiles((1024,))[p], other=-1))\n"
+              "    tile.store(c[0:1024], tile.load(x[at], other=-1))\n"
+              "    tile.store(d[0:1024], tile.load(x[p * 1024:p * 1024 + 1024][at - i], other=-1))\n"
+              "    tile.store(e[0:1024], tile.load(tile.window(x, i, 600)[0:1024], other=-1))\n"
+              "    tile.store(f[0:4], tile.load(x[-(-i) + 515:i + 519]))\n")
+    want = np.where(np.arange(1024) < n - p * block, 5, -1).astype(np.int8)
+    x = Strided(np.array([5], np.int8), shape=(n,), strides=(0,))
+    return Case("an array of more than 2^31 elements", source, {"x": x, "p": p}, {**{y: want for y in "abcde"}, "f": want[515:519]})
+
+
 def small_arrays() -> Iterator[Case]:
     """Arrays without dimensions or without elements, and extents of 1."""
     source = ("def scalars(x, y, e, z):\n"
@@ -196,6 +214,7 @@ def memory_cases(few: bool = False) -> Iterator[Case]:
     """All cases of this file; `few` leaves out most of the shapes."""
     yield masks()
     yield from small_arrays()
+    yield large()
     yield from wide_arguments()
     for dtype, warps in (("float32", 4), ("int8", 1), ("bool", 2), ("float64", 8), ("float8_e5m2", 4), ("bfloat16", 2)):
         yield gathers(dtype, warps)

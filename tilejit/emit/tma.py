@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import int64
+from ..types import int32, int64
 from .barriers import EBarrier
 from .bulk import BYTES, HINT, _place
 from .named_maps import EMap
@@ -60,9 +60,11 @@ class TmaMixin:
         self._hinted(*self._offsets(text, inputs, offsets), policy)
 
     def _coordinates(self, inputs: list[V], coordinates: list) -> tuple[list[V], str]:
-        """The inputs with the coordinates behind them, and the coordinates' text; 32-bit, since a map's are."""
+        """The inputs with the coordinates behind them, and the coordinates' text; 32-bit, since a map's are. Those of 64 bits that
+        do not fit lie outside of every map, and so do the least and the largest of 32."""
         names = [f"${len(inputs) + i}" for i in range(len(coordinates))]
-        return [*inputs, *(self.word(c) for c in coordinates)], "{" + ", ".join(names) + "}"
+        limited = lambda c: self.asm("cvt.sat.s32.s64 $0, $1;", [int32], [c], pure=True)[0] if isinstance(c, V) and c.dtype.bits == 64 else self.word(c)
+        return [*inputs, *map(limited, coordinates)], "{" + ", ".join(names) + "}"
 
     def _offsets(self, text: str, inputs: list[V], offsets) -> tuple[str, list[V]]:
         """The offsets of an im2col mode behind the other operands; 16-bit each."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config import architecture
 from ..errors import CompilationError, Loc, at
-from ..types import Buffer, Scalar, Tile, Type, Uniformity, bool_, float32, int32, int64
+from ..types import Buffer, Scalar, Tile, Type, Uniformity, bool_, float32, int32, int64, keeps
 from .graph import Call, Const, Launch, Node, Operand, Value
 from .op import Op
 
@@ -171,15 +171,15 @@ class Builder:
     # -- what is known of operands -----------------------------------------------------------------------------------
 
     def linear(self, operand: Operand | int) -> dict[Any, int]:
-        """`operand` as a sum: {value: coefficient}, with the constant under None. Casts between int types are looked
-        through, since 32-bit index arithmetic that wraps is an error of the kernel."""
+        """`operand` as a sum: {value: coefficient}, with the constant under None. Casts that keep an integer are
+        looked through."""
         if isinstance(operand, Const):
             return {None: int(operand.value)} if operand.value else {}
         if isinstance(operand, int):
             return {None: operand} if operand else {}
         call = self.definitions.get(operand)
         name = call.op.name if call is not None else None
-        if name == "cast" and type_of(call.args[0]).dtype.is_int:
+        if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self.linear(call.args[0])
         if name in ("add", "sub"):
             sign = 1 if name == "add" else -1

@@ -7,7 +7,7 @@ from functools import reduce
 from ..errors import LaunchError
 from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.graph import Call, Const, Operand, Value
-from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, TensorMap, Tile, Type, Uniformity, bool_, float32, float64,
+from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Sym, TensorMap, Tile, Type, Uniformity, bool_, float32, float64,
                      int32, int64, integer_range, promote, uint64)
 from . import creation, elementwise as ew, shape as shapes
 
@@ -126,12 +126,27 @@ def broadcast_shape(g: Builder, *types: Type) -> tuple[int, ...] | None:
     return tuple(result)
 
 
-def as_index(g: Builder, x):
-    """An index as addresses are computed: a signed integer of 32 bits, or of 64 where those may not hold it. Anything else stays."""
+def as_index(g: Builder, x, size: int | Sym | None = None):
+    """An index of a dimension of `size` as addresses are computed: a signed integer of 32 bits, or of 64 where those may not hold
+    it. In an array of 2^31 bytes and more, what a 32-bit index is a sum and product of counts in 64 bits. Anything else stays."""
     dtype = getattr(type_of(x), "dtype", None)
-    if isinstance(x, int) or dtype is None or not dtype.is_int or dtype in (int32, int64):
+    if isinstance(x, int) or dtype is None or not dtype.is_int:
         return x
-    return converted(g, x, int32 if dtype.bits < 32 else int64)
+    if isinstance(size, Sym) and size.bits == 64:
+        return _counted_in_64(g, x, {})
+    return x if dtype in (int32, int64) else converted(g, x, int32 if dtype.bits < 32 else int64)
+
+
+_INDEX_ARITHMETIC = ("add", "sub", "mul", "neg", "splat", "reshape", "broadcast")
+
+
+def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
+    call = g.definitions.get(x) if isinstance(x, Value) and type_of(x).dtype == int32 else None
+    if call is None or call.op.name not in _INDEX_ARITHMETIC:
+        return converted(g, x, int64)
+    if x not in made:
+        made[x] = g.call(call.op, *(_counted_in_64(g, a, made) for a in call.args), **call.attrs)
+    return made[x]
 
 
 def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:

@@ -137,7 +137,7 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         t = type_of(item)
         if not isinstance(t, Scalar) or not t.dtype.is_int:
             raise g.error(f"a buffer is indexed with integers, slices and integer tiles, not {describe(item)}")
-        return as_index(g, _from_end(g, item, size, base, d)), 1, True
+        return as_index(g, _from_end(g, item, size, base, d), base.type.shape[d]), 1, True
     if item.step not in (None, 1):
         raise g.error("a region of memory has step 1; index with an integer tile, as in x[tile.arange(N) * 2]")
     start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
@@ -150,7 +150,7 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         raise g.error("the extent of a slice (stop - start) must be a constant: write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]")
     if extent < 0:
         raise g.error(f"the slice's stop is {-extent} below its start")
-    return as_index(g, start), extent, False
+    return as_index(g, start, base.type.shape[d]), extent, False
 
 
 def _from_end(g: Builder, bound, size: int | Sym, base: Value, d: int):
@@ -188,7 +188,7 @@ def _points(g: Builder, x, base, starts, extents, dims, items) -> Value:
     indices = [g.operand(s, int32) for s in starts]
     for n, (item, d) in enumerate(zip(items, dims)):
         if parts[n] is None:
-            tile = spread(g, as_index(g, item), joint)
+            tile = spread(g, as_index(g, item, base.type.shape[d]), joint)
             value = g.call(shapes.reshape_, tile, shape=(1,) * len(before) + joint + (1,) * len(after)) if before or after else tile
         elif parts[n][2]:
             value = parts[n][0]

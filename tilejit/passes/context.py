@@ -9,7 +9,7 @@ from math import gcd, lcm, prod
 
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Const, For, Graph, Operand, Scope, Value, walk
-from ..types import Points, Region, Scalar, Selected, Tile, stored
+from ..types import DType, Points, Region, Scalar, Selected, Tile, int32, int64, integer_range, keeps, stored
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class Context:
             yield self._key(other), Promise(high=None if high is None else high - apart)
 
     def _key(self, operand: Operand):
-        """What stands for an integer in promises: sizes are asked anew where they are named, casts change nothing."""
+        """What stands for an integer in promises: sizes are asked anew where they are named, and wider integers are the same."""
         call = self.made.get(operand)
-        if call is not None and call.op.name == "cast":
+        if call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self._key(call.args[0])
         return call.attrs["sym"] if call is not None and call.op.name == "size_of" else operand
 
@@ -103,8 +103,10 @@ class Context:
 
     def divisor(self, operand: Operand) -> int:
         """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""
+        if not type_of(operand).dtype.is_int:
+            return 1
         if isinstance(operand, Const):
-            return abs(int(operand.value)) or 1 << 62
+            return abs(operand.value) or 1 << 62
         if operand not in self._divisors:
             self._divisors[operand] = 1  # a carried value that needs itself
             promised = self._promised.get(self._key(operand), Promise()).divisor
@@ -115,15 +117,21 @@ class Context:
         if value in self.loops:
             loop = self.loops[value]
             return gcd(self.divisor(loop.start), self.divisor(loop.step))
-        call = self.made.get(value)
-        if call is None or not isinstance(type_of(value), Scalar):
+        call, t = self.made.get(value), type_of(value)
+        if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
+        divisor = self._divisor_of(call)
+        return divisor if t.dtype in (int32, int64) else gcd(divisor, 1 << t.dtype.bits)
+
+    def _divisor_of(self, call: Call) -> int:
         parts = [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)]
         match call.op.name:
             case "mul":
                 return min(parts[0] * parts[1], 1 << 62)
-            case "add" | "sub" | "bit_or" | "bit_xor":
+            case "add" | "sub":
                 return gcd(*parts)
+            case "bit_or" | "bit_xor":
+                return gcd(*parts, 1 << 62)
             case "neg" | "cast" | "constant":
                 return parts[0]
             case "byte_of":
@@ -138,9 +146,15 @@ class Context:
 
     def bounds(self, operand: Operand) -> tuple[int | None, int | None]:
         """The least and the largest value that an integer operand provably has; None where nothing is known."""
+        dtype = type_of(operand).dtype
+        if dtype.is_float:
+            return None, None
         if isinstance(operand, Const):
             return int(operand.value), int(operand.value)
         low, high = self._from_definition(operand)
+        least, most = integer_range(dtype) if dtype.is_int else (0, 1)
+        if dtype not in (int32, int64) and (low is None or high is None or low < least or high > most):
+            low, high = least, most
         if self._promised:
             promise = self._promised.get(self._key(operand), Promise()) & Promise(low, high)
             return promise.low, promise.high

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from ...dispatch import Need, Variant
-from ...types import Selected, int32, stored
+from ...types import Selected, Sym, int32, stored
 from .options import L2_PROMOTION, Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
 from .selected_plan import ROWS, selected_boxes, selected_view
@@ -157,6 +157,13 @@ def _padding(s: CopySite) -> bool | str:
     return s.g.facts.ask("aligned", s.array.buffer.arg, 32) or "the array's address is not a multiple of 32 bytes"
 
 
+def _extents(s: CopySite) -> bool | str:
+    for size in s.array.buffer.shape:
+        if isinstance(size, Sym) and size.bits == 64 and s.g.facts.ask("size_at_least", size.arg, size.dim, 1 << 31):
+            return f"{size.name} is more"
+    return True
+
+
 def _base(s: CopySite) -> bool | str:
     return s.g.facts.ask("aligned", s.array.buffer.arg, 16) or "the array's address is not one"
 
@@ -229,6 +236,7 @@ def _found(s: CopySite) -> bool | str:
 ARRAY_NEEDS = (
     Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
     Need("an array without negative strides", _strides),
+    Need("extents below 2^31, which coordinates of 32 bits reach", _extents),
     Need("an array that starts at a multiple of 16 bytes", _base),
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
     Need("a tensor map with strides of 16 bytes, at most five dimensions and boxes of at most 256", _found, gate=True),

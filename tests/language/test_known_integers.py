@@ -1,0 +1,69 @@
+"""What passes take to be known of an index, bounds and a divisor, holds for every thread."""
+
+import numpy as np
+import tilejit as tile
+from hypothesis import assume, given, settings, strategies as st
+from tilejit.ir.builder import Facts
+from tilejit.ir.graph import Call, walk
+from tilejit.passes.context import Context
+
+THREADS = 128
+LEAVES = ("t", "t * 6", "t * 16", "n", "n * 12", "0", "3", "48", "200")
+DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
+
+
+@st.composite
+def expressions(draw, depth=3):
+    """The text of an integer computed of the thread's number `t`, a number argument `n` and constants."""
+    if depth == 0 or draw(st.integers(0, 5)) == 0:
+        return draw(st.sampled_from(LEAVES))
+    a, b = draw(expressions(depth=depth - 1)), draw(expressions(depth=depth - 1))
+    dtype, constant = draw(st.sampled_from(DTYPES)), draw(st.sampled_from((1, 2, 6, 10, 16, 100)))
+    return draw(st.sampled_from((
+        f"({a}) + ({b})", f"({a}) - ({b})", f"({a}) * {constant}", f"({a}) // {constant}", f"({a}) % {constant}", f"({a}) & {constant}",
+        f"({a}) | ({b})", f"({a}) ^ ({b})", f"({a}) >> 2", f"({a}) << 3", f"-({a})", f"tile.minimum({a}, {b})", f"tile.maximum({a}, {b})",
+        f"tile.where({a} > {b}, {a}, {b})", f"tile.cast({a}, tile.{dtype})", f"tile.cast(({a}) * {constant}.5, tile.{dtype})",
+        f"tile.cast(tile.cast({a}, tile.{dtype}) + {min(constant, 100)}, tile.int32)", f"tile.cast({a} > {b}, tile.int32)")))
+
+
+def known_and_computed(text: str, n: int):
+    """(bounds, divisor) that passes know of an expression, and its values in the threads; None where the simulator refuses it."""
+    kernel = tile.jit(source=f"def k(out, n):\n    t = tile.thread_id()\n    x = {text}\n    tile.store(out[t], tile.cast(x, tile.int64))\n")
+    out = np.zeros(THREADS, np.int64)
+    try:
+        if kernel.simulate(1, out, n).findings:
+            return None
+    except (tile.CompilationError, tile.LaunchError) as error:
+        assert "does not fit" in str(error), error
+        return None
+    bound, options, _ = kernel._bind((out, n), {})
+    graph = kernel.version(bound, options, "sm_90a").lowered.graph
+    stored = next(c for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "store").args[1]
+    context = Context(graph, Facts(lambda fact: False))
+    return context.bounds(stored), context.divisor(stored), out
+
+
+@settings(max_examples=150, deadline=None)
+@given(expressions(), st.integers(-50, 300))
+def test_bounds_and_divisors_hold_in_every_thread(text, n):
+    found = known_and_computed(text, n)
+    assume(found is not None)
+    (low, high), divisor, values = found
+    assert low is None or low <= values.min(), f"{text}: at least {low}, and {values.min()}"
+    assert high is None or values.max() <= high, f"{text}: at most {high}, and {values.max()}"
+    assert not (values % divisor).any(), f"{text}: a multiple of {divisor}, and {values[values % divisor != 0][0]}"
+
+
+def test_an_index_computed_with_floats_is_no_multiple_of_their_integer_parts():
+    (_, _), divisor, values = known_and_computed("tile.cast(t * 4.5, tile.int32)", 0)
+    assert divisor == 1 and values[3] == 13
+
+
+def test_an_index_that_wraps_in_a_narrow_dtype_may_be_any_number_of_it():
+    bounds, _, values = known_and_computed("tile.cast(tile.cast(t, tile.uint8) - 10, tile.int32)", 0)
+    assert bounds == (0, 255) and values.max() == 255
+
+
+def test_a_loaded_byte_is_known_to_be_one():
+    bounds, *_ = known_and_computed("tile.cast(tile.cast(tile.load(out[t]), tile.uint8), tile.int32)", 0)
+    assert bounds == (0, 255)
