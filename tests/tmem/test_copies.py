@@ -7,109 +7,10 @@ import tilejit as tile
 from faulty import check
 from tilejit.layout import TileLayout
 
-SHAPES = {"128x256b": ([(128, 1)], []), "4x256b": ([(4, 32)], []), "128x128b": ([(128, 1)], []), "64x128b.warpx2::02_13": ([(64, 1)], [(2, 64, "TLane")]),
-          "64x128b.warpx2::01_23": ([(2, 64), (32, 1)], [(2, 32, "TLane")]), "32x128b.warpx4": ([(32, 1)], [(4, 32, "TLane")])}
 
-
-def tensor_layout(shape, columns):
-    lanes, replicas = SHAPES[shape]
-    return TileLayout([(n, s, "TLane") for n, s in lanes] + [(columns, 1, "TCol")], replicas=replicas)
-
-
-@tile.jit
-def copied(x, y, R: tile.constexpr, C: tile.constexpr, SMEM: tile.constexpr, TMEM: tile.constexpr, FORM: tile.constexpr):
-    s = tile.alloc((R, C), x.dtype, layout=SMEM)
-    d = tile.alloc((R, C), x.dtype, scope="tmem", layout=TMEM)
-    bar = tile.mbarrier()
-    tile.copy(s, x[0:R, 0:C])
-    tile.fence_proxy_async()
-    tile.sync()
-    with tile.elect():
-        tile.copy_async(d, s, shape=FORM[0], multicast=FORM[1])
-        tile.tcgen05_commit(bar)
-    bar.wait(phase=0)
-    tile.tcgen05_fence("after_thread_sync")
-    tile.store(y[0:R, 0:C], tile.load(d))
-
-
-@pytest.mark.parametrize("mode", [0, 32, 64, 128])
-@pytest.mark.parametrize("shape", ["128x256b", "128x128b", "32x128b.warpx4"])
-def test_every_swizzle_is_read_as_the_descriptor_says(shape, mode):
-    """Rows of all lanes, and of a quarter of them in each warp."""
-    rows = 128 if shape.startswith("128") else 32
-    x = np.random.default_rng(0).random((rows, 32), np.float32)
-    y = np.zeros_like(x)
-    options = dict(R=rows, C=32, SMEM=tile.swizzled("float32", (rows, 32), mode), TMEM=tensor_layout(shape, 32), FORM=(*shape.split(".", 1), None)[:2])
-    copied.simulate(1, x, y, **options, target="sm_100a").raise_first()
-    np.testing.assert_array_equal(x, y)
-    for target in ("sm_100a", "sm_103a"):
-        compiled = copied.compile(x, y, **options, target=target)
-        assert f"tcgen05.cp.cta_group::1.{shape} " in compiled.ptx
-        record = next(c for c in compiled.copies if c.variant == "tcgen05_cp")
-        assert (record.src_scope, record.dst_scope, record.exec_scope, record.bytes) == ("shared", "tmem", "thread", rows * 128)
-
-
-@pytest.mark.parametrize("shape", list(SHAPES))
-@pytest.mark.parametrize("cta_group", [1, 2])
-def test_every_shape_and_multicast_assembles(shape, cta_group):
-    """All six forms, for one CTA and for pairs."""
-    lanes_, _ = SHAPES[shape]
-    rows = int(np.prod([n for n, _ in lanes_]))
-
-    height, name = max(rows, 8), shape.split(".")[0]
-    smem, tmem = tile.swizzled("bfloat16", (height, 16), 32), tensor_layout(shape, 16)
-
-    @tile.jit
-    def issue(x):
-        s = tile.alloc((height, 16), "bfloat16", layout=smem)
-        d = tile.alloc((rows, 16), "bfloat16", scope="tmem", layout=tmem, cta_group=cta_group)
-        bar = tile.mbarrier()
-        tile.store(s, 0.0)
-        tile.fence_proxy_async()
-        if cta_group == 2:
-            tile.cluster_sync()
-        else:
-            tile.sync()
-        if tile.cta_rank() == 0:
-            with tile.elect():
-                tile.copy_async(d, s[0:rows, :], shape=name)
-                tile.tcgen05_commit(bar)
-            bar.wait(phase=0)
-
-    array = tile.ArraySpec((8,), "float16")
-    for target in ("sm_100a", "sm_103a"):
-        compiled = issue.compile(array, target=target, cluster=(cta_group, 1, 1))
-        assert f"tcgen05.cp.cta_group::{cta_group}.{shape} " in compiled.ptx
-        assert compiled.copies[0].plan.cta_group == cta_group
-    issue.simulate(cta_group, np.zeros(8, "float16"), target="sm_100a", cluster=(cta_group, 1, 1)).raise_first()
-
-
-def test_a_pair_of_ctas_copies_by_one_thread():
-    """cta_group=2: each CTA's own shared memory goes to its own tensor memory; the commit reaches both."""
-    @tile.jit(cluster=(2, 1, 1))
-    def pair(x, y):
-        s = tile.alloc((128, 16), x.dtype, layout=tile.swizzled(x.dtype, (128, 16), 64))
-        d = tile.alloc((128, 16), x.dtype, scope="tmem", cta_group=2)
-        bar = tile.mbarrier()
-        r = tile.cta_rank()
-        tile.copy(s, x[128 * r:128 * r + 128, 0:16])
-        tile.fence_proxy_async()
-        tile.cluster_sync()
-        if r == 0:
-            with tile.elect():
-                tile.copy_async(d, s)
-                tile.tcgen05_commit(bar, multicast=3)
-        bar.wait(phase=0)
-        tile.tcgen05_fence("after_thread_sync")
-        tile.store(y[128 * r:128 * r + 128, 0:16], tile.load(d))
-
-    x = np.random.default_rng(1).random((256, 16), np.float32)
-    y = np.zeros_like(x)
-    for seed in range(4):
-        y[:] = 0
-        pair.simulate(2, x, y, seed=seed, target="sm_100a").raise_first()
-        np.testing.assert_array_equal(x, y)
-    assert "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64" in pair.compile(x, y, target="sm_103a").ptx
+def quarters(columns):
+    """32 rows in the lanes of each warp."""
+    return TileLayout([(32, 1, "TLane"), (columns, 1, "TCol")], replicas=[(4, 32, "TLane")])
 
 
 @tile.jit
@@ -137,9 +38,9 @@ def test_stages_and_columns_known_at_run_time(n):
     x = np.random.default_rng(2).integers(0, 256, (4, 32, 16)).astype(np.uint8)
     y = np.zeros_like(x)
     layout = TileLayout([(4, 512, "m"), (32, 16, "m"), (16, 1, "m")])
-    stages.simulate(1, x, y, n, SMEM=layout, TMEM=tensor_layout("32x128b.warpx4", 64), target="sm_100a").raise_first()
+    stages.simulate(1, x, y, n, SMEM=layout, TMEM=quarters(64), target="sm_100a").raise_first()
     np.testing.assert_array_equal(y[:n], x[:n])
-    assert not y[n:].any() and stages.compile(x, y, n, SMEM=layout, TMEM=tensor_layout("32x128b.warpx4", 64), target="sm_100a").cubin
+    assert not y[n:].any() and stages.compile(x, y, n, SMEM=layout, TMEM=quarters(64), target="sm_100a").cubin
 
 
 @pytest.mark.parametrize("name,form", [("float4_e2m1fn", "b4x16_p64"), ("float6_e2m3fn", "b6x16_p32"), ("float6_e3m2fn", "b6x16_p32")])
@@ -297,10 +198,10 @@ def test_a_warp_reads_its_own_replica():
 
     x = np.random.default_rng(4).random((32, 4), np.float32)
     y = np.zeros((4, 32, 4), np.float32)
-    replicated.simulate(1, x, y, TMEM=tensor_layout("32x128b.warpx4", 4), target="sm_100a").raise_first()
+    replicated.simulate(1, x, y, TMEM=quarters(4), target="sm_100a").raise_first()
     np.testing.assert_array_equal(y[2], x)
     np.testing.assert_array_equal(y[3], x + 1)
-    assert replicated.compile(x, y, TMEM=tensor_layout("32x128b.warpx4", 4), target="sm_100a").cubin
+    assert replicated.compile(x, y, TMEM=quarters(4), target="sm_100a").cubin
 
 
 @tile.jit

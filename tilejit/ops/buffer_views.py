@@ -1,4 +1,4 @@
-"""Other views of a shared buffer's memory: its bytes as another dtype, shape and layout, its dimensions in another order."""
+"""Other views of a buffer's memory: its bytes as another dtype, shape and layout, its dimensions in another order."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ..types import Buffer, Region, dtype_of
 from .language import getitem
 from .packed import refused, shape_of
 from .shared import laid_out
+from .tmem.alloc import columns_of, tensor_layout
 
 
 @op("pure", attrs=("dtype", "shape", "layout", "offset"))
 def buffer_view(buffer, dtype, shape, layout, offset):
-    """The memory of a shared buffer from byte `offset` on, with another dtype, shape and layout."""
+    """The memory of a buffer from byte `offset` on, with another dtype, shape and layout."""
 
 
 @buffer_view.infer
 def _(g, buffer, dtype, shape, layout, offset):
-    return Buffer(dtype, shape, "shared", layout)
+    return Buffer(dtype, shape, buffer.type.scope, layout)
 
 
 @buffer_view.simulate
@@ -40,13 +41,18 @@ def _(e, call, buffer):
 
 @method(Buffer, Region, name="view")
 def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
-    """The same bytes of shared memory as `dtype`, `shape` and `layout` (row-major by default; the buffer's own dtype and shape).
+    """The same bytes as `dtype`, `shape` and `layout` (row-major by default; the buffer's own dtype and shape).
 
     `x` is a buffer, or rows that lie in one piece, from a constant place on: so one allocation serves several purposes, one
     after the other. It may also be one of the buffer's parts along its first dimension, as a ring's slot is. The view takes no
     more bytes than `x` has, and begins at a multiple of 128 bytes (1024 where it is swizzled), as TMA and the tensor cores need it.
     What one view has written, threads read through another after a barrier.
+
+    Of tensor memory, `x` is a buffer, and the view lies in its columns, from the first on, in the lanes that `layout` says (by
+    default those of `x`, or one row in each where the shape is another).
     """
+    if x.type.scope == "tmem":
+        return _tensor_view(g, x, dtype, shape, layout)
     slot = _slot(g, x)
     buffer, start, nbytes = _piece(g, x) if slot is None else (slot[0], 0, slot[2])
     dtype = x.type.dtype if dtype is None else dtype_of(dtype)
@@ -69,6 +75,21 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
                       f"{offset + start} of an allocation aligned to {align}" + (f": give align={needed}" if align % needed else ""))
     made = g.call(buffer_view, root, dtype=dtype, shape=view.shape, layout=view.layout, offset=offset + start)
     return made if slot is None else getitem(g, made, (slot[1], *(slice(None) for _ in shape)))
+
+
+def _tensor_view(g: Builder, x: Value, dtype, shape, layout) -> Value:
+    if not isinstance(x.type, Buffer):
+        raise g.error(f"a view of tensor memory is of a whole buffer: take the view of that, and a region of the view, not {describe(x)}")
+    t = x.type
+    dtype = t.dtype if dtype is None else dtype_of(dtype)
+    if shape is None and layout is None and dtype.bits == t.dtype.bits:
+        layout = t.layout
+    shape, layout = laid_out(g, shape_of(dtype, t.shape) if shape is None else shape, dtype, layout)
+    layout = tensor_layout(g, shape, dtype, layout)
+    taken, there = columns_of(layout, dtype), columns_of(t.layout, t.dtype)
+    if taken > there:
+        raise g.error(f"the view takes {taken} columns, and {describe(x)} has {there}")
+    return g.call(buffer_view, _root(g, x)[0], dtype=dtype, shape=shape, layout=layout, offset=0)
 
 
 def _slot(g: Builder, x: Value) -> tuple[Value, Value, int] | None:

@@ -8,7 +8,7 @@ memory. Padded elements of 4 or 6 bits become bytes on the way. PTX ISA, "tcgen0
 from __future__ import annotations
 
 from ...dispatch import Need, Variant
-from ..tmem.alloc import TENSOR_MEMORY
+from ..tmem.alloc import TENSOR_MEMORY, allocation
 from .site import CopySite
 from .tcgen05_cp_plan import Plan, search
 
@@ -20,8 +20,7 @@ def found(s: CopySite) -> Plan | str:
 
 def group(s: CopySite) -> int:
     """The cta_group of the tensor memory's allocation; in a question without a kernel, that of the option."""
-    made = s.g.made.get(s.dst_buffer) if s.dst_buffer is not None else None
-    return made.attrs["cta_group"] if made is not None else s.options.get("cta_group") or 1
+    return s.options.get("cta_group") or 1 if s.dst_buffer is None else allocation(s.g.made, s.dst_buffer).attrs["cta_group"]
 
 
 def _group(s: CopySite) -> bool | str:

@@ -8,6 +8,7 @@ from typing import Any
 from ...ir.builder import type_of
 from ...types import Region
 from ..copy_async.site import alignment
+from ..tmem.alloc import allocation
 from .tcgen05_kinds import KINDS
 
 
@@ -39,7 +40,7 @@ class TensorSite:
         t = call.attrs
         regions = {"acc": acc, "a": a, "b": b} | {f"scale{i}": s for i, s in enumerate(scales) if s is not None}
         made = {name: g.definition(x) for name, x in regions.items()}
-        group = g.made[made["acc"].args[0]].attrs["cta_group"]
+        group = allocation(g.made, made["acc"].args[0]).attrs["cta_group"]
         kinds = tuple(type_of(s) if s is not None else None for s in (*scales, None, None)[:2])
         return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"], t["trans_b"], t["kind"], t["types"],
                           t["block"], g.scope.kind, g.scope.threads, g.target, group,

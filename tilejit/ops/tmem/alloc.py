@@ -5,6 +5,8 @@ PTX ISA, "Tensor Memory Allocation and Management Instructions".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ...dispatch import Need
@@ -63,11 +65,7 @@ def columns_of(layout: TileLayout, dtype: DType) -> int:
 def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group) -> Value:
     """``tile.alloc(..., scope="tmem")``."""
     needs_tensor_memory(g, "tensor memory")
-    if layout is None:
-        layout = default_layout(shape)
-    if layout is None:
-        raise g.error(f"the shape {list(shape)} is not [rows, columns] of at most {LANES} rows: give a layout over axis.TLane and axis.TCol")
-    _check_layout(g, shape, dtype, layout)
+    layout = tensor_layout(g, shape, dtype, layout)
     if cta_group not in (1, 2) or isinstance(cta_group, bool):
         raise g.error(f"cta_group is 1 or 2, not {describe(cta_group)}")
     pairs = (g.launch.cluster or (1, 1, 1))[0] % 2 == 0
@@ -81,7 +79,18 @@ def allocate(g: Builder, shape: tuple[int, ...], dtype: DType, layout, cta_group
     return buffer
 
 
-def _check_layout(g: Builder, shape, dtype: DType, layout) -> None:
+def allocation(made: Mapping[Value, Call], buffer: Value) -> Call:
+    """The call that allocates a buffer of tensor memory, or the one that it is a view of."""
+    call = made[buffer]
+    return call if call.op is alloc_tmem else made[call.args[0]]
+
+
+def tensor_layout(g: Builder, shape, dtype: DType, layout) -> TileLayout:
+    """A layout of tensor memory that a kernel names, checked; for None that of a row in each lane."""
+    if layout is None:
+        layout = default_layout(shape)
+    if layout is None:
+        raise g.error(f"the shape {list(shape)} is not [rows, columns] of at most {LANES} rows: give a layout over axis.TLane and axis.TCol")
     if not isinstance(layout, TileLayout):
         raise g.error(f"a layout is a tile.TileLayout, as tile.tmem_datapath('D', columns) makes, not {describe(layout)}")
     if dtype.bits not in (8, 16, 32):
@@ -98,6 +107,7 @@ def _check_layout(g: Builder, shape, dtype: DType, layout) -> None:
                       f"{columns_of(layout, dtype)} columns")
     if not _injective(layout, size):
         raise g.error(f"{layout} puts two elements at one place")
+    return layout
 
 
 def _injective(layout: TileLayout, size: int) -> bool:
@@ -138,6 +148,8 @@ def _dealloc(g: Builder, x: Value):
         raise g.error(f"tensor memory is deallocated, and this is {describe(x)}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
         raise g.error("tensor memory is deallocated once, at CTA scope and outside loops")
+    if g.definitions[x].op is not alloc_tmem:
+        raise g.error("tensor memory is deallocated by the buffer that it was allocated as, and this is a view of it")
     freed = g.state.setdefault("freed tmem", set())
     if x in freed and len(g.blocks) == 1:
         raise g.error(f"{x.name} has been deallocated before")
@@ -150,4 +162,4 @@ def _dealloc(g: Builder, x: Value):
     g.call(dealloc_tmem, x)
 
 
-__all__ = ["COLUMNS", "LANES", "TENSOR_MEMORY", "alloc_tmem", "allocate", "columns_of", "dealloc_tmem", "needs_tensor_memory"]
+__all__ = ["COLUMNS", "LANES", "TENSOR_MEMORY", "alloc_tmem", "allocate", "allocation", "columns_of", "dealloc_tmem", "needs_tensor_memory", "tensor_layout"]
