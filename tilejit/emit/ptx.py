@@ -53,7 +53,7 @@ class PtxMixin:
         if isinstance(place, V):
             return place, 0
         if isinstance(place, EMap):
-            return self.map_address(place), 0
+            return place.shared if operand.space == "shared" else (self.map_address(place), 0)
         if isinstance(place, EBarrier):
             return place.address, place.offset
         address, offset = self.place_address(place)

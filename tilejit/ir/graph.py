@@ -55,12 +55,18 @@ class Call:
         return value
 
 
+def _stores_by_map(call: Call) -> bool:
+    if "stores_by_map" in call.op.rules:
+        return call.op.rules["stores_by_map"](call)
+    return (call.op.effect == "writes" and bool(call.args) and isinstance(call.args[0], Value) and isinstance(call.args[0].type, Region)
+            and call.args[0].type.buffer.map is not None)
+
+
 def written(calls: Iterable[Call]) -> Iterator[Value]:
     """The memory operands that calls may write: of one that does more than read all but its sources, or what the op's own
     rule `written` says (given whether some call stores through a tensor map that the kernel names)."""
     calls = list(calls)
-    mapped = any(c.op.effect == "writes" and c.args and isinstance(c.args[0], Value) and isinstance(c.args[0].type, Region)
-                 and c.args[0].type.buffer.map is not None for c in calls)
+    mapped = any(map(_stores_by_map, calls))
     for call in calls:
         if "written" in call.op.rules:
             yield from call.op.rules["written"](call, mapped)

@@ -38,7 +38,7 @@ DTYPES: dict[str, tuple[DType, ...]] = {
 PLACES = {
     "shared": "an element of the CTA's own shared memory, or a barrier", "cluster": "an element of shared memory or a barrier, the CTA's own or a peer's",
     "global": "an element of an array", "generic": "an element of an array or of shared memory", "tmem": "a tensor-memory address",
-    "map": "a tensor map",
+    "map": "a tensor map, or the place of one in global memory",
 }
 
 _ATTRS = ("form", "slots", "imm", "simulate")
@@ -53,6 +53,7 @@ def _declare(name: str, effect: str, doc: str) -> Op:
     declared.simulate(_simulate)
     declared.emit(_emit)
     declared.rules["written"] = _written
+    declared.rules["stores_by_map"] = _stores_by_map
     return declared
 
 
@@ -154,7 +155,7 @@ def _values(g: Builder, form, operand, given) -> list[Operand]:
     """The graph's operands for one of the form's."""
     wrong = lambda x: g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {describe(x)}")
     if operand.kind == "address":
-        return [_address(g, operand, given, wrong)]
+        return [_address(g, form, operand, given, wrong)]
     parts = given if operand.count is not None else (given,)
     if not isinstance(parts, Sequence) or isinstance(parts, str) or len(parts) != (operand.count or 1):
         raise g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {len(parts) if isinstance(parts, tuple) else describe(given)}"
@@ -188,14 +189,14 @@ def _constant(g: Builder, x, dtype: DType, wrong):
     return fitted(g, x, dtype)
 
 
-def _address(g: Builder, operand, x, wrong) -> Operand:
+def _address(g: Builder, form, operand, x, wrong) -> Operand:
     t = type_of(x)
     if isinstance(t, Scalar) and isinstance(x, (Value, Const)) and t.dtype in _dtypes(operand):
         return x
     if isinstance(x, int) and not isinstance(x, bool):
         dtype = _dtypes(operand)[0]
         return Const(fitted(g, x, dtype), dtype)
-    if isinstance(t, TensorMap) and (operand.space == "map" or (operand.name == "map" and operand.space == "generic")):
+    if isinstance(t, TensorMap) and _holds_map(t, form, operand):
         return x
     if isinstance(t, Buffer):
         x = whole(g, x) if t.scope != "global" else _first_element(g, x)
@@ -204,11 +205,21 @@ def _address(g: Builder, operand, x, wrong) -> Operand:
         raise wrong(x)
     peer = t.buffer.peer if isinstance(t, Region) else t.peer if isinstance(t, BarrierRef) else False
     scope = t.scope if isinstance(t, Region) else "shared" if isinstance(t, BarrierRef) else None
-    fits = {"shared": scope == "shared" and not peer, "cluster": scope == "shared", "global": scope == "global",
+    if operand.space == "map" and scope == "shared":
+        raise g.error("a copy reads its tensor map from global, constant or parameter memory, and faults at one in shared memory: "
+                      "tensormap.cp_fenceproxy (m.publish) brings it to global memory")
+    fits = {"shared": scope == "shared" and not peer, "cluster": scope == "shared", "global": scope == "global", "map": scope == "global",
             "generic": scope == "global" or (isinstance(t, Region) and scope == "shared" and not peer)}
     if not fits.get(operand.space, False):
         raise wrong(x)
     return x
+
+
+def _holds_map(t: TensorMap, form, operand) -> bool:
+    """Whether an operand may be a named map, as the place of its 128 bytes; what edits it takes where the kernel keeps it."""
+    if form.mnemonic.startswith("tensormap."):
+        return t.slot is not None if operand.space == "global" else t.slot == "shared"
+    return operand.space == "map" or form.mnemonic.startswith("fence.proxy.tensormap")
 
 
 def _first_element(g: Builder, x: Value) -> Value:
@@ -216,13 +227,22 @@ def _first_element(g: Builder, x: Value) -> Value:
 
 
 def _written(call: Call, _mapped: bool) -> tuple[Value, ...]:
-    """The places whose address goes to an instruction that may write there: all but those called a source."""
+    """The places whose address goes to an instruction that may write there: all but those called a source, and the array of a
+    map by which it stores."""
     row, args, found = _form(call.attrs["form"]), iter(call.args), []
     for name, count in call.attrs["slots"]:
         parts = [next(args) for _ in range(count)]
-        if row.effect in ("writes", "syncs") and row.operand(name).kind == "address" and name != "src" and isinstance(type_of(parts[0]), Region):
+        operand = row.operand(name)
+        if row.effect not in ("writes", "syncs") or operand.kind != "address" or name == "src":
+            continue
+        if isinstance(type_of(parts[0]), Region if operand.space != "map" else TensorMap) and (operand.space != "map" or _stores_by_map(call)):
             found.append(parts[0])
     return tuple(found)
+
+
+def _stores_by_map(call: Call) -> bool:
+    """Whether a call is a tensor store: what its map points to is written."""
+    return call.attrs["form"].startswith("cp.") and ".tensor." in call.attrs["form"] and ".global.shared::cta" in call.attrs["form"]
 
 
 def _structured(form, results):

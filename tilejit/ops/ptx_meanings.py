@@ -301,7 +301,7 @@ def _times(m, n) -> np.ndarray:
     return np.asarray(n) * (m.threads if m._active is None else 1)
 
 
-def _barrier(m, form, x):
+def barrier_of(m, form, x):
     if not hasattr(x["bar"], "first"):
         raise SimulationError(f"the simulator runs {form.name} on a barrier of tile.mbarrier(), not on a number as address", m.loc)
     return x["bar"]
@@ -309,13 +309,13 @@ def _barrier(m, form, x):
 
 @means(r"mbarrier\.arrive(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64(\.count)?")
 def arrive(m, form, x):
-    m.arrive(_barrier(m, form, x), _times(m, x.get("count", 1)))
+    m.arrive(barrier_of(m, form, x), _times(m, x.get("count", 1)))
     return np.zeros((1, 1), np.uint64)
 
 
 @means(r"mbarrier\.arrive\.expect_tx(\.release)?(\.cta|\.cluster)?\.shared::(cta|cluster)\.b64")
 def arrive_expect(m, form, x):
-    m.expect_tx(_barrier(m, form, x), _each(m, x["tx_count"]))
+    m.expect_tx(barrier_of(m, form, x), _each(m, x["tx_count"]))
     m.arrive(x["bar"], _times(m, 1))
     return np.zeros((1, 1), np.uint64)
 
@@ -327,18 +327,18 @@ def _each(m, n) -> np.ndarray:
 
 @means(r"mbarrier\.(expect_tx|complete_tx)\.relaxed\.(cta|cluster)\.shared::(cta|cluster)\.b64")
 def count_bytes(m, form, x):
-    getattr(m, form.name.split(".")[1])(_barrier(m, form, x), _each(m, x["tx_count"].astype(np.int64)))
+    getattr(m, form.name.split(".")[1])(barrier_of(m, form, x), _each(m, x["tx_count"].astype(np.int64)))
 
 
 @means(r"mbarrier\.(test_wait|try_wait)\.parity(\.acquire)?(\.cta|\.cluster)?\.shared::cta\.b64(\.hint)?")
 def test_phase(m, form, x):
     """try_wait may come back before the phase is over, which here it does at once."""
-    return m.test(_barrier(m, form, x), x["parity"][:, :1].astype(np.int64))
+    return m.test(barrier_of(m, form, x), x["parity"][:, :1].astype(np.int64))
 
 
 @means(r"mbarrier\.inval\.shared::cta\.b64")
 def invalidate(m, form, x):
-    m.mbarrier_inval(_barrier(m, form, x))
+    m.mbarrier_inval(barrier_of(m, form, x))
 
 
 @means(r"cp\.async\.(commit_group|wait_group|wait_all)|cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
@@ -383,7 +383,7 @@ def init_fence(m, form, x):
 
 # -- bulk copies -----------------------------------------------------------------------------------------------------------
 
-def _run(m, form, place):
+def run_of(m, form, place):
     """The buffer and the byte offset (B or 1, 1) of a place that one thread names."""
     if not hasattr(place, "buffer"):
         raise SimulationError(f"the simulator runs {form.name} on places in memory, not on numbers as addresses", m.loc)
@@ -400,8 +400,8 @@ def _run(m, form, place):
 @means(r"cp\.async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|global\.shared::cta\.bulk_group)"
        r"(\.L2::cache_hint)?")
 def bulk_copy(m, form, x):
-    (dst, to), (src, source) = _run(m, form, x["dst"]), _run(m, form, x["src"])
-    barrier = _barrier(m, form, x) if "bar" in x else None
+    (dst, to), (src, source) = run_of(m, form, x["dst"]), run_of(m, form, x["src"])
+    barrier = barrier_of(m, form, x) if "bar" in x else None
     mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
     m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask)
 
@@ -413,4 +413,4 @@ def unseen(m, form, x):
     """Hints, and what steers the machine without a result."""
 
 
-__all__ = ["meaning"]
+__all__ = ["barrier_of", "meaning", "means", "run_of"]

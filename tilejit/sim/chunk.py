@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,15 @@ LATE = 1e12         # a landing time that comes only when everything waits
 class Chunk(Verdicts):
     """The CTAs of some clusters. Row ``rank * clusters + i`` of each memory is CTA `rank` of cluster i of the chunk."""
 
+    SERIALS = count(1)
+
     def __init__(self, program: Program, grid, cluster, which: range, env: dict, arguments: list, report: Report,
                  rng: np.random.Generator, patient: bool, checks: bool):
         self.program, self.graph, self.report, self.checks = program, program.graph, report, checks
         self.contended = checks and any(m is not None and m.shadow.threads is not None for m in arguments)
         self.grid, self.cluster, self.arguments = grid, cluster, arguments
         self.rng, self.patient = rng, patient
+        self.serial = next(self.SERIALS)   # of this process
         self.clusters, self.ranks = len(which), int(np.prod(cluster))
         self.rows = self.clusters * self.ranks
         self._number(which)

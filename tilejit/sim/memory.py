@@ -41,7 +41,6 @@ class GlobalMemory:
         self.bytes = self.flat.view(np.uint8)
         self.origin = -low
         self.address = self.flat.__array_interface__["data"][0]
-        self.maps: dict = {}  # byte -> the tensor map that the kernel keeps there
         self.maybe_written = False
         self.touched = 0    # calls that may touch it, at most 2 of each
         self.shadow = None  # GlobalShadow, while checks are on

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import Loc
 from ..ops.copy_async.tma_map import template
 from ..types import TensorMap
 from .clocks import ORDER
+from .map_slots import BYTES, Acquired, Fields, Slot, leave_mark, slot_at, slots_of
+from .tensor_maps import elements_of
 from .values import Batched, SimBuffer, SimRegion, SimTensorMap
 
 SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -27,45 +27,10 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 class SimMap(Batched):
     """A named map: what the launch encodes, and the slot (and the shared memory) that hold the kernel's own."""
 
-    type: TensorMap
-    template: SimTensorMap
+    type: TensorMap | None
+    template: SimTensorMap | None
     slot: SimRegion | None
-    shared: SimBuffer | None
-
-
-@dataclass(frozen=True)
-class Content:
-    """The fields of a map that an edit may change: where it points, sizes, strides in bytes. `memory` None: nowhere."""
-
-    memory: Any
-    base: int
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Acquired:
-    """What a CTA knows of a slot: the version it acquired, over which scope, and when its atoms did: {atom: epoch}."""
-
-    version: int
-    released: str | None
-    scope: str
-    epochs: dict[int, int]
-
-
-@dataclass
-class Slot:
-    """128 bytes that hold a map: its content, the last edit and who made it."""
-
-    content: Content | None = None
-    version: int = 0
-    cta: int = -1
-    cluster: tuple = ()
-    threads: tuple[int, int] = (0, 0)
-    loc: Loc | None = None
-    released: str | None = None                                      # over which scope the last edit was
-    acquired: dict[int, Acquired] = field(default_factory=dict)      # by CTA
-    copies: list[tuple[int, int]] = field(default_factory=list)      # the operations that read it: (chunk, number)
+    shared: SimRegion | None
 
 
 class NamedMaps:
@@ -75,7 +40,12 @@ class NamedMaps:
         key = "named", type_, id(array.memory)
         if key not in self.sim.maps:
             self.sim.maps[key] = template(type_)
-        return SimMap(type_, self.tensor_map(array, self.sim.maps[key]), slot, shared)
+        place = None if shared is None else SimRegion(type_, shared, (np.zeros((1, 1), np.int64),))
+        return SimMap(type_, self.tensor_map(array, self.sim.maps[key]), slot, place)
+
+    def map_in(self, place: SimRegion) -> SimMap:
+        """The map that 128 bytes of global or of shared memory hold, which instructions name by their place."""
+        return SimMap(None, None, None, place) if place.buffer.memory.scope == "shared" else SimMap(None, None, place, None)
 
     # -- slots -------------------------------------------------------------------------------------------------------------
 
@@ -84,61 +54,85 @@ class NamedMaps:
         alive = np.flatnonzero(np.broadcast_to(self.active.any(axis=1), (self.batch,)))
         return alive if positions is None else np.intersect1d(alive, positions)
 
-    def _slots(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, Slot]]:
-        """(position in the batch, slot) of each CTA: the one in global memory, or the one in `shared`."""
-        if shared:
-            for b in self._here(positions):
-                yield int(b), self.sim.shared_maps.setdefault((int(self.rows[b]), int(map_.shared.base)), Slot())
-            return
-        region = map_.slot
-        at = sum((s[:, :1].astype(np.int64) * k for s, k in zip(region.starts, region.buffer.strides)), np.zeros((1, 1), np.int64))
-        memory = region.buffer.memory
-        at = (at + memory.origin) * memory.itemsize + np.asarray(region.buffer.base)
-        if ((at < 0) | (at + 128 > memory.bytes.size)).any():
-            self.finding("out-of-bounds", f"a slot of a tensor map is outside of {memory.name}{list(memory.shape)}")
-            at = np.clip(at, 0, max(memory.bytes.size - 128, 0))
-        at = np.broadcast_to(at, (self.batch, 1))
+    def _bytes_at(self, region: SimRegion) -> np.ndarray:
+        """The byte of its memory at which a slot begins, in each CTA of the batch."""
+        buffer, starts = region.buffer, [s[:, :1].astype(np.int64) for s in region.starts]
+        if buffer.memory.scope == "global":
+            at = sum((s * k for s, k in zip(starts, buffer.strides)), np.zeros((1, 1), np.int64))
+            at = (at + buffer.memory.origin) * buffer.memory.itemsize
+        else:
+            at = np.asarray(buffer.type.layout.offset_of(*starts, shape=buffer.shape)).reshape(-1, 1) * buffer.type.dtype.nbytes
+        return np.broadcast_to(at + np.asarray(buffer.base), (self.batch, 1))[:, 0]
+
+    def _places(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, int, Slot]]:
+        """(position in the batch, byte, slot) of each CTA: the one in global memory, or the one in `shared`."""
+        region = map_.shared if shared else map_.slot
+        at, memory = self._bytes_at(region), region.buffer.memory
         for b in self._here(positions):
-            yield int(b), memory.maps.setdefault(int(at[b, 0]), Slot())
+            if shared:
+                yield int(b), int(at[b]), self.sim.shared_maps.setdefault((int(self.rows[b]), int(at[b])), Slot())
+                continue
+            if not 0 <= at[b] <= memory.bytes.size - BYTES:
+                self.finding("out-of-bounds", f"a slot of a tensor map is outside of {memory.name}{list(memory.shape)}", ctas=self.ctas[b:b + 1])
+                continue
+            if (memory.address + int(at[b])) % BYTES and map_.type is None:
+                self.finding("misaligned", f"a tensor map lies at a multiple of {BYTES} bytes, and byte {int(at[b])} of {memory.name} is at none")
+            yield int(b), int(at[b]), slot_at(memory, int(at[b]), self.sim.report.launch)
+
+    def _slots(self, map_: SimMap, shared: bool, positions: np.ndarray | None = None) -> Iterator[tuple[int, Slot]]:
+        for b, _, slot in self._places(map_, shared, positions):
+            yield b, slot
 
     def _touch(self, map_: SimMap, shared: bool, writing: bool) -> None:
         """The slot's first element stands for its bytes in the search for races."""
         if not self.checks:
             return
-        if shared:
-            buffer, coords = map_.shared, (np.zeros((1, 1), np.int64),)
-        else:
-            buffer, coords = map_.slot.buffer, tuple(s[:, :1].astype(np.int64) for s in map_.slot.starts)
+        region = map_.shared if shared else map_.slot
+        coords = tuple(s[:, :1].astype(np.int64) for s in region.starts)
         if writing:
-            self.write(buffer, coords, np.zeros((1, 1), buffer.type.dtype.np))
+            self.write(region.buffer, coords, np.zeros((1, 1), region.buffer.type.dtype.np))
         else:
-            self.read(buffer, coords)
+            self.read(region.buffer, coords)
 
     def _editors(self, b: int) -> tuple[int, int]:
         """The threads of CTA `b` of the batch that edit: the scope's first, or each that comes here where they have parted."""
         if self._active is None:
             return self.low, self.low + 1
         mine = np.flatnonzero(np.broadcast_to(self.active, (self.batch, self.threads))[b])
-        if len(mine) > 1:
-            self.finding("race", f"{len(mine)} threads of one CTA edit one tensor map at the same time: an edit reads and writes whole words, "
-                         "so that others are lost", threads=tuple(int(t) + self.low for t in mine[:8]), ctas=self.ctas[b:b + 1])
+        self._alone(len(mine), tuple(int(t) + self.low for t in mine[:8]), b)
         return self.low + int(mine[0]), self.low + int(mine[-1]) + 1
 
-    def _edit(self, map_: SimMap, shared: bool, content, threads=None) -> None:
-        """Give the slot of each CTA new content: ``content(position, slot)``."""
+    def _alone(self, editing: int, threads: tuple[int, ...], b: int) -> None:
+        if editing > 1:
+            self.finding("race", f"{editing} threads of one CTA edit one tensor map at the same time: an edit reads and writes whole words, "
+                         "so that others are lost", threads=threads, ctas=self.ctas[b:b + 1])
+
+    def _edit(self, map_: SimMap, shared: bool, fields, threads=None, legal: bool = True) -> None:
+        """Give the slot of each CTA other fields: ``fields(position, slot)``. `legal` says that those have been looked at."""
+        places = [(b, at, slot, slot.fields is None and self._blank(map_, shared, b, at)) for b, at, slot in self._places(map_, shared)]
         self._touch(map_, shared, writing=True)
-        for b, slot in self._slots(map_, shared):
+        for b, at, slot, blank in places:
             self._still_read(slot)
-            slot.content = content(b, slot)
+            if blank:
+                slot.fields = Fields()
+            slot.fields = fields(b, slot)
             slot.version += 1
-            slot.cta, slot.cluster = int(self.ctas[b]), (id(self.sim), int(self.rows[b]) % self.sim.clusters)
+            slot.legal, slot.launch = legal, self.sim.report.launch
+            slot.cta, slot.cluster = int(self.ctas[b]), (self.sim.serial, int(self.rows[b]) % self.sim.clusters)
             slot.threads, slot.loc, slot.released = threads or self._editors(b), self.loc, None
+            if not shared:
+                leave_mark(slot, map_.slot.buffer.memory, at)
+
+    def _blank(self, map_: SimMap, shared: bool, b: int, at: int) -> bool:
+        """Whether 128 bytes are zeros, of which edits of every field make a map."""
+        data = self.sim.shared.data[int(self.rows[b])] if shared else map_.slot.buffer.memory.bytes
+        return not data[at:at + BYTES].any()
 
     def _still_read(self, slot: Slot) -> None:
         """A map must not change under a copy that is not known to be done."""
         for world, _ in self.worlds():
             for chunk, number in slot.copies:
-                op = world.ops.get(number) if chunk == id(self.sim) else None
+                op = world.ops.get(number) if chunk == self.sim.serial else None
                 if op is not None and not op.awaited:
                     self.finding("missing-wait", f"a tensor map is edited while {op.what} at line {self.sim.locs[op.line].line}, "
                                  "which reads it, has not been waited for")
@@ -148,87 +142,124 @@ class NamedMaps:
 
     def map_seed(self, map_: SimMap) -> None:
         """The slot becomes what the launch has encoded."""
-        t = map_.template
-        self._edit(map_, map_.shared is not None, lambda b, slot: Content(t.memory, int(np.asarray(t.base)), tuple(t.global_dim), tuple(t.global_strides)))
+        self._edit(map_, map_.shared is not None, lambda b, slot: Fields.of(map_.template))
 
     def map_rebind(self, map_: SimMap, place, *numbers) -> None:
         """New address, dimensions and strides. `numbers` are those, innermost first; strides in bytes."""
         rank, values = len(map_.type.box), [np.asarray(n) for n in numbers]
-        thread = lambda x, b: int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
         where = self._pointed(place)
 
-        def content(b: int, slot: Slot) -> Content | None:
-            if slot.content is None:
+        def rebound(b: int, slot: Slot) -> Fields | None:
+            if not slot.version:
                 self.finding("descriptor", "a tensor map is rebound that was never seeded: its other fields are what was in memory", ctas=self.ctas[b:b + 1])
                 return None
-            memory, base = where(b)
-            dims, strides = (tuple(thread(x, b) for x in part) for part in (values[:rank], values[rank:]))
-            return self._checked(map_, b, Content(memory, base, dims, strides))
+            dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
+            fields = slot.fields and slot.fields.rebound(where(b), dims, strides)
+            return fields if fields and self._checked(b, fields) else None
 
-        self._edit(map_, map_.shared is not None, content)
+        self._edit(map_, map_.shared is not None, rebound)
+
+    def map_replace(self, map_: SimMap, shared: bool, name: str, index: int | None, value) -> None:
+        """One field of a map, by an instruction that each thread of the scope executes."""
+        if self.threads > 1 and self._active is None:
+            self._alone(self.threads, (self.low, self.low + 1), 0)
+
+        def replaced(b: int, slot: Slot) -> Fields | None:
+            if slot.fields is None:
+                self.finding("descriptor", "a field of a tensor map is replaced that was never seeded: its other fields are what was in memory",
+                             ctas=self.ctas[b:b + 1])
+                return None
+            return slot.fields.replaced(name, index, self._of(value, b))
+
+        self._edit(map_, shared, replaced, legal=False)
+
+    def _of(self, x, b: int) -> int:
+        """A number of CTA `b` of the batch: that of its first thread that is here."""
+        x = np.asarray(x)
+        return int(x) if not x.ndim else int(x[b if x.shape[0] > 1 else 0, self._first(b) if x.shape[1] > 1 else 0])
 
     def _first(self, b: int) -> int:
         return int(np.argmax(np.broadcast_to(self.active, (self.batch, self.threads))[b]))
 
     def _pointed(self, place):
-        """For a CTA of the batch, what memory and which byte of it (from its element 0) a place or an address is."""
-        if isinstance(place, SimRegion):
-            nbytes = place.type.dtype.nbytes
-            at = sum((s.astype(np.int64) * k for s, k in zip(place.starts, place.buffer.strides)), np.zeros((1, 1), np.int64)) * nbytes
-            at = at + np.asarray(place.buffer.base)
-            return lambda b: (place.buffer.memory, int(at[b if at.shape[0] > 1 else 0, self._first(b) if at.shape[1] > 1 else 0]))
-        address = np.asarray(place)
+        """For a CTA of the batch, the address that a place is, or a number."""
+        if not isinstance(place, SimRegion):
+            return lambda b: self._of(place, b) & (1 << 64) - 1
+        memory = place.buffer.memory
+        at = sum((s.astype(np.int64) * k for s, k in zip(place.starts, place.buffer.strides)), np.zeros((1, 1), np.int64)) + memory.origin
+        at = at * memory.itemsize + np.asarray(place.buffer.base)
+        return lambda b: memory.address + self._of(at, b)
 
-        def found(b: int):
-            value = int(address[b if address.shape[0] > 1 else 0, self._first(b) if address.shape[1] > 1 else 0]) & (1 << 64) - 1
-            for memory in self.sim.arguments:
-                if memory is not None and memory.address <= value < memory.address + memory.bytes.size:
-                    return memory, value - memory.address - memory.origin * memory.itemsize
-            return None, value
-        return found
-
-    def _checked(self, map_: SimMap, b: int, c: Content) -> Content | None:
-        """The content, unless the engine would leave the array that it points to."""
-        where = dict(ctas=self.ctas[b:b + 1])
-        if c.memory is None:
-            self.finding("descriptor", f"a tensor map is rebound to the address {c.base:#x}, which is in no array of the launch", **where)
+    def _pointing(self, f: Fields) -> SimTensorMap | None:
+        """A map with the argument of the launch that it points to: one that holds all that it reaches, if there is one."""
+        rank = f.rank
+        size = sum((n - 1) * s for n, s in zip(f.dims[1:rank], f.strides)) + f.dims[0]
+        holding = [m for m in self.sim.arguments if m is not None and m.address <= f.address < m.address + max(m.bytes.size, 1)]
+        if not holding:
             return None
-        for d, n in enumerate(c.dims):
+        m = max(holding, key=lambda m: (f.address + size <= m.address + m.bytes.size, f.dtype == str(m.array.dtype), -m.number))
+        return SimTensorMap(m, f.address - m.address - m.origin * m.itemsize, f.dtype, f.dims[:rank], f.strides[:rank - 1], f.box[:rank],
+                            f.steps[:rank], f.interleave, f.swizzle, f.l2_promotion, f.oob_fill)
+
+    def _checked(self, b: int, f: Fields) -> bool:
+        """Whether the engine would stay inside of the array that a map points to, with a finding where it would not."""
+        where, made = dict(ctas=self.ctas[b:b + 1]), self._pointing(f)
+        if made is None:
+            self.finding("descriptor", f"a tensor map is rebound to the address {f.address:#x}, which is in no array of the launch", **where)
+            return False
+        for d, n in enumerate(made.global_dim):
             if not 1 <= n <= 1 << 32:
                 self.finding("descriptor", f"a tensor map is rebound to {n} elements along its dimension {d} (the innermost is 0); it may have 1 to 2**32", **where)
-                return None
-        for s in c.strides:
+                return False
+        for s in made.global_strides:
             if s % 16 or not 0 <= s < 1 << 40:
                 self.finding("descriptor", f"a tensor map is rebound to a stride of {s} bytes; strides are multiples of 16 bytes below 2**40", **where)
-                return None
-        address = c.memory.address + c.memory.origin * c.memory.itemsize + c.base
-        if address % 16:
-            self.finding("misaligned", f"a tensor map is rebound to the address {address:#x}, which is no multiple of 16 bytes", **where)
-            return None
-        end = c.base + c.memory.origin * c.memory.itemsize + map_.type.dtype.nbytes * c.dims[0] + sum((n - 1) * s for n, s in zip(c.dims[1:], c.strides))
-        if c.base + c.memory.origin * c.memory.itemsize < 0 or end > c.memory.bytes.size:
-            self.finding("out-of-bounds", f"a tensor map is rebound to dimensions {list(c.dims)} and strides {list(c.strides)} that reach byte {end} of "
-                         f"{c.memory.name}, which has {c.memory.bytes.size}", **where)
-            return None
-        return c
+                return False
+        if f.address % 16:
+            self.finding("misaligned", f"a tensor map is rebound to the address {f.address:#x}, which is no multiple of 16 bytes", **where)
+            return False
+        memory, nbytes = made.memory, elements_of(made).itemsize
+        end = f.address - memory.address + nbytes * f.dims[0] + sum((n - 1) * s for n, s in zip(made.global_dim[1:], made.global_strides))
+        if end > memory.bytes.size:
+            self.finding("out-of-bounds", f"a tensor map is rebound to dimensions {list(made.global_dim)} and strides {list(made.global_strides)} that reach "
+                         f"byte {end} of {memory.name}, which has {memory.bytes.size}", **where)
+            return False
+        return True
 
     # -- fences --------------------------------------------------------------------------------------------------------------
 
     def map_release(self, map_: SimMap, scope: str) -> None:
         """The edits of the scope's threads are released; those of others are not theirs to release."""
         for b, slot in self._slots(map_, False):
-            if slot.cta == int(self.ctas[b]) and self.low <= slot.threads[0] and slot.threads[1] <= self.high:
-                slot.released = max(slot.released or "cta", scope, key=SCOPES.index)
+            self._release(b, slot, scope)
+
+    def maps_release(self, scope: str) -> None:
+        """As the instruction does: all that the scope's threads have edited."""
+        for b in self._here():
+            for slot in slots_of(self.sim.report.launch):
+                self._release(int(b), slot, scope)
+
+    def _release(self, b: int, slot: Slot, scope: str) -> None:
+        if slot.launch == self.sim.report.launch and slot.cta == int(self.ctas[b]) and self.low <= slot.threads[0] and slot.threads[1] <= self.high:
+            slot.released = max(slot.released or "cta", scope, key=SCOPES.index)
 
     def map_publish(self, map_: SimMap, scope: str) -> None:
         """The slot becomes what is in shared memory, released; between barriers of the scope."""
         self.sync()
-        self._touch(map_, True, writing=False)
-        made = {b: slot.content for b, slot in self._slots(map_, True)}
-        self._edit(map_, False, lambda b, slot: made[b], threads=(self.low, self.low + 32))
-        for b, slot in self._slots(map_, False):
-            slot.released = scope
+        self.map_copied(map_, map_, scope)
         self.sync()
+
+    def map_copied(self, to: SimMap, source: SimMap, scope: str) -> None:
+        """All 128 bytes of a map in shared memory to a slot, by a warp, and released."""
+        self._touch(source, True, writing=False)
+        made = dict(self._slots(source, True))
+        for b, slot in made.items():
+            if slot.fields is None:
+                self.finding("descriptor", "a tensor map is published from shared memory in which nothing has made one: seed it there first",
+                             ctas=self.ctas[b:b + 1])
+        self._edit(to, False, lambda b, slot: made[b].fields, threads=(self.low, self.low + 32))
+        for b, slot in self._slots(to, False):
+            slot.released, slot.legal = scope, made[b].legal
 
     def map_acquire(self, map_: SimMap, scope: str) -> None:
         self._touch(map_, False, writing=False)
@@ -257,33 +288,43 @@ class NamedMaps:
         slots = dict(self._slots(map_, False, positions))
         for b, slot in slots.items():
             self._fenced(b, slot)
-        yield list(self._described(map_, slots))
+            if not slot.legal:
+                slot.legal = True
+                slot.fields = slot.fields if slot.fields and self._checked(b, slot.fields) else None
+        yield list(self._described(slots))
         for slot in slots.values():
-            slot.copies += ((id(self.sim), n) for n in range(before + 1, self.sim.operations + 1))
+            slot.copies += ((self.sim.serial, n) for n in range(before + 1, self.sim.operations + 1))
 
     def _fenced(self, b: int, slot: Slot) -> None:
         """Whether the copy of a CTA sees the last edit of the map."""
         where = dict(ctas=self.ctas[b:b + 1], other=slot.loc)
-        known = slot.acquired.get(int(self.ctas[b]))
-        edit = f"its edit at line {slot.loc.line}" if slot.loc is not None else "its edit"
         if not slot.version:
             self.finding("descriptor", "a copy goes by a tensor map that nothing has made: seed it, or publish it, first", **where)
             return
+        needed, who = self._apart(b, slot)
+        edit = "its edit" if slot.loc is None else f"its edit at line {slot.loc.line}" if slot.launch == self.sim.report.launch else \
+            f"its edit at line {slot.loc.line} of an earlier launch"
+        known = slot.acquired.get(int(self.ctas[b]))
         if known is None or known.version != slot.version:
             self.finding("missing-proxy-fence", f"a copy goes by a tensor map without .fence_acquire(scope) after {edit}: the engine may use what it was before", **where)
             return
         if known.released is None:
             self.finding("missing-proxy-fence", f"a copy goes by a tensor map, and {edit} was not released by the thread that made it: .fence_release(scope)", **where)
             return
-        own = slot.cta == int(self.ctas[b])
-        near = (id(self.sim), int(self.rows[b]) % self.sim.clusters) == slot.cluster
-        needed = "cta" if own else "cluster" if near else "gpu"
         for word, scope in (("released", known.released), ("acquired", known.scope)):
             if SCOPES.index(scope) < SCOPES.index(needed):
-                self.finding("missing-proxy-fence", f"a copy goes by a tensor map of which {edit} in {'another CTA' if near else 'a CTA of another cluster'} "
-                             f"was {word} for {scope!r} only: it takes {needed!r}", **where)
+                self.finding("missing-proxy-fence", f"a copy goes by a tensor map of which {edit} in {who} was {word} for {scope!r} only: it takes {needed!r}", **where)
                 return
         self._after_acquire(b, known, where)
+
+    def _apart(self, b: int, slot: Slot) -> tuple[str, str]:
+        """How far the CTA that edited a slot is from the one at hand: the scope that reaches it, and who it is."""
+        if slot.launch != self.sim.report.launch:
+            return "gpu", "a CTA of that launch"
+        if slot.cta == int(self.ctas[b]):
+            return "cta", "the CTA"
+        near = (self.sim.serial, int(self.rows[b]) % self.sim.clusters) == slot.cluster
+        return ("cluster", "another CTA") if near else ("gpu", "a CTA of another cluster")
 
     def _after_acquire(self, b: int, known: Acquired, where: dict) -> None:
         """The copying thread has acquired itself, or comes after a thread that has."""
@@ -295,21 +336,20 @@ class NamedMaps:
         self.finding("missing-proxy-fence", "a copy goes by a tensor map that other threads have acquired, and nothing orders it after them: a barrier, or "
                      ".fence_acquire(scope) in its own thread", **where)
 
-    def _described(self, map_: SimMap, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
-        """Maps with a row for each CTA, one for each array that slots point to."""
-        groups: dict[int, list[int]] = {}
+    def _described(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
+        """Maps with a row for each CTA, one for each array that slots point to and for each box and so on."""
+        groups: dict[tuple, list[tuple[int, SimTensorMap]]] = {}
         for b, slot in slots.items():
-            if slot.content is not None:
-                groups.setdefault(id(slot.content.memory), []).append(b)
-        t = map_.template
+            made = slot.fields and self._pointing(slot.fields)
+            if made:
+                groups.setdefault((id(made.memory), *slot.fields.alike()), []).append((b, made))
         for members in groups.values():
-            contents = [slots[b].content for b in members]
-            if len(members) == self.batch and all(c == contents[0] for c in contents):
-                at = lambda pick: pick(contents[0])
-            else:
-                table = [slots[b].content if b in members else contents[0] for b in range(self.batch)]
-                at = lambda pick: np.array([pick(c) for c in table], np.int64).reshape(-1, 1)
-            rank = len(contents[0].dims)
-            yield SimTensorMap(contents[0].memory, at(lambda c: c.base), t.dtype, tuple(at(lambda c, d=d: c.dims[d]) for d in range(rank)),
-                               tuple(at(lambda c, d=d: c.strides[d]) for d in range(rank - 1)), t.box, t.element_strides, t.interleave,
-                               t.swizzle, t.l2_promotion, t.oob_fill), np.array(members)
+            positions, maps = zip(*members)
+            first = maps[0]
+            if len(members) == self.batch and len({(m.base, m.global_dim, m.global_strides) for m in maps}) == 1:
+                yield first, np.array(positions)
+                continue
+            table = dict(members)
+            at = lambda pick: np.array([pick(table.get(b, first)) for b in range(self.batch)], np.int64).reshape(-1, 1)
+            yield replace(first, base=at(lambda m: m.base), global_dim=tuple(at(lambda m, d=d: m.global_dim[d]) for d in range(first.rank)),
+                          global_strides=tuple(at(lambda m, d=d: m.global_strides[d]) for d in range(first.rank - 1))), np.array(positions)

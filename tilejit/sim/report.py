@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import count
 
 from ..errors import Loc, SimulationError
 
@@ -62,8 +63,11 @@ class Report:
     ``"global sectors"``, ``"shared requests"`` and ``"bank conflicts"`` (extra passes), ``"waits"`` that blocked.
     """
 
+    LAUNCHES = count(1)
+
     def __init__(self, max_findings: int = 100):
         self.max_findings = max_findings
+        self.launch = next(self.LAUNCHES)   # of this process
         self._findings: dict[tuple[str, int], Finding] = {}
         self.writer: Writer | None = None
         self.stats: dict[str, Counter | int] = {

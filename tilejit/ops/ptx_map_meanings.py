@@ -1,0 +1,68 @@
+"""What the instructions of tensor maps mean on the simulator: edits, fences, and the tensor copies that go by a map.
+
+A map is one that the kernel names, or the place of its 128 bytes. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy",
+"fence.proxy.tensormap", "cp.async.bulk.tensor".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import SimulationError
+from .ptx_meanings import barrier_of, means, run_of
+
+
+def _map(m, form, x):
+    """The map of an operand."""
+    if isinstance(x, np.ndarray):
+        raise SimulationError(f"the simulator runs {form.name} on a tensor map or the place of one, not on a number as address", m.loc)
+    return m.map_in(x) if hasattr(x, "starts") else x
+
+
+@means(r"tensormap\.replace\.tile\.\w+\.(global|shared::cta)\.b1024\.b(32|64)")
+def replace_field(m, form, x):
+    """Sizes are as they are, strides bytes, and the rank one less than it is."""
+    name = form.name.split(".")[3]
+    if name == "swizzle_atomicity":
+        if x["value"]:
+            raise SimulationError("the simulator knows swizzles in units of 16 bytes only, which is atomicity 0", m.loc)
+        return
+    m.map_replace(_map(m, form, x["map"]), ".shared::cta." in form.name, name, x.get("index"), x["value"])
+
+
+@means(r"tensormap\.cp_fenceproxy\.global\.shared::cta\.tensormap::generic\.release\.(cta|cluster|gpu|sys)\.sync\.aligned")
+def copy_and_release(m, form, x):
+    m.map_copied(_map(m, form, x["dst"]), _map(m, form, x["src"]), form.name.split(".")[-3])
+
+
+@means(r"fence\.proxy\.tensormap::generic\.(acquire|release)\.(cta|cluster|gpu|sys)")
+def fence_of_maps(m, form, x):
+    scope = form.name.split(".")[-1]
+    return m.map_acquire(_map(m, form, x["map"]), scope) if "map" in x else m.maps_release(scope)
+
+
+_COORDINATES = lambda x: [np.asarray(c)[:, :1].astype(np.int64) for c in (x["coords"] if isinstance(x["coords"], tuple) else (x["coords"],))]
+
+
+@means(r"cp\.async\.bulk\.tensor\.[1-5]d\.(tile::gather4\.)?shared::(cta|cluster)\.global(\.tile|\.tile::gather4)?\.mbarrier::complete_tx::bytes"
+       r"(\.multicast::cluster)?(\.cta_group::[12])?(\.L2::cache_hint)?")
+def tensor_load(m, form, x):
+    (dst, to), barrier = run_of(m, form, x["dst"]), barrier_of(m, form, x)
+    mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
+    with m.reading_map(_map(m, form, x["map"]), None) as maps:
+        for described, where in maps:
+            m.tma_load(described, _COORDINATES(x), dst, to, barrier, mode="rows" if "gather4" in form.name else "tile", multicast=mask,
+                       paired=".cta_group::2" in form.name, positions=where)
+
+
+@means(r"cp\.(reduce\.)?async\.bulk\.tensor\.[1-5]d\.(tile::scatter4\.)?global\.shared::cta(\.(add|min|max|inc|dec|and|or|xor))?(\.tile|\.tile::scatter4)?"
+       r"\.bulk_group(\.L2::cache_hint)?")
+def tensor_store(m, form, x):
+    src, at = run_of(m, form, x["src"])
+    kind = form.name.split("shared::cta.")[1].split(".")[0] if form.name.startswith("cp.reduce") else None
+    with m.reading_map(_map(m, form, x["map"]), None) as maps:
+        for described, where in maps:
+            m.tma_store(described, _COORDINATES(x), src, at, mode="rows" if "scatter4" in form.name else "tile", kind=kind, positions=where)
+
+
+__all__: list[str] = []

@@ -1,0 +1,122 @@
+"""What 128 bytes that hold a tensor map are known to hold: its fields, who edited it last, and who has released and acquired that.
+
+A map in global memory outlives the launch that made it, as its bytes do: an edit leaves a mark in the first of them, and while
+that is there a later launch finds the map too. PTX ISA, "Tensors", "tensormap.replace".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import numpy as np
+
+from ..errors import Loc
+from .memory import GlobalMemory
+from .values import SimTensorMap
+
+BYTES = 128
+DIMENSIONS = 5
+
+# PTX ISA, "tensormap.replace": the numbers of element types. The encoder's of the host are others.
+ELEMENTS = ("uint8", "uint16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float32_ftz", "float64", "bfloat16", "tf32", "tf32_ftz")
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a tiled map, innermost dimension first, all five dimensions of them. `address` is that of element 0,
+    strides are bytes. The defaults are what zeros mean."""
+
+    address: int = 0
+    rank: int = 1
+    dims: tuple[int, ...] = (1,) * DIMENSIONS
+    strides: tuple[int, ...] = (0,) * (DIMENSIONS - 1)
+    box: tuple[int, ...] = (1,) * DIMENSIONS
+    steps: tuple[int, ...] = (1,) * DIMENSIONS
+    dtype: str = ELEMENTS[0]
+    interleave: int = 0
+    swizzle: int = 0
+    l2_promotion: int = 0
+    oob_fill: int = 0
+
+    @staticmethod
+    def of(t: SimTensorMap) -> "Fields":
+        """Those of a map that the launch has encoded."""
+        whole = lambda values, n, rest: (*map(int, values), *(rest,) * (n - len(values)))
+        address = t.memory.address + t.memory.origin * t.memory.itemsize + int(np.asarray(t.base).flat[0])
+        return Fields(address, t.rank, whole(t.global_dim, DIMENSIONS, 1), whole(t.global_strides, DIMENSIONS - 1, 0), whole(t.box, DIMENSIONS, 1),
+                      whole(t.element_strides, DIMENSIONS, 1), t.dtype, t.interleave, t.swizzle, t.l2_promotion, t.oob_fill)
+
+    def replaced(self, name: str, index: int | None, value: int) -> "Fields":
+        """With one field edited by ``tensormap.replace``, by its name there."""
+        at = {"global_dim": "dims", "global_stride": "strides", "box_dim": "box", "element_stride": "steps"}.get(name)
+        if at is not None:
+            values = getattr(self, at)
+            return replace(self, **{at: (*values[:index], value, *values[index + 1:])})
+        if name == "elemtype":
+            return replace(self, dtype=ELEMENTS[value])
+        plain = {"global_address": "address", "interleave_layout": "interleave", "swizzle_mode": "swizzle", "fill_mode": "oob_fill"}
+        return replace(self, rank=value + 1) if name == "rank" else replace(self, **{plain[name]: value})
+
+    def rebound(self, address: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> "Fields":
+        return replace(self, address=address, dims=(*dims, *self.dims[len(dims):]), strides=(*strides, *self.strides[len(strides):]))
+
+    def alike(self) -> tuple:
+        """What maps have in common that one call of the engine may serve together: all but where they point and how far."""
+        return self.rank, self.box, self.steps, self.dtype, self.interleave, self.swizzle, self.l2_promotion, self.oob_fill
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """What a CTA knows of a slot: the version it acquired, over which scope, and when its atoms did: {atom: epoch}."""
+
+    version: int
+    released: str | None
+    scope: str
+    epochs: dict[int, int]
+
+
+@dataclass
+class Slot:
+    """128 bytes that hold a map: its fields (None: nobody knows), the last edit and who made it."""
+
+    fields: Fields | None = None
+    version: int = 0
+    legal: bool = True                                               # its fields were looked at after the last edit
+    launch: int = 0                                                  # in which the last edit was
+    cta: int = -1
+    cluster: tuple = ()
+    threads: tuple[int, int] = (0, 0)
+    loc: Loc | None = None
+    released: str | None = None                                      # over which scope the last edit was
+    acquired: dict[int, Acquired] = field(default_factory=dict)      # by CTA
+    copies: list[tuple[int, int]] = field(default_factory=list)      # the operations that read it: (chunk, number)
+    seen: int = 0                                                    # the launch that `acquired` and `copies` are of
+    mark: bytes = b""
+
+
+_SLOTS: dict[int, Slot] = {}      # those of this process, by the address of their first byte
+_MARKS = count(1)
+
+
+def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
+    """The slot at byte `at` of a memory. Where the bytes are not those that the last edit left, nothing is known of it."""
+    slot = _SLOTS.get(memory.address + at)
+    if slot is None or (slot.mark and slot.mark != memory.bytes[at:at + 16].tobytes()):
+        slot = _SLOTS[memory.address + at] = Slot()
+    if slot.seen != launch:
+        slot.seen = launch
+        slot.acquired.clear()
+        slot.copies.clear()
+    return slot
+
+
+def leave_mark(slot: Slot, memory: GlobalMemory, at: int) -> None:
+    """What the slot's bytes begin with from now on: nothing else that a kernel or its caller writes there is the same."""
+    slot.mark = next(_MARKS).to_bytes(8, "little") + b"tilejit\xff"
+    memory.bytes[at:at + 16] = np.frombuffer(slot.mark, np.uint8)
+
+
+def slots_of(launch: int) -> list[Slot]:
+    """The slots in global memory that a launch has edited."""
+    return [slot for slot in _SLOTS.values() if slot.launch == launch]
