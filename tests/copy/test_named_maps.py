@@ -293,16 +293,16 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     ("m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 32:160])",    "is aligned to 128 bytes, and dimension 1 of this one is not known to step in multiples of them"),
     ("m = tile.tensor_map(A[0:8, 0:64])\nm.rebind(A)",              "this one is a parameter, which the launch encodes and nothing may write; give tile.tensor_map a slot="),
     (MAP + "m.rebind(B)",                                           "this map has 2 dimensions"),
-    (MAP + "m.rebind(H)",                                           "this map moves float32, and the array holds float16: rebind does not change the element type"),
+    (MAP + "m.rebind(H)",                                           "this map moves float32, and the array holds float16; its dtype stays, since"),
     (MAP + "m.rebind(s)",                                           "is of an array in global memory"),
-    (MAP + "m.rebind(A, box=(4, 4))",                               "its box is what its copies were planned for, and stays. tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32 writes that field"),
+    (MAP + "m.rebind(A, box=(4, 4))",                               "as many bytes are announced. tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, index, value) writes that field"),
     (MAP + "m.rebind(A, swizzle=128)",                              "tile.ptx.tensormap.replace.tile.swizzle_mode.global_.b1024.b32"),
     (MAP + "m.rebind(A, dtype=tile.float16)",                       "tile.ptx.tensormap.replace.tile.elemtype.global_.b1024.b32"),
     (MAP + "m.rebind(A, fill='nan')",                               "tile.ptx.tensormap.replace.tile.fill_mode.global_.b1024.b32"),
     (MAP + "m.rebind(A, interleave=1)",                             "tile.ptx.tensormap.replace.tile.interleave_layout.global_.b1024.b32"),
     (MAP + "m.rebind(A, shpae=(1, 2))",                             "rebind has no option 'shpae'"),
     (MAP + "m.rebind(A[0, 0])",                                     "shape has 2 entries, as the map has dimensions, not none"),
-    (MAP + "m.rebind(A[0, 0], shape=(1, 2, 3))",                    "not 3: rebind does not change the rank"),
+    (MAP + "m.rebind(A[0, 0], shape=(1, 2, 3))",                    "not 3; its rank stays, since"),
     (MAP + "m.rebind(A[0, 0], shape=(1, 16), strides=(16, 2))",     "the last stride of a tensor map's array is 1"),
     (MAP + "m.rebind(A[0, 0], shape=(1, 16), strides=(3, 1))",      "strides of a tensor map are multiples of 16 bytes, 4 elements of float32"),
     (MAP + "m.rebind(A[0, 0], shape=(0, 16))",                      "its shape has a 0"),
@@ -330,7 +330,7 @@ def test_what_a_map_cannot_do_is_refused_with_the_reason(body, words):
 
 
 def test_a_map_for_a_pair_of_ctas_is_the_launch_s():
-    with pytest.raises(tile.CompilationError, match="a map that the kernel makes: maps for pairs of CTAs are the launch's"):
+    with pytest.raises(tile.CompilationError, match="a map that the kernel makes: that of a pair of CTAs is the launch.s"):
         compiled(MAP + "with tile.elect():\n    tile.copy_async(s, m[0:8, 0:64], mbar=bar, cta_group=2)", target="sm_100a", cluster=(2, 1, 1))
 
 

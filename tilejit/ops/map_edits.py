@@ -18,11 +18,20 @@ from .language import binary, converted, uniform_scalar
 from .memory import index
 from .sizes import extent_value
 from .sides import describe_name
-from .tensor_map import in_steps
+from .tensor_map import host_born, in_steps
 
-# What rebind does not change, and the instruction that does where one exists.
-_KEPT = {"dtype": "elemtype", "box": "box_dim", "swizzle": "swizzle_mode", "fill": "fill_mode", "interleave": "interleave_layout",
-         "element_strides": "element_stride", "rank": "rank"}
+# What rebind does not change: the field of ``tensormap.replace`` that does (None: there is none), and why it stays.
+_KEPT = {
+    "dtype": ("elemtype", "coordinates, sizes and the bytes that barriers are told count elements of it"),
+    "box": ("box_dim", "every copy by the map is planned in whole boxes of it, and as many bytes are announced"),
+    "swizzle": ("swizzle_mode", "the shared buffers of its copies are laid out by it"),
+    "swizzle_atomicity": ("swizzle_atomicity", "the shared buffers of its copies are laid out in units of 16 bytes"),
+    "fill": ("fill_mode", "its copies are planned to read it out of bounds"),
+    "interleave": ("interleave_layout", "its copies are planned for arrays without one"),
+    "element_strides": ("element_stride", "its boxes are planned without gaps"),
+    "rank": ("rank", "its copies give as many coordinates"),
+    "l2_promotion": (None, "the launch has encoded it"),
+}
 
 
 # -- changing it -----------------------------------------------------------------------------------------------------------
@@ -135,6 +144,7 @@ def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
     t = _own(g, m, "rebind")
     for name in changes:
         _refuse(g, t, name)
+    host_born(g, array, "rebind takes an array, or an address with shape= and strides=")
     rank = len(t.array.shape)
     if isinstance(type_of(array), Buffer) and array.type.narrowed is not None:
         raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array, or a place in it with a shape")
@@ -148,12 +158,23 @@ def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
 
 
 def _refuse(g: Builder, t: TensorMap, name: str):
-    field = _KEPT.get(name)
-    if field is None:
+    """Why rebind leaves a field as it is, and the instruction that changes it."""
+    if name not in _KEPT:
         raise g.error(f"rebind has no option {name!r}; it takes an array, or an address with shape= and strides=")
-    space = "shared_cta" if t.slot == "shared" else "global_"
-    raise g.error(f"rebind gives a map another address, other dimensions and strides; its {name} is what its copies were planned for, and stays. "
-                  f"tile.ptx.tensormap.replace.tile.{field}.{space}.b1024.b32 writes that field, with nothing checked")
+    raise g.error(f"rebind gives a map another address, other dimensions and strides; its {name} stays, since {_kept(g, t, name)}")
+
+
+def _kept(g: Builder, t: TensorMap, name: str) -> str:
+    """Why a field stays, and what writes it on the target."""
+    from ..ptx import form, python_name
+    field, why = _KEPT[name]
+    if field is None:
+        return f"{why}, and no instruction changes it"
+    row = form(f"tensormap.replace.tile.{field}.{'shared::cta' if t.slot == 'shared' else 'global'}.b1024.b32")
+    call = f"tile.ptx.{python_name(row)}(m, {', '.join(o.name for o in row.inputs[1:])})"
+    if not row.on(g.target):
+        return f"{why}; {row.name}, which writes it, exists on {', '.join(row.targets)}, not on {g.target}"
+    return f"{why}. {call} writes that field, with nothing checked"
 
 
 def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
@@ -164,7 +185,7 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
     if a.dtype != t.dtype:
         _wrong_dtype(g, t, a.dtype)
     if len(a.shape) != rank:
-        raise g.error(f"this map has {rank} dimensions, and {describe(array)} has {len(a.shape)}: rebind does not change the rank")
+        raise g.error(f"this map has {rank} dimensions, and {describe(array)} has {len(a.shape)}; its rank stays, since {_kept(g, t, 'rank')}")
     if not g.facts.ask("aligned", a.arg, 16):
         raise g.error(f"{array.name} does not start at a multiple of 16 bytes, as a tensor map's array does")
     if a.strides[-1] != 1 or not all(in_steps(s, t.dtype.nbytes, g.facts.ask) for s in a.strides[:-1]):
@@ -174,7 +195,7 @@ def _whole_array(g: Builder, t: TensorMap, array: Value) -> tuple:
 
 
 def _wrong_dtype(g: Builder, t: TensorMap, dtype):
-    raise g.error(f"this map moves {t.dtype}, and the array holds {dtype}: rebind does not change the element type")
+    raise g.error(f"this map moves {t.dtype}, and the array holds {dtype}; its dtype stays, since {_kept(g, t, 'dtype')}")
 
 
 def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
@@ -200,7 +221,7 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
             continue
         if not isinstance(values, tuple) or len(values) != rank:
             raise g.error(f"{what} has {rank} entries, as the map has dimensions, not "
-                          f"{'none' if values is None else len(values) if isinstance(values, tuple) else describe(values)}: rebind does not change the rank")
+                          f"{'none' if values is None else len(values) if isinstance(values, tuple) else describe(values)}; its rank stays, since {_kept(g, t, 'rank')}")
     if strides is None:
         strides = _row_major(g, shape)
     last = strides[-1].value if isinstance(strides[-1], Const) else strides[-1]

@@ -196,8 +196,8 @@ def _address(g: Builder, form, operand, x, wrong) -> Operand:
     if isinstance(x, int) and not isinstance(x, bool):
         dtype = _dtypes(operand)[0]
         return Const(fitted(g, x, dtype), dtype)
-    if isinstance(t, TensorMap) and _holds_map(t, form, operand):
-        return x
+    if isinstance(t, TensorMap):
+        return _place_of_map(g, form, operand, x, wrong)
     if isinstance(t, Buffer):
         x = whole(g, x) if t.scope != "global" else _first_element(g, x)
         t = x.type
@@ -215,11 +215,19 @@ def _address(g: Builder, form, operand, x, wrong) -> Operand:
     return x
 
 
-def _holds_map(t: TensorMap, form, operand) -> bool:
-    """Whether an operand may be a named map, as the place of its 128 bytes; what edits it takes where the kernel keeps it."""
-    if form.mnemonic.startswith("tensormap."):
-        return t.slot is not None if operand.space == "global" else t.slot == "shared"
-    return operand.space == "map" or form.mnemonic.startswith("fence.proxy.tensormap")
+def _place_of_map(g: Builder, form, operand, x, wrong) -> Operand:
+    """A named map as the place of its 128 bytes; what edits it takes where the kernel keeps it."""
+    slot = x.type.slot
+    if not form.mnemonic.startswith("tensormap."):
+        if operand.space == "map" or form.mnemonic.startswith("fence.proxy.tensormap"):
+            return x
+        raise wrong(x)
+    if slot is None:
+        raise g.error(f"{form.name} edits a map that the kernel makes: this one is a parameter, which the launch encodes and nothing may write; "
+                      "give tile.tensor_map a slot=")
+    if operand.space == "shared" and slot != "shared":
+        raise g.error(f'{form.name} edits a map in shared memory, and this one is edited in global memory: give tile.tensor_map edit="shared"')
+    return x
 
 
 def _first_element(g: Builder, x: Value) -> Value:

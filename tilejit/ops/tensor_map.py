@@ -12,11 +12,12 @@ from ..ir.builtin import attribute, builtin
 from ..ir.graph import Call, Const, Value
 from ..ir.op import op
 from ..layout import TileLayout
-from ..types import Buffer, Region, Scalar, Selected, Sym, TensorMap, int32, uint8
+from ..types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap, int32, uint8
 from .copy_async.options import L2_PROMOTION
 from .copy_async.tma import NAN_FILLED, STORED_AS
 from .copy_async.tma_plan import MAX_BOX, MAX_BOX_BYTES, MAX_RANK, SPAN
 from .packed import bytes_along, refused, shape_of
+from .selected import ImageMatrix, Taken
 from .shared import alloc_shared
 
 BYTES = 128                                    # of a map; a slot is as large and as aligned
@@ -85,9 +86,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     shared memory, and ``.publish(scope)`` copies it to the slot and releases it.
     """
     g.need("a tensor map", 90)
-    if isinstance(type_of(region), Selected):
-        raise g.error("a tensor map by name is of boxes: those of patches and of rows are made by the launch for each copy, since no instruction "
-                      "changes the corners and the pixels of a map")
+    host_born(g, region, "a tensor map by name is of boxes of an array")
     if not isinstance(type_of(region), Region) or type_of(region).scope != "global" or type_of(region).buffer.map is not None:
         raise g.error(f"a tensor map is of a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
     array = g.definitions[region].args[0]
@@ -104,13 +103,27 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     if slot is not None:
         refused(g, "a tensor map that the kernel edits", region.type.dtype)
         if g.target not in REPLACING:
-            raise g.error(f"a tensor map that the kernel edits needs tensormap.replace, which exists on {', '.join(REPLACING)}, not on {g.target}")
+            raise g.error(f"a tensor map that the kernel edits needs tensormap.replace, which exists on {', '.join(REPLACING)} and in no form on {g.target}")
         slot = _checked_slot(g, slot)
         map_ = TensorMap(map_.array, map_.box, map_.swizzle, map_.oob_fill, map_.l2_promotion, map_.stored, edit)
         if edit == "shared":
             shared = Value("map", Buffer(uint8, (BYTES,), "shared", TileLayout.row_major((BYTES,))), g.loc)
             g.hoist(Call(alloc_shared, (), dict(dtype=uint8, shape=(BYTES,), layout=shared.type.layout, align=BYTES), (shared,), g.loc))
     return g.call(tensor_map_, array, slot, shared, map=map_)
+
+
+def host_born(g: Builder, x, what: str) -> None:
+    """Refuse images as a matrix and rows one by one, whose maps the launch makes for each copy; says why."""
+    kind = "patches" if isinstance(x, ImageMatrix) else "rows" if isinstance(x, Taken) else None
+    if isinstance(type_of(x), Selected):
+        kind = "patches" if isinstance(x.type, Patches) else "rows"
+    if kind == "patches":
+        raise g.error(f"{what}, and these are patches: an im2col map is the launch's, since the corners, pixels and channels that make it one have no "
+                      "tensormap.replace, raw or other, on any target. Index the matrix in copy_async, which has such a map made for the copy")
+    if kind == "rows":
+        raw = "" if g.target == "sm_90a" else (". tile.ptx.cp_async.bulk.tensor._2d.shared_cta.global_.tile_gather4.mbarrier_complete_tx_bytes takes "
+                                               "a map of the array with boxes of one row, with nothing checked")
+        raise g.error(f"{what}, and these are rows one by one: copy_async has their map made where it is given the rows, with boxes of one row{raw}")
 
 
 def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion) -> TensorMap:

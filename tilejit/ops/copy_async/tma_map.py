@@ -143,10 +143,12 @@ def _reduced(s: CopySite) -> bool | str:
 
 
 def _paired(s: CopySite) -> bool | str:
-    group = s.options.get("cta_group")
-    if group == 2 and named(s).slot is not None:
-        return "a map that the kernel makes: maps for pairs of CTAs are the launch's"
-    return tma._paired(s)
+    fits = tma._paired(s)
+    if fits is not True or s.options.get("cta_group") != 2 or named(s).slot is None:
+        return fits
+    return ("a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by it, and no instruction edits it "
+            "for both at once; give tile.tensor_map no slot=. tile.ptx.cp_async.bulk.tensor."
+            f"_{len(named(s).box)}d.shared_cluster.global_.mbarrier_complete_tx_bytes.cta_group_2 takes the map as it is, with nothing checked")
 
 
 NEEDS = (
