@@ -82,7 +82,7 @@ class Slot:
 
     fields: Fields | None = None
     version: int = 0
-    legal: bool = True                                               # its fields were looked at after the last edit
+    legal: bool | None = None                                        # whether the engine would stay inside of an array; None: not looked at
     launch: int = 0                                                  # in which the last edit was
     cta: int = -1
     cluster: tuple = ()
@@ -105,7 +105,7 @@ def slot_at(memory: GlobalMemory, at: int, launch: int) -> Slot:
     if slot is None or (slot.mark and slot.mark != memory.bytes[at:at + 16].tobytes()):
         slot = _SLOTS[memory.address + at] = Slot()
     if slot.seen != launch:
-        slot.seen = launch
+        slot.seen, slot.legal = launch, None
         slot.acquired.clear()
         slot.copies.clear()
     return slot

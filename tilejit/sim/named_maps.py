@@ -107,8 +107,8 @@ class NamedMaps:
             self.finding("race", f"{editing} threads of one CTA edit one tensor map at the same time: an edit reads and writes whole words, "
                          "so that others are lost", threads=threads, ctas=self.ctas[b:b + 1])
 
-    def _edit(self, map_: SimMap, shared: bool, fields, threads=None, legal: bool = True) -> None:
-        """Give the slot of each CTA other fields: ``fields(position, slot)``. `legal` says that those have been looked at."""
+    def _edit(self, map_: SimMap, shared: bool, fields, threads=None) -> None:
+        """Give the slot of each CTA other fields: ``fields(position, slot)``."""
         places = [(b, at, slot, slot.fields is None and self._blank(map_, shared, b, at)) for b, at, slot in self._places(map_, shared)]
         self._touch(map_, shared, writing=True)
         for b, at, slot, blank in places:
@@ -117,7 +117,7 @@ class NamedMaps:
                 slot.fields = Fields()
             slot.fields = fields(b, slot)
             slot.version += 1
-            slot.legal, slot.launch = legal, self.sim.report.launch
+            slot.legal, slot.launch = None, self.sim.report.launch
             slot.cta, slot.cluster = int(self.ctas[b]), (self.sim.serial, int(self.rows[b]) % self.sim.clusters)
             slot.threads, slot.loc, slot.released = threads or self._editors(b), self.loc, None
             if not shared:
@@ -171,7 +171,7 @@ class NamedMaps:
                 return None
             return slot.fields.replaced(name, index, self._of(value, b))
 
-        self._edit(map_, shared, replaced, legal=False)
+        self._edit(map_, shared, replaced)
 
     def _of(self, x, b: int) -> int:
         """A number of CTA `b` of the batch: that of its first thread that is here."""
@@ -205,23 +205,23 @@ class NamedMaps:
         """Whether the engine would stay inside of the array that a map points to, with a finding where it would not."""
         where, made = dict(ctas=self.ctas[b:b + 1]), self._pointing(f)
         if made is None:
-            self.finding("descriptor", f"a tensor map is rebound to the address {f.address:#x}, which is in no array of the launch", **where)
+            self.finding("descriptor", f"a tensor map points to the address {f.address:#x}, which is in no array of the launch", **where)
             return False
         for d, n in enumerate(made.global_dim):
             if not 1 <= n <= 1 << 32:
-                self.finding("descriptor", f"a tensor map is rebound to {n} elements along its dimension {d} (the innermost is 0); it may have 1 to 2**32", **where)
+                self.finding("descriptor", f"a tensor map has {n} elements along its dimension {d} (the innermost is 0); it may have 1 to 2**32", **where)
                 return False
         for s in made.global_strides:
             if s % 16 or not 0 <= s < 1 << 40:
-                self.finding("descriptor", f"a tensor map is rebound to a stride of {s} bytes; strides are multiples of 16 bytes below 2**40", **where)
+                self.finding("descriptor", f"a tensor map has a stride of {s} bytes; strides are multiples of 16 bytes below 2**40", **where)
                 return False
         if f.address % 16:
-            self.finding("misaligned", f"a tensor map is rebound to the address {f.address:#x}, which is no multiple of 16 bytes", **where)
+            self.finding("misaligned", f"a tensor map points to the address {f.address:#x}, which is no multiple of 16 bytes", **where)
             return False
         memory, nbytes = made.memory, elements_of(made).itemsize
         end = f.address - memory.address + nbytes * f.dims[0] + sum((n - 1) * s for n, s in zip(made.global_dim[1:], made.global_strides))
         if end > memory.bytes.size:
-            self.finding("out-of-bounds", f"a tensor map is rebound to dimensions {list(made.global_dim)} and strides {list(made.global_strides)} that reach "
+            self.finding("out-of-bounds", f"a tensor map has dimensions {list(made.global_dim)} and strides {list(made.global_strides)} that reach "
                          f"byte {end} of {memory.name}, which has {memory.bytes.size}", **where)
             return False
         return True
@@ -259,7 +259,7 @@ class NamedMaps:
                              ctas=self.ctas[b:b + 1])
         self._edit(to, False, lambda b, slot: made[b].fields, threads=(self.low, self.low + 32))
         for b, slot in self._slots(to, False):
-            slot.released, slot.legal = scope, made[b].legal
+            slot.released = scope
 
     def map_acquire(self, map_: SimMap, scope: str) -> None:
         self._touch(map_, False, writing=False)
@@ -288,9 +288,8 @@ class NamedMaps:
         slots = dict(self._slots(map_, False, positions))
         for b, slot in slots.items():
             self._fenced(b, slot)
-            if not slot.legal:
-                slot.legal = True
-                slot.fields = slot.fields if slot.fields and self._checked(b, slot.fields) else None
+            if slot.legal is None:
+                slot.legal = slot.fields is not None and self._checked(b, slot.fields)
         yield list(self._described(slots))
         for slot in slots.values():
             slot.copies += ((self.sim.serial, n) for n in range(before + 1, self.sim.operations + 1))
@@ -340,8 +339,8 @@ class NamedMaps:
         """Maps with a row for each CTA, one for each array that slots point to and for each box and so on."""
         groups: dict[tuple, list[tuple[int, SimTensorMap]]] = {}
         for b, slot in slots.items():
-            made = slot.fields and self._pointing(slot.fields)
-            if made:
+            made = self._pointing(slot.fields) if slot.legal else None
+            if made is not None:
                 groups.setdefault((id(made.memory), *slot.fields.alike()), []).append((b, made))
         for members in groups.values():
             positions, maps = zip(*members)

@@ -1,0 +1,157 @@
+"""How far apart who edits a tensor map and who copies by it are, and the scope that this takes: what the hardware does not show.
+
+On a GPU every scope's fence is the same instruction, so only the simulator can find one that is too narrow.
+"""
+
+import numpy as np
+import pytest
+
+import tilejit as tile
+from named_map_kernels import across_the_grid, aligned, in_a_cluster
+
+SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
+@tile.jit(num_warps=1)
+def alone(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile.constexpr, EDIT: tile.constexpr):
+    """A CTA edits its map and copies by it."""
+    s = tile.alloc((8, 64), A.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
+    with tile.elect():
+        m.seed()
+        m.rebind(A)
+        if EDIT == "global":
+            m.fence_release(RELEASE)
+    if EDIT == "shared":
+        m.publish(RELEASE)
+    with tile.elect():
+        m.fence_acquire(ACQUIRE)
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[0:8, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[0:8, 0:64], tile.load(s))
+
+
+@tile.jit(num_warps=1)
+def made(template, A, slots, RELEASE: tile.constexpr, EDIT: tile.constexpr):
+    """Makes a map for the kernel that comes after."""
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
+    with tile.elect():
+        m.seed()
+        m.rebind(A)
+        if EDIT == "global":
+            m.fence_release(RELEASE)
+    if EDIT == "shared":
+        m.publish(RELEASE)
+
+
+@tile.jit(num_warps=1)
+def used(template, A, slots, out, ACQUIRE: tile.constexpr):
+    """Copies by the map that an earlier kernel has made."""
+    me = tile.program_id(0)
+    s = tile.alloc((8, 64), template.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128])
+    with tile.elect():
+        if ACQUIRE:
+            m.fence_acquire(ACQUIRE)
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[me * 8:me * 8 + 8, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[me * 8:me * 8 + 8, 0:64], tile.load(s))
+
+
+def arrays():
+    template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
+    a[:] = np.random.default_rng(3).random((32, 64))
+    return template, a
+
+
+def judged(report, out, want, needed: str, release: str, acquire: str) -> None:
+    """A scope that reaches is silent and the bytes are right; one that does not is named, with what it takes."""
+    narrow = [(word, scope) for word, scope in (("released", release), ("acquired", acquire)) if SCOPES.index(scope) < SCOPES.index(needed)]
+    if not narrow:
+        assert not report.findings and (out == want).all(), report
+        return
+    (finding,) = report.findings
+    word, scope = narrow[0]
+    assert finding.kind == "missing-proxy-fence" and f"was {word} for {scope!r} only: it takes {needed!r}" in finding.message
+
+
+EVERY = pytest.mark.parametrize("release, acquire", [(s, s) for s in SCOPES] + [("sys", "cta"), ("cta", "sys"), ("gpu", "cluster"), ("cluster", "gpu")])
+BOTH = pytest.mark.parametrize("edit", ["global", "shared"])
+
+
+@BOTH
+@EVERY
+def test_inside_of_a_cta_every_scope_reaches(release, acquire, edit):
+    template, a = arrays()
+    out = np.zeros((8, 64), np.float32)
+    report = alone.simulate((1,), template, a, aligned((1, 128)), out, RELEASE=release, ACQUIRE=acquire, EDIT=edit)
+    judged(report, out, a[:8], "cta", release, acquire)
+
+
+@BOTH
+@EVERY
+def test_another_cta_of_the_cluster_takes_cluster_or_wider(release, acquire, edit):
+    template, a = arrays()
+    out = np.zeros((1, 32, 64), np.float32)
+    report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), out, RELEASE=release, ACQUIRE=acquire, EDIT=edit)
+    judged(report, out[0], a, "cluster", release, acquire)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_cta_of_another_cluster_takes_gpu_or_wider(scope):
+    template, a = arrays()
+    out = np.zeros((32, 64), np.float32)
+    report = across_the_grid.simulate((4,), template, a, aligned((1, 128)), np.zeros(1, np.int32), out, SCOPE=scope)
+    judged(report, out, a, "gpu", scope, scope)
+
+
+@BOTH
+@EVERY
+def test_the_next_kernel_takes_gpu_or_wider(release, acquire, edit):
+    """The map outlives its launch, and so does how far it was released."""
+    template, a = arrays()
+    slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
+    assert not made.simulate((1,), template, a, slots, RELEASE=release, EDIT=edit).findings
+    report = used.simulate((4,), template, a, slots, out, ACQUIRE=acquire)
+    judged(report, out, a, "gpu", release, acquire)
+    if report.findings:
+        assert "of an earlier launch in a CTA of that launch" in report.findings[0].message
+
+
+def test_the_next_kernel_acquires_as_well():
+    """The end of a kernel releases nothing to the engine, and an acquire of an earlier launch counts for that one."""
+    template, a = arrays()
+    slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
+    made.simulate((1,), template, a, slots, RELEASE="gpu", EDIT="global").raise_first()
+    used.simulate((4,), template, a, slots, out, ACQUIRE="gpu").raise_first()
+    (finding,) = used.simulate((4,), template, a, slots, out, ACQUIRE=None).findings
+    assert finding.kind == "missing-proxy-fence" and "without .fence_acquire(scope) after its edit at line" in finding.message
+    assert "of an earlier launch" in finding.message
+
+
+def test_a_map_whose_bytes_were_overwritten_between_two_kernels_is_none():
+    template, a = arrays()
+    slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
+    made.simulate((1,), template, a, slots, RELEASE="gpu", EDIT="global").raise_first()
+    slots[:] = 0
+    finding = used.simulate((4,), template, a, slots, out, ACQUIRE="gpu").findings[0]
+    assert finding.kind == "descriptor" and "that nothing has made" in finding.message
+
+
+def test_a_map_that_points_to_no_array_of_its_launch_is_a_finding():
+    """The array that an earlier kernel bound it to is no argument of this one."""
+    template, a = arrays()
+    slots, out = aligned((1, 128)), np.zeros((32, 64), np.float32)
+    made.simulate((1,), template, a, slots, RELEASE="gpu", EDIT="global").raise_first()
+    report = used.simulate((4,), template, a.copy(), slots, out, ACQUIRE="gpu")
+    assert any(f.kind == "descriptor" and "which is in no array of the launch" in f.message for f in report.findings), report
+
+
+def test_two_ctas_that_edit_one_slot_are_a_race():
+    template, a = arrays()
+    report = alone.simulate((2,), template, a, aligned((1, 128)), np.zeros((8, 64), np.float32), RELEASE="gpu", ACQUIRE="gpu", EDIT="global")
+    assert "race" in {f.kind for f in report.findings}
