@@ -1,0 +1,164 @@
+"""Tensor maps edited, fenced and used by raw instructions, on the simulator: what they do, and what is found."""
+
+import numpy as np
+import pytest
+
+import tilejit as tile
+from named_map_kernels import aligned
+
+RNG = np.random.default_rng(11)
+LOAD = "tile.ptx.cp_async.bulk.tensor._2d.shared_cluster.global_.mbarrier_complete_tx_bytes"
+STORE = "tile.ptx.cp_async.bulk.tensor._2d.global_.shared_cta.tile.bulk_group"
+EDIT = "tile.ptx.tensormap.replace.tile"
+FUSED = "tile.ptx.tensormap.cp_fenceproxy.global_.shared_cta.tensormap_generic.release.cta.sync.aligned"
+RELEASE, ACQUIRE = "tile.ptx.fence.proxy.tensormap_generic.release.cta()", "tile.ptx.fence.proxy.tensormap_generic.acquire.cta(m, 128)"
+
+
+def kernel(body: str, edit: str = "global"):
+    """A kernel with a map `m` of A with boxes of 8 x 32, a buffer `s` as large, a barrier, and a number `z` that is 0."""
+    head = ["def k(A, B, addresses, slots, out, z):", "s = tile.alloc((8, 32), A.dtype)", "bar = tile.mbarrier()",
+            f"m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128], edit={edit!r})"]
+    return tile.jit(source="\n    ".join(head + body.splitlines()) + "\n", num_warps=2)
+
+
+def run(body: str, edit: str = "global", **options):
+    """(report, A, B, out) of such a kernel; it assembles too."""
+    a, b, out = (aligned(shape, np.float32) for shape in ((16, 64), (24, 96), (8, 32)))
+    a[:], b[:] = RNG.random(a.shape), RNG.random(b.shape)
+    k, args = kernel(body, edit), (a, b, np.array([b.ctypes.data], np.uint64), aligned((2, 128)), out, 0)
+    assert k.compile(*args).cubin
+    return k.simulate((1,), *args, **options), a, b, out
+
+
+def found(body: str, edit: str = "global", **options) -> list[tuple[str, str]]:
+    return [(f.kind, f.message) for f in run(body, edit, **options)[0].findings]
+
+
+TO_B = [f"{EDIT}.global_address.SPACE.b1024.b64(m, tile.load(addresses[0]))", f"{EDIT}.global_dim.SPACE.b1024.b32(m, 0, 96)",
+        f"{EDIT}.global_dim.SPACE.b1024.b32(m, 1, 24)", f"{EDIT}.global_stride.SPACE.b1024.b64(m, 0, 384)"]
+FETCH = ["bar.arrive_expect_tx(1024)", f"{LOAD}(s, m, (64, 16), bar)", "bar.wait(phase=0)", "tile.copy(out[0:8, 0:32], s)"]
+
+
+def elected(*lines: str) -> str:
+    return "\n".join(["with tile.elect():", *("    " + line for line in lines)])
+
+
+def edits(space: str) -> list[str]:
+    return [line.replace("SPACE", space) for line in TO_B]
+
+
+# -- what they do ----------------------------------------------------------------------------------------------------------
+
+def test_raw_edits_and_fences_and_a_raw_copy_do_what_the_methods_do():
+    report, _, b, out = run(elected("m.seed()", *edits("global_"), RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+
+
+def test_a_slot_may_be_named_by_its_place():
+    """Seeded and edited by name, acquired and used by place."""
+    body = elected("m.seed()", "m.rebind(B)", RELEASE, ACQUIRE.replace("m,", "slots[0, 0],"), FETCH[0], FETCH[1].replace("m,", "slots[0, 0],"))
+    report, _, b, out = run(body + "\n" + "\n".join(FETCH[2:]))
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+
+
+def test_raw_edits_in_shared_memory_are_published_by_a_raw_copy_of_a_whole_warp():
+    body = elected("m.seed()", *edits("shared_cta")) + "\nwith tile.warp(0):\n    tile.sync()\n    " + f"{FUSED}(m, m, 128)\n" + elected(ACQUIRE, *FETCH[:2]) \
+        + "\n" + "\n".join(FETCH[2:])
+    report, _, b, out = run(body, "shared")
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+
+
+def test_every_field_of_a_zeroed_slot_makes_a_map():
+    """As on the hardware: rank (less one), element type, sizes, strides, box, element strides, modes."""
+    zeroed = [f"{EDIT}.rank.global_.b1024.b32(m, 1)", f"{EDIT}.elemtype.global_.b1024.b32(m, 7)", *edits("global_"),
+              f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 32)", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 8)", f"{EDIT}.element_stride.global_.b1024.b32(m, 0, 1)",
+              f"{EDIT}.element_stride.global_.b1024.b32(m, 1, 1)", f"{EDIT}.interleave_layout.global_.b1024.b32(m, 0)",
+              f"{EDIT}.swizzle_mode.global_.b1024.b32(m, 0)", f"{EDIT}.fill_mode.global_.b1024.b32(m, 0)"]
+    report, _, b, out = run(elected(*zeroed, RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
+    assert not report.findings, report
+    assert (out == b[16:, 64:]).all()
+
+
+def test_a_box_a_swizzle_and_a_fill_that_were_replaced_are_what_a_copy_does():
+    """16 columns of 8 rows in a swizzle of 64 bytes, NaN beyond the last row."""
+    body = elected("m.seed()", f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 16)", f"{EDIT}.swizzle_mode.global_.b1024.b32(m, 2)",
+                   f"{EDIT}.fill_mode.global_.b1024.b32(m, 1)", RELEASE, ACQUIRE, "bar.arrive_expect_tx(512)", f"{LOAD}(q, m, (16, 12), bar)")
+    body = "q = tile.alloc((8, 16), A.dtype, layout=tile.swizzled(A.dtype, (8, 16), 64))\ntile.store(q, 0)\ntile.fence_proxy_async()\ntile.sync()\n" + body
+    report, a, _, out = run(body + "\nbar.wait(phase=0)\ntile.copy(out[0:8, 0:16], q)")
+    assert not report.findings, report
+    assert (out[:4, :16] == a[12:, 16:32]).all() and np.isnan(out[4:, :16]).all()
+
+
+def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
+    lines = ["tile.store(s, 2)", "tile.fence_proxy_async()", "tile.sync()"]
+    store = elected("m.seed()", "m.rebind(B)", RELEASE, ACQUIRE, f"{STORE}(m, (64, 16), s)", "tile.bulk_commit()", "tile.bulk_wait(0)",
+                    f"{STORE.replace('cp_async', 'cp_reduce.async_').replace('shared_cta.', 'shared_cta.add.')}(m, (64, 8), s)", "tile.bulk_commit()", "tile.bulk_wait(0)")
+    a, b = aligned((16, 64), np.float32), aligned((24, 96), np.float32)
+    b[:] = 1
+    k, args = kernel("\n".join(lines) + "\n" + store), (a, b, np.zeros(1, np.uint64), aligned((2, 128)), np.zeros((8, 32), np.float32), 0)
+    assert not k.simulate((1,), *args).findings
+    assert (b[16:, 64:] == 2).all() and (b[8:16, 64:] == 3).all() and (b[:8] == 1).all() and (b[:, :64] == 1).all()
+    assert 1 in k.compile(*args).written            # what the map is bound to is written, and is not read as if it stayed
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("body, kind, words", [
+    (elected("m.seed()", *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line"),
+    (elected("m.seed()", *edits("global_"), ACQUIRE, *FETCH[:3]), "missing-proxy-fence", "was not released by the thread that made it"),
+    (elected("m.seed()", RELEASE, ACQUIRE, *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line 12"),
+    ("with tile.thread(0):\n    m.seed()\ntile.sync()\nwith tile.thread(32):\n    " + "\n    ".join([RELEASE, ACQUIRE, *FETCH[:3]]),
+     "missing-proxy-fence", "was not released by the thread that made it"),
+    (elected(ACQUIRE, *FETCH[:3]), "descriptor", "that nothing has made"),
+    (elected("m.seed()", f"{EDIT}.global_address.global_.b1024.b64(m, 4096)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "the address 0x1000, which is in no array"),
+    (elected("m.seed()", f"{EDIT}.global_dim.global_.b1024.b32(m, 1, 1000)", RELEASE, ACQUIRE, *FETCH[:3]), "out-of-bounds", "that reach byte"),
+    (elected("m.seed()", f"{EDIT}.global_stride.global_.b1024.b64(m, 0, 24)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "a stride of 24 bytes"),
+    (elected("m.seed()", f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 300)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "box[0] is 1 to 256, not 300"),
+    (elected("m.seed()", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 4)", RELEASE, ACQUIRE, *FETCH[:3]), "transaction-count", "1024 bytes are announced"),
+    (elected("m.seed()", RELEASE, ACQUIRE, f"{EDIT}.rank.global_.b1024.b32(m, 2)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "2 coordinates for a map of rank 3"),
+    (elected("m.seed()", RELEASE, ACQUIRE, *FETCH[:2], f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)", "bar.wait(phase=0)"),
+     "missing-wait", "is edited while the tensor load at line"),
+    (elected("tile.store(slots[0, 0], 7)", f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"), "descriptor", "a field of a tensor map is replaced that was never seeded"),
+])
+def test_a_raw_use_that_is_unfenced_or_wrong_is_a_finding(body, kind, words):
+    findings = found(body)
+    assert any(k == kind and words in message for k, message in findings), findings
+
+
+def test_a_raw_edit_by_several_threads_is_a_finding():
+    """Each thread executes the instruction, which reads and writes whole words: the scope has to be one thread."""
+    replace = f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"
+    assert any(k == "race" and "64 threads of one CTA edit one tensor map at the same time" in m for k, m in found(elected("m.seed()") + f"\ntile.sync()\n{replace}"))
+    assert any(k == "race" and "2 threads of one CTA edit" in m for k, m in found(elected("m.seed()") + f"\ntile.sync()\nif tile.thread_id() < 2:\n    {replace}"))
+
+
+def test_two_threads_that_edit_one_slot_without_order_are_a_race():
+    replace = f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"
+    apart = f"{elected('m.seed()')}\ntile.sync()\nwith tile.thread(0):\n    {replace}\nWAITwith tile.thread(32):\n    {replace}"
+    assert any(k == "race" for k, _ in found(apart.replace("WAIT", "")))
+    assert found(apart.replace("WAIT", "tile.sync()\n")) == []
+
+
+@pytest.mark.parametrize("copy", [FETCH[1], "tile.copy_async(s, m[0:8, 32:64], mbar=bar)"])
+def test_a_copy_by_a_map_that_is_still_in_shared_memory_only_is_a_finding(copy):
+    """Edited there and never published: its slot in global memory, which the engine reads, holds nothing."""
+    body = elected("m.seed()", *edits("shared_cta"), ACQUIRE, FETCH[0], copy, FETCH[2])
+    assert any(k == "descriptor" and "that nothing has made: seed it, or publish it, first" in m for k, m in found(body, "shared"))
+
+
+def test_publishing_what_nothing_has_made_is_a_finding():
+    for line in ("m.publish('cta')", f"with tile.warp(0):\n    {FUSED}(m, m, 128)"):
+        assert any(k == "descriptor" and "published from shared memory in which nothing has made one" in m for k, m in found(line, "shared")), line
+
+
+def test_a_slot_off_128_bytes_is_a_finding():
+    body = elected("m.seed()", "m.rebind(A)", RELEASE, "tile.ptx.fence.proxy.tensormap_generic.acquire.cta(slots[0, 64], 128)")
+    assert [k for k, _ in found(body)] == ["misaligned"]
+
+
+def test_an_address_as_a_number_cannot_be_simulated():
+    with pytest.raises(tile.SimulationError, match="on a tensor map or the place of one, not on a number as address"):
+        found(elected(FETCH[0], FETCH[1].replace("m,", "tile.load(addresses[0]),")))
