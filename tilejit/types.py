@@ -425,7 +425,7 @@ class TensorMap:
     extent for each dimension). `slot` says where it lives: None for a parameter that the launch encodes, 'global' or
     'shared' for one that the kernel makes and edits there."""
 
-    array: Buffer
+    array: Buffer = field(repr=False)   # the graph names it beside the map
     box: tuple[int, ...]
     swizzle: int       # mode: 0 none, 1, 2, 3 for 32, 64, 128 bytes
     oob_fill: int
