@@ -210,12 +210,25 @@ def wide_arguments() -> Iterator[Case]:
     yield Case("int32 with an argument that needs 64 bits", source, {"x": x, "n": 2**40}, {"y": x.astype(np.int64) + 2**40})
 
 
+def flags() -> Iterator[Case]:
+    """bool arguments are conditions and operands."""
+    source = ("def flags(x, on, y):\n"
+              "    v = tile.load(x[0:4])\n"
+              "    if on:\n        v = v + 1\n"
+              "    if not on and x.shape[0] > 2:\n        v = v - 1\n"
+              "    tile.store(y[0:4], tile.where(on, v * 2, v) + on)\n")
+    x = np.arange(4, dtype=np.float32)
+    for on in (True, False):
+        yield Case(f"the argument {on}", source, {"x": x, "on": on}, {"y": (x + 1) * 2 + 1 if on else x - 1})
+
+
 def memory_cases(few: bool = False) -> Iterator[Case]:
     """All cases of this file; `few` leaves out most of the shapes."""
     yield masks()
     yield from small_arrays()
     yield large()
     yield from wide_arguments()
+    yield from flags()
     for dtype, warps in (("float32", 4), ("int8", 1), ("bool", 2), ("float64", 8), ("float8_e5m2", 4), ("bfloat16", 2)):
         yield gathers(dtype, warps)
     for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):

@@ -325,7 +325,8 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         for n, value in enumerate(self.graph.params):
             t = value.type
             if isinstance(t, Scalar):
-                self.values[value] = self.param(("scalar", n, str(t.dtype)), t.dtype)
+                x = self.param(("scalar", n, str(t.dtype)), t.dtype)
+                self.values[value] = self.entry(x.text, lambda: self.ins(f"icmp ne i8 {x.text}, 0", bool_)) if t.dtype == bool_ else x
             else:
                 self.values[value] = EBuffer(t, self.param(("ptr", n), int64), tuple(map(self.resolve, t.shape)), tuple(map(self.resolve, t.strides)))
         self.init_barriers()
