@@ -1,5 +1,7 @@
 """Reductions by a function of one's own: one tile or several, with branches and loops, in any layout."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import tilejit as tile
@@ -24,6 +26,32 @@ def moments(x, y, N: tile.constexpr, M: tile.constexpr, AXIS: tile.constexpr, K:
     tile.store(y[0, 0:K], n)
     tile.store(y[1, 0:K], mean)
     tile.store(y[2, 0:K], m2 / n)
+
+
+class Part(NamedTuple):
+    """What a part of a tile comes to."""
+
+    total: object
+    count: object
+
+
+@tile.jit
+def joined(a, b):
+    return Part(count=a.count + b.count, total=a.total + b.total)
+
+
+@tile.jit
+def named(x, y, z, N: tile.constexpr):
+    parts = Part(tile.load(x[0:N]), tile.ones((N,), tile.int32))
+    whole = tile.reduce(parts, 0, joined)
+    tile.store(y[0], whole.total / whole.count)
+    tile.store(z[0:N], tile.scan(parts, 0, joined).total)
+
+
+def test_a_named_tuple_of_tiles_is_combined_by_its_names():
+    x, y, z = np.arange(100, dtype=np.float32), np.zeros(1, np.float32), np.zeros(100, np.float32)
+    named[1,](x, y, z, N=100)
+    assert y[0] == x.mean() and (z == np.cumsum(x)).all()
 
 
 @settings(max_examples=25, deadline=None)

@@ -158,12 +158,21 @@ class Guarded(Combine):
         return (*(np.where(p & q, j, np.where(p, u, v)) for j, u, v in zip(joined, x, y)), p | q)
 
 
-def trace(g: Builder, function: Any, dtypes: tuple[DType, ...], several: bool, what: str) -> Combine:
-    """`function` of two scalars, or of two tuples of scalars, as a Combine. CompilationError for what it may not do."""
+def grouped(x: Any, parts: tuple) -> Any:
+    """One part for each tile of `x`, as `x` groups them: a named tuple, a tuple, or the one alone."""
+    if not isinstance(x, tuple):
+        return parts[0]
+    return type(x)._make(parts) if hasattr(x, "_make") else parts
+
+
+def trace(g: Builder, function: Any, x: Any, what: str) -> Combine:
+    """`function` of two scalars, or of two groups of scalars, one for each tile of `x`, as a Combine. CompilationError for what it
+    may not do."""
+    dtypes = tuple(item.type.dtype for item in (x if isinstance(x, tuple) else (x,)))
     make = lambda word: tuple(Value(f"{word}{n}", Scalar(d, Uniformity.THREAD), g.loc) for n, d in enumerate(dtypes))
     a, b = make("a"), make("b")
     with g.block() as nodes:
-        result = _invoke(g, function, (a, b) if several else (a[0], b[0]))
+        result = _invoke(g, function, (grouped(x, a), grouped(x, b)))
         result = result if isinstance(result, tuple) else (result,)
         if len(result) != len(dtypes):
             raise g.error(f"the function that {what} combines by returns {len(result)} value{'s' if len(result) != 1 else ''}, "

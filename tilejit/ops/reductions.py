@@ -10,7 +10,7 @@ from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Operand, Value
 from ..types import DType, Region, Scalar, Tile, bool_, dtype_of, float32, int32, uint32
 from . import creation, elementwise as ew, math as elementary
-from .combine import Combine, Known, trace
+from .combine import Combine, Known, grouped, trace
 from .language import converted, number
 from .reduce import reduce_, reduced_shape
 from .shape import broadcast, checked_axis, reshape_, transpose_
@@ -184,8 +184,8 @@ argmax, argmin = _place("argmax", "max", "largest"), _place("argmin", "min", "sm
 def reduce(g: Builder, x, axis, combine, keepdims=False):
     """`x` reduced along `axis` by `combine`, a @tile.jit helper of two scalars (or a function such as tile.maximum).
 
-    A tuple of tiles is reduced together: `combine` then takes two tuples of scalars and returns one, and so does
-    `reduce`. `combine` is associative and commutative; the order in which it is applied is not specified.
+    A tuple of tiles, a named one too, is reduced together: `combine` then takes two such tuples of scalars and returns one,
+    and so does `reduce`. `combine` is associative and commutative; the order in which it is applied is not specified.
     """
     xs = x if isinstance(x, tuple) else (x,)
     if not xs:
@@ -198,11 +198,11 @@ def reduce(g: Builder, x, axis, combine, keepdims=False):
         warn_if_ragged(g, item, "reduce")
     shape = xs[0].type.shape
     axes = checked_axes(g, axis, len(shape))
-    traced: Combine = trace(g, combine, tuple(item.type.dtype for item in xs), isinstance(x, tuple), "reduce")
+    traced: Combine = trace(g, combine, x, "reduce")
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
     results = g.call(reduce_, *xs, axes=axes, keepdims=keepdims, combine=traced, name="reduce") if axes else xs
-    return results if isinstance(x, tuple) else results[0]
+    return grouped(x, results)
 
 
 # -- ragged loads ----------------------------------------------------------------------------------------------------------

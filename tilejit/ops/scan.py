@@ -22,7 +22,7 @@ from ..ir.builtin import builtin, method
 from ..ir.graph import Call
 from ..ir.op import op
 from ..types import DType, Tile, bool_, dtype_of
-from .combine import Combine, Guarded, Known, trace
+from .combine import Combine, Guarded, Known, grouped, trace
 from .digits import Digit, crossable, digits, inside, padded, register_coordinates
 from .language import converted
 from .reduce import collective, load_run
@@ -329,7 +329,8 @@ def scan(g: Builder, x, axis, combine, reverse=False):
     """`x` combined with all elements before it along `axis` (after it, if `reverse`), itself included.
 
     `combine(earlier, later)` is an associative @tile.jit helper of two scalars, or a function such as tile.maximum. A
-    tuple of tiles is scanned together: `combine` then takes two tuples of scalars and returns one, and so does `scan`.
+    tuple of tiles, a named one too, is scanned together: `combine` then takes two such tuples of scalars and returns one, and
+    so does `scan`.
     """
     xs = x if isinstance(x, tuple) else (x,)
     if not xs:
@@ -341,9 +342,9 @@ def scan(g: Builder, x, axis, combine, reverse=False):
             raise g.error(f"tiles that are scanned together have one shape, not {list(xs[0].type.shape)} and {list(item.type.shape)}")
         warn_if_ragged(g, item, "scan")
     axis = checked_axis(g, axis, len(xs[0].type.shape))
-    traced = trace(g, combine, tuple(item.type.dtype for item in xs), isinstance(x, tuple), "scan")
+    traced = trace(g, combine, x, "scan")
     results = g.call(scan_, *xs, axis=axis, reverse=bool(reverse), combine=traced, name="scan") if xs[0].type.size else xs
-    return results if isinstance(x, tuple) else results[0]
+    return grouped(x, results)
 
 
 BUILTINS = {f.__name__: builtin(f) for f in (_running("cumsum", "sum", "sum"), _running("cumprod", "prod", "product"), scan)}
