@@ -20,7 +20,7 @@ from .ir.builder import Facts
 from .ir.graph import Launch
 from .manifest import Shelf, difference
 from .names import nearest
-from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host
+from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, parts_of
 from .types import DType, bool_, float32, int32, int64
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ def make_launch(options: dict[str, Any]) -> Launch:
         if shape[0] * shape[1] * shape[2] > 16:
             raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {shape}")
         launch = replace(launch, cluster=shape)
+    for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None), ("max_shared", 0, None)):
+        n = getattr(launch, name)
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < least or most is not None and n > most):
+            raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
     return launch
 
 
@@ -170,6 +174,8 @@ class Kernel:
         names = {p.name for p in self.parameters}
         options = {k: v for k, v in kwargs.items() if k in LAUNCH_OPTIONS}
         call = {k: v for k, v in kwargs.items() if k in CALL_OPTIONS}
+        if options:
+            make_launch({**self.options, **options})
         rest = {k: v for k, v in kwargs.items() if k not in options and k not in call}
         for name in rest:
             if name not in names:
@@ -353,12 +359,17 @@ def _form(kwargs: dict) -> tuple:
 
 def _kind(value):
     kind = type(value)
-    return kind if kind is not tuple else tuple(map(_kind, value))
+    if kind in _SINGLE:
+        return kind
+    return kind, *map(_kind, parts_of(value) or ())
+
+
+_SINGLE = frozenset((int, bool, str, float, type(None), DType, Kernel))  # what constants mostly are
 
 
 def _has_zero(value) -> bool:
     """Whether a float 0 stands in a constant."""
-    return any(map(_has_zero, value)) if isinstance(value, tuple) else isinstance(value, float) and value == 0
+    return any(map(_has_zero, parts_of(value) or ())) or isinstance(value, float) and value == 0
 
 
 _said = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from inspect import Parameter
 from typing import Any
 
@@ -125,7 +126,7 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
         else:
             raise LaunchError(f"{name} needs the argument {p.name!r}")
         if p.constexpr:
-            values[p.name] = value
+            value = values[p.name] = _plain(value)
             constants.add(p.name)
             key.append((p.name, _constant_key(name, p.name, value)))
         else:
@@ -134,16 +135,38 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
     return Bound(values, frozenset(constants), tuple(key))
 
 
-def _constant_key(kernel: str, name: str, value):
+def _plain(value):
+    """A constant with Python's numbers in NumPy's place."""
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    number = _numpy_number(value)
+    return value if number is None else number
+
+
+def parts_of(value) -> tuple | None:
+    """What a constant groups: the items of a tuple, named or not, or the fields of a frozen dataclass; None for any other."""
     if isinstance(value, tuple):
-        return tuple(_constant_key(kernel, name, v) for v in value)
+        return value
+    options = getattr(type(value), "__dataclass_params__", None)
+    if options is None or not options.frozen or isinstance(value, CONSTANTS) or hasattr(value, "shards"):
+        return None
+    return tuple(getattr(value, f.name) for f in fields(value))
+
+
+def _constant_key(kernel: str, name: str, value):
+    if isinstance(value, Enum):
+        return type(value), value.name
+    parts = parts_of(value)
+    if parts is not None:
+        return type(value), tuple(_constant_key(kernel, name, v) for v in parts)
     if isinstance(value, float):
         return "float", repr(value)  # -0.0 is not 0.0, and NaN is itself
     if isinstance(value, CONSTANTS):
         return type(value).__name__, value
     if getattr(value, "source", None) is not None or hasattr(value, "shards"):
         return value
-    raise LaunchError(f"{kernel}: the constexpr {name!r} is a number, string, dtype, layout, kernel or tuple of those, not {type(value).__name__}")
+    raise LaunchError(f"{kernel}: the constexpr {name!r} is a number, string, dtype, layout, kernel, enum member, or a tuple or frozen dataclass of those, "
+                      f"not {type(value).__name__}")
 
 
 def _runtime_value(kernel: str, name: str, value):

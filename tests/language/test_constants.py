@@ -1,0 +1,91 @@
+"""Compile-time arguments: what may be one, and that each is a version of the kernel of its own."""
+
+import enum
+from collections import namedtuple
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+Sizes, Swapped = namedtuple("Sizes", "rows columns"), namedtuple("Swapped", "columns rows")
+
+
+@dataclass(frozen=True)
+class Config:
+    rows: int
+    scale: float = 0.5
+
+
+@dataclass
+class Mutable:
+    rows: int
+
+
+class Mode(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+@tile.jit
+def rows_of(out, config: tile.constexpr):
+    tile.store(out[0], config.rows)
+
+
+@tile.jit
+def scaled(out, config: tile.constexpr = Config(3)):
+    tile.store(out[0], config.rows * config.scale)
+
+
+@tile.jit
+def chosen(out, mode: tile.constexpr):
+    tile.store(out[0], 10 if mode == Mode.ONE else 20)
+
+
+@tile.jit
+def kind_of(out, x: tile.constexpr):
+    tile.store(out[0], 1.5 * x)
+    tile.static_assert(isinstance(x, int) or isinstance(x, float))
+    tile.store(out[1], x / 2 if isinstance(x, float) else x // 2)
+
+
+def result(kernel, *constants):
+    out = np.zeros(2, np.float32)
+    kernel[1,](out, *constants)
+    return out[0]
+
+
+def test_equal_tuples_of_different_names_are_different_constants():
+    assert [result(rows_of, c) for c in (Sizes(1, 2), Swapped(1, 2), Sizes(1, 2))] == [1, 2, 1]
+
+
+def test_a_frozen_dataclass_is_a_constant():
+    assert [result(scaled), result(scaled, Config(3, 2.0)), result(scaled, Config(4))] == [1.5, 6, 2]
+
+
+def test_an_enums_member_is_a_constant():
+    assert [result(chosen, m) for m in (Mode.ONE, Mode.TWO)] == [10, 20]
+
+
+def test_what_may_change_is_no_constant():
+    with pytest.raises(tile.LaunchError, match="a tuple or frozen dataclass of those, not Mutable"):
+        result(rows_of, Mutable(1))
+
+
+@pytest.mark.parametrize("number", [np.int64(5), np.int32(5), np.float32(5), np.uint8(5)])
+def test_a_numpy_number_is_the_constant_that_it_is_in_python(number):
+    assert result(kind_of, number) == 7.5
+    out = np.zeros(2, np.float32)
+    kind_of[1,](out, number)
+    assert out[1] == (2.5 if isinstance(number, np.floating) else 2)
+
+
+def test_warm_calls_tell_constants_apart_that_are_equal():
+    """A launch that was made before is found by its keywords: 1, 1.0 and True are equal, alone and in groups."""
+    from tilejit.jit import _form
+    same = [1, 1.0, True, Number.ONE, (1,), (1.0,), Sizes(1, 2), Sizes(1.0, 2), Swapped(1, 2), Config(1, 2), Config(1, 2.0), (Config(1, 2),)]
+    assert len({_form({"x": x}) for x in same}) == len(same)
