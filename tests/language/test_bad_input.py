@@ -132,6 +132,20 @@ def test_a_large_tile_that_is_only_computed_is_no_fault():
     assert (y == 32767).all()
 
 
+@pytest.mark.parametrize("body, text", [
+    ("tile.store(y[0:64 / 2], 0)", "the bounds of a slice are integers, not the number 32.0; // divides integers"),
+    ("tile.store(y[x.shape[0] / 2:x.shape[0] / 2 + 4], 0)", "the bounds of a slice are integers, not a scalar float32; // divides integers"),
+    ("tile.store(y['a':4], 0)", "the bounds of a slice are integers, not str 'a'"),
+    ("tile.store(y.tiles((64 / 2,))[0], 0)", "an extent is an integer, not 32.0; // divides integers"),
+    ("tile.store(y[0:32], tile.arange(64 / 2))", "a bound of arange is an integer, not 32.0; // divides integers"),
+    ("tile.store(y[0:32], tile.zeros((64 / 2,)))", "an extent is an integer, not 32.0; // divides integers"),
+    ("tile.load(x[0:64]).reshape(2, 64 / 2)", "an extent is an integer, not 32.0; // divides integers"),
+    ("tile.alloc((0, 4), x.dtype)", "an allocation has at least one element, not shape [0, 4]"),
+])
+def test_a_number_that_counts_and_is_no_integer_is_named(body, text):
+    refused(lambda: kernel(body)[1](x, y), text)
+
+
 def test_too_much_shared_memory_is_refused_with_the_table_of_buffers():
     k = kernel("s = tile.alloc((300, 1024), tile.float32)\nt = tile.alloc((4, 4), tile.int8)\ntile.store(s[0:1, 0:64], tile.zeros((1, 64)))\n"
                "tile.store(t[0:4, 0:4], tile.zeros((4, 4)))")
@@ -159,6 +173,11 @@ read_only.flags.writeable = False
     (lambda: good[1](x, y, BLOK=4), "did you mean 'BLOCK'?"),
     (lambda: good[1](x, y, num_warps=33), "num_warps is 1 to 32"),
     (lambda: good[1](x, y, num_warps=2.0), "num_warps is 1 to 32"),
+    (lambda: good[1](x, y, min_ctas=0), "min_ctas is a number of 1 to 32, not 0"),
+    (lambda: good[1](x, y, max_registers=256), "max_registers is a number of 1 to 255, not 256"),
+    (lambda: good[1](x, y, spills=-1), "spills is a number of at least 0, not -1"),
+    (lambda: good[1](x, y, max_shared="1k"), "max_shared is a number of at least 0, not '1k'"),
+    (lambda: good[2](x, y, cluster=[2]), "cluster is one to three positive numbers of CTAs, not [2]"),
     (lambda: good[1](x, y, backend="gpu"), "backend is 'sim' or 'cuda', not 'gpu'"),
     (lambda: good[1.5](x, y), "a grid is made of integers, not 1.5"),
     (lambda: good[-1](x, y), "the grid has -1 CTAs along axis 0"),
@@ -173,7 +192,7 @@ read_only.flags.writeable = False
     (lambda: good[1]([1.0], y), "x is a list, and an array or a number is needed"),
     (lambda: good[1](None, y), "x is a NoneType, and an array or a number is needed"),
     (lambda: good[1](1j, y), "complex is not an array"),
-    (lambda: good[1](x, y, BLOCK=[64]), "the constexpr 'BLOCK' is a number, string, dtype, layout, kernel or tuple of those, not list"),
+    (lambda: good[1](x, y, BLOCK=[64]), "the constexpr 'BLOCK' is a number, string, dtype, layout, kernel, enum member, or a tuple or frozen dataclass of those, not list"),
     (lambda: good[1](x, y, BLOCK=x), "the constexpr 'BLOCK'"),
     (lambda: good[1](tile.ArraySpec((64,), "float32"), y), "x is a spec without data"),
     (lambda: good.compile(x, y, target="sm_75"), "'sm_75' is not a target; the targets are sm_80"),

@@ -103,8 +103,7 @@ def arange(g: Builder, start, stop=None):
     """The int32 tile ``[start, ..., stop - 1]``, or ``[0, ..., start - 1]`` with one argument. Both are constants."""
     start, stop = (0, start) if stop is None else (start, stop)
     for bound in (start, stop):
-        if not isinstance(bound, int):
-            raise g.error("the bounds of arange are constants; add a run-time start afterwards, as in start + tile.arange(N)")
+        constant_integer(g, bound, "a bound of arange", "the bounds of arange are constants; add a run-time start afterwards, as in start + tile.arange(N)")
     if stop < start:
         raise g.error(f"arange({start}, {stop}) is empty backwards: its stop is below its start")
     return g.call(iota, start=start, stop=stop, axis=0)
@@ -122,12 +121,20 @@ def fragment_index(g: Builder, t, axis):
     return g.call(indices, shape=tile.shape, axis=axis % len(tile.shape))
 
 
+def constant_integer(g: Builder, x, what: str, otherwise: str) -> int:
+    """`x`, unless it is no constant integer: then the error is what a float needs, or `otherwise`."""
+    if isinstance(x, float):
+        raise g.error(f"{what} is an integer, not {x!r}; // divides integers")
+    if isinstance(x, bool) or not isinstance(x, int):
+        raise g.error(otherwise)
+    return x
+
+
 def checked_shape(g: Builder, shape) -> tuple[int, ...]:
     """A tile's shape: constants of at least 0."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     for extent in shape:
-        if isinstance(extent, bool) or not isinstance(extent, int):
-            raise g.error("the extents of a shape are constants: declare them as tile.constexpr parameters")
+        constant_integer(g, extent, "an extent", "the extents of a shape are constants: declare them as tile.constexpr parameters")
         if extent < 0:
             raise g.error(f"an extent cannot be negative: {shape}")
     return shape

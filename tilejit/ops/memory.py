@@ -140,6 +140,11 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         return as_index(g, _from_end(g, item, size, base, d), base.type.shape[d]), 1, True
     if item.step not in (None, 1):
         raise g.error("a region of memory has step 1; index with an integer tile, as in x[tile.arange(N) * 2]")
+    for bound in (item.start, item.stop):
+        t = type_of(bound)
+        if bound is not None and not (isinstance(t, Scalar) and t.dtype.is_int):
+            hint = "; // divides integers" if isinstance(t, Scalar) and t.dtype.is_float else ""
+            raise g.error(f"the bounds of a slice are integers, not {describe(bound)}{hint}")
     start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
     stop = size if item.stop is None else _from_end(g, item.stop, size, base, d)
     if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):

@@ -14,6 +14,7 @@ from ..ir.op import op
 from ..layout import TileLayout
 from ..layout.fragments import register_slice
 from ..types import Scalar, Tile, Uniformity, dtype_of
+from .creation import constant_integer
 
 
 @op("pure", attrs=("shape",))
@@ -239,8 +240,8 @@ def reshape(g: Builder, x, *shape):
     x = tile_operand(g, x, "reshape")
     shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
     size = x.type.size
-    if any(isinstance(n, bool) or not isinstance(n, int) for n in shape):
-        raise g.error("the extents of a shape are constants: declare them as tile.constexpr parameters")
+    for n in shape:
+        constant_integer(g, n, "an extent", "the extents of a shape are constants: declare them as tile.constexpr parameters")
     if shape.count(-1) == 1:
         rest = prod(n for n in shape if n != -1)
         shape = tuple(size // rest if n == -1 and rest else n for n in shape)

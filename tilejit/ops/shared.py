@@ -74,6 +74,8 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
     """
     dtype = dtype_of(dtype)
     shape, layout = laid_out(g, shape, dtype, layout)
+    if prod(shape) == 0:
+        raise g.error(f"an allocation has at least one element, not shape {list(shape)}")
     if scope == "tmem":
         from .tmem.alloc import allocate
         if align is not None:
@@ -88,8 +90,6 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         layout = widest_swizzle(dtype, shape)
     if layout is None:
         layout = TileLayout.row_major(shape)
-    if prod(shape) == 0:
-        raise g.error(f"an allocation has at least one element, not shape {list(shape)}")
     if align is None:
         align = default_align(layout)
     if align & (align - 1) or align < dtype.nbytes:
