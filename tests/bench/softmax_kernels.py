@@ -40,7 +40,7 @@ def in_shared(x, out, BLOCK: tile.constexpr, CHUNK: tile.constexpr):
 def softmax(x, out, rows: int, columns: int, nbytes: int):
     """A call of no arguments that launches the kernel for this shape (`nbytes` an element)."""
     if nbytes == 2 and columns >= 16384:
-        launch, options = in_shared[(rows,)], dict(BLOCK=columns, CHUNK=4096, num_warps=16, min_ctas=2)
+        launch, options = in_shared[(rows,)], dict(BLOCK=columns, CHUNK=2048, num_warps=4, min_ctas=3)
     else:
         warps = {1024: 2 if nbytes == 4 else 4, 2048: 2 if nbytes == 4 else 4, 4096: 16 if nbytes == 4 else 8, 8192: 16 if nbytes == 4 else 4,
                  16384: 16, 32768: 32}[columns]

@@ -130,19 +130,19 @@ def test_block_scales_on_the_gpu():
     from tilejit.kernels.plan import TILES, Config
     torch.manual_seed(1)
     up = lambda extent: -(-extent // 128)
-    for m, n, k in ((1, 8, 16), (130, 72, 200), (700, 331, 1100), (64, 2048, 4096), (1024, 776, 2048)):
-        a, b = torch.randn(m, k, device="cuda").to(torch.float8_e4m3fn), torch.randn(n, k, device="cuda").to(torch.float8_e4m3fn).t()
-        for rows, columns in ((m, up(n)), (up(m), up(n)), (up(m), n), (m, n)):
-            sa, sb = torch.rand(rows, up(k), device="cuda") + 0.5, torch.rand(up(k), columns, device="cuda") + 0.5
-            x = a.double() * (sa if rows == m else sa.repeat_interleave(128, 0)[:m]).repeat_interleave(128, 1)[:, :k].double()
-            y = b.double() * (sb if columns == n else sb.repeat_interleave(128, 1)[:, :n]).repeat_interleave(128, 0)[:k].double()
-            exact, terms = x @ y, x.abs() @ y.abs()
-            tiles = [t for t in TILES if m == 700 and 192 not in t and (columns != n or t[1] <= 64)]
-            configs = [None] + [Config.of(*t, 128, itemsize=1) for t in tiles]
-            for config in configs:
-                got = kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=config)
-                bound = exact.abs() * 2.0 ** -8 + terms * 2.0 ** -12 + 1e-6
-                assert ((got.double() - exact).abs() <= bound).all(), (m, n, k, rows, columns, config)
+    extents = (1, 8, 16), (130, 72, 200), (700, 331, 1100), (64, 2048, 4096), (1024, 776, 2048)
+    for (m, n, k), by_row, by_column in some(itertools.product(extents, (True, False), (False, True)), least=6):
+        rows, columns = m if by_row else up(m), n if by_column else up(n)
+        a, b = torch.randn(m, k).to(torch.float8_e4m3fn), torch.randn(n, k).to(torch.float8_e4m3fn).t()
+        sa, sb = torch.rand(rows, up(k)) + 0.5, torch.rand(up(k), columns) + 0.5
+        x = a.double() * (sa if rows == m else sa.repeat_interleave(128, 0)[:m]).repeat_interleave(128, 1)[:, :k].double()
+        y = b.double() * (sb if columns == n else sb.repeat_interleave(128, 1)[:, :n]).repeat_interleave(128, 0)[:k].double()
+        exact, terms = (p.to(for_references()) @ q.to(for_references()) for p, q in ((x, y), (x.abs(), y.abs())))
+        bound = exact.abs() * 2.0 ** -8 + terms * 2.0 ** -12 + 1e-6
+        tiles = [t for t in TILES if m == 700 and 192 not in t and (columns != n or t[1] <= 64)]
+        for config in [None] + some([Config.of(*t, 128, itemsize=1) for t in tiles], least=2):
+            got = kernels.matmul(a.cuda(), b.cuda(), scale_a=sa.cuda(), scale_b=sb.cuda(), config=config).to(for_references())
+            assert ((got.double() - exact).abs() <= bound).all(), (m, n, k, rows, columns, config)
 
 
 @needs_gpu("sm_90a")
@@ -169,15 +169,16 @@ def test_tiles_beside_the_sums_come_ahead():
     from tilejit import kernels
     from tests.mma.test_matmul import bias_gelu_added
     torch.manual_seed(2)
-    for m, n, k in ((4096, 4096, 512), (1000, 776, 130), (64, 8192, 64), (5000, 5000, 1000)):
-        for dtype in (torch.bfloat16, torch.float32):
-            a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(k, n, device="cuda").bfloat16()
-            bias, residual = torch.randn(n, device="cuda"), torch.randn(m, n, device="cuda").to(dtype)
-            want = torch.nn.functional.gelu(a.float() @ b.float() + bias, approximate="tanh") + residual
-            for _ in range(3):
-                out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
-                got = kernels.matmul(a, b, out, bias_gelu_added, (bias,), tiles=(residual,))
-                torch.testing.assert_close(got.float(), want.float(), rtol=1e-2, atol=2e-2)
+    extents = (1000, 776, 130), (64, 8192, 64), (4096, 4096, 512), (5000, 5000, 1000)
+    for (m, n, k), dtype in some(itertools.product(extents, (torch.bfloat16, torch.float32)), least=4):
+        a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
+        bias, residual = torch.randn(n), torch.randn(m, n).to(dtype)
+        a, b, bias, residual = (x.to(for_references()) for x in (a, b, bias, residual))
+        want = torch.nn.functional.gelu(a.float() @ b.float() + bias, approximate="tanh") + residual
+        for _ in range(3):
+            out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+            got = kernels.matmul(a.cuda(), b.cuda(), out, bias_gelu_added, (bias.cuda(),), tiles=(residual.cuda(),))
+            torch.testing.assert_close(got.float().to(for_references()), want.float(), rtol=1e-2, atol=2e-2)
 
 
 @needs_gpu("sm_90a")
