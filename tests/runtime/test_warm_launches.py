@@ -33,8 +33,8 @@ FACTOR, PAIR, NUMBER, OPTIONS, HELPER = 2.0, (1, 2), np.float32(3.0), Options(4)
 
 
 @tile.jit
-def scaled(x, out, N: tile.constexpr):
-    v = tile.load(x[0:N]) * FACTOR + PAIR[0] + NUMBER + OPTIONS.step
+def scaled(x, out, N: tile.constexpr, MORE: tile.constexpr = 1):
+    v = tile.load(x[0:N]) * FACTOR * MORE + PAIR[0] + NUMBER + OPTIONS.step
     tile.store(out[0:N], HELPER(v))
 
 
@@ -80,9 +80,9 @@ def test_a_captured_value_that_is_gone_is_looked_for_again(launches, monkeypatch
 
 def test_calls_with_keywords_of_other_types_are_told_apart(launches):
     x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
-    for n in (1, True):
-        scaled.prepared((1,), N=n)(x, out)
-    assert launches == ["cold", "cold"]
+    for more in (1, True, 1.0):
+        scaled.prepared((1,), N=32, MORE=more)(x, out)
+    assert launches == ["cold"] * 3
 
 
 def test_what_a_kernel_of_this_package_reads_of_it_is_not_looked_at_by_calls(launches):
