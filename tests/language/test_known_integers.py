@@ -1,6 +1,7 @@
 """What passes take to be known of an index, bounds and a divisor, holds for every thread."""
 
 import numpy as np
+import pytest
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
 from tilejit.ir.builder import Facts
@@ -67,3 +68,23 @@ def test_an_index_that_wraps_in_a_narrow_dtype_may_be_any_number_of_it():
 def test_a_loaded_byte_is_known_to_be_one():
     bounds, *_ = known_and_computed("tile.cast(tile.cast(tile.load(out[t]), tile.uint8), tile.int32)", 0)
     assert bounds == (0, 255)
+
+
+SQUARE = tile.ArraySpec((64, 64), "float32")
+
+
+def stores(index: str):
+    return tile.jit(source=f"def k(x):\n    n = x.shape[0]\n    tile.store(x[0, {index}], 0)\n").compile(SQUARE)
+
+
+def test_what_is_written_twice_in_a_slice_is_one_number():
+    for start in ("tile.program_id(0) * 16", "tile.program_id(0) // 2 * 16", "n % 48", "tile.minimum(n, tile.program_id(1))", "x.shape[1] - 16"):
+        stores(f"{start}:{start} + 16")
+        stores(f"({start}) + 4:8 + ({start})")
+
+
+def test_what_may_differ_is_not_one_number():
+    load = "tile.cast(tile.load(x[0, 0]), tile.int32)"
+    for start, stop in (("tile.program_id(0)", "tile.program_id(1)"), (load, load), ("n // 2", "n // 3"), ("n // 2", "x.shape[1] // 2")):
+        with pytest.raises(tile.CompilationError, match="the extent of a slice"):
+            stores(f"{start}:{stop} + 16")

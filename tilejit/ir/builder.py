@@ -194,7 +194,17 @@ class Builder:
                 factor = self.linear(one)
                 if set(factor) <= {None}:
                     return {k: c * factor.get(None, 0) for k, c in self.linear(other).items() if factor}
-        return {operand: 1}
+        return {self._first_of_its_kind(operand): 1}
+
+    def _first_of_its_kind(self, value: Value) -> Value:
+        """The first value that was computed as this one is: what is written twice, as in ``x[p // 2 * 64:p // 2 * 64 + 64]``, is one
+        number."""
+        first = self.state.setdefault("first_of_its_kind", {})
+        call = self.definitions.get(value)
+        if value not in first and call is not None and call.op.effect == "pure" and not call.op.collective and len(call.results) == 1:
+            args = tuple(self._first_of_its_kind(a) if isinstance(a, Value) else repr(a) for a in call.args)
+            first[value] = first.setdefault((call.op.name, value.type, repr(sorted(call.attrs.items())), args), value)
+        return first.get(value, value)
 
     def difference(self, stop: Operand | int, start: Operand | int) -> int | None:
         """``stop - start`` if it is the same number whatever the operands are, else None."""
