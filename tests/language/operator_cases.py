@@ -125,7 +125,7 @@ def unary_operators(dtype: str) -> Case:
         if not is_float(dtype):
             want["~x"] = ~x
         else:
-            want["tile.isnan(x)"] = np.isnan(x.astype(np.float64))
+            want |= {f"tile.{test}(x)": getattr(np, test)(x.astype(np.float64)) for test in ("isnan", "isinf", "isfinite")}
     lines = []
     for i, (text, w) in enumerate(want.items()):
         lines += [f"r = {text}", f"tile.static_assert(r.dtype == {tile_name(w.dtype.name)})", f"tile.store(o{i}[0:N], r)"]
@@ -151,6 +151,18 @@ def casts(source: str, style: str = "tile", targets=DTYPES) -> Case:
     body = "\n    ".join([*head, f"x = tile.load(a[{place}])", *lines])
     options = {"N": len(x)} if style == "tile" else {"N": len(x), "num_warps": len(x) // 32}
     return Case(f"casts of {source}, {style}s", f"def casts({parameters}):\n    {body}\n", {"a": x}, expected, options=options)
+
+
+def bitcasts(source: str) -> Case:
+    """The bits of a dtype as those of every other of the same size, as a tile and as a scalar of each thread."""
+    x = special(source, 11, 64)[:64]
+    targets = [d for d in DTYPES if d != "bool" and np_dtype(d).itemsize == x.dtype.itemsize]
+    lines, expected = [], {}
+    for i, target in enumerate(targets):
+        expected |= {f"o{i}": x.view(np_dtype(target)), f"p{i}": x.view(np_dtype(target))}
+        lines += [f"tile.store(o{i}[0:64], tile.bitcast(x, {tile_name(target)}))", f"tile.store(p{i}[t], tile.bitcast(y, {tile_name(target)}))"]
+    body = "\n    ".join(["t = tile.thread_id()", "x = tile.load(a[0:64])", "y = tile.load(a[t])", *lines])
+    return Case(f"bitcasts of {source}", f"def bitcasts(a, {', '.join(expected)}):\n    {body}\n", {"a": x}, expected, options={"num_warps": 2})
 
 
 def back(source: str, target: str) -> np.ndarray:
@@ -311,6 +323,8 @@ def elementwise_cases() -> Iterator[Case]:
         yield unary_operators(dtype)
         yield casts(dtype)
         yield casts(dtype, "scalar")
+        if dtype != "bool":
+            yield bitcasts(dtype)
         yield selections(dtype, dtype)
     for dtype in INTS:
         yield divisions_by_zero(dtype)
@@ -321,5 +335,5 @@ def elementwise_cases() -> Iterator[Case]:
         yield fused(dtype)
 
 
-__all__ = ["FUNCTIONS", "INTS", "all_operators", "casts", "divisions_by_zero", "elementwise_cases", "fused", "function_case", "operators",
+__all__ = ["FUNCTIONS", "INTS", "all_operators", "bitcasts", "casts", "divisions_by_zero", "elementwise_cases", "fused", "function_case", "operators",
            "scalar_operators", "selections", "unary_operators", "weak_operators"]

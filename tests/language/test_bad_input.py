@@ -140,9 +140,12 @@ def test_a_large_tile_that_is_only_computed_is_no_fault():
     ("tile.store(y[0:32], tile.arange(64 / 2))", "a bound of arange is an integer, not 32.0; // divides integers"),
     ("tile.store(y[0:32], tile.zeros((64 / 2,)))", "an extent is an integer, not 32.0; // divides integers"),
     ("tile.load(x[0:64]).reshape(2, 64 / 2)", "an extent is an integer, not 32.0; // divides integers"),
+    ("tile.bitcast(x[0:4], tile.int32)", "is a region of memory, not a value"),
+    ("tile.bitcast(tile.load(x[0:4]), tile.int64)", "bitcast keeps the bits: float32 and int64 are not two dtypes of as many, in whole bytes"),
+    ("tile.bitcast(tile.load(x[0:4]) > 0, tile.int8)", "bitcast keeps the bits: bool and int8"),
     ("tile.alloc((0, 4), x.dtype)", "an allocation has at least one element, not shape [0, 4]"),
 ])
-def test_a_number_that_counts_and_is_no_integer_is_named(body, text):
+def test_an_operand_that_does_not_fit_is_named(body, text):
     refused(lambda: kernel(body)[1](x, y), text)
 
 

@@ -368,3 +368,33 @@ def _(e, call, x):
     if isinstance(x, list):
         return e.cast_many(x, target)
     return e.cast(x, target)
+
+
+def _bitcast_declaration(x, dtype): ...
+
+
+_bitcast_declaration.__name__, _bitcast_declaration.__doc__ = "bitcast", "The bits of `x` as another dtype of as many bits."
+bitcast = Op(_bitcast_declaration, "pure", ("dtype",))
+
+
+@bitcast.infer
+def _(g, x, dtype):
+    source = type_of(x).dtype
+    if "bool" in (source.kind, dtype.kind) or source.packed or dtype.packed or source.bits != dtype.bits:
+        raise g.error(f"bitcast keeps the bits: {source} and {dtype} are not two dtypes of as many, in whole bytes; tile.cast converts the number")
+    return result_type(g, dtype, x)
+
+
+@bitcast.simulate
+def _(m, call, x):
+    return np.ascontiguousarray(x).view(call.attrs["dtype"].np)
+
+
+def _emit_bitcast(e, call, x):
+    dtype = call.attrs["dtype"]
+    return e.ins(f"bitcast {x.typed} to {dtype.llvm}", dtype)
+
+
+@bitcast.emit
+def _(e, call, x):
+    return [_emit_bitcast(e, call, v) for v in x] if isinstance(x, list) else _emit_bitcast(e, call, x)

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
+from ..ir.graph import Value
 from ..ir.op import op
 from ..types import Scalar, Tile, bool_, dtype_of, float32
 from . import elementwise as ew
@@ -66,6 +67,30 @@ def fma(g: Builder, x, y, z):
 def isnan(g: Builder, x):
     """Whether each element is NaN."""
     return g.call(elementary.isnan, float_operand(g, x))
+
+
+def _against_infinity(g: Builder, compare, x):
+    return g.call(compare, *matched(g, abs.function(g, float_operand(g, x)), float("inf")))
+
+
+@builtin
+def isinf(g: Builder, x):
+    """Whether each element is an infinity."""
+    return _against_infinity(g, ew.eq, x)
+
+
+@builtin
+def isfinite(g: Builder, x):
+    """Whether each element is neither an infinity nor NaN."""
+    return _against_infinity(g, ew.lt, x)
+
+
+@builtin
+def bitcast(g: Builder, x, dtype):
+    """The bits of `x` as another dtype of as many bits, as NumPy's ``x.view(dtype)`` of one element each."""
+    t = number(g, x)
+    x = x if isinstance(x, Value) else converted(g, x, t.dtype)
+    return g.call(ew.bitcast, x, dtype=dtype_of(dtype))
 
 
 @builtin
