@@ -1,11 +1,10 @@
-"""The tensor engine's other forms: multicast, reductions, prefetches, rounding, CTA pairs. On the simulator, in PTX, as cubins."""
+"""The tensor engine's other forms: multicast, prefetches, policies, CTA pairs. On the simulator, in PTX, as cubins."""
 
 import numpy as np
 import pytest
 import tilejit as tile
 import tma_kernels as kernels
 from tilejit.errors import CompilationError, DispatchError
-from values import same
 
 HOPPER = ("sm_90a", "sm_100a", "sm_120a")
 
@@ -124,63 +123,7 @@ def test_a_load_goes_into_a_peer_s_memory_and_completes_on_its_barrier():
     assert k.copies[0].variant == "tma" and k.ptx.count("mapa.shared::cluster") == 2 and k.cubin
 
 
-# -- reductions ----------------------------------------------------------------------------------------------------------
-
-@pytest.mark.parametrize("kind, dtype", [(k, d) for k, ds in kernels.REDUCTIONS.items() for d in ds])
-def test_a_tensor_reduction_combines_a_clipped_box_with_what_is_there(kind, dtype):
-    """Three CTAs, one place; nothing outside of the array or the box changes."""
-    a, b, want = kernels.reduction_case(kind, dtype)
-    whole = np.zeros((15, 96), b.dtype)
-    whole[1:14, 16:88] = b
-    k = kernels.reduced.compile(a, whole[1:14, 16:88], KIND=kind)
-    assert tensor_lines(k.ptx) == [f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{kind}.tile.bulk_group.L2::cache_hint"] and k.cubin
-    report = kernels.reduced.simulate((3,), a, whole[1:14, 16:88], KIND=kind)
-    assert not report.findings, report
-    assert (whole[1:14, 16:88] == want).all()
-    assert not whole[0].any() and not whole[14].any() and not whole[:, :16].any() and not whole[:, 88:].any()
-
-
-@pytest.mark.parametrize("kind, dtype", [("add", "uint8"), ("min", "float32"), ("inc", "int32"), ("xor", "float32"), ("and", "uint16")])
-def test_a_tensor_reduction_that_faults_on_the_chip_is_declined(kind, dtype):
-    """The encoder and the assembler take all of them."""
-    a = kernels.numbers((3, 16, 64), dtype)
-    with pytest.raises(DispatchError, match=f"reduce='{kind}' of {dtype}; through a tensor map it takes"):
-        kernels.reduced.compile(a, np.zeros((16, 96), a.dtype), KIND=kind)
-
-
-# -- every dtype, rank and swizzle ------------------------------------------------------------------------------------------
-
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
-def test_boxes_of_every_rank_and_dtype_are_filled_and_clipped_exactly(dtype):
-    """Starts before the array and past its end; loads of zeros there, stores that end at the edge."""
-    for rank in kernels.RANKS:
-        a, b, box, start, want = kernels.box_case(rank, dtype)
-        report = kernels.there_and_back.simulate((1,), a, b, 0, SHAPE=box, START=start, MODE=0)
-        assert not report.findings and same(b, want), (rank, report)
-
-
-@pytest.mark.parametrize("dtype", ["float4_e2m1fn", "uint8", "float16", "int32", "float64"])
-@pytest.mark.parametrize("mode", kernels.SWIZZLES)
-def test_swizzled_boxes_go_there_and_back(mode, dtype):
-    """Every swizzle by every size of element."""
-    a, b, box, start, want = kernels.box_case(2, dtype, kernels.SWIZZLED)
-    report = kernels.there_and_back.simulate((1,), a, b, 0, SHAPE=box, START=start, MODE=mode)
-    assert not report.findings and same(b, want), report
-    assert {m.swizzle for m in kernels.there_and_back.compile(a, b, 0, SHAPE=box, START=start, MODE=mode).tensor_maps} == {kernels.SWIZZLES.index(mode) + 1}
-
-
-# -- rounding, filling, prefetching -----------------------------------------------------------------------------------------
-
-def test_float32_is_rounded_to_tf32_on_the_way_in():
-    """To nearest even, by the map's type; out of bounds is NaN where that is asked for."""
-    a, b = np.random.default_rng(0).standard_normal((6, 32)).astype(np.float32), np.zeros((8, 32), np.float32)
-    report = kernels.rounded.simulate((1,), a, b)
-    assert not report.findings and (b[:2] == kernels.tf32(a[4:])).all() and np.isnan(b[2:]).all()
-    k = kernels.rounded.compile(a, b)
-    assert [(m.dtype, m.oob_fill) for m in k.tensor_maps] == [("tfloat32", 1)] and k.cubin
-    with pytest.raises(DispatchError, match="rounding to TF32 on loads of float32 only: precision='tf32' on float16"):
-        kernels.rounded.compile(a.astype(np.float16), b.astype(np.float16))
-
+# -- prefetching, policies ---------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_strided_region_is_brought_to_l2_box_by_box(transposed):

@@ -16,44 +16,6 @@ def _kernels():
     return tma_kernels
 
 
-@needs_gpu(*HOPPER)
-@in_child(timeout=120)
-def test_boxes_of_every_rank_and_dtype_are_exact_on_the_gpu():
-    kernels = _kernels()
-    cases = [(3, d) for d in kernels.DTYPES] + [(r, d) for r in (1, 2, 4, 5) for d in ("uint8", "bfloat16", "float32", "int64")]
-    for rank, dtype in cases:
-        a, b, box, start, want = kernels.box_case(rank, dtype)
-        kernels.there_and_back[1,](a, b, 0, SHAPE=box, START=start, MODE=0, backend="cuda")
-        assert kernels.same(b, want), (rank, dtype)
-
-
-@needs_gpu(*HOPPER)
-@in_child(timeout=120)
-def test_swizzled_boxes_go_there_and_back_on_the_gpu():
-    kernels = _kernels()
-    for mode in kernels.SWIZZLES:
-        for dtype in ("float4_e2m1fn", "uint8", "float16", "int32", "float64"):
-            a, b, box, start, want = kernels.box_case(2, dtype, kernels.SWIZZLED)
-            kernels.there_and_back[1,](a, b, 0, SHAPE=box, START=start, MODE=mode, backend="cuda")
-            assert kernels.same(b, want), (mode, dtype)
-
-
-@needs_gpu(*HOPPER)
-@in_child(timeout=120)
-def test_tensor_reductions_combine_clipped_boxes_on_the_gpu():
-    kernels = _kernels()
-    for kind, dtypes in kernels.REDUCTIONS.items():
-        for dtype in dtypes:
-            a, b, want = kernels.reduction_case(kind, dtype)
-            whole = np.zeros((15, 96), b.dtype)
-            whole[1:14, 16:88] = b
-            before = whole.copy()
-            kernels.reduced[3,](a, whole[1:14, 16:88], KIND=kind, backend="cuda")
-            assert (whole[1:14, 16:88] == want).all(), (kind, dtype)
-            whole[1:14, 16:88] = before[1:14, 16:88]
-            assert (whole == before).all(), (kind, dtype)
-
-
 @needs_gpu(*CLUSTERED)
 @in_child(timeout=120)
 @pytest.mark.parametrize("ranks, sender", [(2, 1), (3, 0), (8, 5), (16, 9)])
@@ -90,15 +52,6 @@ def test_a_load_goes_into_a_peer_s_memory_on_the_gpu():
 
 @needs_gpu(*HOPPER)
 @in_child(timeout=60)
-def test_float32_is_rounded_to_tf32_and_filled_with_nan_on_the_gpu():
-    kernels = _kernels()
-    a, b = np.random.default_rng(0).standard_normal((6, 32)).astype(np.float32), np.zeros((8, 32), np.float32)
-    kernels.rounded[1,](a, b, backend="cuda")
-    assert (b[:2] == kernels.tf32(a[4:])).all() and np.isnan(b[2:]).all()
-
-
-@needs_gpu(*HOPPER)
-@in_child(timeout=60)
 def test_a_region_brought_to_l2_is_read_as_it_was_on_the_gpu():
     kernels = _kernels()
     a = kernels.numbers((200, 1024), "float16")
@@ -119,26 +72,6 @@ def test_a_pair_of_ctas_completes_on_the_barrier_of_one_on_the_gpu():
     b = np.zeros((128, 64), np.float16)
     kernels.paired_multicast[4,](a[:32], b, backend="cuda")
     assert (b.reshape(4, 32, 64) == a[:32]).all()
-
-
-@needs_gpu(*HOPPER)
-@in_child(timeout=120)
-def test_patches_are_the_rows_that_a_convolution_multiplies_on_the_gpu():
-    kernels = _kernels()
-    for case in kernels.PATCHES:
-        options, x, y, want = kernels.patches_case(case)
-        kernels.patches[-(-y.shape[1] // options["P"]),](x, y, **options, backend="cuda")
-        assert (y == want).all(), case
-
-
-@needs_gpu(*HOPPER)
-@in_child(timeout=60)
-def test_rows_are_stored_to_the_pixels_that_a_filter_meets_on_the_gpu():
-    kernels = _kernels()
-    for kind in (None, "add"):
-        x, y, want = kernels.unfolded_case(kind)
-        kernels.unfolded[3,](x, y, KIND=kind, R=1, S=1, backend="cuda")
-        assert (y == want).all(), kind
 
 
 @needs_gpu("sm_100a", "sm_103a")

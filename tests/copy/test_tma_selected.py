@@ -15,42 +15,6 @@ def tensor_lines(ptx: str) -> list[str]:
 
 # -- patches -------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("case", kernels.PATCHES, ids=lambda c: f"{len(c[0])}d-{c[1]}")
-def test_patches_are_the_rows_that_a_convolution_multiplies(case):
-    """Filters, steps, padding on either side, dilation; channels and pixels beyond the end are zero."""
-    options, x, y, want = kernels.patches_case(case)
-    report = kernels.patches.simulate((-(-y.shape[1] // options["P"]),), x, y, **options)
-    assert not report.findings and (y == want).all(), report
-    k = kernels.patches.compile(x, y, **options)
-    rank = x.ndim
-    load = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-    prefetch = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col.L2::cache_hint"
-    assert tensor_lines(k.ptx) == ([prefetch] if rank == 4 else []) + [load] and k.cubin
-    assert {c.variant for c in k.copies if c.op != "copy"} == {"tma"}
-
-
-def test_the_map_of_patches_has_corners_and_steps_innermost_first():
-    """As cuTensorMapEncodeIm2col takes them: what it is told of padding, filter and dilation."""
-    options, x, y, _ = kernels.patches_case(kernels.PATCHES[2])
-    m = kernels.patches.compile(x, y, **options).tensor_maps[0]
-    assert (m.global_dim, m.global_strides, m.box) == ((40, 7, 7, 2), (80, 560, 3920), ())
-    assert (m.lower, m.upper, m.element_strides, m.channels, m.pixels) == ((-2, -1), (1, -4), (1, 2, 1, 1), 48, 64)
-    assert kernels.patches.compile(x, y, **options).recipe["maps"][0]["pixels"] == 64
-
-
-@pytest.mark.parametrize("kind", [None, "add"])
-def test_rows_are_stored_to_the_pixels_that_a_filter_meets(kind):
-    """Where all of them are inside of the images: the place in the filter moves the map's corners."""
-    x, y, want = kernels.unfolded_case(kind)
-    report = kernels.unfolded.simulate((3,), x, y, KIND=kind, R=1, S=1)
-    assert not report.findings and (y == want).all(), report
-    k = kernels.unfolded.compile(x, y, KIND=kind, R=1, S=1)
-    head = f"cp{'.reduce' if kind else ''}.async.bulk.tensor.4d.global.shared::cta{f'.{kind}' if kind else ''}.im2col_no_offs.bulk_group"
-    assert tensor_lines(k.ptx) == [head] and k.tensor_maps[0].lower == (0, 0) and k.cubin
-    with pytest.raises(DispatchError, match="at which all pixels are inside: along dimension 1 its places begin -1 elements after the first"):
-        kernels.unfolded.compile(x, y, KIND=kind, R=0, S=1)
-
-
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(("w", "w128")), st.sampled_from((32, 64, 100)), st.sampled_from((0, 1, 2, 5)), st.sampled_from((1, 2)), st.sampled_from((0, 1, 2)),
        st.sampled_from((0, 3, 8, 17, 200)))

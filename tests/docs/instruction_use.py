@@ -16,6 +16,7 @@ from tilejit.ptx.table import SECTIONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
 
+import box_kernels as boxes  # noqa: E402
 import bulk_kernels as bulk  # noqa: E402
 import named_map_kernels as named  # noqa: E402
 import programs  # noqa: E402
@@ -111,7 +112,7 @@ def _corpus():
     yield programs.boxed, [_array(8, 256)] * 2, "sm_90a", {}
     yield programs.boxed_out, [_array(8, 256)] * 2, "sm_90a", {}
     yield tma.multicast, [square, _array(2, 32, 64), 3], "sm_90a", {"R": 2, "SENDER": 0, "cluster": (2, 1, 1)}
-    yield tma.reduced, [_array(2, 16, 64), _array(16, 64)], "sm_90a", {"KIND": "add"}
+    yield boxes.reduced, [_array(2, 1024), _array(16, 64)], "sm_90a", {"KIND": "add"}
     yield tma.paired, [_array(128, 64)] * 2, "sm_100a", {"GROUP": 2}
     yield tma.fetched, [_array(64, 256)] * 2, "sm_90a", {"N": 64}
     yield bulk.through, [line] * 2, "sm_90a", {"N": 4096, "VARIANT": "bulk"}

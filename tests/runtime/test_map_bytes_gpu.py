@@ -92,16 +92,12 @@ def test_a_launch_passes_the_maps_that_the_kernel_tells_on_the_gpu():
 
     import tilejit as tile
     sys.path.insert(0, str(Path(__file__).parent.parent / "copy"))
-    import tma_kernels as kernels
+    import box_kernels as boxes
+    import patch_kernels
 
-    runs = []
-    for rank, dtype in ((1, "int8"), (2, "float32"), (3, "bfloat16"), (4, "float8_e5m2"), (5, "float64")):
-        a, b, box, start, _ = kernels.box_case(rank, dtype)
-        runs.append((kernels.there_and_back, (a, b, 0), dict(SHAPE=box, START=start, MODE=0)))
-    for case in kernels.PATCHES:
-        options, x, y, _ = kernels.patches_case(case)
-        runs.append((kernels.patches, (x, y), options))
-    for kernel, arrays, options in runs:
+    cases = [patch_kernels.patches_case(case) for case in patch_kernels.PATCHES]
+    cases += [boxes.box_case(rank, dtype) for rank, dtype in ((1, "int8"), (2, "float32"), (3, "bfloat16"), (4, "float8_e5m2"), (5, "float64"))]
+    for kernel, arrays, options in ((c.kernel, c.args, c.options) for c in cases):
         arguments = [tile.to_device(a) if hasattr(a, "shape") else a for a in arrays]
         k = kernel.compile(*arguments, **options)
         passed = k.launcher(0).parameters(arguments)

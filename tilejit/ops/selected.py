@@ -12,6 +12,7 @@ from ..ir.op import op
 from ..types import Buffer, Patches, Rows, Scalar, Tile, Window, int32
 from .language import binary, uniform_scalar
 from .packed import bytes_along, refused
+from .pointwise import maximum
 from .shape import index
 from .sizes import extent_value
 
@@ -164,7 +165,9 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
     window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along, halo)
     counts = []
     for d in range(rank):
-        last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), window.upper[d] - window.lower[d] - 1)
+        beyond = window.upper[d] - window.lower[d]
+        last = binary(g, "+", extent_value(g, images, t.shape[d + 1]), beyond - 1)
+        last = maximum.function(g, last, 0) if beyond < 0 else last  # so that a first image at least 0 is known to be that
         counts.append(binary(g, "+", binary(g, "//", last, stride[d]), 1))
     return ImageMatrix(images, filter, dilation, window, tuple(counts))
 

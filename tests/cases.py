@@ -1,0 +1,118 @@
+"""A launch and what it leaves behind, the same on the simulator and on the GPU.
+
+    CASES = [Case("a name", kernel, (4,), (a, b), {1: want}, dict(N=64))]
+
+    def test_..._(): on_simulator(CASES)
+
+    @needs_gpu()
+    @in_child()
+    def test_..._on_the_gpu(): on_gpu(CASES)
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import tilejit as tile
+
+from tests.gpu import some
+
+
+@dataclass(frozen=True)
+class Case:
+    """`wants`: what arrays become, by their place among the arguments, compared byte by byte.
+
+    Of an argument in `views` the kernel gets that part, and the whole of it is compared: what lies beside it stays.
+    """
+
+    name: str
+    kernel: object
+    grid: tuple[int, ...]
+    args: tuple
+    wants: dict[int, object]
+    options: dict = field(default_factory=dict)
+    views: dict[int, tuple] = field(default_factory=dict)
+
+    def copies(self, made) -> tuple[list, list]:
+        """Arrays that are this launch's own, by `made`, and what the kernel gets of them."""
+        whole = [made(x) if isinstance(x, (np.ndarray, tile.Packed)) else x for x in self.args]
+        return whole, [x[self.views[i]] if i in self.views else x for i, x in enumerate(whole)]
+
+    def problems(self, whole) -> list[str]:
+        """What is not as it should be."""
+        found = []
+        for i, want in self.wants.items():
+            got, want = _plain(whole[i]), _plain(want)
+            wrong = np.flatnonzero((_bytes(got) != _bytes(want)).any(axis=-1))
+            if len(wrong):
+                at = np.unravel_index(wrong[0], got.shape)
+                one, other = (f"{x[at]} ({x[at].tobytes()[::-1].hex()})" for x in (got, want))
+                found.append(f"{self.name}: {len(wrong)} elements of argument {i} differ; at {tuple(map(int, at))} it is {one}, not {other}")
+        return found
+
+
+def _plain(x) -> np.ndarray:
+    x = x.data if isinstance(x, tile.Packed) else x
+    return x if isinstance(x, np.ndarray) else x.numpy()
+
+
+def _bytes(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).reshape(-1, 1).view(np.uint8)
+
+
+def _twin(x):
+    """A copy that begins where a device's memory does, at a multiple of 256 bytes."""
+    if isinstance(x, tile.Packed):
+        return tile.Packed(_twin(x.data), x.dtype)
+    raw = np.empty(x.nbytes + 256, np.uint8)
+    made = raw[-raw.ctypes.data % 256:][:x.nbytes].view(x.dtype).reshape(x.shape)
+    made[...] = x
+    return made
+
+
+def on_simulator(cases, target: str = "sm_90a") -> None:
+    """Run the cases on the simulator: no findings, and the wanted bytes."""
+    found = []
+    for case in cases:
+        whole, given = case.copies(_twin)
+        report = case.kernel.simulate(case.grid, *given, **case.options, target=target)
+        found += [f"{case.name}: {report}"] if report.findings else case.problems(whole)
+    assert not found, "\n".join(found)
+
+
+def compiled(case, target: str = "sm_90a"):
+    """The case's kernel, compiled for its arguments as they are on the host."""
+    return case.kernel.compile(*case.copies(_twin)[1], **case.options, target=target)
+
+
+def on_gpu(cases) -> None:
+    """Compile the cases side by side, launch one after the other, and compare."""
+    made, found = [(case, *case.copies(tile.to_device)) for case in some(cases)], []
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda m: m[0].kernel.compile(*m[2], **m[0].options), made))
+    for case, whole, given in made:
+        print(case.name, flush=True)  # the last one, should it take the process down
+        case.kernel[case.grid](*given, **case.options)
+        found += case.problems(whole)
+    assert made and not found, "\n".join(found)
+
+
+def box_of(x: np.ndarray, starts, extents, fill=None) -> np.ndarray:
+    """The box of an array from any starts, filled outside of it, with zero bits if not said."""
+    fill = np.zeros(x.itemsize, np.uint8).view(x.dtype)[0] if fill is None else fill
+    found = np.empty(extents, x.dtype)
+    found[...] = fill
+    inside = tuple(slice(max(-s, 0), max(min(n, m - s), max(-s, 0))) for s, n, m in zip(starts, extents, x.shape))
+    found[inside] = x[tuple(slice(s + i.start, s + i.stop) for s, i in zip(starts, inside))]
+    return found
+
+
+def with_corner(y: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """The array with a box at its corner, as far as it reaches."""
+    found = y.copy()
+    edge = tuple(slice(0, min(n, m)) for n, m in zip(box.shape, y.shape))
+    found[edge] = box[edge]
+    return found

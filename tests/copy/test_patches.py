@@ -1,0 +1,78 @@
+"""Patches of convolutions of every rank, dtype and option: on the simulator, in PTX, and on the GPU."""
+
+import patch_kernels as kernels
+import pytest
+from box_kernels import REDUCTIONS
+from tilejit.errors import DispatchError
+
+from tests.cases import compiled, on_gpu, on_simulator
+from tests.gpu import in_child, needs_gpu
+
+HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
+
+
+def forms(made) -> set[str]:
+    """The mnemonics of tensor instructions in compiled kernels."""
+    return {line.strip().split(" [")[0] for k in made for line in k.ptx.splitlines() if ".tensor." in line}
+
+
+def test_patches_are_the_rows_that_a_convolution_multiplies():
+    """Filters, steps, padding on either side, dilation; channels and pixels beyond the end are zero or NaN. Every rank, type and
+    rounding; each place is one instruction, and one brings it to L2."""
+    cases = list(kernels.every_patch())
+    on_simulator(cases)
+    made = list(map(compiled, cases))
+    load = "cp.async.bulk.tensor.{}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes{}"
+    prefetch = "cp.async.bulk.prefetch.tensor.{}d.L2.global.im2col.L2::cache_hint"
+    assert forms(made) == {load.format(r, hint) for r in (3, 4, 5) for hint in ("", ".L2::cache_hint")} | {prefetch.format(r) for r in (3, 4, 5)}
+    assert {c.variant for k in made for c in k.copies if c.op != "copy"} == {"tma"}
+    assert len({(m.dtype, m.rank) for k in made for m in k.tensor_maps if not m.oob_fill}) == 3 * 11
+
+
+def test_the_map_of_patches_has_corners_and_steps_innermost_first():
+    """As cuTensorMapEncodeIm2col takes them: what it is told of padding, filter and dilation."""
+    k = compiled(kernels.patches_case(kernels.PATCHES[2]))
+    m = k.tensor_maps[0]
+    assert (m.global_dim, m.global_strides, m.box) == ((40, 7, 7, 2), (80, 560, 3920), ())
+    assert (m.lower, m.upper, m.element_strides, m.channels, m.pixels) == ((-2, -1), (1, -4), (1, 2, 1, 1), 48, 64)
+    assert k.recipe["maps"][0]["pixels"] == 64
+
+
+def test_a_multicast_of_patches_reaches_the_ctas_of_its_mask():
+    cases = list(kernels.every_shared_patch())
+    on_simulator(cases)
+    assert forms(map(compiled, cases)) == {f"cp.async.bulk.tensor.{r}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster"
+                                           for r in (3, 4, 5)}
+
+
+def test_rows_are_stored_to_the_pixels_that_a_filter_meets_or_combined_with_them():
+    """Where all of them are inside of the images: the place in the filter moves the map's corners."""
+    cases = list(kernels.every_store())
+    on_simulator(cases)
+    store = {f"cp.async.bulk.tensor.{r}d.global.shared::cta.im2col_no_offs.bulk_group" for r in (3, 4, 5)}
+    assert forms(map(compiled, cases)) == store | {f"cp.reduce.async.bulk.tensor.{r}d.global.shared::cta.{kind}.im2col_no_offs.bulk_group"
+                                                   for r in (3, 4, 5) for kind in REDUCTIONS}
+    outside = kernels.unfolded_case("add", "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
+    assert compiled(outside).tensor_maps[0].lower == (0, 0)
+    outside.options["PLACE"] = 1
+    with pytest.raises(DispatchError, match="at which all pixels are inside: along dimension 1 its places begin -1 elements after the first"):
+        compiled(outside)
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=240)
+def test_patches_are_the_rows_that_a_convolution_multiplies_on_the_gpu():
+    on_gpu(kernels.every_patch())
+
+
+@needs_gpu(*CLUSTERED)
+@in_child(timeout=240)
+def test_a_multicast_of_patches_reaches_the_ctas_of_its_mask_on_the_gpu():
+    on_gpu(kernels.every_shared_patch())
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=240)
+def test_rows_are_stored_to_the_pixels_that_a_filter_meets_or_combined_with_them_on_the_gpu():
+    on_gpu(kernels.every_store())
