@@ -177,17 +177,22 @@ def in_a_cluster(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile
 
 
 @tile.jit(num_warps=1)
-def across_the_grid(template, A, slots, flag, out, SCOPE: tile.constexpr):
+def across_the_grid(template, A, slots, flag, out, SCOPE: tile.constexpr, EDIT: tile.constexpr = "global"):
     """CTA 0 edits the map and raises a flag; the others wait for it."""
     me = tile.program_id(0)
     s = tile.alloc((8, 64), template.dtype)
     bar = tile.mbarrier()
-    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128])
-    with tile.elect():
-        if me == 0:
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
+    if me == 0:
+        with tile.elect():
             m.seed()
             m.rebind(A)
-            m.fence_release(SCOPE)
+            if EDIT == "global":
+                m.fence_release(SCOPE)
+        if EDIT == "shared":
+            m.publish(SCOPE)
+    with tile.elect():
+        if me == 0:
             tile.atomic_exch(flag[0], 1, sem="release")
         else:
             while tile.atomic_add(flag[0], 0, sem="acquire") == 0:

@@ -1,0 +1,177 @@
+"""Every form of bulk and dsmem: dtypes, runs, policies, multicasts and prefetches, on the simulator and on the GPU."""
+
+from itertools import product
+
+import numpy as np
+import tilejit as tile
+from box_kernels import DTYPES, PACKED, POLICIES, plain
+
+from tests.cases import Case, bits, compiled, on_gpu, on_simulator
+from tests.gpu import in_child, needs_gpu
+
+HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
+
+
+@tile.jit(num_warps=2)
+def there_and_back(A, B, AT: tile.constexpr, TO: tile.constexpr, M: tile.constexpr, N: tile.constexpr, PITCH: tile.constexpr,
+                   CACHE: tile.constexpr = None, TOKENS: tile.constexpr = False):
+    """A part of an array through rows of shared memory with room between them, to a part of another one."""
+    s = tile.alloc((M, N), A.dtype, layout=tile.TileLayout(((M, PITCH, "m"), (N, 1, "m"))) if PITCH else None)
+    source, target = A[AT[0]:AT[0] + M, AT[1]:AT[1] + N], B[TO[0]:TO[0] + M, TO[1]:TO[1] + N]
+    if TOKENS:
+        tile.copy_async(s, source, variant="bulk", cache=CACHE).wait()
+        tile.copy_async(target, s, variant="bulk", cache=CACHE).wait()
+    else:
+        bar = tile.mbarrier()
+        with tile.elect():
+            bar.arrive_expect_tx(source.nbytes)
+            tile.copy_async(s, source, mbar=bar, variant="bulk", cache=CACHE)
+            bar.wait(phase=0)
+            tile.copy_async(target, s, variant="bulk", cache=CACHE)
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+
+
+def units_of(dtype: str) -> int:
+    """Elements in 16 bytes, or in 48 of those of 6 bits."""
+    return {"float4_e2m1fn": 32, "float6_e2m3fn": 64, "float6_e3m2fn": 64}.get(dtype) or 16 // tile.types.dtype_of(dtype).nbytes
+
+
+def case(dtype, shape, at, to, box, pitch=0, **options) -> Case:
+    """Columns are in units of 16 bytes (48 for elements of 6 bits)."""
+    unit, size = units_of(dtype), (tile.types.dtype_of(dtype).packing if dtype in PACKED else (1, 1))
+    wide = lambda x: (x[0], x[1] * unit)
+    (m, n), at, to = wide(box), wide(at), wide(to)
+    a, b = bits(wide(shape), dtype, 1), bits(wide(shape), dtype, 2)
+    want = plain(b).copy()
+    want[to[0]:to[0] + m, to[1]:to[1] + n] = plain(a)[at[0]:at[0] + m, at[1]:at[1] + n]
+    want = tile.pack(want.view(b.dtype.np)) if dtype in PACKED else want
+    made = dict(AT=at, TO=to, M=m, N=n, PITCH=pitch * unit * size[1] // size[0], **options)
+    return Case(f"{dtype} {shape} {box} from {at} to {to}, pitch {pitch}, {options}", there_and_back, (1,), (a, b), {0: a, 1: want}, made)
+
+
+def every_run():
+    """Whole rows that follow each other, parts of rows, rows with gaps in shared memory; by barriers and by tokens; policies."""
+    for dtype in (*DTYPES, *PACKED):
+        yield case(dtype, (9, 6), (0, 0), (1, 0), (8, 6))
+        yield case(dtype, (9, 6), (1, 2), (0, 1), (7, 3), TOKENS=True)
+        if dtype not in PACKED:
+            yield case(dtype, (9, 6), (2, 1), (1, 3), (5, 2), pitch=3)
+    for cache, tokens in product(POLICIES, (False, True)):
+        yield case("float32", (9, 6), (1, 2), (0, 1), (7, 3), CACHE=cache, TOKENS=tokens)
+    for kib in (64, 200):
+        yield case("uint8", (kib, 64), (0, 0), (0, 0), (kib, 64))
+
+
+@tile.jit(num_warps=1)
+def handed_out(A, B, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, SENDER: tile.constexpr, CACHE: tile.constexpr = None):
+    """One CTA of each cluster brings a part of an array to those of the mask, in runs; the others keep zeros."""
+    s = tile.alloc((M, N), A.dtype)
+    bar = tile.mbarrier()
+    rank = tile.cta_rank()
+    tile.store(s, tile.zeros((M, N), A.dtype))
+    tile.fence_proxy_async()
+    with tile.elect():
+        bar.arrive_expect_tx(tile.where((mask >> rank) & 1 == 1, s.nbytes, 0))
+    tile.cluster_sync()
+    if rank == SENDER:
+        with tile.elect():
+            tile.copy_async(s, A[AT[0]:AT[0] + M, AT[1]:AT[1] + N], mbar=bar, multicast=mask, variant="bulk", cache=CACHE)
+    bar.wait(phase=0)
+    tile.copy(B[tile.program_id(0), 0:M, 0:N], s)
+
+
+def every_multicast():
+    for dtype, (ranks, sender, mask) in product(("bool", "float8_e5m2", "int16", "bfloat16", "uint32", "float64"),
+                                                ((2, 0, 0b10), (3, 1, 0b101), (4, 2, 0b1111), (8, 7, 0x5a), (16, 3, 0xbeef))):
+        unit = units_of(dtype)
+        a = bits((7, 5 * unit), dtype, 3)
+        one = a[1:6, unit:4 * unit]
+        want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
+        yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), mask), {1: want},
+                   dict(AT=(1, unit), M=5, N=3 * unit, SENDER=sender, CACHE="evict_last" if ranks == 4 else None, cluster=(ranks, 1, 1)))
+
+
+@tile.jit(num_warps=2)
+def fetched(A, B, row, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
+    """Rows that are brought to L2 before they are read: where they are known to be inside, and line by line."""
+    tile.prefetch(A[0:M, 0:N], cache=CACHE)
+    tile.prefetch(A[row:row + M, 0:N])
+    tile.copy(B[0:M, 0:N], A[row:row + M, 0:N])
+
+
+def every_fetch():
+    for dtype, cache, row in product(("uint8", "bfloat16", "float32", "int64"), (None, "evict_first", ("evict_last", 0.5)), (0, 3, -2, 40)):
+        columns = 512 // tile.types.dtype_of(dtype).nbytes
+        a = bits((12, columns), dtype, 4)
+        want = np.zeros((8, columns), a.dtype)
+        low, high = max(row, 0), min(row + 8, 12)
+        want[low - row:max(high, low) - row] = a[low:max(high, low)]
+        yield Case(f"{dtype}, {cache}, row {row}", fetched, (1,), (a, np.ones_like(want), row), {0: a, 1: want}, dict(M=8, N=columns, CACHE=cache))
+
+
+@tile.jit(num_warps=2)
+def passed_on(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, PITCH: tile.constexpr, STEP: tile.constexpr):
+    """Every CTA of a cluster hands its rows to the one `STEP` after it."""
+    mode = tile.swizzled(A.dtype, (M, N), MODE) if MODE else tile.TileLayout(((M, PITCH, "m"), (N, 1, "m")))
+    mine, got = tile.alloc((M, N), A.dtype, layout=mode), tile.alloc((M, N), A.dtype, layout=mode)
+    bar = tile.mbarrier()
+    here, rank, size = tile.program_id(0), tile.cta_rank(), tile.cluster_size()
+    tile.copy(mine, A[here, 0:M, 0:N])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        bar.arrive_expect_tx(M * N * A.dtype.nbytes)
+        tile.copy_async(got.peer((rank + STEP) % size), mine, mbar=bar, variant="dsmem")
+    bar.wait(phase=0)
+    tile.copy(B[here, 0:M, 0:N], got)
+
+
+def every_handover():
+    """Every dtype in one run, with gaps, and swizzled."""
+    for n, (dtype, (mode, gap)) in enumerate(product(DTYPES, ((0, 0), (0, 1), (64, 0), (128, 0)))):
+        unit, ranks = units_of(dtype), (2, 3, 4, 8)[n % 4]
+        a = bits((2 * ranks, 8, 8 * unit), dtype, n)
+        step = n % (ranks - 1) + 1
+        want = np.roll(a.reshape(2, ranks, 8, 8 * unit), step, axis=1).reshape(a.shape)
+        yield Case(f"{dtype}, swizzle {mode}, gap {gap}, {ranks} CTAs, {step} on", passed_on, (2 * ranks,), (a, np.zeros_like(a)), {1: want},
+                   dict(M=8, N=8 * unit, MODE=mode, PITCH=(8 + gap) * unit, STEP=step, cluster=(ranks, 1, 1)))
+
+
+def test_runs_of_every_dtype_go_there_and_back():
+    """The rest of both arrays stays."""
+    cases = list(every_run())
+    on_simulator(cases)
+    assert {c.variant for k in map(compiled, cases) for c in k.copies} == {"bulk"}
+    assert {c.plan.chunks for k in map(compiled, cases[:3]) for c in k.copies} == {1, 7, 5}
+
+
+def test_a_multicast_of_runs_reaches_the_ctas_of_its_mask():
+    cases = list(every_multicast())
+    on_simulator(cases)
+    assert all(".multicast::cluster" in compiled(c).ptx for c in cases[::7])
+
+
+def test_rows_are_brought_to_l2_as_runs_and_line_by_line():
+    cases = list(every_fetch())
+    on_simulator(cases)
+    assert {tuple(c.variant for c in compiled(case).copies if c.op == "prefetch") for case in cases} == {("bulk", "lines")}
+
+
+def test_a_cta_hands_rows_of_every_dtype_to_another_one():
+    cases = list(every_handover())
+    on_simulator(cases)
+    assert {"dsmem"} == {c.variant for case in cases for c in compiled(case).copies if c.op == "copy_async"}
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=240)
+def test_runs_of_every_dtype_go_there_and_back_on_the_gpu():
+    on_gpu([*every_run(), *every_fetch()])
+
+
+@needs_gpu(*CLUSTERED)
+@in_child(timeout=240)
+def test_multicasts_and_handovers_of_runs_on_the_gpu():
+    on_gpu([*every_multicast(), *every_handover()])
