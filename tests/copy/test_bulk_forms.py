@@ -4,9 +4,10 @@ from itertools import product
 
 import numpy as np
 import tilejit as tile
-from box_kernels import DTYPES, PACKED, POLICIES, plain
+from box_kernels import POLICIES
+from values import PACKED, UNIT, WHOLE, any_bits, argument
 
-from tests.cases import Case, bits, compiled, on_gpu, on_simulator
+from tests.cases import Case, compiled, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
@@ -33,27 +34,21 @@ def there_and_back(A, B, AT: tile.constexpr, TO: tile.constexpr, M: tile.constex
             tile.bulk_wait(0)
 
 
-def units_of(dtype: str) -> int:
-    """Elements in 16 bytes, or in 48 of those of 6 bits."""
-    return {"float4_e2m1fn": 32, "float6_e2m3fn": 64, "float6_e3m2fn": 64}.get(dtype) or 16 // tile.types.dtype_of(dtype).nbytes
-
-
 def case(dtype, shape, at, to, box, pitch=0, **options) -> Case:
     """Columns are in units of 16 bytes (48 for elements of 6 bits)."""
-    unit, size = units_of(dtype), (tile.types.dtype_of(dtype).packing if dtype in PACKED else (1, 1))
-    wide = lambda x: (x[0], x[1] * unit)
+    wide = lambda x: (x[0], x[1] * UNIT[dtype])
     (m, n), at, to = wide(box), wide(at), wide(to)
-    a, b = bits(wide(shape), dtype, 1), bits(wide(shape), dtype, 2)
-    want = plain(b).copy()
-    want[to[0]:to[0] + m, to[1]:to[1] + n] = plain(a)[at[0]:at[0] + m, at[1]:at[1] + n]
-    want = tile.pack(want.view(b.dtype.np)) if dtype in PACKED else want
-    made = dict(AT=at, TO=to, M=m, N=n, PITCH=pitch * unit * size[1] // size[0], **options)
+    x, y = any_bits(dtype, wide(shape), 1), any_bits(dtype, wide(shape), 2)
+    want = y.copy()
+    want[to[0]:to[0] + m, to[1]:to[1] + n] = x[at[0]:at[0] + m, at[1]:at[1] + n]
+    a, b, want = map(argument, (x, y, want))
+    made = dict(AT=at, TO=to, M=m, N=n, PITCH=pitch * UNIT[dtype], **options)
     return Case(f"{dtype} {shape} {box} from {at} to {to}, pitch {pitch}, {options}", there_and_back, (1,), (a, b), {0: a, 1: want}, made)
 
 
 def every_run():
     """Whole rows that follow each other, parts of rows, rows with gaps in shared memory; by barriers and by tokens; policies."""
-    for dtype in (*DTYPES, *PACKED):
+    for dtype in (*WHOLE, *PACKED):
         yield case(dtype, (9, 6), (0, 0), (1, 0), (8, 6))
         yield case(dtype, (9, 6), (1, 2), (0, 1), (7, 3), TOKENS=True)
         if dtype not in PACKED:
@@ -85,8 +80,8 @@ def handed_out(A, B, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.conste
 def every_multicast():
     for dtype, (ranks, sender, mask) in product(("bool", "float8_e5m2", "int16", "bfloat16", "uint32", "float64"),
                                                 ((2, 0, 0b10), (3, 1, 0b101), (4, 2, 0b1111), (8, 7, 0x5a), (16, 3, 0xbeef))):
-        unit = units_of(dtype)
-        a = bits((7, 5 * unit), dtype, 3)
+        unit = UNIT[dtype]
+        a = any_bits(dtype, (7, 5 * unit), 3)
         one = a[1:6, unit:4 * unit]
         want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
         yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), mask), {1: want},
@@ -104,7 +99,7 @@ def fetched(A, B, row, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constex
 def every_fetch():
     for dtype, cache, row in product(("uint8", "bfloat16", "float32", "int64"), (None, "evict_first", ("evict_last", 0.5)), (0, 3, -2, 40)):
         columns = 512 // tile.types.dtype_of(dtype).nbytes
-        a = bits((12, columns), dtype, 4)
+        a = any_bits(dtype, (12, columns), 4)
         want = np.zeros((8, columns), a.dtype)
         low, high = max(row, 0), min(row + 8, 12)
         want[low - row:max(high, low) - row] = a[low:max(high, low)]
@@ -130,9 +125,9 @@ def passed_on(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, 
 
 def every_handover():
     """Every dtype in one run, with gaps, and swizzled."""
-    for n, (dtype, (mode, gap)) in enumerate(product(DTYPES, ((0, 0), (0, 1), (64, 0), (128, 0)))):
-        unit, ranks = units_of(dtype), (2, 3, 4, 8)[n % 4]
-        a = bits((2 * ranks, 8, 8 * unit), dtype, n)
+    for n, (dtype, (mode, gap)) in enumerate(product(WHOLE, ((0, 0), (0, 1), (64, 0), (128, 0)))):
+        unit, ranks = UNIT[dtype], (2, 3, 4, 8)[n % 4]
+        a = any_bits(dtype, (2 * ranks, 8, 8 * unit), n)
         step = n % (ranks - 1) + 1
         want = np.roll(a.reshape(2, ranks, 8, 8 * unit), step, axis=1).reshape(a.shape)
         yield Case(f"{dtype}, swizzle {mode}, gap {gap}, {ranks} CTAs, {step} on", passed_on, (2 * ranks,), (a, np.zeros_like(a)), {1: want},
