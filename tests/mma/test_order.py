@@ -177,6 +177,31 @@ def test_an_accumulator_that_is_still_wanted_is_copied():
     assert kernel.compile(A, B, c).ptx.count(".reg .f32 acc") == 2
 
 
+def test_products_one_after_the_other_share_registers():
+    """Where the first one's result is used up before the second begins; where it is not, each has its own."""
+    def kernel(used_up: bool):
+        @tile.jit(num_warps=4)
+        def kernel(A, B, C):
+            a, b = started(A, B)
+            one = tile.mma_async(None, a, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(0)
+            if used_up:
+                total = one * 3.0
+            two = tile.mma_async(None, a, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(0)
+            if not used_up:
+                total = one * 3.0
+            tile.store(C[0:64, 0:64], total + two)
+        return kernel
+    for used_up in (True, False):
+        c = np.zeros((64, 64), np.float32)
+        kernel(used_up).simulate(1, A, B, c).raise_first()
+        np.testing.assert_allclose(c, 4 * PRODUCT, rtol=1e-5, atol=1e-3)
+        assert kernel(used_up).compile(A, B, c).ptx.count(".reg .f32 acc") == (1 if used_up else 2)
+
+
 def test_a_from_registers():
     """The left operand from registers: an accumulator converted in place, without a change of layout."""
     @tile.jit(num_warps=4)

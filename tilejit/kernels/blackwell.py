@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .hopper import box, finished, matrix_and_row, operand
+from .hopper import box, finished, matrix_and_row, operand, send
 
 ROWS = 128             # of the sums of each CTA: one for each lane of tensor memory
 PRODUCER, MULTIPLIER = 4, 5  # warps, after the warpgroup that stores
@@ -95,16 +95,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
                         acc.release()
                     values = finished(values, z, row, column, SA, SB, extra, FINISH)
                     if BY_TMA:
-                        buffer = stage[part % BUFFERS]
-                        with tile.elect():
-                            tile.bulk_wait(BUFFERS - 1, read=True)
-                        tile.sync()
-                        tile.store(buffer, values)
-                        tile.fence_proxy_async()
-                        tile.sync()
-                        with tile.elect():
-                            tile.copy_async(box(C, z, row, column, (ROWS, WIDTH)), buffer, variant="tma", prefetch_map=True)
-                            tile.bulk_commit()
+                        send(values, stage[part % BUFFERS], box(C, z, row, column, (ROWS, WIDTH)), BUFFERS)
                     else:
                         tile.store(box(C, z, row, column, (ROWS, WIDTH)), values)
         if BY_TMA:

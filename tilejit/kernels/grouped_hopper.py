@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .hopper import begun, finished, multiplied, operand, slots
+from .hopper import begun, finished, multiplied, operand, send, slots
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
 SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs
@@ -175,15 +175,7 @@ def store(acc, stage, c, row, column, finish):
     for p in tile.static_range(acc.shape[1] // WIDTH):
         at = column + p * WIDTH
         values = changed(acc[:, p * WIDTH:p * WIDTH + WIDTH], row, at, finish)
-        with tile.elect():
-            tile.bulk_wait(BUFFERS - 1, read=True)
-        tile.sync()
-        tile.store(stage[p % BUFFERS], values)
-        tile.fence_proxy_async()
-        tile.sync()
-        with tile.elect():
-            tile.copy_async(c[row:row + 64, at:at + WIDTH], stage[p % BUFFERS], variant="tma")
-            tile.bulk_commit()
+        send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], BUFFERS, False)
 
 
 @tile.jit

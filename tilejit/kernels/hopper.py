@@ -33,18 +33,39 @@ def matrix_and_row(i, down, SEVERAL: tile.constexpr):
 
 
 @tile.jit
-def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """The ring: BK of k of the tile's rows of A and columns of B in each slot."""
-    return tile.ring(STAGES, A=((BK, BM) if A_KM else (BM, BK), A.dtype), B=((BK, BN) if B_KN else (BN, BK), B.dtype), consumers=BM // 64)
+def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+          BLOCKS: tile.constexpr = ()):
+    """The ring: BK of k of the tile's rows of A and columns of B in each slot, and their scales where there are those of `BLOCKS`."""
+    a, b = ((BK, BM) if A_KM else (BM, BK), A.dtype), ((BK, BN) if B_KN else (BN, BK), B.dtype)
+    if BLOCKS:
+        return tile.ring(STAGES, A=a, B=b, SA=(scales(BM, BLOCKS[0]), tile.float32), SB=(scales(BN, BLOCKS[1]), tile.float32), consumers=BM // 64)
+    return tile.ring(STAGES, A=a, B=b, consumers=BM // 64)
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def scales(extent: tile.constexpr, BY_ROW: tile.constexpr):
+    """The shape of a slot's scales of `extent` rows of an operand: one for each; or one for 128 of them, of which TMA brings 16
+    bytes along k. Slots begin at multiples of 128 bytes."""
+    return (max(extent, 32),) if BY_ROW else (8, 4)
+
+
+@tile.jit
+def scales_of(S, row, k, extents, BY_ROW: tile.constexpr):
+    """What a slot takes of the scales [k / 128, rows] or [rows / 128, k / 128] of an operand."""
+    block, four = row // BLOCK, k // 4 * 4
+    return S[k, row:row + extents[0]] if BY_ROW else S[block:block + extents[0], four:four + extents[1]]
+
+
+@tile.jit
+def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None, BLOCKS: tile.constexpr = ()):
     """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on."""
     for i in range(first, stop):
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, prefetch_map=True)
             tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+            if BLOCKS:
+                tile.copy_async(slot.SA, scales_of(SA, m, i, slot.SA.shape, BLOCKS[0]), mbar=slot.full, prefetch_map=True)
+                tile.copy_async(slot.SB, scales_of(SB, n, i, slot.SB.shape, BLOCKS[1]), mbar=slot.full, prefetch_map=True)
 
 
 @tile.jit
@@ -83,54 +104,41 @@ def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr
 
 @tile.jit
 def along(S, first, k, extent, BY_ROW: tile.constexpr):
-    """The block scales of `extent` rows [rows or rows / 128, k / 128] of an operand for slot `k`."""
-    return tile.load(S[first:first + extent, k]) if BY_ROW else tile.load(S[first // BLOCK, k])
+    """The scales of slot `k` for `extent` rows of the tile from `first` on."""
+    return tile.load(S[first:first + extent]) if BY_ROW else tile.load(S[first // BLOCK, k % 4])
 
 
 @tile.jit
-def factors(SA, SB, row, column, k, COLUMNS: tile.constexpr, COUNT: tile.constexpr, BLOCKS: tile.constexpr):
-    """The scales for slot `k`: of the consumer's rows, and of COUNT tiles of COLUMNS."""
-    bs = ()
-    for h in tile.static_range(COUNT):
-        bs = (*bs, along(SB, column + h * COLUMNS, k, COLUMNS, BLOCKS[1]))
-    return along(SA, row, k, 64, BLOCKS[0]), bs
-
-
-@tile.jit
-def promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS: tile.constexpr):
+def promoted(sums, ring, w, first, stop, BLOCKS: tile.constexpr):
     """A consumer of float8, of which the tensor cores' sums keep fewer bits than float32: those of each slot's 128 of k are added to
     `sums`, tiles of neighbouring columns, by the threads, and are scaled before if `BLOCKS` says how the scales lie."""
     COLUMNS = sums[0].shape[1]
-    AHEAD = BLOCKS[:1] == (True,)  # those of the next slot are on their way meanwhile; scales for 128 rows come in time, and leave no registers
-    if AHEAD:
-        a, bs = factors(SA, SB, row, column, first, COLUMNS, len(sums), BLOCKS)
     for i in range(first, stop):
-        if AHEAD:
-            next_a, next_bs = factors(SA, SB, row, column, i + 1, COLUMNS, len(sums), BLOCKS)
-        elif BLOCKS:
-            a, bs = factors(SA, SB, row, column, i, COLUMNS, len(sums), BLOCKS)
         with ring.consume() as slot:
             for h in tile.static_range(len(sums)):
                 rows = slot.A[w * 64:w * 64 + 64, :] if slot.A.shape[0] > 64 else slot.A
                 part = tile.mma_async(None, rows, slot.B[h * COLUMNS:h * COLUMNS + COLUMNS, :], trans_b=True)
                 tile.mma_commit()
+                if BLOCKS:
+                    if h == 0:
+                        a = along(slot.SA, w * 64, i, 64, BLOCKS[0])
+                    b = along(slot.SB, h * COLUMNS, i, COLUMNS, BLOCKS[1])
                 tile.mma_wait(0)
                 if h == len(sums) - 1:
                     slot.release()
                 if BLOCKS:
-                    part = scaled(part, a, bs[h], BLOCKS)
+                    part = scaled(part, a, b, BLOCKS)
                 sums = (*sums[:h], sums[h] + part, *sums[h + 1:])
-        if AHEAD:
-            a, bs = next_a, next_bs
     return sums
 
 
 @tile.jit
 def scaled(part, a, b, BLOCKS: tile.constexpr):
-    """Sums times the scales of their rows and columns. Two multiplications, though one and an addition fused with it would do: so
-    the sums are used up at once, and no second set of registers holds those of the next product beside them."""
-    part = part * (a[:, None] if BLOCKS[0] else a)
-    return part * (b[None, :] if BLOCKS[1] else b)
+    """Sums times the scales of their rows and columns."""
+    if BLOCKS[0] and BLOCKS[1]:
+        return part * a[:, None] * b[None, :]
+    both = a * b
+    return part * (both[:, None] if BLOCKS[0] else both[None, :] if BLOCKS[1] else both)
 
 
 @tile.jit
@@ -141,12 +149,9 @@ def none(BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
 
 
 @tile.jit
-def added(sums, ring, w, first, stop, row, column, SA, SB, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
+def added(sums, ring, w, first, stop, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
     """A consumer: `sums` and those of the slots `first` to `stop` along k."""
-    if PROMOTED:
-        return promoted(sums, ring, w, first, stop, row, column, SA, SB, BLOCKS)
-    return (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN),)
+    return promoted(sums, ring, w, first, stop, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN),)
 
 
 @tile.jit
@@ -182,6 +187,21 @@ def columns(sums, first: tile.constexpr, count: tile.constexpr):
 
 
 @tile.jit
+def send(values, buffer, target, BUFFERS: tile.constexpr, PREFETCH: tile.constexpr = True):
+    """A tile goes to `target` by TMA from `buffer`, one of BUFFERS in turn, once what it held is read; with no BUFFERS it is free."""
+    if BUFFERS:
+        with tile.elect():
+            tile.bulk_wait(BUFFERS - 1, read=True)
+    tile.sync()
+    tile.store(buffer, values)
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.copy_async(target, buffer, variant="tma", prefetch_map=PREFETCH)
+        tile.bulk_commit()
+
+
+@tile.jit
 def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
     """One thread brings its rows of X, as wide as the tile, to the parts of `stage`, from which TMA has read the last tile."""
     tile.bulk_wait(0, read=True)
@@ -202,7 +222,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
     if WIDTH:
         staged = (BM // 64, BUFFERS, 64, WIDTH)
         stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
@@ -216,7 +236,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         with tile.elect():
             for i, n in tile.tile_order(rows, across, *ORDER):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, m * BM, n * BN, 0, steps, BK, A_KM, B_KN)
+                fill(ring, A, B, z, m * BM, n * BN, 0, steps, BK, A_KM, B_KN, SA, SB, BLOCKS)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase = warpgroup - 1, 0
         for i, n in tile.tile_order(rows, across, *ORDER):
@@ -227,30 +247,19 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
             done = 1 if BEGUN else 0
             if AHEAD:
                 done = steps // 2
-                sums = added(sums, ring, w, 0, done, row, column, SA, SB, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
+                sums = added(sums, ring, w, 0, done, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
                 with tile.elect():
                     bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            sums = added(sums, ring, w, done, steps, row, column, SA, SB, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
+            sums = added(sums, ring, w, done, steps, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
             if AHEAD:
                 ready[w].wait(phase=phase)
                 phase = phase ^ 1
             if WIDTH:
                 for part in tile.static_range(BN // WIDTH):
                     buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
-                    acc = columns(sums, part * WIDTH, WIDTH)
-                    if AHEAD:
-                        values = finished(acc, z, row, at, SA, SB, extra, FINISH, tile.load(buffer))
-                    else:
-                        values = finished(acc, z, row, at, SA, SB, extra, FINISH)
-                        with tile.elect():
-                            tile.bulk_wait(BUFFERS - 1, read=True)
-                    tile.sync()
-                    tile.store(buffer, values)
-                    tile.fence_proxy_async()
-                    tile.sync()
-                    with tile.elect():
-                        tile.copy_async(box(C, z, row, at, (64, WIDTH)), buffer, variant="tma", prefetch_map=True)
-                        tile.bulk_commit()
+                    beside = tile.load(buffer) if AHEAD else None
+                    values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, beside)
+                    send(values, buffer, box(C, z, row, at, (64, WIDTH)), 0 if AHEAD else BUFFERS)
             else:
                 for h in tile.static_range(len(sums)):
                     at = column + h * (BN // len(sums))
@@ -270,7 +279,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
     t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank(), tile.program_id(1)
     m, n = t % tiles_m * BM, t // tiles_m * BN
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
     PART = BN // SPLITS
     sums = tile.alloc((SPLITS, BM // 64, 64, PART), SUMS)
     parts = tile.alloc((SPLITS, BM // 64, 64, PART), SUMS)
@@ -280,10 +289,10 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
     tile.griddepcontrol_launch_dependents()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN)
+            fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN, SA, SB, BLOCKS)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
-        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, n, SA, SB, True, A_KM, B_KN, PROMOTED, BLOCKS)
+        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, True, A_KM, B_KN, PROMOTED, BLOCKS)
         for s in tile.static_range(SPLITS):
             if s == rank:
                 tile.store(parts[s, w], columns(own, s * PART, PART))

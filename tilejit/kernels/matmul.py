@@ -117,9 +117,11 @@ class Launch:
         return tuple(turned(v) if turn else v for v, turn in zip((a, b, c), self.turned))
 
     def scales(self, a, b) -> tuple:
-        """The scales as the kernel takes them: factors, or those of blocks as [rows, k] of the operands in their places."""
-        if self.constants.get("BLOCKS"):
-            return (turned(b), a) if self.swapped else (a, turned(b))
+        """The scales as the kernel takes them: factors, or for the blocks of the operands in their places [k, rows] where each row has
+        its own, else [rows, k], as TMA brings them."""
+        if blocks := self.constants.get("BLOCKS"):
+            both = (turned(b), a) if self.swapped else (a, turned(b))
+            return tuple(as_readable(turned(s) if by_row else s, ()) for s, by_row in zip(both, blocks))
         return 1.0 if a is None else a, 1.0 if b is None else b
 
 

@@ -43,13 +43,14 @@ class Config:
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
-           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3) -> "Config":
+           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3, blocks: bool = False) -> "Config":
         """The configuration of a tile: buffers for all of its columns, so that no store waits for another, where `least` slots
         fit beside them; as many slots as then fit, but no more than `stages`; room for what an `epilogue` may need to bring its
-        operands into the layout of the sums; registers by need."""
+        operands into the layout of the sums; room for a factor for each row and column in a slot, if there are those of `blocks`;
+        registers by need."""
         bk = bk or (2 if bm + bn <= 80 else 1) * SLOT // itemsize
         width = width or narrow(bn, 256 // stored)
-        slot, room, buffers = (bm + bn) * bk * itemsize, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0), bn // width
+        slot, room, buffers = (bm + bn) * (bk * itemsize + 4 * blocks), SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0), bn // width
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         stages = min((room - (8 * bm * bn if splits > 1 else bm * width * buffers * stored)) // slot, stages)
@@ -113,7 +114,7 @@ class Problem:
 
     def takes(self, bm: int, bn: int) -> bool:
         """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it."""
-        return self.promoted is None or bm != 192 and bn != 192 and (bn <= 64 or self.promoted[1:] != (True,))
+        return self.promoted is None or bm != 192 and bn != 192 and (bn <= 128 or self.promoted[1:] != (True,))
 
     @property
     def bytes(self) -> int:
@@ -168,7 +169,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             alone = -(-q.m // bm) * -(-q.n // bn) * p.matrices <= processors or p.stored > 2 or p.epilogue and not q.ahead
             long = (bm, bn) == (128, 256) and p.k * p.itemsize > LONG * SLOT
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored), least=3 if long or q.ahead else 4)
+                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn) or stream and (p.promoted is not None or p.epilogue):
                 continue

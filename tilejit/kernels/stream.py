@@ -14,7 +14,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import box, fill, finished, matrix_and_row, multiplied, slots
+from .hopper import box, fill, finished, matrix_and_row, multiplied, send, slots
 from .views import new
 
 
@@ -124,17 +124,9 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, 
                 row, column = m * BM + w * 64, n * BN
                 if WIDTH:
                     for part in tile.static_range(BN // WIDTH):
-                        buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
+                        at = column + part * WIDTH
                         values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH)
-                        with tile.elect():
-                            tile.bulk_wait(BUFFERS - 1, read=True)
-                        tile.sync()
-                        tile.store(buffer, values)
-                        tile.fence_proxy_async()
-                        tile.sync()
-                        with tile.elect():
-                            tile.copy_async(box(C, z, row, at, (64, WIDTH)), buffer, variant="tma", prefetch_map=True)
-                            tile.bulk_commit()
+                        send(values, stage[w, part % BUFFERS], box(C, z, row, at, (64, WIDTH)), BUFFERS)
                 else:
                     tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH))
         if WIDTH:

@@ -112,6 +112,11 @@ class Pinned:
         for result, yields in lives.joins:
             for y in yields:
                 self._try(result, y)
+        # Products one after the other, in one set: the assembler then starts no product while registers of the last are still read,
+        # for which it would take a part of a second set beside them.
+        for i, (result, _) in enumerate(lives.products):
+            for before, _ in lives.products[:i]:
+                self._try(result, before)
         numbers: dict[Value, int] = {}
         self.sets: Mapping[Value, int] = {v: numbers.setdefault(self._root(v), len(numbers)) for v in self.parent}
 
