@@ -6,7 +6,16 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from .errors import CompilationError
+
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+def checked_target(target: str) -> str:
+    """`target`, if it is one; CompilationError names those that are."""
+    if target not in TARGETS:
+        raise CompilationError(f"{target!r} is not a target; the targets are {', '.join(TARGETS)}")
+    return target
 
 
 def architecture(target: str) -> int:

@@ -12,7 +12,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
-from .config import TARGETS, config
+from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, TileWarning
 from .frontend import Capture, Source
 from .frontend.captures import Watch, watched
@@ -400,12 +400,6 @@ def _plain(method):
 
 for _name in ("compile", "simulate", "launch"):
     setattr(Kernel, _name, _plain(getattr(Kernel, _name)))
-
-
-def checked_target(target: str) -> str:
-    if target not in TARGETS:
-        raise CompilationError(f"{target!r} is not a target; the targets are {', '.join(TARGETS)}")
-    return target
 
 
 def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from numbers import Integral
 from typing import Any
 
+from .config import checked_target
 from .dispatch import Choice, choose
 from .errors import CompilationError
 from .ir.builder import Facts
@@ -28,8 +30,9 @@ ADDRESS = 256  # the alignment that an array's address is taken to have
 class BufferSpec:
     """A buffer, and the region of it that takes part (a tuple of slices and indices; all of it by default).
 
-    `layout` is a shared buffer's (row-major by default). An array has `strides` in elements (row-major by default), or a
-    layout of one stride per dimension, whose offset is where its first element lies.
+    `scope` is "global", "shared", "tmem", or "local" for a register tile. `layout` is that of a shared buffer (row-major by
+    default) or of tensor memory. An array has `strides` in elements (row-major by default), or a layout of one stride per
+    dimension, whose offset is where its first element lies. A region of an array may leave it, as a load at its edge does.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +44,7 @@ class BufferSpec:
 
     def __post_init__(self):
         shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
-        object.__setattr__(self, "shape", tuple(int(n) for n in shape))
+        object.__setattr__(self, "shape", _whole_numbers("extents", shape))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.scope not in ("global", "shared", "tmem", "local"):
             raise CompilationError(f"a BufferSpec's scope is 'global', 'shared', 'tmem' or, for registers, 'local', not {self.scope!r}")
@@ -49,6 +52,10 @@ class BufferSpec:
             raise CompilationError("strides are for a global buffer without a layout")
         if self.strides is not None and len(self.strides) != len(self.shape):
             raise CompilationError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
+        if self.strides is not None:
+            object.__setattr__(self, "strides", _whole_numbers("strides", self.strides))
+        if self.layout is not None and not isinstance(self.layout, TileLayout):
+            raise CompilationError(f"a layout is a tile.TileLayout, not {self.layout!r}")
         if any(n < 1 for n in self.shape):
             raise CompilationError(f"extents are at least 1, not {self.shape}")
 
@@ -74,16 +81,18 @@ class BufferSpec:
             raise CompilationError(f"a region has one slice for each of the {len(self.shape)} dimensions, not {len(region)}")
         starts, extents, kept = [], [], []
         for d, (item, n) in enumerate(zip(region, self.shape)):
-            if not isinstance(item, slice):
-                item = slice(int(item), int(item) + 1)
-            else:
+            if isinstance(item, slice):
                 kept.append(d)
-            if item.step not in (None, 1):
-                raise CompilationError("a region has step 1")
-            start = 0 if item.start is None else int(item.start)
-            stop = n if item.stop is None else int(item.stop)
+                if item.step not in (None, 1):
+                    raise CompilationError("a region has step 1")
+                start, stop = _whole_numbers("the ends of a slice", (item.start or 0, n if item.stop is None else item.stop))
+            else:
+                (start,) = _whole_numbers("indices", (item,))
+                stop = start + 1
             if stop <= start:
                 raise CompilationError(f"a slice's stop is above its start, not {start}:{stop}")
+            if self.scope != "global" and not 0 <= start < stop <= n:
+                raise CompilationError(f"a region of {self.scope} memory is inside of it, and {start}:{stop} of dimension {d} leaves its {n} elements")
             extent = stop - start
             if d == len(self.shape) - 1:
                 start, extent = stored(self.dtype, start), stored(self.dtype, extent)
@@ -92,6 +101,12 @@ class BufferSpec:
             starts.append(Const(start, int32))
             extents.append(extent)
         return tuple(starts), tuple(extents), tuple(kept)
+
+
+def _whole_numbers(what: str, values) -> tuple[int, ...]:
+    if any(isinstance(n, bool) or not isinstance(n, Integral) for n in values):
+        raise CompilationError(f"{what} are whole numbers, not {tuple(values)}")
+    return tuple(int(n) for n in values)
 
 
 def _row_major(shape) -> tuple[int, ...]:
@@ -179,15 +194,26 @@ THREADS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
 def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope: str = "thread", threads: int = 1,
               target: str = "sm_90a", **options) -> Choice:
-    """The variant that a copy from `src` to `dst` gets, its plan, and why the others declined.
+    """The variant that a copy from `src` to `dst` gets, its plan, and why the others declined: `.variant`, `.plan`, `.declined`.
 
-    `scope` is the execution scope and `threads` how many threads it has (for one thread and one warp that is known).
-    `options` are those of the call. DispatchError with every reason when no variant accepts it.
+    `scope` is the execution scope, "thread", "warp", "warpgroup" or "cta", and `threads` how many threads it has (for one thread
+    and one warp that is known). `options` are those of copy_async; `mbar`, which may be True, is not needed here, and `peer`
+    (a rank) says that `dst` is ``buf.peer(rank)``. ``op="copy"`` has the option `variant` only. Between registers ("local")
+    and tensor memory the options are `shape` and `pack` of ``tcgen05_ld`` and ``tcgen05_st``. DispatchError with every reason
+    when no variant accepts it.
     """
     if op not in OPS:
         raise CompilationError(f"plan_copy knows {', '.join(OPS)}, not {op!r}")
     if scope not in (*THREADS, "cta"):
         raise CompilationError(f"scope is thread, warp, warpgroup or cta, not {scope!r}")
+    if isinstance(threads, bool) or not isinstance(threads, Integral) or not 1 <= threads <= 1024:
+        raise CompilationError(f"threads is a number from 1 to 1024, not {threads!r}")
+    for what, spec in (("dst", dst), ("src", src)):
+        if not isinstance(spec, BufferSpec):
+            raise CompilationError(f"{what} is a tile.BufferSpec, not {spec!r}")
+    checked_target(target)
+    if op == "copy" and set(options) - {"variant"}:
+        raise CompilationError(f"copy has no option {min(set(options) - {'variant'})!r}: only copy_async has it")
     wide = threads if scope == "cta" or (scope == "warpgroup" and threads > 128) else THREADS[scope]
     if "local" in (dst.scope, src.scope):
         return _plan_move(op, dst, src, scope, wide, target, options)
@@ -204,7 +230,13 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
         (to, to_starts), (of, of_starts) = _matched((to, to_starts), (of, of_starts))
     mbar = options.pop("mbar", None)
     if options.pop("peer", None) is not None:
+        if to.scope != "shared":
+            raise CompilationError(f"a peer's memory is shared memory, and the destination is {to.scope} memory")
         to = replace(to, buffer=replace(to.buffer, peer=True))
+    if not isinstance(options.get("multicast"), (str, Integral, type(None))):
+        raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {options['multicast']!r}")
+    if isinstance(options.get("multicast"), str) and to.scope != "tmem":
+        raise CompilationError(f"multicast={options['multicast']!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask of their ranks")
     primitive = OPS[op]
     names = tuple(v.name for v in primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .config import config
+from .config import checked_target, config
 from .errors import LaunchError, VerificationError
-from .jit import Kernel, checked_grid, checked_target
+from .jit import Kernel, checked_grid
 from .runtime.arguments import ArraySpec
 from .runtime.packed import Packed
 from .types import dtype_of, float8_e8m0fnu

@@ -15,10 +15,10 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .config import config
+from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, ToolchainError
 from .frontend.captures import Unrecorded, identity
-from .jit import LAUNCH_OPTIONS, Kernel, checked_target
+from .jit import LAUNCH_OPTIONS, Kernel
 from .manifest import package
 from .runtime.arguments import ArraySpec, Bound, is_host
 from .runtime.store import open_store

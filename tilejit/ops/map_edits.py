@@ -139,7 +139,8 @@ def rebind(g: Builder, m, array, shape=None, strides=None, **changes):
     `array` is an array of the same dtype and rank; or a place in one, as ``storage[start]``, or the address as a 64-bit
     integer, both with a `shape` (as many extents as the map has) and `strides` (in elements, the last one 1; by default those
     of rows without gaps). The address and the strides are multiples of 16 bytes, extents at least 1. The first thread of the
-    scope writes; copies see it after ``fence_release`` and ``fence_acquire``.
+    scope writes; copies see it after ``fence_release`` and ``fence_acquire``. An error says why another field stays, and which
+    raw instruction writes it.
     """
     t = _own(g, m, "rebind")
     for name in changes:
@@ -273,7 +274,8 @@ def _fence_scope(g: Builder, scope) -> str:
 def fence_release(g: Builder, m, scope="gpu"):
     """Order each thread's edits of the map before the copies of who acquires it (``fence.proxy.tensormap``, release).
 
-    `scope` says how far these copies may be: "cta", "cluster", "gpu" or "sys".
+    `scope` says how far these copies may be: in the "cta", in the "cluster", on the "gpu" (those of a later kernel too), or on
+    another device ("sys").
     """
     if _own(g, m, "fence_release").slot == "shared":
         raise g.error("a map that is edited in shared memory is released by .publish(scope), which copies it to where copies read it")
@@ -284,7 +286,8 @@ def fence_release(g: Builder, m, scope="gpu"):
 def fence_acquire(g: Builder, m, scope="gpu"):
     """Let the copies that follow in these threads see what was released of the map (``fence.proxy.tensormap``, acquire).
 
-    `scope` says how far the thread that edited it may be: "cta", "cluster", "gpu" or "sys".
+    `scope` says how far the thread that edited it may be: in the "cta", in the "cluster", on the "gpu" (in an earlier kernel
+    too), or on another device ("sys").
     """
     _own(g, m, "fence_acquire")
     g.call(map_acquire, m, scope=_fence_scope(g, scope))

@@ -81,9 +81,11 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     read out of bounds, `l2_promotion` (0, 64, 128 or 256) the bytes that L2 fetches.
 
     Without a `slot` the launch encodes it, and it stays as it is. With one, 128 bytes of global memory as in
-    ``slots[i, 0:128]``, the kernel makes it: ``.seed()`` copies the launch's, ``.rebind(...)`` gives it another array,
-    ``.fence_release(scope)`` and ``.fence_acquire(scope)`` stand between that and the copies. ``edit="shared"`` edits it in
-    shared memory, and ``.publish(scope)`` copies it to the slot and releases it.
+    ``slots[i, 0:128]``, the kernel makes it (sm_90a and later): ``.seed()`` copies the launch's, ``.rebind(...)`` gives it
+    another array, ``.fence_release(scope)`` and ``.fence_acquire(scope)`` stand between that and the copies, of this kernel or
+    of a later one. ``edit="shared"`` edits it in shared memory, and ``.publish(scope)`` copies it to the slot and releases it.
+
+    ``m.dtype`` and ``m.box`` are its element type and box. ``tile.ptx.tensormap...`` takes it as the place of its 128 bytes.
     """
     g.need("a tensor map", 90)
     host_born(g, region, "a tensor map by name is of boxes of an array")

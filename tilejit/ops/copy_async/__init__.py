@@ -88,22 +88,29 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
                multicast=None, reduce=None, precision=None, cta_group=None, prefetch_map=False, shape=None):
     """Start an asynchronous copy of the region `src` to the region `dst`; the path is chosen for this call.
 
-    Both sides have one dtype and equal extents other than 1. `mbar` is the barrier that completes by bytes; without it
-    completion is by group. Reads out of bounds give `fill` (0 or "nan"), writes out of bounds are dropped. `variant`
-    names the path. `cache`: "ca" or "cg" of ``cp.async``, or an L2 policy "evict_first", "evict_last", "evict_normal", or
-    one for a share of the lines, ("evict_last", 0.5) or ("evict_last", 0.5, "evict_first") with what the others get.
-    `prefetch` (64, 128 or 256) is how many bytes of L2 a ``cp.async`` may fetch around its own; `l2_promotion` (0, 64, 128
-    or 256; 128 by default) the same for a tensor map. `multicast` is a mask of the cluster's ranks: a load goes to the same
-    place of each of those CTAs, and completes on the barrier of each; its token is waited for where every CTA of the cluster
-    makes the call. `reduce` ("add", "min", "max", "inc", "dec", "and",
-    "or", "xor") combines with what is there. ``precision="tf32"`` rounds float32 to TF32 on the way in. `cta_group` (1 or 2,
-    sm_100a) is that of the products which read the copy: with 2 the bytes complete in the CTA of the pair that `mbar` names
-    (``bar.peer(rank)``). ``prefetch_map=True`` fetches the call's tensor map at the kernel's entry. Where the result is used
-    it is a completion token: ``done.wait()`` waits for the copy, whatever its path is (``done.wait(read=True)`` until a
-    store's source may be written again). A register tile as `src` goes to tensor memory by ``tcgen05_st``, and is there after
-    ``tcgen05_wait("st")``. Shared memory goes to tensor memory by ``tcgen05.cp``, which `shape` ("128x256b", "4x256b", "128x128b",
-    "64x128b", "32x128b") and `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") may name, and completes by
-    ``tcgen05_commit``; padded elements of 4 and 6 bits become bytes on the way. To ``buf.peer(rank)`` the bytes complete on that CTA's instance of `mbar`.
+    Both sides have one dtype and equal extents other than 1. Reads out of bounds give `fill` (0 or "nan"), writes out of bounds
+    are dropped.
+
+    Where the result is used it is a completion token: ``done.wait()`` waits for the copy, whatever its path is, and
+    ``done.wait(read=True)`` until a store's source may be written again. Else the kernel waits by hand: a copy with `mbar`
+    completes by its bytes on that barrier, one without in a group (``cp_async_commit``, ``bulk_commit``), and one to tensor
+    memory by ``tcgen05_commit``.
+
+    `variant` names the path. `cache` is "ca" or "cg" of ``cp.async``, or an L2 policy: "evict_first", "evict_last",
+    "evict_normal", or one for a share of the lines, ("evict_last", 0.5), with what the others get, ("evict_last", 0.5,
+    "evict_first"). `prefetch` (64, 128 or 256) is how many bytes of L2 a ``cp.async`` may fetch around its own, `l2_promotion`
+    (0, 64, 128 or 256; 128 by default) the same for a tensor map, and ``prefetch_map=True`` fetches that map at the kernel's
+    entry. ``precision="tf32"`` rounds float32 to TF32 on the way in. `reduce` ("add", "min", "max", "inc", "dec", "and", "or",
+    "xor") combines with what is there.
+
+    `multicast` is a mask of the cluster's ranks: a load goes to the same place of each of those CTAs, and completes on the
+    barrier of each; its token is waited for where every CTA of the cluster makes the call. To ``buf.peer(rank)`` the bytes
+    complete on that CTA's instance of `mbar`. `cta_group` (1 or 2; sm_100a, sm_103a) is that of the products which read the
+    copy: with 2 the bytes complete in the CTA of the pair that `mbar` names (``bar.peer(rank)``).
+
+    Shared memory goes to tensor memory by ``tcgen05.cp``, which `shape` ("128x256b", "4x256b", "128x128b", "64x128b",
+    "32x128b") and `multicast` ("warpx2::02_13", "warpx2::01_23", "warpx4") may name; padded elements of 4 and 6 bits become
+    bytes on the way. A register tile as `src` goes there by ``tcgen05_st``, and is there after ``tcgen05_wait("st")``.
     """
     if moves_tile(g, "copy_async", dst, src, False, variant, mbar, cache, fill or None, prefetch, l2_promotion, multicast, reduce,
                   precision, cta_group, prefetch_map or None, shape):
