@@ -149,17 +149,20 @@ def test_a_range_counts_down():
     assert "for %i in range(%n, 0, -2)" in body(kernel)
 
 
-def test_the_step_is_a_constant_other_than_zero():
+def test_a_constant_step_is_not_zero():
     def zero(y, n):
         for i in range(0, n, 0):
             pass
 
-    def runtime(y, n):
-        for i in range(0, n, n):
-            pass
-
     assert error(zero).startswith("the step of range is not 0")
-    assert error(runtime).startswith("the step of range is known at compile time, and a scalar int32 is not")
+
+
+def test_a_loop_by_the_number_of_programs_counts_up_and_asserts_nothing():
+    def persistent(y, n):
+        for i in range(tile.program_id(0), n, tile.num_programs(0)):
+            tile.store(y[i], 1.0)
+
+    assert "select" not in body(persistent) and "assert" not in body(persistent)
 
 
 def test_a_range_takes_integers():

@@ -34,6 +34,13 @@ FUNCTIONS = {
         for i in range(a):
             r += i * b
         return r""",
+    "for by a run-time step": """
+        r = 0
+        for i in range(a, b + 9, a * a + 1):
+            r = r * 7 % 1009 + i
+        for i in range(b, 3 * a, 2 * (a - b) + 1):
+            r = r * 5 % 1013 + i
+        return r""",
     "for from, to, by": """
         r = 1
         for i in range(a, b + 7, 3):
@@ -273,6 +280,8 @@ def wide_loops() -> Iterator[Case]:
     for start, stop, step in ((2**40, 2**40 + 10, 3), (-2**35, -2**35 - 7, -2), (2**33, 5, 7), (0, 2**32, 2**30)):
         over = range(start, stop, step)
         yield Case(f"a loop over {over}", source, {"start": start, "stop": stop}, {"y": np.array([len(over), sum(over)], np.int64)}, options={"step": step})
+        yield Case(f"a loop over {over} by a run-time step", source.replace(": tile.constexpr", ""), {"start": start, "stop": stop, "step": step},
+                   {"y": np.array([len(over), sum(over)], np.int64)})
 
 
 def control_cases() -> Iterator[Case]:

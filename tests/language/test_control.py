@@ -1,7 +1,9 @@
 """Control flow does what Python does, thread by thread, CTA by CTA and on tiles, on the simulator."""
 
 import control_cases
+import numpy as np
 import pytest
+import tilejit as tile
 from language_cases import simulated
 
 
@@ -20,3 +22,9 @@ def test_tiles_are_carried_around_loops():
 
 def test_loops_may_need_64_bits():
     simulated(control_cases.wide_loops())
+
+
+def test_a_run_time_step_of_zero_is_a_finding():
+    kernel = tile.jit(source="def k(y, step):\n    for i in range(0, 5, step):\n        tile.store(y[i], i)\n")
+    finding, = kernel.simulate(1, np.zeros(5, np.int32), 0).findings
+    assert finding.kind == "assertion" and "the step of a range is 0" in finding.message

@@ -9,6 +9,9 @@ from typing import Any
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Pipeline
+from ..ops import elementwise as ew
+from ..ops.language import as_index, binary
+from ..ops.pointwise import device_assert, where
 from ..types import Scalar
 
 UNROLLED_AT_MOST = 4096
@@ -55,16 +58,31 @@ def _bounds(name: str, g: Builder, args: tuple) -> tuple:
 @builtin
 def range_(g: Builder, *args, unroll=1):
     """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device, never unrolled
-    unless `unroll` says so: that many copies of the body per trip, or all (``unroll=True``). Bounds may be run-time
-    values; the step is a constant."""
+    unless `unroll` says so: that many copies of the body per trip, or all (``unroll=True``). Bounds and step may be run-time
+    values; a step of 0 fails a device_assert."""
     start, stop, step = _bounds("range", g, args)
-    if not isinstance(step, int):
-        raise g.error(f"the step of range is known at compile time, and {describe(step)} is not")
     if unroll is True:
         unroll = 0
     if not isinstance(unroll, int) or unroll < 0:
         raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
-    return LoopRange(start, stop, step, int(unroll) if unroll is not False else 1)
+    unroll = int(unroll) if unroll is not False else 1
+    return LoopRange(start, stop, step, unroll) if isinstance(step, int) else _by_a_run_time_step(g, start, stop, step, unroll)
+
+
+def _by_a_run_time_step(g: Builder, start, stop, step, unroll: int) -> LoopRange:
+    """A loop over the numbers of its trips, which are counted before it."""
+    start, stop, step = (as_index(g, x) for x in (start, stop, step))
+    trips = _trips(g, start, stop, step)
+    if g.definitions.get(step) is None or g.definitions[step].op.name != "num_programs":
+        zero = Const(0, type_of(step).dtype)
+        device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
+        trips = where.function(g, g.call(ew.gt, step, zero), trips, _trips(g, stop, start, g.call(ew.neg, step)))
+    return LoopRange(0, trips, 1, unroll, item=lambda g, trip: binary(g, "+", start, binary(g, "*", trip, step)))
+
+
+def _trips(g: Builder, low, high, step):
+    """How many numbers there are from `low` on, `step` apart and below `high`; at most 0 where there are none."""
+    return binary(g, "+", binary(g, "//", binary(g, "-", binary(g, "-", high, low), 1), step), 1)
 
 
 STAGES_AT_MOST = 64
