@@ -15,13 +15,13 @@ from .compiled import CompiledKernel
 from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, TileWarning
 from .frontend import Capture, Source
-from .frontend.captures import Watch, watched
 from .ir.builder import Facts
 from .ir.graph import Launch
 from .manifest import Shelf, difference
 from .names import nearest
-from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, parts_of
+from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host
 from .types import DType, bool_, float32, int32, int64
+from .warm import Warm, form_of, has_zero
 
 if TYPE_CHECKING:
     from .compile import Lowered
@@ -116,8 +116,7 @@ class Kernel:
         make_launch(self.options)
         self.versions: dict[tuple, list[Version]] = {}
         self.expectations: list[tuple[str, str]] = []
-        self.warm: dict[tuple, list] = {}        # launchers by keywords, for calls that need no second look
-        self.watched: list[Watch] = []           # captured values that could change
+        self.warm = Warm()
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(p.name for p in self.parameters)})>"
@@ -130,13 +129,13 @@ class Kernel:
         grid = _padded(grid)
 
         def launch(*args, **kwargs):
-            for launcher in self._warm(_form(kwargs)):
+            for launcher in self.warm.find(form_of(kwargs)):
                 if launcher(grid, None, args):
                     return
             self.launch(grid, args, kwargs)
 
         def launch_on_grid_of(*args, **kwargs):
-            for launcher in self._warm(_form(kwargs)):
+            for launcher in self.warm.find(form_of(kwargs)):
                 if launcher(grid({**self.defaults, **dict(zip(self.names, args)), **kwargs}), None, args):
                     return
             self.launch(grid, args, kwargs)
@@ -145,27 +144,15 @@ class Kernel:
 
     def prepared(self, grid, **kwargs):
         """``self[grid]`` with the keywords looked at once: a function of the arrays and numbers that remain."""
-        grid, form = _padded(grid), _form(kwargs)
+        grid, form = _padded(grid), form_of(kwargs)
 
         def launch(*args):
-            for launcher in self._warm(form):
+            for launcher in self.warm.find(form):
                 if launcher(grid, None, args):
                     return
             self.launch(grid, args, kwargs)
 
         return launch
-
-    def _warm(self, form: tuple):
-        """The launchers that calls with these keywords used, while what they captured has not changed."""
-        try:
-            launchers = self.warm.get(form, ())
-        except TypeError:  # a keyword that is not hashable
-            return ()
-        if launchers and any(w.changed() for w in self.watched):
-            self.warm.clear()
-            self.watched.clear()
-            return ()
-        return launchers
 
     # -- versions ------------------------------------------------------------------------------------------------------
 
@@ -336,13 +323,8 @@ class Kernel:
         args, kwargs = given
         if len(args) != len(bound.names) or any(n not in bound.constants and n not in LAUNCH_OPTIONS for n in kwargs):
             return
-        if any(_has_zero(v) for n, v in kwargs.items() if n in bound.constants):
-            return  # 0.0 and -0.0 are equal, and different constants
-        known = {w.capture for w in self.watched}
-        self.watched += watched(c for c in version.captured if c.token[0] not in ("Op", "Builtin", "module", "DType") and c not in known)
-        launchers = self.warm.setdefault(_form(kwargs), [])
-        if launcher not in launchers:
-            launchers.insert(0, launcher)
+        if not any(has_zero(v) for n, v in kwargs.items() if n in bound.constants):
+            self.warm.add(form_of(kwargs), launcher, version.captured)
 
 
 def _padded(grid):
@@ -350,26 +332,6 @@ def _padded(grid):
     if isinstance(grid, tuple) and 0 < len(grid) < 3:
         return grid + (1,) * (3 - len(grid))
     return (grid, 1, 1) if isinstance(grid, int) else grid
-
-
-def _form(kwargs: dict) -> tuple:
-    """What keywords are remembered by: 1, 1.0 and True are equal, and different constants."""
-    return tuple(kwargs.items()), tuple(map(_kind, kwargs.values()))
-
-
-def _kind(value):
-    kind = type(value)
-    if kind in _SINGLE:
-        return kind
-    return kind, *map(_kind, parts_of(value) or ())
-
-
-_SINGLE = frozenset((int, bool, str, float, type(None), DType, Kernel))  # what constants mostly are
-
-
-def _has_zero(value) -> bool:
-    """Whether a float 0 stands in a constant."""
-    return any(map(_has_zero, parts_of(value) or ())) or isinstance(value, float) and value == 0
 
 
 _said = False

@@ -34,7 +34,7 @@ def microseconds(call, batch: int = 200, batches: int = 60) -> float:
 def bare_call():
     """cuLaunchKernel through ctypes with everything prepared: the C call and a few tenths of ctypes."""
     driver = ctypes.CDLL("libcuda.so.1")
-    (launcher,) = next(iter(tiny.warm.values()))[:1]
+    (launcher,) = next(iter(tiny.warm.launchers.values()))[:1]
     values = (ctypes.c_uint64 * 16)()
     params = (ctypes.c_void_p * 16)(*[ctypes.addressof(values) + 8 * n for n in range(16)])
     a = torch.zeros(64, device="cuda")

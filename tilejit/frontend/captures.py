@@ -49,6 +49,11 @@ class Capture:
     def name(self) -> str:
         return ".".join(self.path)
 
+    @property
+    def may_change(self) -> bool:
+        """Whether a process may give the path another meaning: not what this package's own code reads, nor what belongs to it."""
+        return not str(self.source.globals.get("__name__")).startswith("tilejit.") and self.token[0] not in ("Op", "Builtin", "module", "DType")
+
 
 class Watch:
     """A captured value that calls look after: whether it has `changed` since it was the capture's."""
@@ -62,11 +67,6 @@ class Watch:
 
     def changed(self) -> bool:
         return self.capture.meaning() is not self.value and self.capture.current() != self.capture.token
-
-
-def watched(captured) -> list[Watch]:
-    """The captures that can change while a process runs: not those of this package's own code."""
-    return [Watch(c) for c in captured if not str(c.source.globals.get("__name__")).startswith("tilejit.")]
 
 
 def _is_fixed(x: Any) -> bool:

@@ -1,0 +1,63 @@
+"""Launchers of earlier calls, for calls like them: these take no second look at their keywords and at what the kernel read around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .frontend.captures import Capture, Watch
+from .runtime.arguments import parts_of
+from .types import DType
+
+
+class Warm:
+    """The launchers that a kernel's calls came to, by the calls' keywords. A launcher checks itself that the other arguments fit."""
+
+    def __init__(self):
+        self.launchers: dict[tuple, list] = {}
+        self.watched: list[Watch] = []  # captured values that could change
+
+    def find(self, form: tuple):
+        """The launchers of calls with keywords of this form, while what their kernels captured has not changed."""
+        try:
+            launchers = self.launchers.get(form, ())
+        except TypeError:  # a keyword that is not hashable
+            return ()
+        if launchers and any(w.changed() for w in self.watched):
+            self.clear()
+            return ()
+        return launchers
+
+    def add(self, form: tuple, launcher, captured: tuple[Capture, ...]) -> None:
+        """Let later calls of this form go to a launcher, whose kernel read `captured`."""
+        known = {w.capture for w in self.watched}
+        self.watched += [Watch(c) for c in captured if c.may_change and c not in known]
+        launchers = self.launchers.setdefault(form, [])
+        if launcher not in launchers:
+            launchers.insert(0, launcher)
+
+    def clear(self) -> None:
+        self.launchers.clear()
+        self.watched.clear()
+
+
+def form_of(kwargs: dict) -> tuple:
+    """What keywords are remembered by: 1, 1.0 and True are equal, and different constants."""
+    return tuple(kwargs.items()), tuple(map(_kind, kwargs.values()))
+
+
+def _kind(value: Any):
+    kind = type(value)
+    if kind in _SINGLE:
+        return kind
+    return kind, *map(_kind, parts_of(value) or ())
+
+
+_SINGLE = frozenset((int, bool, str, float, type(None), DType))  # what constants mostly are
+
+
+def has_zero(value: Any) -> bool:
+    """Whether a float 0 stands in a constant: 0.0 and -0.0 are equal, and different constants."""
+    return any(map(has_zero, parts_of(value) or ())) or isinstance(value, float) and value == 0
+
+
+__all__ = ["Warm", "form_of", "has_zero"]
