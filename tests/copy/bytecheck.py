@@ -236,3 +236,113 @@ def _plain_first(spec) -> int:
     layout = spec.layout.without_swizzle() if spec.layout is not None else None
     plain = type(spec)(spec.shape, spec.dtype, spec.scope, layout=layout, region=spec.region)
     return int(side(plain)[0].reshape(-1)[0])
+
+
+# -- patches and rows --------------------------------------------------------------------------------------------------------
+
+CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-128, 127), 5: (-16, 15)}
+PLACES = {3: (1 << 16) - 1, 4: 255, 5: 31}
+NOWHERE = np.iinfo(np.int64).min // 2
+
+
+def walked(m, corner, offsets) -> list:
+    """The places (image first) of the pixels of an instruction that begins at `corner` (w first, the image last): along w from the
+    lower to the upper corner of the map in its steps, then a step along the next dimension, then the next image."""
+    at, found = list(corner), []
+    last = [n - 1 + high for n, high in zip(m.global_dim[1:], m.upper)]
+    for c, low, high, step in zip(at, m.lower, last, m.element_strides[1:]):
+        need(low <= c <= high and (c - low) % step == 0, f"a walk from {low} to {high} in steps of {step} that begins at {c}")
+    for _ in range(m.pixels):
+        found.append([c + (offsets[d] if d < len(offsets) else 0) for d, c in enumerate(at)][::-1])
+        for d in range(len(m.lower)):
+            at[d] += m.element_strides[1 + d]
+            if at[d] <= last[d]:
+                break
+            at[d] = m.lower[d]
+        else:
+            at[-1] += 1
+    return found
+
+
+def check_selected_map(m, width: int, store: bool) -> None:
+    """The fields that an instruction for patches or rows rests on."""
+    nbytes = SIZES[m.dtype]
+    need(2 <= m.rank <= 5 and len(m.global_strides) == m.rank - 1, f"rank {m.rank}")
+    need(all(s % 16 == 0 and 0 <= s < 1 << 40 for s in m.global_strides), f"strides {m.global_strides}")
+    need(1 <= width <= 256 and width * nbytes % 16 == 0, f"{width} columns")
+    need(not m.swizzle or width * nbytes <= SPAN[m.swizzle], f"{width * nbytes} bytes in swizzle mode {m.swizzle}")
+    need(m.interleave == 0 and m.base_offset % 16 == 0 and m.l2_promotion in (0, 1, 2, 3), "mode numbers")
+    if m.lower is None:
+        need(m.rank == 2 and m.box == (width, 1) and m.element_strides == (1, 1), f"a box of {m.box} for rows")
+        return
+    low, high = CORNERS[m.rank]
+    need(len(m.lower) == len(m.upper) == (m.rank - 2 if m.wide is None else 1), "corners")
+    need(all(low <= c <= high for c in (*m.lower, *m.upper)), f"corners {m.lower} and {m.upper}")
+    need(1 <= m.pixels <= 1024 and (m.wide != 1 or m.pixels == 128), f"{m.pixels} pixels")
+    need(m.element_strides[0] == m.element_strides[-1] == 1 and all(1 <= s <= 8 for s in m.element_strides), f"steps {m.element_strides}")
+    need(m.wide is None or m.swizzle, "a walk along w without a swizzle")
+    need(not store or (m.wide is None and min(m.lower) >= 0 and max(m.upper) <= 0), "a store that leaves the images")
+
+
+def placed(m, rows: int, width: int, offset: int) -> np.ndarray:
+    """The shared bytes of the elements of an instruction, [rows, width]."""
+    need(offset % 128 == 0, f"shared address {offset}")
+    nbytes = SIZES[m.dtype]
+    place = np.arange(rows)[:, None] * max(width * nbytes, SPAN[m.swizzle]) + np.arange(width) * nbytes + offset
+    return place ^ (((place >> 7) & ((1 << m.swizzle) - 1)) << 4)
+
+
+def at_places(m, places, first: int, width: int, store: bool) -> np.ndarray:
+    """The array's bytes of `width` elements from `first` on in the rows at `places` (outermost first), [rows, width]; NOWHERE outside."""
+    nbytes, sizes, strides = SIZES[m.dtype], m.global_dim[1:][::-1], m.global_strides[::-1]
+    column = first + np.arange(width)
+    limit = -(-m.global_dim[0] * nbytes // 16) * 16 // nbytes if store else m.global_dim[0]
+    row = [sum(int(c) * s for c, s in zip(at, strides)) if all(0 <= c < n for c, n in zip(at, sizes)) else NOWHERE for at in places]
+    inside = (np.array(row)[:, None] != NOWHERE) & (column >= 0) & (column < limit)
+    return np.where(inside, np.array(row)[:, None] + column * nbytes + m.base_offset, NOWHERE)
+
+
+def check_patches(plan, m, shared, wanted, starts, offsets) -> None:
+    """A plan of patches by the map `m` is legal and moves exactly the bytes that a convolution meets: `wanted` are those of the array,
+    [pixels, channels], NOWHERE outside. `starts` are the first pixel's image, its place and the first channel, as the kernel has them,
+    and `offsets` its place in the filter."""
+    check_selected_map(m, m.channels, plan.store)
+    need(all(0 <= o <= PLACES[m.rank] for o in offsets), f"places {offsets} in the filter")
+    places, addresses = [], []
+    for issue, offset in plan.issues:
+        at = [c + (starts[part[0]] * part[1] // part[2] if part is not None else 0) for c, part in zip(issue, plan.moving)]
+        need(at[0] * SIZES[m.dtype] % 16 == 0 and (not plan.store or min(at) >= 0), f"coordinates {at}")
+        rows = walked(m, at[1:], () if plan.store else offsets[::-1])
+        places.append(placed(m, m.pixels, m.channels, offset))
+        addresses.append(at_places(m, rows, at[0], m.channels, plan.store))
+    need(plan.bytes_per_issue == m.pixels * m.channels * SIZES[m.dtype], "bytes of an instruction")
+    compare_selected(plan, m, shared, wanted, places, addresses)
+
+
+def check_rows(plan, m, shared, wanted, column: int, rows) -> None:
+    """A plan of rows named one by one is legal and moves exactly the bytes `wanted` of the matrix, [rows, columns], NOWHERE outside."""
+    width = m.box[0]
+    check_selected_map(m, width, plan.store)
+    places, addresses = [], []
+    for (step, first), offset in plan.issues:
+        need((column + step) * SIZES[m.dtype] % 16 == 0, f"column {column + step}")
+        places.append(placed(m, 4, width, offset))
+        addresses.append(at_places(m, [[r] for r in rows[first:first + 4]], column + step, width, plan.store))
+    need(plan.bytes_per_issue == 4 * width * SIZES[m.dtype], "bytes of an instruction")
+    compare_selected(plan, m, shared, wanted, places, addresses)
+
+
+def compare_selected(plan, m, shared, wanted, places, addresses) -> None:
+    to_shared = dict_of(side(shared)[0], wanted, shared.dtype.nbytes)
+    moved = {}
+    for s, a in zip(np.concatenate([p.reshape(-1) for p in places]), np.concatenate([a.reshape(-1) for a in addresses])):
+        for b in range(SIZES[m.dtype]):
+            need(int(s) + b not in moved, f"shared byte {int(s) + b} is met twice")
+            moved[int(s) + b] = int(a) + b if a != NOWHERE else FILL
+    compare(moved, to_shared)
+
+
+def dict_of(places: np.ndarray, addresses: np.ndarray, nbytes: int) -> dict:
+    """{shared byte: array byte or FILL} of elements."""
+    return {int(s) + b: int(a) + b if a != NOWHERE else FILL for s, a in zip(places.reshape(-1), np.broadcast_to(addresses, places.shape).reshape(-1))
+            for b in range(nbytes)}

@@ -4,10 +4,12 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilejit as tile
-from bytecheck import Wrong, check_partition, check_runs, check_tensor_plan
+from bytecheck import NOWHERE, Wrong, check_partition, check_patches, check_rows, check_runs, check_tensor_plan
+from selected_kernels import gather, load_patch, scatter, store_patch
 from tilejit.layout import TileLayout
 from tilejit.plan import BufferSpec, plan_copy
 
@@ -103,3 +105,93 @@ def test_runs_with_a_wrong_number_do_not_pass(what):
     check_runs(plan, PADDED, array)
     with pytest.raises(Wrong):
         check_runs(RUNS[what](plan), PADDED, array)
+
+
+# A 3 x 3 filter with a padding of 1 over images (2, 5, 6, 64), from pixel 32 on, at its place (2, 0): 16 pixels, channels 0 to 64.
+IMAGES, FILTER = np.zeros((2, 5, 6, 64), np.float16), ((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), None)
+BLOCK = dict(F=FILTER, P=16, C=64, U=8, LAYOUT=tile.swizzled("float16", (2, 16, 64), 64), STAGE=1)
+TO = BufferSpec((2, 16, 64), "float16", "shared", layout=BLOCK["LAYOUT"], region=(1, slice(0, 16), slice(0, 64)))
+
+
+def patches(store: bool):
+    """(plan, map, the bytes of the images, the first pixel, the place in the filter); a store at its middle, which is inside."""
+    block = np.zeros((16, 64), np.float16)
+    if store:
+        compiled = store_patch.compile(IMAGES, block, 32, 0, PLACE=(1, 1), **BLOCK)
+    else:
+        compiled = load_patch.compile(IMAGES, block, 32, 0, 0, 2, 0, 0, 0, **BLOCK)
+    at = np.full((16, 64), NOWHERE)
+    for r in range(16):
+        image, y, x = np.unravel_index(32 + r, (2, 5, 6))
+        y, x = (y, x) if store else (y + 1, x - 1)
+        if 0 <= y < 5 and 0 <= x < 6:
+            at[r] = 128 * (6 * (5 * image + y) + x) + 2 * np.arange(64)
+    (copy,) = [c for c in compiled.copies if c.op == "copy_async"]
+    return copy.plan, compiled.tensor_maps[0], at, (1, 0 - 1, 2 - 1, 0), (() if store else (2, 0))
+
+
+PATCHES = {
+    "another lower corner": lambda p, m: (p, replace(m, lower=(m.lower[0] + 1, m.lower[1]))),
+    "another upper corner": lambda p, m: (p, replace(m, upper=(m.upper[0] - 1, m.upper[1]))),
+    "a corner that no map has": lambda p, m: (p, replace(m, lower=(-129, m.lower[1]))),
+    "other steps": lambda p, m: (p, replace(m, element_strides=(1, 2, 1, 1))),
+    "fewer pixels": lambda p, m: (p, replace(m, pixels=8)),
+    "fewer channels": lambda p, m: (p, replace(m, channels=16)),
+    "channels that are no 16 bytes": lambda p, m: (p, replace(m, channels=12)),
+    "another swizzle": lambda p, m: (p, replace(m, swizzle=3)),
+    "other extents": lambda p, m: (p, replace(m, global_dim=(64, 5, 6, 2))),
+    "images too few": lambda p, m: (p, replace(m, global_dim=(64, 6, 5, 1))),
+    "another stride": lambda p, m: (p, replace(m, global_strides=(128, 640, 3840))),
+    "another element": lambda p, m: (p, replace(m, dtype="uint8")),
+    "another base": lambda p, m: (replace(p), replace(m, base_offset=16)),
+    "a neighbouring channel": lambda p, m: (replace(p, issues=[((c[0] + 8, *c[1:]), at) for c, at in p.issues]), m),
+    "a neighbouring pixel": lambda p, m: (replace(p, issues=[((c[0], c[1] + 1, *c[2:]), at) for c, at in p.issues]), m),
+    "the other stage": lambda p, m: (replace(p, issues=[(c, at - 2048) for c, at in p.issues]), m),
+    "an issue too few": lambda p, m: (replace(p, issues=p.issues[:1]), m),
+    "an issue twice": lambda p, m: (replace(p, issues=p.issues + p.issues[:1]), m),
+    "a start that does not move": lambda p, m: (replace(p, moving=(*p.moving[:3], None)), m),
+    "a wrong number of bytes": lambda p, m: (replace(p, bytes_per_issue=p.bytes_per_issue + 16), m),
+}
+
+
+@pytest.mark.parametrize("what", PATCHES)
+@pytest.mark.parametrize("store", [False, True])
+def test_a_plan_of_patches_with_a_wrong_number_does_not_pass(what, store):
+    """The right one does."""
+    plan, m, *rest = patches(store)
+    assert plan.instructions == 2
+    check_patches(plan, m, TO, *rest)
+    with pytest.raises((Wrong, IndexError)):
+        check_patches(*PATCHES[what](plan, m), TO, *rest)
+
+
+ROWS = {
+    "a wider box": lambda p, m: (p, replace(m, box=(64, 1))),
+    "a higher box": lambda p, m: (p, replace(m, box=(32, 4))),
+    "another height": lambda p, m: (p, replace(m, global_dim=(80, 39))),
+    "another width": lambda p, m: (p, replace(m, global_dim=(64, 40))),
+    "another stride": lambda p, m: (p, replace(m, global_strides=(128,))),
+    "another swizzle": lambda p, m: (p, replace(m, swizzle=1)),
+    "a neighbouring column": lambda p, m: (replace(p, issues=[((c + 8, r), at) for (c, r), at in p.issues]), m),
+    "other rows": lambda p, m: (replace(p, issues=[((c, (r + 4) % 16), at) for (c, r), at in p.issues]), m),
+    "the other stage": lambda p, m: (replace(p, issues=[(c, at - 2048) for c, at in p.issues]), m),
+    "an issue too few": lambda p, m: (replace(p, issues=p.issues[1:]), m),
+    "an issue twice": lambda p, m: (replace(p, issues=p.issues + p.issues[:1]), m),
+    "a wrong number of bytes": lambda p, m: (replace(p, bytes_per_issue=p.bytes_per_issue // 4), m),
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+@pytest.mark.parametrize("store", [False, True])
+def test_a_plan_of_rows_with_a_wrong_number_does_not_pass(what, store):
+    """The right one does."""
+    x, rows = np.zeros((40, 80), np.float16), np.array([*range(39, 27, -1), -1, 40, 3, 0], np.int32)
+    options = {name: BLOCK[name] for name in ("C", "U", "LAYOUT", "STAGE")}
+    compiled = (scatter if store else gather).compile(x, rows, np.zeros((16, 64), np.float16), 2, N=16, **options, target="sm_100a")
+    at = np.array([160 * r + 32 + 2 * np.arange(64) if 0 <= r < 40 else np.full(64, NOWHERE) for r in rows])
+    (copy,) = [c for c in compiled.copies if c.op == "copy_async"]
+    rest, m = (at, 16, rows.tolist()), compiled.tensor_maps[0]
+    assert copy.plan.instructions == 8
+    check_rows(copy.plan, m, TO, *rest)
+    with pytest.raises((Wrong, IndexError)):
+        check_rows(*ROWS[what](copy.plan, m), TO, *rest)
