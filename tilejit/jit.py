@@ -342,8 +342,8 @@ def _say_once_that_a_gpu_is_there() -> None:
     if _said:
         return
     _said = True
-    from .runtime.driver import available
-    if available():
+    from .runtime.libcuda import device_files
+    if device_files():
         print("tilejit: host arrays run on the simulator; pass device arrays, or backend=\"cuda\", to use the GPU", file=sys.stderr)
 
 

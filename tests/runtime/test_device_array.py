@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tilejit as tile
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack, driver, libcuda
 from tilejit.runtime.arrays import describe
@@ -214,7 +216,22 @@ def test_without_a_driver_the_error_says_what_to_do():
         with pytest.raises(LaunchError, match="simulator"):
             driver.allocate(16)
     assert "CUDA_ERROR_INVALID_VALUE (1)" in driver.error_text(1)
+    assert "forked after CUDA had started" in driver.error_text(3)
     assert "launched earlier" in driver.error_text(700) and "(99999)" in driver.error_text(99999)
+
+
+def test_a_launch_on_host_arrays_tells_of_the_gpu_and_leaves_the_driver_alone(monkeypatch, capsys):
+    """A process that is forked after CUDA has started could not use it."""
+    started = []
+    for module in (driver, libcuda):
+        monkeypatch.setattr(module, "library", lambda: started.append(1))
+    monkeypatch.setattr(libcuda, "device_files", lambda: True)
+    monkeypatch.setitem(sys.modules["tilejit.jit"].__dict__, "_said", False)
+    kernel, x = tile.jit(source="def k(x):\n    tile.store(x[0], 1)\n"), np.zeros(1, np.float32)
+    kernel[1,](x)
+    kernel[1,](x)
+    assert x[0] == 1 and not started
+    assert capsys.readouterr().err.count("host arrays run on the simulator") == 1
 
 
 def test_packed_elements_have_device_arrays_of_their_bytes():

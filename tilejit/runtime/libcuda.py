@@ -7,12 +7,15 @@ Types and the versions of symbols are those of cuda.h (CUDA driver API reference
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import lru_cache
 from typing import Any
 
 from tilejit.errors import LaunchError
 
 _STICKY = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}  # errors after which a context is of no more use
+
+_NOT_INITIALIZED = 3
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "q": ctypes.c_uint64, "z": ctypes.c_size_t, "f": ctypes.c_float,
           "s": ctypes.c_char_p}
@@ -66,6 +69,11 @@ FUNCTION_ATTRIBUTES = {"NUM_REGS": 4, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8, "REQUI
 POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
+def device_files() -> bool:
+    """Whether the system shows a GPU of NVIDIA's. This leaves the driver alone: where it has started, forked processes cannot use it."""
+    return any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")))
+
+
 @lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
     """libcuda, initialised. LaunchError when there is no usable driver."""
@@ -114,6 +122,8 @@ def error_text(code: int) -> str:
     except (ImportError, ValueError):
         name = "CUDA error"
     text = f"{name} ({code})"
+    if code == _NOT_INITIALIZED:
+        text += "; a process that was forked after CUDA had started cannot use it: start processes by multiprocessing's \"spawn\""
     if code in _STICKY:
         text += "; a kernel launched earlier failed, and this process can use the GPU no more"
     return text
