@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
@@ -373,11 +374,19 @@ def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
         raise LaunchError(f"a grid has one to three dimensions, not {len(grid)}")
     limits = (2**31 - 1, 65535, 65535)
     for axis, n in enumerate(grid):
-        if isinstance(n, bool) or not hasattr(n, "__index__"):
+        count = _integer(n)
+        if count is None:
             raise LaunchError(f"a grid is made of integers, not {n!r}")
-        if not 0 <= int(n) <= limits[axis]:
+        if not 0 <= count <= limits[axis]:
             raise LaunchError(f"the grid has {n} CTAs along axis {axis}, and 0 to {limits[axis]} are possible")
-    return tuple(int(n) for n in grid) + (1,) * (3 - len(grid))
+    return tuple(map(index, grid)) + (1,) * (3 - len(grid))
+
+
+def _integer(n) -> int | None:
+    try:
+        return None if isinstance(n, bool) else index(n)
+    except TypeError:  # of NumPy's arrays too, which have an __index__
+        return None
 
 
 def scalar_dtype(value, n: int, facts: Facts) -> DType:

@@ -263,6 +263,9 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     ``prune(configs, arguments)`` returns the configurations worth timing for a call. A kernel shorter than its launch
     (some microseconds) is timed as its launch.
     """
+    configs = list(configs) if not isinstance(configs, dict) else [None]
+    if not all(isinstance(c, dict) for c in configs):
+        raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)]")
     configs = [dict(c) for c in configs]
     if not configs:
         raise LaunchError("autotune takes at least one configuration")

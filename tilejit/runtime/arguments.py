@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from inspect import Parameter
+from operator import index
 from typing import Any
 
 from ..errors import LaunchError
@@ -50,7 +51,13 @@ class ArraySpec:
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        try:
+            shape = tuple(map(index, self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)))
+        except TypeError:
+            shape = (-1,)
+        if any(n < 0 for n in shape):
+            raise LaunchError(f"a shape is made of integers of at least 0, not {self.shape!r}")
+        object.__setattr__(self, "shape", shape)
         if self.strides is None:
             strides, step = [], 1
             for n in reversed(self.shape):

@@ -120,6 +120,8 @@ def _describer(obj):
     elif "torch" in sys.modules and issubclass(kind, sys.modules["torch"].Tensor):
         found = _describe_torch
     elif "numpy" in sys.modules and issubclass(kind, sys.modules["numpy"].ndarray):
+        if hasattr(kind, "filled"):
+            raise LaunchError(f"the {kind.__name__} is masked; kernels take plain arrays: pass its .data, and its .mask as another array")
         found = _describe_numpy
     else:
         found = _describe_by_protocol
