@@ -18,6 +18,7 @@ from .errors import CompilationError, LaunchError, TileError, TileWarning
 from .frontend import Capture, Source
 from .ir.builder import Facts
 from .ir.graph import Launch
+from .ir.op import variant_names
 from .manifest import Shelf, difference
 from .names import nearest
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host
@@ -280,6 +281,9 @@ class Kernel:
 
     def assert_variant(self, argument: str, variant: str) -> None:
         """From now on, compiling fails unless every copy whose source line names `argument` is lowered as `variant`."""
+        from . import ops  # noqa: F401  # the names of variants are theirs
+        if variant not in variant_names():
+            raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; the variants are {', '.join(variant_names())}")
         self.expectations.append((argument, variant))
         for versions in self.versions.values():
             for version in versions:

@@ -143,6 +143,7 @@ def test_a_large_tile_that_is_only_computed_is_no_fault():
     ("tile.bitcast(x[0:4], tile.int32)", "is a region of memory, not a value"),
     ("tile.bitcast(tile.load(x[0:4]), tile.int64)", "bitcast keeps the bits: float32 and int64 are not two dtypes of as many, in whole bytes"),
     ("tile.bitcast(tile.load(x[0:4]) > 0, tile.int8)", "bitcast keeps the bits: bool and int8"),
+    ("with tile.expect_variant('tmaa'):\n        tile.load(x[0:4])", "nothing is lowered as 'tmaa' (did you mean 'tma'?); the variants are"),
     ("tile.alloc((0, 4), x.dtype)", "an allocation has at least one element, not shape [0, 4]"),
 ])
 def test_an_operand_that_does_not_fit_is_named(body, text):
@@ -210,6 +211,7 @@ read_only.flags.writeable = False
     (lambda: tile.jit(source="def k(x):\n    pass", num_wraps=3), "jit has no option 'num_wraps' (did you mean 'num_warps'?)"),
     (lambda: tile.jit(source="def k(x, num_warps):\n    pass"), "'num_warps' is a launch option and cannot name a parameter"),
     (lambda: tile.jit(source="def k(x:\n"), "the text is not Python"),
+    (lambda: good.assert_variant("x", "ldgst"), "nothing is lowered as 'ldgst' (did you mean 'ldgsts'?)"),
     (lambda: tile.jit(3), "compiles a Python function, not int"),
 ])
 def test_a_call_that_does_not_fit_is_refused(call, text):

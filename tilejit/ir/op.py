@@ -87,3 +87,8 @@ class Op:
 def op(effect: str, *, attrs: tuple[str, ...] = (), variants: tuple = (), collective: bool = False) -> Callable[[Callable], Op]:
     """Declare an op by its signature and docstring. `attrs` are the parameters fixed at compile time."""
     return lambda function: Op(function, effect, attrs, variants, collective)
+
+
+def variant_names() -> list[str]:
+    """The names of every way to lower an operation."""
+    return sorted({v.name for o in OPS.values() for v in o.variants})

@@ -7,7 +7,8 @@ import numpy as np
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Value
-from ..ir.op import op
+from ..ir.op import op, variant_names
+from ..names import nearest
 from ..types import Scalar, Tile, bool_, dtype_of, float32
 from . import elementwise as ew
 from . import math as elementary
@@ -211,4 +212,6 @@ def expect_variant(g: Builder, name):
     """A block in which every copy_async must be lowered as the variant `name`; a compile error otherwise."""
     if not isinstance(name, str):
         raise g.error(f"a variant is named by a string, not {describe(name)}")
+    if name not in variant_names():
+        raise g.error(f"nothing is lowered as {name!r}{nearest(name, variant_names())}; the variants are {', '.join(variant_names())}")
     return ExpectVariant(name)
