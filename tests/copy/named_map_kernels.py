@@ -252,3 +252,73 @@ def of_boxes(rank: int, box: tuple[int, ...], extents: tuple[int, ...], swizzle:
         *(f"    tile.assume(i{d} >= 0)" for d in range(rank)), f"    tile.assume(i{rank - 1} % 16 == 0)",
         "    with tile.elect():", "        bar.arrive_expect_tx(s.nbytes)", f"        tile.copy_async(s, a[{part('i', extents)}], mbar=bar)",
         "        bar.wait(phase=0)", f"        tile.copy_async(b[{part('i', extents)}], s)", "        tile.bulk_commit()", "        tile.bulk_wait(0)"]) + "\n")
+
+
+@tile.jit(num_warps=1)
+def made(template, A, slots, RELEASE: tile.constexpr, EDIT: tile.constexpr):
+    """Makes a map for the kernel that comes after."""
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
+    with tile.elect():
+        m.seed()
+        m.rebind(A)
+        if EDIT == "global":
+            m.fence_release(RELEASE)
+    if EDIT == "shared":
+        m.publish(RELEASE)
+
+
+@tile.jit(num_warps=1)
+def used(template, A, slots, out, ACQUIRE: tile.constexpr):
+    """Copies by the map that an earlier kernel has made."""
+    me = tile.program_id(0)
+    s = tile.alloc((8, 64), template.dtype)
+    bar = tile.mbarrier()
+    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128])
+    with tile.elect():
+        if ACQUIRE:
+            m.fence_acquire(ACQUIRE)
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[me * 8:me * 8 + 8, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[me * 8:me * 8 + 8, 0:64], tile.load(s))
+
+
+@tile.jit(num_warps=1)
+def by_instructions(A, slots, out, EDIT: tile.constexpr):
+    """A map of A's first 12 rows and 40 columns with boxes of 8 x 16 in a swizzle of 64 bytes, NaN beyond: edited, fenced and used by raw
+    instructions. Brings the box at row 8, column 32."""
+    s = tile.alloc((8, 16), A.dtype, layout=tile.swizzled(A.dtype, (8, 16), 64))
+    bar = tile.mbarrier()
+    m = tile.tensor_map(A[0:8, 0:32], slot=slots[0, 0:128], edit=EDIT)
+    with tile.elect():
+        m.seed()
+        if EDIT == "shared":
+            tile.ptx.tensormap.replace.tile.global_dim.shared_cta.b1024.b32(m, 0, 40)
+            tile.ptx.tensormap.replace.tile.global_dim.shared_cta.b1024.b32(m, 1, 12)
+            tile.ptx.tensormap.replace.tile.box_dim.shared_cta.b1024.b32(m, 0, 16)
+            tile.ptx.tensormap.replace.tile.swizzle_mode.shared_cta.b1024.b32(m, 2)
+            tile.ptx.tensormap.replace.tile.fill_mode.shared_cta.b1024.b32(m, 1)
+        else:
+            tile.ptx.tensormap.replace.tile.global_dim.global_.b1024.b32(m, 0, 40)
+            tile.ptx.tensormap.replace.tile.global_dim.global_.b1024.b32(m, 1, 12)
+            tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, 0, 16)
+            tile.ptx.tensormap.replace.tile.swizzle_mode.global_.b1024.b32(m, 2)
+            tile.ptx.tensormap.replace.tile.fill_mode.global_.b1024.b32(m, 1)
+            tile.ptx.fence.proxy.tensormap_generic.release.cta()
+    tile.sync()
+    if EDIT == "shared":
+        tile.ptx.tensormap.cp_fenceproxy.global_.shared_cta.tensormap_generic.release.cta.sync.aligned(m, m, 128)
+        tile.sync()
+    with tile.elect():
+        tile.ptx.fence.proxy.tensormap_generic.acquire.cta(m, 128)
+        bar.arrive_expect_tx(s.nbytes)
+        tile.ptx.cp_async.bulk.tensor._2d.shared_cluster.global_.mbarrier_complete_tx_bytes(s, m, (32, 8), bar)
+    bar.wait(phase=0)
+    tile.store(out[0:8, 0:16], tile.load(s))
+
+
+def as_instructed(a: np.ndarray) -> np.ndarray:
+    """What `by_instructions` brings of an array of more than 12 rows and 40 columns."""
+    want = np.full((8, 16), np.nan, a.dtype)
+    want[:4, :8] = a[8:12, 32:40]
+    return want

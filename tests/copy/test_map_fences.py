@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilejit as tile
-from named_map_kernels import across_the_grid, aligned, in_a_cluster
+from named_map_kernels import across_the_grid, aligned, in_a_cluster, made, used
 
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
@@ -31,35 +31,6 @@ def alone(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile.conste
         tile.copy_async(s, m[0:8, 0:64], mbar=bar)
     bar.wait(phase=0)
     tile.store(out[0:8, 0:64], tile.load(s))
-
-
-@tile.jit(num_warps=1)
-def made(template, A, slots, RELEASE: tile.constexpr, EDIT: tile.constexpr):
-    """Makes a map for the kernel that comes after."""
-    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
-    with tile.elect():
-        m.seed()
-        m.rebind(A)
-        if EDIT == "global":
-            m.fence_release(RELEASE)
-    if EDIT == "shared":
-        m.publish(RELEASE)
-
-
-@tile.jit(num_warps=1)
-def used(template, A, slots, out, ACQUIRE: tile.constexpr):
-    """Copies by the map that an earlier kernel has made."""
-    me = tile.program_id(0)
-    s = tile.alloc((8, 64), template.dtype)
-    bar = tile.mbarrier()
-    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128])
-    with tile.elect():
-        if ACQUIRE:
-            m.fence_acquire(ACQUIRE)
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, m[me * 8:me * 8 + 8, 0:64], mbar=bar)
-    bar.wait(phase=0)
-    tile.store(out[me * 8:me * 8 + 8, 0:64], tile.load(s))
 
 
 def arrays():

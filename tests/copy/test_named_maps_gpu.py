@@ -144,3 +144,30 @@ def test_a_named_map_is_multicast_and_reduced_and_waited_for_by_a_token_on_the_g
     c, out = rng.random((24, 64)).astype(np.float32), np.zeros((24, 64), np.float32)
     cases.by_token[1,](c, cases.aligned((1, 128)), out, backend="cuda")
     assert (out == c).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+@pytest.mark.parametrize("edit", ["global", "shared"])
+@pytest.mark.parametrize("scope", ["gpu", "sys"])
+def test_the_next_kernel_copies_by_the_map_that_one_has_made_on_the_gpu(scope, edit):
+    """Twice through one slot, bound to another array each time: the second kernel must not see the first map."""
+    import tilejit as tile
+    cases, rng = _kernels(), np.random.default_rng(8)
+    slots, template = tile.to_device(np.zeros((1, 128), np.uint8)), tile.to_device(np.zeros((8, 64), np.float32))
+    for _ in range(2):
+        a = rng.random((32, 64)).astype(np.float32)
+        there, out = tile.to_device(a), tile.to_device(np.zeros((32, 64), np.float32))
+        cases.made[1,](template, there, slots, RELEASE=scope, EDIT=edit)
+        cases.used[4,](template, there, slots, out, ACQUIRE=scope)
+        assert (out.numpy() == a).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+@pytest.mark.parametrize("edit", ["global", "shared"])
+def test_raw_instructions_edit_fence_and_use_a_map_on_the_gpu(edit):
+    cases, rng = _kernels(), np.random.default_rng(9)
+    a, out = rng.random((16, 64)).astype(np.float32), np.zeros((8, 16), np.float32)
+    cases.by_instructions[1,](a, cases.aligned((1, 128)), out, EDIT=edit, backend="cuda")
+    np.testing.assert_array_equal(out, cases.as_instructed(a))

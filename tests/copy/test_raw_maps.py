@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tilejit as tile
-from named_map_kernels import aligned
+from named_map_kernels import aligned, as_instructed, by_instructions
 
 RNG = np.random.default_rng(11)
 LOAD = "tile.ptx.cp_async.bulk.tensor._2d.shared_cluster.global_.mbarrier_complete_tx_bytes"
@@ -90,6 +90,14 @@ def test_a_box_a_swizzle_and_a_fill_that_were_replaced_are_what_a_copy_does():
     report, a, _, out = run(body + "\nbar.wait(phase=0)\ntile.copy(out[0:8, 0:16], q)")
     assert not report.findings, report
     assert (out[:4, :16] == a[12:, 16:32]).all() and np.isnan(out[4:, :16]).all()
+
+
+@pytest.mark.parametrize("edit", ["global", "shared"])
+def test_edits_of_every_kind_of_field_in_both_memories_bring_what_they_say(edit):
+    a, out = RNG.random((16, 64)).astype(np.float32), np.zeros((8, 16), np.float32)
+    report = by_instructions.simulate((1,), a, aligned((1, 128)), out, EDIT=edit)
+    assert not report.findings, report
+    np.testing.assert_array_equal(out, as_instructed(a))
 
 
 def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
