@@ -308,17 +308,19 @@ class Kernel:
 
     def _launch_on_device(self, bound: Bound, options: dict, grid: tuple, call: dict, given: tuple) -> None:
         from .runtime import driver
-        from .runtime.launch import device_of, launch_arguments, on_device
+        from .runtime.launch import check_apart, device_of, launch_arguments, on_device
         device = device_of(bound, call)
-        bound, copies = on_device(bound, device)
+        asked, (bound, copies) = bound, on_device(bound, device)
         compiled = self.compiled(bound, options, driver.target(device))
-        bound.check_writable(compiled.written)
+        asked.check_writable(compiled.written)
+        written = {bound.names[n] for n in compiled.written}
+        check_apart(copies, written)
         launcher = compiled.launcher(device)
         arguments = launch_arguments(bound)
         if not launcher(grid, call.get("stream"), arguments):
             raise LaunchError(f"{self.name}: the call does not fit what was compiled for it: {'; '.join(launcher.mismatch(arguments, bound.names))}")
         for name, (host, there) in copies.items():
-            if bound.names.index(name) in compiled.written:
+            if name in written:
                 host[...] = there.numpy()
         if not copies and not call:
             self._remember(launcher, bound, given, self._versions(bound, options, compiled.target)[1])

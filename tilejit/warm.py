@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 from .frontend.captures import Capture, Watch
@@ -15,6 +16,7 @@ class Warm:
     def __init__(self):
         self.launchers: dict[tuple, list] = {}
         self.watched: list[Watch] = []  # captured values that could change
+        self.changing = Lock()          # for threads: no launcher without the watch over what it captured
 
     def find(self, form: tuple):
         """The launchers of calls with keywords of this form, while what their kernels captured has not changed."""
@@ -29,15 +31,17 @@ class Warm:
 
     def add(self, form: tuple, launcher, captured: tuple[Capture, ...]) -> None:
         """Let later calls of this form go to a launcher, whose kernel read `captured`."""
-        known = {w.capture for w in self.watched}
-        self.watched += [Watch(c) for c in captured if c.may_change and c not in known]
-        launchers = self.launchers.setdefault(form, [])
-        if launcher not in launchers:
-            launchers.insert(0, launcher)
+        with self.changing:
+            known = {w.capture for w in self.watched}
+            self.watched += [Watch(c) for c in captured if c.may_change and c not in known]
+            launchers = self.launchers.setdefault(form, [])
+            if launcher not in launchers:
+                launchers.insert(0, launcher)
 
     def clear(self) -> None:
-        self.launchers.clear()
-        self.watched.clear()
+        with self.changing:
+            self.launchers.clear()
+            self.watched.clear()
 
 
 def form_of(kwargs: dict) -> tuple:

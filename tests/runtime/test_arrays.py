@@ -135,6 +135,16 @@ def test_without_strides_the_interface_means_row_major():
     assert describe(FakeArray(0, ())).shape == ()
 
 
+def test_a_device_address_between_elements_is_refused():
+    """A load there would end the process' context; on the host it is as good as any."""
+    with pytest.raises(LaunchError, match="0x1002 is no multiple of the 4 bytes"):
+        describe(FakeArray(4098, (2,)))
+    between = np.zeros(9, np.uint8)[1:].view(np.float32)
+    with pytest.raises(LaunchError, match="no multiple of the 4 bytes"):
+        describe(Exporter(between, device=(2, 0)))
+    assert describe(between).pointer % 4 == 1 and describe(Exporter(between)).device == "host"
+
+
 def test_stream_zero_is_ambiguous():
     with pytest.raises(LaunchError, match="stream 0"):
         describe(FakeArray(0, (2,), stream=0))

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilejit as tile
+from tilejit.compiled import CompiledKernel
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack, driver, libcuda
 from tilejit.runtime.arrays import describe
 from tilejit.runtime.device_array import DeviceArray, empty, to_device
+from tilejit.runtime.launch import on_device
 
 
 @pytest.fixture
@@ -238,3 +240,69 @@ def test_packed_elements_have_device_arrays_of_their_bytes():
     """tile.empty counts elements; what is no whole byte is refused before anything is allocated."""
     with pytest.raises(LaunchError, match="multiples of 4 elements, and the shape is"):
         empty((4, 6), "float6_e2m3fn")
+
+
+# -- host arrays of a launch ---------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def device(memory, monkeypatch):
+    """A device whose kernels write 7 to all arguments that they write."""
+    def launcher(self, _device):
+        def launch(_grid, _stream, arguments):
+            for n in self.written:
+                ctypes.memmove(arguments[n].pointer, np.full(arguments[n].size, 7, np.float32).ctypes.data, 4 * arguments[n].size)
+            return True
+        return launch
+
+    monkeypatch.setattr(driver, "available", lambda: True)
+    monkeypatch.setattr(driver, "target", lambda device: "sm_90a")
+    monkeypatch.setattr(CompiledKernel, "launcher", launcher)
+
+
+@tile.jit
+def both(x, y):
+    tile.store(x[0:4], tile.load(y[0:4]))
+    tile.store(y[0:4], tile.load(x[0:4]))
+
+
+@tile.jit
+def first(x, y):
+    tile.store(x[0:4], tile.load(y[0:4]))
+
+
+def launched(kernel, *arrays):
+    kernel[1,](*arrays, backend="cuda")
+
+
+def test_host_arrays_are_copied_there_and_back(device):
+    x, y = np.zeros(4, np.float32), np.ones(4, np.float32)
+    launched(first, x, y)
+    assert (x == 7).all() and (y == 1).all()
+
+
+def test_a_host_array_that_is_passed_twice_has_one_copy(device, memory):
+    x, held = np.zeros(4, np.float32), len(memory)
+    copies = on_device(both._bind((x, x), {})[0], 0)[1]
+    assert copies["x"][1] is copies["y"][1] and len(memory) == held + 1
+    launched(both, x, x)
+    assert (x == 7).all()
+
+
+def test_host_arrays_that_overlap_are_refused_where_one_is_written(device):
+    x = np.zeros(8, np.float32)
+    with pytest.raises(LaunchError, match="the host arrays x and y overlap, the kernel writes x, and each has a copy of its own"):
+        launched(first, x[0:4], x[2:6])
+    with pytest.raises(LaunchError, match="overlap"):
+        launched(first, x[::-1], x)
+    assert not x.any()
+    launched(first, x[0:4], x[4:8])
+    columns = np.zeros((4, 2), np.float32)
+    launched(first, columns[:, 0], columns[:, 1])
+    assert (x == [7, 7, 7, 7, 0, 0, 0, 0]).all() and (columns == [7, 0]).all()
+
+
+def test_a_read_only_host_array_that_a_kernel_writes_is_refused_before_the_launch(device):
+    x, y = np.zeros(4, np.float32), np.ones(4, np.float32)
+    x.flags.writeable = False
+    with pytest.raises(LaunchError, match="the kernel writes x, and that array is read-only"):
+        launched(first, x, y)

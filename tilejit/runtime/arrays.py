@@ -239,8 +239,15 @@ def _from_cuda_interface(obj, interface: dict) -> ArrayView | None:
         raise LaunchError("stream 0 is ambiguous in __cuda_array_interface__: 1 is the legacy default stream, 2 the "
                           "per-thread one")
     strides = _element_strides(shape, interface.get("strides"), ELEMENT_TYPES[name].nbytes)
-    pointer = int(pointer or 0)
+    pointer = _aligned(int(pointer or 0), ELEMENT_TYPES[name].nbytes)
     return ArrayView(pointer, shape, strides, name, _pointer_device(obj, pointer), bool(readonly) or _immutable(obj), obj, stream)
+
+
+def _aligned(pointer: int, nbytes: int) -> int:
+    """A device's address of elements of `nbytes`, which loads and stores take at its multiples only."""
+    if pointer % nbytes:
+        raise LaunchError(f"the array's address {pointer:#x} is no multiple of the {nbytes} bytes of an element; pass a copy of the array")
+    return pointer
 
 
 def _immutable(obj) -> bool:
@@ -293,5 +300,6 @@ def _from_dlpack(obj) -> ArrayView:
     tensor, readonly = dlpack.read_capsule(capsule)
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else row_major(shape)
-    return ArrayView((tensor.data or 0) + tensor.byte_offset, shape, strides, dlpack.dtype_name(tensor), device,
+    pointer, name = (tensor.data or 0) + tensor.byte_offset, dlpack.dtype_name(tensor)
+    return ArrayView(pointer if device == "host" else _aligned(pointer, ELEMENT_TYPES[name].nbytes), shape, strides, name, device,
                      readonly or _immutable(obj), obj, None if device == "host" else LEGACY_STREAM, capsule)

@@ -7,7 +7,7 @@ import weakref
 
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack, driver
-from tilejit.runtime.arrays import ArrayView, describe, numpy_name, row_major
+from tilejit.runtime.arrays import LEGACY_STREAM, ArrayView, describe, numpy_name, row_major
 from tilejit.runtime.dtypes import element_type, numpy_dtype
 from tilejit.runtime.packed import Packed
 from tilejit.types import DTYPES, bool_, stored
@@ -178,4 +178,5 @@ def to_device(array, device: int = 0) -> DeviceArray | Packed:
     result = empty(view.shape, view.dtype, device)
     if host.nbytes:
         driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, device)
+        driver.synchronize(device, LEGACY_STREAM)  # pageable memory may still be on its way, and not every stream waits for it
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 from ..errors import LaunchError
 from . import driver
@@ -27,8 +28,9 @@ def device_of(bound: Bound, call: dict) -> int:
 
 
 def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
-    """The call with its host arrays copied to the device, and {name: (host array, device array)} of the copies."""
-    copies, values = {}, dict(bound.values)
+    """The call with its host arrays copied to the device, and {name: (host array, device array)} of the copies. One array that is
+    passed twice has one copy."""
+    copies, values, made = {}, dict(bound.values), {}
     for name in bound.names:
         value = values[name]
         if not isinstance(value, ArraySpec):
@@ -36,11 +38,28 @@ def on_device(bound: Bound, device: int) -> tuple[Bound, dict[str, tuple]]:
         if value.view is None:
             raise LaunchError(f"{name} is a spec without data: a launch needs arrays")
         if value.view.device == "host":
-            host = value.view.numpy()
-            there = to_device(host, device)
+            host, place = value.view.numpy(), (value.pointer, value.shape, value.strides, value.dtype)
+            there = made[place] = made[place] if place in made else to_device(host, device)
             values[name] = ArraySpec.of_view(describe(Packed(there, value.dtype) if value.dtype.packed else there))
             copies[name] = (host, there)
     return replace(bound, values=values), copies
+
+
+def check_apart(copies: dict[str, tuple], written: set[str]) -> None:
+    """LaunchError where the copies of two host arrays stand for the same bytes, and the kernel writes them: what it writes to one
+    would not be in the other."""
+    for (one, (a, there)), (other, (b, elsewhere)) in combinations(copies.items(), 2):
+        if there is not elsewhere and not written.isdisjoint((one, other)) and _overlap(a, b):
+            raise LaunchError(f"the host arrays {one} and {other} overlap, the kernel writes {one if one in written else other}, and each has a copy of its own "
+                              "on the GPU: pass device arrays (tile.to_device of the whole, then its parts), or copies that do not overlap")
+
+
+def _overlap(a, b) -> bool:
+    import numpy
+    try:
+        return numpy.shares_memory(a, b, max_work=10_000)
+    except numpy.exceptions.TooHardError:
+        return True
 
 
 def launch_arguments(bound: Bound) -> list:
