@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import tilejit as tile
 from graphs import body, built, error, expect, marked
@@ -303,3 +304,25 @@ def test_static_assert_needs_a_constant():
 ])
 def test_what_kernels_do_not_have(code, words):
     assert words in error(Source.from_text(f"def kernel(x, y, n):\n    {code}\n", {"tile": tile}))
+
+
+def test_a_slice_has_a_name_and_comes_out_of_a_helper():
+    @tile.jit
+    def block(i, N: tile.constexpr):
+        return slice(i * N, (i + 1) * N)
+
+    @tile.jit
+    def kernel(x, y):
+        at = slice(tile.program_id(0) * 16, tile.program_id(0) * 16 + 16)
+        tile.store(y[at], tile.load(x[block(tile.program_id(0), 16)])[slice(None)])
+
+    x, y = np.arange(40, dtype=np.float32), np.zeros(40, np.float32)
+    kernel[3,](x, y)
+    assert (y == x).all()
+
+
+def test_a_slice_of_nothing_is_an_error():
+    def kernel(x):
+        tile.load(x[slice()])
+
+    assert error(kernel).startswith("slice takes a stop, or a start and a stop, or a start, a stop and a step")

@@ -59,9 +59,11 @@ def is_number(x: Any) -> bool:
 
 
 def fields_of(x: Any) -> tuple | None:
-    """The parts of a tuple, a named tuple or a frozen dataclass; None for what has no parts."""
+    """The parts of a tuple, a named tuple, a frozen dataclass or a slice; None for what has no parts."""
     if isinstance(x, tuple):
         return tuple(x)
+    if isinstance(x, slice):
+        return x.start, x.stop, x.step
     if is_record(type(x)):
         return tuple(getattr(x, f.name) for f in dataclasses.fields(x))
     return None

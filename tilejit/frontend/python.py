@@ -94,6 +94,13 @@ def _(w: Walker, x: Any = ()) -> tuple:
     return sequence(w, x, "tuple")
 
 
+@python(slice)
+def _(w: Walker, *args: Any) -> slice:
+    if not 1 <= len(args) <= 3:
+        raise w.error("slice takes a stop, or a start and a stop, or a start, a stop and a step")
+    return slice(*args)
+
+
 @python(enumerate)
 def _(w: Walker, x: Any, start: Any = 0) -> tuple:
     return tuple(enumerate(sequence(w, x, "enumerate"), start))
