@@ -41,7 +41,7 @@ def test_packed_elements_come_to_the_byte_on_the_gpu():
     import warnings
     warnings.simplefilter("ignore")
     _, copies = _cases()
-    for name in copies.KINDS:
+    for name in copies.PACKED:
         for variant in ("ldgsts", "tma", "vector"):
             step = 128 if variant == "tma" else 32
             x, y = tile.pack(copies.codes(name, (40, 3 * step))), tile.pack(copies.codes(name, (16, 256), 1))
@@ -63,7 +63,7 @@ def test_packed_elements_come_to_the_byte_on_the_gpu():
 def test_the_engine_pads_packed_elements_as_the_simulator_does():
     """The bytes of the elements, and what the barrier counts."""
     _, copies = _cases()
-    for name in copies.KINDS:
+    for name in copies.PACKED:
         dtype, values, y = tile.padded(name), copies.codes(name, (20, 512)), np.zeros((16, 256), np.uint8)
         options = dict(ROWS=16, COLUMNS=256, DTYPE=dtype, LAYOUT=tile.swizzled(dtype, (16, 256), 128), BYTES=tile.swizzled("uint8", (16, 256), 128))
         copies.padded_box[1,](tile.pack(values), y, 8, 1, **options, backend="cuda")
