@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tilejit.layout import Swizzle, TileLayout
-from tilejit.ops.mma.descriptor import Derived, Descriptor, derived, encoded
+from tilejit.ops.mma.descriptor import Derived, Descriptor, derived, encoded, offsets
 
 
 def digits(layout, shape, itemsize):
@@ -15,7 +15,7 @@ def of(layout, shape, mn, itemsize=2, span=128, k_first=False):
     rows, ks = digits(layout, shape, itemsize)
     if k_first:
         rows, ks = ks, rows
-    return derived(rows, ks, mn, itemsize, span)
+    return derived(offsets(rows), offsets(ks), mn, itemsize, span)
 
 
 @pytest.mark.parametrize("span", [32, 64, 128])

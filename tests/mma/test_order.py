@@ -141,22 +141,24 @@ def test_two_products_that_take_turns_over_the_trips_of_a_loop_are_refused():
     refused(kernel, "read before it is there")
 
 
-def test_an_accumulator_scaled_in_each_trip():
+@pytest.mark.parametrize("dtype,sums", [(BF16, tile.float32), (np.float16, tile.float16)])
+def test_an_accumulator_scaled_in_each_trip(dtype, sums):
     """What the threads make of an accumulator between products goes back to the same registers."""
     @tile.jit(num_warps=4)
     def kernel(A, B, C):
         a, b = started(A, B)
-        acc = tile.zeros((64, 64))
+        acc = tile.zeros((64, 64), sums)
         for i in range(4):
             acc = tile.mma_async(acc * 0.5, a, b, trans_b=True)
             tile.mma_commit()
             tile.mma_wait(0)
         tile.store(C[0:64, 0:64], acc)
-    c = np.zeros((64, 64), np.float32)
-    kernel.simulate(1, A, B, c).raise_first()
-    np.testing.assert_allclose(c, 1.875 * PRODUCT, rtol=1e-5, atol=1e-4)
-    compiled = kernel.compile(A, B, c)
-    assert compiled.spills == 0 and compiled.ptx.count(".reg .f32 acc") == 1
+    a, b, c = A.astype(dtype), B.astype(dtype), np.zeros((64, 64), sums.np)
+    kernel.simulate(1, a, b, c).raise_first()
+    near = dict(rtol=1e-5, atol=1e-4) if sums == tile.float32 else dict(rtol=2e-3, atol=0.1)
+    np.testing.assert_allclose(c.astype(np.float32), 1.875 * PRODUCT, **near)
+    compiled = kernel.compile(a, b, c)
+    assert compiled.spills == 0 and compiled.ptx.count(f".reg .{'f32' if sums == tile.float32 else 'b32'} acc") == 1
 
 
 def test_an_accumulator_that_is_still_wanted_is_copied():

@@ -13,7 +13,7 @@ BOTH = ("sm_100a", "sm_103a")
 
 @tile.jit
 def product(A, B, C, A_SMEM: tile.constexpr, B_SMEM: tile.constexpr, ACC: tile.constexpr, LAYOUT: tile.constexpr, TA: tile.constexpr,
-            TB: tile.constexpr, PRECISION: tile.constexpr, TIMES: tile.constexpr):
+            TB: tile.constexpr, PRECISION: tile.constexpr, TIMES: tile.constexpr, NEGATE: tile.constexpr = False):
     sA = tile.alloc(A_SMEM[0], A.dtype, layout=A_SMEM[1])
     sB = tile.alloc(B_SMEM[0], B.dtype, layout=B_SMEM[1])
     rows, columns = A_SMEM[0][1 if TA else 0], B_SMEM[0][0 if TB else 1]
@@ -25,7 +25,7 @@ def product(A, B, C, A_SMEM: tile.constexpr, B_SMEM: tile.constexpr, ACC: tile.c
     tile.sync()
     with tile.elect():
         for i in range(TIMES):
-            tile.mma_async(acc, sA, sB, trans_a=TA, trans_b=TB, precision=PRECISION, accumulate=i > 0)
+            tile.mma_async(acc, sA, sB, trans_a=TA, trans_b=TB, precision=PRECISION, negate=NEGATE, accumulate=i > 0)
         tile.tcgen05_commit(bar)
     bar.wait(phase=0)
     tile.tcgen05_fence("after_thread_sync")
@@ -47,14 +47,14 @@ def accumulator(m, n, acc):
     return TileLayout([(e, s * per if a == "TCol" else s, a) for e, s, a in layout.shards])
 
 
-def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, precision=None, other=None, targets=(), times=2):
+def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, precision=None, other=None, targets=(), times=2, negate=False):
     a, b = numbers((k, m) if ta else (m, k), dtype, 1), numbers((n, k) if tb else (k, n), other or dtype, 2)
     c = np.zeros((m, n), acc.np)
     shared = lambda x: (x.shape, tile.swizzled(tile.ArraySpec(x.shape, x.dtype).dtype, x.shape, swizzle))
-    options = dict(A_SMEM=shared(a), B_SMEM=shared(b), ACC=acc, LAYOUT=accumulator(m, n, acc), TA=ta, TB=tb, PRECISION=precision, TIMES=times)
+    options = dict(A_SMEM=shared(a), B_SMEM=shared(b), ACC=acc, LAYOUT=accumulator(m, n, acc), TA=ta, TB=tb, PRECISION=precision, TIMES=times, NEGATE=negate)
     product.simulate(1, a, b, c, **options, target="sm_100a").raise_first()
     x, y = (v.astype(np.float64) for v in (a.T if ta else a, b.T if tb else b))
-    expected = times * (x @ y)
+    expected = (-times if negate else times) * (x @ y)
     if acc == tile.int32:
         np.testing.assert_array_equal(c, expected.astype(np.int64).astype(np.int32))
     else:
@@ -67,8 +67,8 @@ def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
 
 
 @pytest.mark.parametrize("m", [64, 128])
-@pytest.mark.parametrize("n", [8, 24, 64, 136, 256])
-def test_any_number_of_columns_for_64_and_128_rows(m, n):
+@pytest.mark.parametrize("n", range(8, 257, 8))
+def test_every_number_of_columns_for_64_and_128_rows(m, n):
     """N from 8 to 256 in steps of 8; 64 rows lie in half of each warp's lanes."""
     checked(m, n, 64, ml_dtypes.bfloat16, targets=BOTH if n == 24 else ())
 
@@ -89,8 +89,9 @@ def test_bytes_may_be_transposed(ta, tb, swizzle):
 
 @pytest.mark.parametrize("dtype,other,acc", [
     (np.float16, None, tile.float32), (np.float16, None, tile.float16), (ml_dtypes.bfloat16, None, tile.float32),
-    (ml_dtypes.float8_e4m3fn, None, tile.float32), (ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, tile.float32),
-    (ml_dtypes.float8_e4m3fn, None, tile.float16), (np.int8, None, tile.int32), (np.uint8, np.int8, tile.int32)])
+    *((a, b, acc) for a in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2) for b in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+      for acc in (tile.float32, tile.float16)),
+    *((a, b, tile.int32) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8))])
 @pytest.mark.parametrize("k", [32, 128, 224])
 def test_types_and_depths(dtype, other, acc, k):
     """Every pair of operand types with its accumulators, and k of any number of instructions."""
@@ -102,6 +103,14 @@ def test_types_and_depths(dtype, other, acc, k):
 def test_float32_enters_as_tf32():
     """float32 operands lose the mantissa bits that TF32 does not have."""
     checked(128, 64, 64, np.float32, precision="tf32", targets=BOTH)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, ml_dtypes.float8_e5m2])
+def test_a_product_may_be_subtracted(dtype):
+    """One bit of the instruction descriptor; integers have none."""
+    checked(128, 64, 64, dtype, 64, precision="tf32" if dtype == np.float32 else None, negate=True, targets=BOTH)
+    with pytest.raises(tile.DispatchError, match="a kind that negates.*: kind::i8"):
+        checked(128, 64, 64, np.int8, 64, acc=tile.int32, negate=True)
 
 
 # -- A in tensor memory, pairs ---------------------------------------------------------------------------------------------
@@ -313,11 +322,13 @@ def test_instruction_descriptors_are_those_of_the_manual():
     assert bits("f8f6f4", 256, 128, "e5m2", "e2m1", "float32") == 1 << 4 | 1 << 7 | 5 << 10 | 16 << 17 | 16 << 24
     assert bits("mxf8f6f4", 128, 128, "e4m3", "e4m3", "float32", False, False, "ue8m0", (3, 1)) == 1 << 4 | 16 << 17 | 1 << 23 | 1 << 27 | 3 << 29
     assert bits("mxf4nvf4", 256, 64, "e2m1", "e2m1", "float32", False, False, "ue4m3", (0, 0)) == 1 << 7 | 1 << 10 | 8 << 17 | 2 << 27
+    assert Instruction("f16", 64, 8, "f16", "f16", "float16", negated=True).bits == 1 << 13 | 1 << 17 | 4 << 24
     for kind in KINDS.values():
         for a in kind.types:
             made = Instruction(kind.name, 128, 64, a, a, kind.accumulators[-1] if not kind.scales else "float32", False, False,
-                               "ue8m0" if kind.scales else None, (2, 2) if kind.scales else (0, 0))
+                               "ue8m0" if kind.scales else None, (2, 2) if kind.scales else (0, 0), kind.negates)
             assert Instruction.decoded(made.bits, kind.name) == made
+    assert "bits 13 and 14" in Instruction.decoded(Instruction("i8", 64, 8, "s8", "s8", "int32").bits | 1 << 13, "i8")
 
 
 # -- what is found, and what is refused ------------------------------------------------------------------------------------

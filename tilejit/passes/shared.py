@@ -15,8 +15,8 @@ SHARED_LIMIT = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 103
 
 
 def place_shared(graph: Graph) -> Graph:
-    """The graph with a byte offset for every allocation, barrier and scratch. CompilationError with the table of
-    buffers when they exceed the target's limit or the kernel's own `max_shared`."""
+    """The graph with a byte offset for every allocation, barrier and scratch. CompilationError, at the line of the largest and with
+    the table of all, when they exceed the target's limit or the kernel's own `max_shared`."""
     offsets: dict[Value, int] = {}
     rows: list[tuple[str, int, object]] = []
     top = 0
@@ -48,7 +48,8 @@ def place_shared(graph: Graph) -> Graph:
     if total > limit or (own is not None and total > own):
         what = f"{graph.target} allows {limit}" if total > limit else f"max_shared allows {own}"
         table = "\n".join(f"  {n:>8} bytes  {name}" + (f"  (line {loc.line})" if loc else "") for name, n, loc in rows)
-        raise CompilationError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", graph.loc)
+        largest = max(rows, key=lambda row: row[1])
+        raise CompilationError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", largest[2] or graph.loc)
     return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides,
                    scratch_unused=frozenset(places.unused))
 

@@ -46,7 +46,7 @@ class TensorCores:
             x = self._matrix(a, left, plan.a, ROWS, rows, reads)
         y = self._matrix(b, right, plan.b, plan.n, (0,), reads)
         self.issue("the mma_async", reads=reads, land=lambda rows, params: None, params={}, queue="wgmma", collective=True)
-        return _product(acc, _entering(x), _entering(y), plan.steps, t)
+        return _product(acc, plan.sign * _entering(x), _entering(y), plan.steps, t)
 
     def multiplied(self, acc: np.ndarray | None, a: np.ndarray, b: np.ndarray, k: int, t: Tile) -> np.ndarray:
         """``acc + a @ b`` of tiles (B, m, k) and (B, k, n), by instructions that take `k` elements along k."""

@@ -180,6 +180,7 @@ class _Product:
         if self.scales:
             left, right = self._scaled(left, 0, rows, params), self._scaled(right, 1, rows, params)
         parts = self.plan.steps if self.steps[0].accumulator == "float16" else 1
+        left = -left if self.steps[0].negated else left
         pairs = zip(np.split(left, parts, axis=2), np.split(right, parts, axis=2))
         return np.stack([np.matmul(x, y.swapaxes(1, 2)) for x, y in pairs], axis=1)
 

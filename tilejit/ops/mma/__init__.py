@@ -64,15 +64,16 @@ def _(e, call, acc, a, b):
 
 
 @builtin
-def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None, accumulate=True, kind=None,
-              scale_a=None, scale_b=None, block=None):
+def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, precision=None, variant=None, negate=False,
+              accumulate=True, kind=None, scale_a=None, scale_b=None, block=None):
     """Start a matrix product on the tensor cores, and return the new accumulator: ``acc + a @ b``.
 
     `a` is [m, k], in shared memory or a register tile; `b` is [k, n], in shared memory. ``trans_a=True`` takes `a` as
     [k, m], ``trans_b=True`` takes `b` as [n, k]. `acc` is a tile [m, n], or None for a product that begins at zero, of
     `dtype` (float32, or int32 for integers, by default); ``tile.zeros`` costs nothing either. The result is pending until
     ``mma_wait`` has awaited the group that ``mma_commit`` closes: until then only another mma_async may take it.
-    `precision="tf32"` is how float32 operands enter. `variant` names the path.
+    `precision="tf32"` is how float32 operands enter. ``negate=True`` subtracts the product of floats: ``acc - a @ b``. `variant`
+    names the path.
 
     Where `acc` is tensor memory (sm_100a, sm_103a) one thread starts the product, and it is done when a ``tcgen05_commit`` after
     it arrives. It adds to `acc` if `accumulate`, a constant or a uniform condition, else it begins at zero; `a` may be in tensor
@@ -82,7 +83,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     ``tile.scale_layout`` puts them.
     """
     if getattr(type_of(acc), "scope", None) == "tmem":
-        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, asked_variant(g, variant, NAMES), accumulate, kind,
+        return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, _options(g, variant, negate), accumulate, kind,
                                scale_a, scale_b, block)
     if accumulate is not True or any(o is not None for o in (kind, scale_a, scale_b, block)):
         raise g.error("accumulate=, kind=, scale_a=, scale_b= and block= are for products into tensor memory")
@@ -90,8 +91,14 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
     checked_options(g, acc, dtype, precision, trans_a, trans_b)
-    options = {"variant": asked_variant(g, variant, NAMES)}
+    options = _options(g, variant, negate)
     return g.call(mma_async_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
+
+
+def _options(g: Builder, variant, negate) -> dict:
+    if not isinstance(negate, bool):
+        raise g.error(f"negate is True or False, known at compile time, not {describe(negate)}")
+    return {"variant": asked_variant(g, variant, NAMES)} | ({"negate": True} if negate else {})
 
 
 def _operand(g: Builder, x, name: str, registers: bool) -> Value:

@@ -54,13 +54,12 @@ class Descriptor:
         return at ^ (at >> 3 & (self.span - 1 & ~15)) if self.span else at
 
 
-def derived(rows: list[tuple[int, int]], ks: list[tuple[int, int]], mn: int, itemsize: int, span: int) -> "Derived | str":
+def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> "Derived | str":
     """The descriptor by which instructions with `mn` rows read a matrix, and where each of them starts; a string says
     why none can.
 
-    `rows` and `ks` are the (extent, stride in bytes) digits, outermost first, of the matrix's two dimensions.
+    `row_at` and `k_at` are the bytes from the matrix's first element to each of its rows, and to each of its k.
     """
-    row_at, k_at = _offsets(rows), _offsets(ks)
     k = K_BYTES // itemsize
     if len(row_at) % mn or len(k_at) % k:
         return f"{len(row_at)} by {len(k_at)} elements are no multiple of the instruction's {mn} by {k}"
@@ -72,6 +71,8 @@ def derived(rows: list[tuple[int, int]], ks: list[tuple[int, int]], mn: int, ite
             if guess.span and any(step % (8 * guess.span) for step in _repeats(guess, mn, k, itemsize)):
                 return f"rows of the swizzle begin at a step of {guess.stride} bytes, which is no multiple of its period of {8 * guess.span}"
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
+    if itemsize > 2 and len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
+        return f"its rows lie side by side, and elements of {itemsize} bytes need their k so"
     return "its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span"
 
 
@@ -84,7 +85,8 @@ class Derived:
     ks: tuple[int, ...]
 
 
-def _offsets(digits: list[tuple[int, int]]) -> list[int]:
+def offsets(digits: list[tuple[int, int]]) -> list[int]:
+    """The bytes to each element of a dimension whose (extent, stride in bytes) digits, outermost first, are these."""
     at = [0]
     for extent, stride in digits:
         at = [a + n * stride for a in at for n in range(extent)]

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
 
+import numpy as np
+
+from ...errors import CompilationError
 from ...types import Region
-from ..copy_async.tma_view import shared_digits, swizzle_mode
-from .descriptor import Derived, derived
+from ..copy_async.tma_view import swizzle_mode
+from .descriptor import K_BYTES, Derived, derived, offsets
 
 SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # mode of a swizzle -> its bytes
+
+
+@dataclass(frozen=True)
+class Along:
+    """One dimension of a region: the bytes from its first element to each of them, and the bytes from the buffer's beginning to
+    where it may begin, of which `common` is a divisor."""
+
+    at: list[int]
+    begins: list[int]
+
+    @property
+    def common(self) -> int:
+        return gcd(*self.begins)
 
 
 def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor: Callable) -> Derived | str:
@@ -16,30 +34,53 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     string says why none names it.
 
     `k_first`: the region is [k, mn], else [mn, k]. `align` is the buffer's alignment in bytes, `divisor` what is known to
-    divide a start. PTX ISA, "Matrix descriptor": a matrix begins at a whole period of its swizzle, and steps along k may
-    begin inside of a row of the atom.
+    divide a start. PTX ISA, "Matrix descriptor": a matrix begins at a whole period of its swizzle, but for what its place along
+    k adds inside of a row of the atom.
     """
     itemsize, layout = t.dtype.nbytes, t.buffer.layout
     mode = swizzle_mode(layout, itemsize)
     if mode is None:
         return f"the swizzle {layout.swizzle}"
-    known = [x.value if hasattr(x, "value") else x for x in starts]
-    found = shared_digits(layout, t.buffer.shape, known, t.extents, divisor)
-    if isinstance(found, str):
-        return found
-    digits, offset = found
-    first, second = ([(n, stride * itemsize) for n, stride in digits[d]] for d in t.kept)
+    if layout.replicas or any(name != "m" for name in layout.axes):
+        return f"the layout {layout}"
+    try:
+        dims = layout.without_swizzle().dims(t.buffer.shape)
+    except CompilationError as error:  # the algebra says why
+        return error.message
+    found = []
+    for d, (start, extent, shards) in enumerate(zip(starts, t.extents, dims)):
+        made = _along([(n, stride * itemsize) for n, stride, _ in shards], getattr(start, "value", start), extent, divisor)
+        if made is None:
+            return f"elements {f'{start} ' if isinstance(start, int) else ''}to +{extent} of dimension {d} cut across the layout's blocks"
+        found.append(made)
+    first, second = (found[d] for d in t.kept)
     rows, ks = (second, first) if k_first else (first, second)
     span = SPANS[mode]
-    made = derived(rows, ks, mn, itemsize, span)
-    if isinstance(made, str):
-        return made
+    named = derived(rows.at, ks.at, mn, itemsize, span)
+    if isinstance(named, str):
+        return named
     period = 8 * span if span else 16
-    begins = offset * itemsize if isinstance(offset, int) else offset.of * itemsize
+    inside = span > 0 and named.descriptor.major == "k"  # of a row of the atom
+    begins = gcd(layout.offset.get("m", 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
     if begins % period or align % period:
         what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {align}"
         return f"{what} bytes, and {period} are needed"
-    within = span if made.descriptor.major == "k" and span else 0
-    if any(r % period for r in made.rows) or any(k % period >= max(within, 1) for k in made.ks):
-        return f"a part of it begins inside the {period} bytes of the swizzle's period"
-    return made
+    along_k = [begin + k for begin in ks.begins for k in named.ks]
+    if any(r % period for r in named.rows) or any(k % K_BYTES or k % period + K_BYTES > span if inside else k % period for k in along_k):
+        where = f"neither at a multiple of {K_BYTES} bytes of a row of the swizzle nor" if inside else "not"
+        return f"a part of it begins {where} at one of {period} bytes"
+    return named
+
+
+def _along(digits: list[tuple[int, int]], start, extent: int, divisor: Callable) -> Along | None:
+    """`extent` elements of a dimension of (extent, stride in bytes) `digits`, from `start` on, a number or what is known at run time;
+    None where they lie otherwise for one start than for another, or leave the dimension."""
+    at = np.array(offsets(digits))
+    last = len(at) - extent
+    possible = [start] if isinstance(start, int) else range(0, last + 1, divisor(start) or len(at))
+    if last < 0 or not all(0 <= s <= last for s in possible):
+        return None
+    parts = [at[s:s + extent] - at[s] for s in possible]
+    if any((part != parts[0]).any() for part in parts):
+        return None
+    return Along(parts[0].tolist(), [int(at[s]) for s in possible])

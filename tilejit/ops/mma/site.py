@@ -14,7 +14,7 @@ from ..copy_async.site import alignment
 @dataclass(frozen=True)
 class MmaSite:
     """One call of mma_async: ``acc[m, n] (+)= a[m, k] * b[k, n]``. `a` and `b` are types of tiles or regions; `trans_a`
-    says that the operand is given as [k, m], `trans_b` as [n, k]. `g` answers divisors and bounds of the starts."""
+    says that the operand is given as [k, m], `trans_b` as [n, k]; `negate` that the product is subtracted. `g` answers divisors and bounds of the starts."""
 
     a: Tile | Region
     b: Tile | Region
@@ -27,6 +27,7 @@ class MmaSite:
     scope: str
     threads: int
     target: str
+    negate: bool = False
     a_align: int = 128
     b_align: int = 128
     g: Any = field(default=None, repr=False, hash=False, compare=False)
@@ -39,7 +40,7 @@ class MmaSite:
         aligned = [alignment(g, c) if c is not None else 0 for c in made]
         t = call.attrs
         return MmaSite(type_of(a), type_of(b), *starts, t["trans_a"], t["trans_b"], t["dtype"], t["precision"], g.scope.kind,
-                       g.scope.threads, g.target, *aligned, g)
+                       g.scope.threads, g.target, t["options"].get("negate", False), *aligned, g)
 
     def __str__(self) -> str:
         return (f"{self.a.dtype}[{self.m}, {self.k}] in {_where(self.a)} by {self.b.dtype}[{self.k}, {self.n}] in {_where(self.b)} "

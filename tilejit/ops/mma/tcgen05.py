@@ -174,6 +174,7 @@ NEEDS = (
     Need("a target that has the kind", lambda s: s.target in _kind(s).targets or f"kind::{s.kind} on {s.target}"),
     Need("element types of the kind, and an accumulator that it has", _types, gate=True),
     Need("float32 sums of bfloat16", _half),
+    Need("a kind that negates, where the product is subtracted (negate=True)", lambda s: not s.negate or _kind(s).negates or f"kind::{s.kind}"),
     Need("64 or 128 rows in each CTA (128 with scale factors)", _rows, gate=True),
     Need("a multiple of 32 bytes along k", lambda s: (s.k_bytes > 0 and s.k_bytes % K_BYTES == 0) or f"{s.k_bytes} bytes", gate=True),
     Need("an A in tensor memory in the accumulator's lanes, or in a layout that a matrix descriptor names", _in_shared("a"), gate=True),
@@ -198,7 +199,7 @@ def plan(s: TensorSite) -> Plan:
         ids = tuple((step * per % 4,) * 2 for step in range(steps))
         columns = tuple(tuple(step * per // 4 * w for w in wide) for step in range(steps))
     instruction = Instruction(s.kind, s.rows, s.columns, *s.types, s.acc.dtype.name, a is not None and a.descriptor.major == "mn",
-                              b.descriptor.major == "mn", scale_type(s) if kind.scales else None)
+                              b.descriptor.major == "mn", scale_type(s) if kind.scales else None, negated=s.negate)
     return Plan(s.kind, qualifier, s.cta_group, steps, instruction, ids, a, b, K_BYTES // 4, datapath, columns)
 
 
@@ -257,10 +258,10 @@ tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call
 tensor_mma.emit(lambda e, call, *args: call.choice.lowering.emit(e, call.choice.plan, call, *args))
 
 
-def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, variant, accumulate, kind, scale_a, scale_b, block):
+def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, accumulate, kind, scale_a, scale_b, block):
     """``tile.mma_async`` into tensor memory."""
-    if variant not in (None, "tcgen05"):
-        raise g.error(f"a product into tensor memory is the variant tcgen05, not {variant!r}")
+    if options["variant"] not in (None, "tcgen05"):
+        raise g.error(f"a product into tensor memory is the variant tcgen05, not {options['variant']!r}")
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
         if not isinstance(flag, bool):
             raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
@@ -294,7 +295,7 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, variant, 
             raise g.error(f"accumulate is a condition, not {describe(accumulate)}")
         accumulate = as_condition(g, accumulate)
     g.call(tensor_mma, made, x, y, Const(flag, bool_) if flag is not None else accumulate, *scales, trans_a=trans_a, trans_b=trans_b, kind=kind,
-           types=types, block=block, options={"variant": variant} if variant else {})
+           types=types, block=block, options={name: option for name, option in options.items() if option})
     return acc
 
 

@@ -20,8 +20,9 @@ ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 
 @dataclass(frozen=True)
 class Kind:
-    """`types`: number in the descriptor by name; `k` elements in an instruction; `accumulators` that it may have. Block-scaled
-    kinds have `scales`: {block size: (scales along k in an instruction, qualifier, types of scale)}."""
+    """`types`: number in the descriptor by name; `k` elements in an instruction; `accumulators` that it may have; whether it
+    `transposes` operands and `negates` A. Block-scaled kinds have `scales`: {block size: (scales along k in an instruction,
+    qualifier, types of scale)}."""
 
     name: str
     types: dict[str, int]
@@ -30,12 +31,13 @@ class Kind:
     targets: tuple[str, ...] = ("sm_100a", "sm_103a")
     scales: dict[int, tuple[int, str, tuple[str, ...]]] | None = None
     transposes: bool = True
+    negates: bool = False
 
 
 KINDS = {k.name: k for k in (
-    Kind("f16", HALF, 16, ("float32", "float16")),
-    Kind("tf32", {"tf32": 2}, 8, ("float32",), transposes=False),
-    Kind("f8f6f4", EIGHT, 32, ("float32", "float16")),
+    Kind("f16", HALF, 16, ("float32", "float16"), negates=True),
+    Kind("tf32", {"tf32": 2}, 8, ("float32",), transposes=False, negates=True),
+    Kind("f8f6f4", EIGHT, 32, ("float32", "float16"), negates=True),
     Kind("i8", {"u8": 0, "s8": 1}, 32, ("int32",), targets=("sm_100a",)),
     Kind("mxf8f6f4", EIGHT, 32, ("float32",), scales={32: (1, "scale_vec::1X", ("ue8m0",))}),
     Kind("mxf4", {"e2m1": 1}, 64, ("float32",), scales={32: (2, "scale_vec::2X", ("ue8m0",))}, transposes=False),
@@ -59,7 +61,7 @@ def natural(a: str, b: str, scaled: bool, packed: bool = False, fine: bool = Fal
 
 @dataclass(frozen=True)
 class Instruction:
-    """The fields of an instruction descriptor. `scale_ids` say which byte of a word of scale factors the instruction begins at."""
+    """The fields of an instruction descriptor. A is `negated`; `scale_ids` say which byte of a word of scale factors the instruction begins at."""
 
     kind: str
     m: int
@@ -71,12 +73,13 @@ class Instruction:
     trans_b: bool = False
     scale_type: str | None = None
     scale_ids: tuple[int, int] = (0, 0)
+    negated: bool = False
 
     @property
     def bits(self) -> int:
         """The 32 bits."""
         kind = KINDS[self.kind]
-        common = kind.types[self.a] << 7 | kind.types[self.b] << 10 | self.trans_a << 15 | self.trans_b << 16 | self.n >> 3 << 17
+        common = kind.types[self.a] << 7 | kind.types[self.b] << 10 | self.negated << 13 | self.trans_a << 15 | self.trans_b << 16 | self.n >> 3 << 17
         if kind.scales is None:
             return common | ACCUMULATORS[self.accumulator] << 4 | self.m >> 4 << 24
         return common | self.scale_ids[1] << 4 | (self.scale_type == "ue8m0") << 23 | self.m >> 7 << 27 | self.scale_ids[0] << 29
@@ -89,12 +92,14 @@ class Instruction:
         names = [next((name for name, code in t.types.items() if code == number), None) for number in (bits >> 7 & 7, bits >> 10 & wide)]
         if None in names:
             return f"the types {bits >> 7 & 7} and {bits >> 10 & wide} of an instruction descriptor of kind::{kind}"
+        if bits >> 13 & 3 and not (t.negates and not bits >> 14 & 1):
+            return f"the bits 13 and 14 of an instruction descriptor of kind::{kind}, {bits >> 13 & 3}"
         majors, n = (bool(bits >> 15 & 1), bool(bits >> 16 & 1)), (bits >> 17 & 63) << 3
         if t.scales is None:
             accumulator = next((name for name, code in ACCUMULATORS.items() if code == bits >> 4 & 3), None)
             if accumulator not in t.accumulators:
                 return f"the accumulator type {bits >> 4 & 3} of an instruction descriptor of kind::{kind}"
-            return Instruction(kind, (bits >> 24 & 31) << 4, n, *names, accumulator, *majors)
+            return Instruction(kind, (bits >> 24 & 31) << 4, n, *names, accumulator, *majors, negated=bool(bits >> 13 & 1))
         return Instruction(kind, (bits >> 27 & 3) << 7, n, *names, "float32", *majors, "ue8m0" if bits >> 23 & 1 else "ue4m3",
                            (bits >> 29 & 3, bits >> 4 & 3))
 

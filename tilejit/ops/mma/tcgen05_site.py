@@ -15,7 +15,7 @@ from .tcgen05_kinds import KINDS
 @dataclass(frozen=True)
 class TensorSite:
     """One product: ``acc[m, n] (+)= a[m, k] @ b[k, n]``, of the CTA's own parts. Elements of less than 8 bits are counted as they
-    lie: `per_byte` of them in each byte."""
+    lie: `per_byte` of them in each byte. `negate`: the product is subtracted."""
 
     acc: Region
     a: Region
@@ -33,6 +33,7 @@ class TensorSite:
     cta_group: int
     aligned: dict = field(hash=False)
     g: Any = field(repr=False, hash=False, compare=False)
+    negate: bool = False
 
     @staticmethod
     def of_call(g, call) -> "TensorSite":
@@ -44,7 +45,8 @@ class TensorSite:
         kinds = tuple(type_of(s) if s is not None else None for s in (*scales, None, None)[:2])
         return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"], t["trans_b"], t["kind"], t["types"],
                           t["block"], g.scope.kind, g.scope.threads, g.target, group,
-                          {n: alignment(g, c) for n, c in made.items() if c.result.type.scope == "shared"}, g)
+                          {n: alignment(g, c) for n, c in made.items() if c.result.type.scope == "shared"}, g,
+                          t["options"].get("negate", False))
 
     def __str__(self) -> str:
         return (f"{self.types[0]}[{self.m}, {self.k}] in {self.a.scope} memory by {self.types[1]}[{self.k}, {self.n}] to "

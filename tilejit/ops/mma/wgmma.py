@@ -26,7 +26,8 @@ ACCUMULATORS = {"float32": "f32", "float16": "f16", "int32": "s32"}
 class Plan:
     """`tiles` blocks of 64 rows for each warpgroup by `steps` along k. `a` is None where A comes from registers.
 
-    `a_rows` is how far, in bytes, the rows of one warpgroup begin after those of the one before.
+    `a_rows` is how far, in bytes, the rows of one warpgroup begin after those of the one before. `sign` is -1 where the products
+    are subtracted.
     """
 
     instruction: str
@@ -37,6 +38,7 @@ class Plan:
     b: Derived
     a_rows: int
     registers: bool
+    sign: int = 1
 
     @property
     def instructions(self) -> int:
@@ -115,6 +117,7 @@ NEEDS = (
     Need("whole warpgroups as the scope", lambda s: s.warpgroup_scope or f"a {s.scope} of {s.threads} threads", gate=True),
     Need("operands of float16, bfloat16, float32, float8 or 8-bit integers, and an accumulator of float32, float16 or int32", _types, gate=True),
     Need("precision='tf32' for float32 operands", lambda s: s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"),
+    Need("floats where the product is subtracted (negate=True)", lambda s: not s.negate or s.a.dtype.is_float or str(s.a.dtype), gate=True),
     Need("64 rows, or a multiple of that, for each warpgroup", lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups", gate=True),
     Need("a multiple of 32 bytes along k", lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
     Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
@@ -129,7 +132,7 @@ def plan(s: MmaSite) -> Plan:
     a = None if isinstance(s.a, Tile) else matrix(s, "a")
     tiles = s.m // (ROWS * s.warpgroups)
     a_rows = a.rows[tiles] if a is not None and s.warpgroups > 1 else 0
-    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, matrix(s, "b"), a_rows, a is None)
+    return Plan(instruction(s), tiles, s.k * s.a.dtype.nbytes // K_BYTES, s.n, a, matrix(s, "b"), a_rows, a is None, -1 if s.negate else 1)
 
 
 def _blocks_in_line(s: MmaSite) -> bool | str:
@@ -191,7 +194,7 @@ def emit(e, plan: Plan, call, acc, a, b):
 def _constants(form, plan: Plan) -> dict:
     names = {o.name for o in form.operands}
     majors = {"trans_a": int(plan.a is not None and plan.a.descriptor.major == "mn"), "trans_b": int(plan.b.descriptor.major == "mn")}
-    return {k: v for k, v in ({"scale_a": 1, "scale_b": 1} | majors).items() if k in names}
+    return {k: v for k, v in ({"scale_a": plan.sign, "scale_b": 1} | majors).items() if k in names}
 
 
 # -- simulation --------------------------------------------------------------------------------------------------------------
