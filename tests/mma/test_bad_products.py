@@ -1,0 +1,136 @@
+"""What the tensor cores and their pipelines do not have is an error at its line, with what is needed, and no assembler is asked."""
+
+import pytest
+import tilejit as tile
+from tilejit.errors import CompilationError
+from tilejit.toolchain import assembler
+
+SPEC = tile.ArraySpec((512, 512), "float32")
+
+
+@pytest.fixture(autouse=True)
+def no_assembler(monkeypatch):
+    """Nothing of this page gets as far."""
+    def asked(*_, **__):
+        raise AssertionError("the assembler was asked")
+    monkeypatch.setattr(assembler, "assemble", asked)
+
+
+def refused(lines, words, line, target="sm_90a", **options):
+    """The error's words, and its line in the kernel whose body is `lines`, counted from 1."""
+    kernel = tile.jit(source="def wrong(x):\n" + "".join(f"    {text}\n" for text in lines))
+    with pytest.raises(CompilationError, match=words) as caught:
+        kernel.compile(SPEC, target=target, **options)
+    assert caught.value.loc.line == line + 1, str(caught.value)
+    assert lines[line - 1].strip() in str(caught.value)
+
+
+def operands(a, b, dtype, other=None, a_span=128, b_span=128):
+    """Lines that allocate two swizzled operands."""
+    laid = lambda shape, name, span: "" if span is None else f', layout=tile.swizzled("{name}", {shape}, {span})'
+    return [f'{v} = tile.alloc({shape}, "{name}"{laid(shape, name, span)})' for v, shape, name, span in (("a", a, dtype, a_span), ("b", b, other or dtype, b_span))]
+
+
+WIDE = {"float16": 64, "bfloat16": 64, "float32": 32, "float8_e4m3fn": 128, "float8_e5m2": 128, "int8": 128, "uint8": 128}
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("n", [4, 12, 100, 252, 264])
+def test_a_number_of_columns_that_no_instruction_has(dtype, n):
+    """Of every type."""
+    precision = ', precision="tf32"' if dtype == "float32" else ""
+    refused([*operands((64, WIDE[dtype]), (-(-n // 8) * 8, WIDE[dtype]), dtype), f"tile.mma_async(None, a, b[0:{n}], trans_b=True{precision})"],
+            f"there is no m64n{n}k", 3)
+
+
+@pytest.mark.parametrize("n", [40, 56, 72, 248])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_integers_have_fewer_numbers_of_columns(dtype, n):
+    refused([*operands((64, 128), (n, 128), dtype), "tile.mma_async(None, a, b, trans_b=True)"], f"there is no m64n{n}k32", 3)
+
+
+LAST = "tile.mma_async(None, a, b, trans_b=True)"
+
+
+@pytest.mark.parametrize("lines,words", [
+    (operands((64, 64), (64, 64), "bfloat16", a_span=None), "a: its elements are neither in columns of 16 bytes nor in atoms"),
+    (operands((64, 64), (64, 64), "bfloat16", b_span=None), "b: its elements are neither in columns of 16 bytes nor in atoms"),
+    (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(72, 1)])', operands((64, 64), (64, 64), "float16")[1]], "a: its elements are neither"),
+    (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(128, 2)])', operands((64, 64), (64, 64), "float16")[1]], "a: its elements are neither"),
+    ([operands((64, 64), (64, 64), "float16")[0], 'b = tile.alloc((64, 64), "float16", layout=tile.Swizzle(3, 3, 3) @ tile.S[(64, 64):(128, 1)])'], "b: "),
+    ([operands((64, 64), (64, 64), "float16")[0], 'b = tile.alloc((64, 64), "float16", layout=tile.Swizzle(2, 2, 4) @ tile.S[(64, 64):(64, 1)])'], "b: the swizzle"),
+    ([*operands((80, 64), (64, 64), "float16"), "a = a[4:68]"], "a: it begins at a multiple of 512 bytes, and 1024 are needed"),
+    ([*operands((64, 128), (64, 64), "float16"), "a = a[:, 8:72]"], "a: its elements are neither in columns"),
+    ([*operands((64, 64), (64, 64), "float16"), "a, b = a[:, 8:40], b[:, 8:40]"], "a: a part of it begins neither at a multiple of 32 bytes"),
+    ([*operands((64, 128), (64, 64), "float16"), "at = tile.program_id(0)", "a = a[:, at:at + 64]"], "a: elements to .64 of dimension 1 cut across"),
+])
+def test_operands_that_no_descriptor_names(lines, words):
+    """Rows one after the other, padded, every other element, foreign swizzles, parts that begin where none may."""
+    refused([*lines, LAST], words, len(lines) + 1)
+
+
+@pytest.mark.parametrize("call,words", [
+    ("tile.mma_async(None, a, b, precision='tf32')", "elements of 4 bytes need their k so"),
+    ("tile.mma_async(None, a, b, trans_a=True, trans_b=True, precision='tf32')", "elements of 4 bytes need their k so"),
+    ("tile.mma_async(None, a, b, trans_b=True)", "precision='tf32' for float32 operands"),
+    ("tile.mma_async(None, a, b, trans_b=True, precision='half')", "precision is None or 'tf32'"),
+])
+def test_float32_enters_with_its_k_side_by_side(call, words):
+    refused([*operands((64, 64), (64, 64), "float32"), call], words, 3)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("options", ["trans_a=True, trans_b=True", ""])
+def test_bytes_enter_wgmma_with_their_k_side_by_side(dtype, options):
+    """The other major is that of 16-bit types alone."""
+    refused([*operands((64, 64), (64, 64), dtype, None, 64, 64), f"tile.mma_async(None, a, b, {options})"], f"of {dtype} has its k elsewhere", 3)
+
+
+@pytest.mark.parametrize("call", ["tile.mma_async(None, a, b[0:32])", "tile.mma_async(None, a[0:64, 0:32], b)", "tile.mma_async(None, a, b[:, 0:32], trans_b=True)",
+                                  "tile.dot(a, b[0:32])", "tile.dot(tile.load(a), b[0:16])"])
+def test_extents_along_k_that_differ(call):
+    refused([*operands((64, 64), (64, 64), "float16"), call], "their k differ", 3)
+
+
+SUMS = [("float16", "bfloat16"), ("float16", "float64"), ("float16", "int32"), ("bfloat16", "float16"), ("bfloat16", "int32"), ("float32", "float16"), ("int8", "float32"),
+        ("int8", "float16"), ("float8_e4m3fn", "int32"), ("float8_e5m2", "bfloat16")]
+
+
+@pytest.mark.parametrize("dtype,sums", SUMS)
+@pytest.mark.parametrize("given", [False, True])
+def test_an_accumulator_that_does_not_exist(dtype, sums, given):
+    """Asked for by dtype=, or by the tile that is added to."""
+    precision = ", precision='tf32'" if dtype == "float32" else ""
+    acc, asked = (f"tile.zeros((64, 64), tile.{sums})", "") if given else ("None", f", dtype=tile.{sums}")
+    refused([*operands((64, WIDE[dtype]), (64, WIDE[dtype]), dtype), f"tile.mma_async({acc}, a, b, trans_b=True{asked}{precision})"],
+            f"an accumulator is float32, float16 or int32|there is no m64n64k|an accumulator of float32, float16 or int32: {sums}", 3)
+
+
+@pytest.mark.parametrize("dtype,sums", [pair for pair in SUMS if pair[1] != "float64"])
+def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
+    precision = ", precision='tf32'" if dtype == "float32" else ""
+    refused([*operands((128, WIDE[dtype]), (64, WIDE[dtype]), dtype), f'acc = tile.alloc((128, 64), "{sums}", scope="tmem")',
+             "with tile.elect():", f"    tile.mma_async(acc, a, b, trans_b=True{precision})"],
+            f"{sums} from kind::|float16 from bf16", 5, target="sm_100a")
+
+
+@pytest.mark.parametrize("lines,words,line,target", [
+    (["ring = tile.ring(8, filled='stores', A=((128, 64), tile.float32))", "with ring.produce() as slot:", "    tile.store(slot.A, tile.load(x[0:128, 0:64]))"],
+     r"needs 2\d+ bytes of shared memory, and sm_90a allows 232448", 1, "sm_90a"),
+    (["ring = tile.ring(6, filled='stores', A=((128, 64), tile.float32))", "with ring.produce() as slot:", "    tile.store(slot.A, tile.load(x[0:128, 0:64]))"],
+     "sm_120a allows 101376", 1, "sm_120a"),
+    (["s = tile.alloc((128, 64), tile.float32)", "for i in tile.pipelined(range(8), stages=7):", "    tile.copy_async(s, x[0:128, i * 64:i * 64 + 64])",
+      "    tile.store(x[0, 0], tile.load(s[0, 0]))"], "sm_80 allows 166912", 1, "sm_80"),
+    (["s = tile.alloc((128, 64), tile.float32)", "for i in tile.pipelined(range(8), stages=9, warp_specialize=True):",
+      "    tile.copy_async(s, x[0:128, i * 64:i * 64 + 64])", "    tile.store(x[0, 0], tile.load(s[0, 0]))"], "sm_90a allows 232448", 1, "sm_90a"),
+    (["ring = tile.ring(3, D=((128, 256), tile.float32), filled='products')", "with tile.warp(0):", "    with tile.elect():",
+      "        with ring.produce() as slot:", "            pass"], "tensor memory has 128 lanes and 512 columns", 1, "sm_100a"),
+])
+def test_a_ring_that_does_not_fit(lines, words, line, target):
+    """In the shared memory of a target, or in tensor memory: at the buffer that takes the most."""
+    refused(lines, words, line, target)
+
+
+def test_a_budget_of_shared_memory_names_the_largest_buffer():
+    refused(["small = tile.alloc((16,), tile.float32)", "large = tile.alloc((64, 64), tile.float32)", "tile.store(small[0], 1.0)", "tile.store(large[0, 0], 1.0)"],
+            "max_shared allows 8192", 2, max_shared=8192)
