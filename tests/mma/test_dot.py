@@ -65,14 +65,22 @@ def np_dtype(name):
 EXTENTS = st.integers(1, 40) | st.just(64)
 
 
-@settings(max_examples=60, deadline=None)
-@given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(["float16", "bfloat16", "float32", "float64", "int8", "uint8", "float8_e5m2", "int32"]),
-       st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]), st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from(["sm_80", "sm_90a", "sm_120a"]))
-def test_any_extents_types_majors_and_places_give_the_product(m, n, k, dtype, ta, tb, places, warps, target):
+FLOATS8, INTS8 = ("float8_e4m3fn", "float8_e5m2"), ("int8", "uint8")
+# (a, b, sums, precision): every product that mma.sync has, and some that threads make.
+TYPES = [("float16", "float16", "float32", None), ("float16", "float16", "float16", None), ("bfloat16", "bfloat16", "float32", None),
+         ("float32", "float32", "float32", "tf32"), ("float64", "float64", "float64", None),
+         *((a, b, acc, None) for a in FLOATS8 for b in FLOATS8 for acc in ("float32", "float16")), *((a, b, "int32", None) for a in INTS8 for b in INTS8)]
+BY_THREADS = [("float32", "float32", "float32", None), ("int32", "int32", "int32", None), ("float16", "bfloat16", "float32", None)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + BY_THREADS), st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]),
+       st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from(["sm_80", "sm_90a", "sm_120a"]))
+def test_any_extents_types_majors_and_places_give_the_product(m, n, k, types, ta, tb, places, warps, target):
     """Operands in registers or shared memory, either way round, in any number of warps."""
-    acc = {"int8": "int32", "uint8": "int32", "int32": "int32", "float64": "float64"}.get(dtype, "float32")
+    dtype, other, acc, precision = types
     warps = max(warps, 4) if 64 in (m, n, k) else warps  # what threads can hold
-    check(m, n, k, dtype, None, ta, tb, places, acc=acc, warps=warps, target=target)
+    check(m, n, k, dtype, other, ta, tb, places, acc=acc, precision=precision, warps=warps, target=target)
 
 
 @pytest.mark.parametrize("dtype,other,acc", [("float16", None, "float16"), ("float8_e4m3fn", "float8_e5m2", "float32"), ("float8_e5m2", None, "float16"),
@@ -125,6 +133,22 @@ def test_every_target_assembles_its_path(target, variant, dtype, acc):
 def test_the_other_types_assemble(dtype, acc, target, shape):
     """float64, float8, and what threads sum by themselves."""
     assert compiled(target, dtype, acc, shape, VARIANT=None, LAYOUT=None).spills == 0
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
+@pytest.mark.parametrize("dtype,other,acc,precision", TYPES)
+def test_mma_sync_of_every_type_is_machine_code_on_every_target(dtype, other, acc, precision, target):
+    """The instruction of these types; operands whose k lies side by side come by ldmatrix, but for float64, which it does not know."""
+    arrays = [tile.ArraySpec(s, t) for s, t in (((64, 64), dtype), ((32, 64), other), ((64, 32), acc))]
+    options = dict(a_shape=(64, 64), b_shape=(32, 64), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=precision, VARIANT="mma_sync", TWICE=False)
+    if dtype in FLOATS8 and target == "sm_80":
+        with pytest.raises(DispatchError, match="a target that multiplies float8: sm_90 or later"):
+            product.compile(*arrays, target=target, **options)
+        return
+    from tilejit.ops.mma.warp import instruction
+    made = product.compile(*arrays, target=target, **options)
+    assert instruction(dtype, other, acc) in made.ptx and made.spills == 0
+    assert ("ldmatrix.sync" in made.ptx) == (dtype != "float64")
 
 
 def test_the_record_is_the_same_from_the_cache():
