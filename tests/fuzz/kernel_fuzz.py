@@ -232,8 +232,9 @@ class Generator:
         name, size = self.name("a"), self.r.choice((5, 16, 37))
         array = self.args[name] = self.array((size,), dtype)
         index = self.full(self.integer(self.expression(shape, 1)), shape)
-        shift, other = self.r.choice((0, -2, 3)), self.constant(dtype)
-        text = f"tile.load({name}[tile.cast({index.text} % {size}, tile.int32) + ({shift})], other={other.text})"
+        kind = self.r.choice(INTS)
+        shift, other = self.r.choice((0, 3) if kind.startswith("u") else (0, -2, 3)), self.constant(dtype)
+        text = f"tile.load({name}[tile.cast({index.text} % {size}, tile.{kind}) + ({shift})], other={other.text})"
 
         def run(env):
             at = np.remainder(index.run(env)[0], np.array(size, index.run(env)[0].dtype)).astype(np.int64) + shift
@@ -544,7 +545,8 @@ class Generator:
         start, step = self.r.choice((0, 1, -2)), self.r.choice((1, 2))
         stop = start + trips * step - (1 if step == 2 and trips else 0)
         over = range(start, stop, step)
-        head = self.r.choice((f"range({start}, {stop}, {step})", f"range({start} + zero, {stop} + zero, {step})", f"tile.static_range({start}, {stop}, {step})",
+        head = self.r.choice((f"range({start}, {stop}, {step})", f"range({start} + zero, {stop} + zero, {step})", f"range({start}, {stop} + zero, {step} + zero)",
+                              f"tile.static_range({start}, {stop}, {step})",
                               f"tile.range({start}, {stop} + zero, {step}, unroll=2)"))
         if not over and "zero" not in head:
             head = f"range({start} + zero, {stop} + zero, {step})"
@@ -579,7 +581,8 @@ class Generator:
     def branch(self) -> Statement:
         """An `if` on a condition that is the same for the whole CTA."""
         test = self.r.choice((("pid % 2 == 0", lambda e: e["pid"] % 2 == 0), ("pid > 0", lambda e: e["pid"] > 0), ("zero == 0", lambda e: True),
-                              ("zero > pid", lambda e: False), ("zero == 0 and pid < 2", lambda e: e["pid"] < 2)))
+                              ("zero > pid", lambda e: False), ("yes", lambda e: True), ("not yes", lambda e: False),
+                              ("zero == 0 and pid < 2", lambda e: e["pid"] < 2)))
         self.soften()
         then = self.body(self.r.randint(0, 2))
         orelse = self.body(self.r.randint(0, 1)) if self.r.random() < 0.6 else []
@@ -616,10 +619,10 @@ class Generator:
             slack[out] = np.stack([np.broadcast_to(np.asarray(env[name][1], np.float64), v.shape) for env in envs])
             stores.append(f"tile.store({out}[pid, {', '.join(f'0:{n}' for n in v.shape)}], {name})")
         lines = ["pid = tile.program_id(0)", *(line for s in statements for line in s.lines), *stores]
-        parameters = ", ".join([*self.args, *expected, "zero"])
+        parameters = ", ".join([*self.args, *expected, "zero", "yes"])
         source = f"def fuzzed({parameters}):\n    " + "\n    ".join(lines) + "\n"
         warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w]  # 64-bit elements in half of the registers
-        return Program(self.seed, source, {**self.args, "zero": 0}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack)
+        return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack)
 
 
 def _pair(function, pair):
