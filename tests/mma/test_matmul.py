@@ -89,22 +89,23 @@ def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shar
     close(product(a, b), a, b)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), bm=st.sampled_from((64, 128)), bn=st.sampled_from((16, 64, 128)),
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), dtypes=st.sampled_from(OPERANDS), fast=st.booleans(), bm=st.sampled_from((64, 128)), bn=st.sampled_from((16, 64, 128)),
        stages=st.integers(2, 4), splits=st.sampled_from((1, 1, 2, 4)), swapped=st.booleans(), behind=st.booleans(),
        width=st.sampled_from((16, 32, 64, 128)), buffers=st.sampled_from((1, 2, 4)), a_is=LAYOUTS, b_is=LAYOUTS, seed=st.integers(0, 99))
-def test_every_configuration_gives_the_product(m, n, steps, over, bm, bn, stages, splits, swapped, behind, width, buffers, a_is, b_is, seed):
-    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, any split of k,
-    any number of buffers for results."""
-    rng = np.random.default_rng(seed)
-    k = max(64 * steps + over, 0)
+def test_every_configuration_gives_the_product(m, n, steps, over, dtypes, fast, bm, bn, stages, splits, swapped, behind, width, buffers, a_is, b_is, seed):
+    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, any split of k, any number
+    of buffers for results, every type; sums of float8 by the tensor cores alone or added up by threads."""
+    rng, size = np.random.default_rng(seed), np.dtype(dtypes[0]).itemsize
+    k = max(128 // size * steps + over, 0)
     if splits > 1 and bn // splits < 8:
         splits = 1
-    a, b = laid(drawn(rng, (m, k), BF16), a_is), laid(drawn(rng, (k, n), BF16), b_is)
-    width = min(width, bn)
-    config = replace(Config.of(bm, bn, 64, splits=splits, swapped=swapped, stages=stages), behind=behind, width=width,
+    a, b = laid(drawn(rng, (m, k), dtypes[0]), a_is), laid(drawn(rng, (k, n), dtypes[1]), b_is)
+    stored = 4 if size == 4 or np.dtype(dtypes[0]).kind in "iu" else 2
+    width = min(width, bn, 256 // stored)
+    config = replace(Config.of(bm, bn, 128 // size, splits=splits, swapped=swapped, itemsize=size, stored=stored, stages=stages), behind=behind, width=width,
                      buffers=min(buffers, bn // width))
-    close(product(a, b, config=config), a, b)
+    close(product(a, b, config=config, fast_accum=fast), a, b)
 
 
 @pytest.mark.parametrize("shape", list(TILES))

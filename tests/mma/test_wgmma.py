@@ -161,9 +161,8 @@ def views_case(case, backend="sim"):
         np.testing.assert_array_equal(c, exact.astype(np.int64).astype(np.int32))
     else:
         unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10}[acc.name]
-        if backend != "sim" and np.dtype(one).itemsize == 1:
-            unit = max(unit, 2.0 ** -12)  # sums of float8 keep 13 bits below the largest term
-        bound = size * ((2 * k + 2) * unit + (2.0 ** -9 if precision else 0.0)) + (2.0 ** -24 * 2 * k if acc == tile.float16 else 0.0)
+        lost = 2.0 ** -9 if precision else 2.0 ** -12 if backend != "sim" and np.dtype(one).itemsize == 1 else 0.0  # float8: 13 bits below the largest term are kept
+        bound = size * ((2 * k + 2) * unit + lost) + (2.0 ** -24 * 2 * k if acc == tile.float16 else 0.0)
         assert (np.abs(c.astype(np.float64) - exact) <= bound).all()
     return c
 
@@ -177,9 +176,9 @@ def test_any_part_of_any_buffer_is_multiplied(case):
 
 
 @tile.jit(num_warps=4)
-def by_hand(A, B, C, SPAN: tile.constexpr, AT_RUN_TIME: tile.constexpr):
-    """A loop over k of one's own: each product takes 32 bytes of every row, somewhere in the rows of the swizzle."""
-    K: tile.constexpr = 128
+def by_hand(A, B, C, steps, K: tile.constexpr, SPAN: tile.constexpr, STEP: tile.constexpr):
+    """A loop over k of one's own: each product takes 32 bytes of every row, somewhere in the rows of the swizzle. The first `steps` of them
+    are walked at run time, the others are written out."""
     sA = tile.alloc((64, K), A.dtype, layout=tile.swizzled(A.dtype, (64, K), SPAN))
     sB = tile.alloc((32, K), B.dtype, layout=tile.swizzled(B.dtype, (32, K), SPAN))
     tile.copy(sA, A[0:64, 0:K])
@@ -187,32 +186,34 @@ def by_hand(A, B, C, SPAN: tile.constexpr, AT_RUN_TIME: tile.constexpr):
     tile.fence_proxy_async()
     tile.sync()
     acc = tile.zeros((64, 32))
-    if AT_RUN_TIME:
-        for i in range(SPAN // 32 if SPAN else 1):
-            k = i * 16 + (K - 64)
-            acc = tile.mma_async(acc, sA[:, k:k + 16], sB[:, k:k + 16], trans_b=True)
-            tile.mma_commit()
-            tile.mma_wait(0)
-    else:
-        for i in tile.static_range(K // 16):
-            acc = tile.mma_async(acc, sA[:, 16 * i:16 * i + 16], sB[:, 16 * i:16 * i + 16], trans_b=True)
+    for i in range(steps):
+        k = i * STEP
+        acc = tile.mma_async(acc, sA[:, k:k + STEP], sB[:, k:k + STEP], trans_b=True)
         tile.mma_commit()
         tile.mma_wait(0)
+    for i in tile.static_range(K // STEP):
+        acc = tile.mma_async(acc, sA[:, STEP * i:STEP * i + STEP], sB[:, STEP * i:STEP * i + STEP], trans_b=True)
+    tile.mma_commit()
+    tile.mma_wait(0)
     tile.store(C[0:64, 0:32], acc)
 
 
-def by_hand_case(span, backend="sim"):
-    a, b, c = numbers((64, 128), np.float16, 1), numbers((32, 128), np.float16, 2), np.zeros((64, 32), np.float32)
-    by_hand[1,](a, b, c, SPAN=span, AT_RUN_TIME=False, backend=backend)
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    assert (np.abs(c - x @ y.T) <= np.abs(x) @ np.abs(y.T) * 128 * 2.0 ** -23).all()
+def by_hand_case(dtype, span, backend="sim"):
+    """The arguments of a launch whose result was right."""
+    step = 32 // np.dtype(dtype).itemsize
+    a, b, c = numbers((64, 8 * step), dtype, 1), numbers((32, 8 * step), dtype, 2), np.zeros((64, 32), np.float32)
+    for steps in (0, 1, 5):
+        by_hand[1,](a, b, c, steps, K=8 * step, SPAN=span, STEP=step, backend=backend)
+        x, y = (np.concatenate([v, v[:, :steps * step]], axis=1).astype(np.float64) for v in (a, b))
+        assert (np.abs(c - x @ y.T) <= np.abs(x) @ np.abs(y.T) * (x.shape[1] * 2.0 ** -23 + (2.0 ** -12 if step == 32 else 0))).all()
     return a, b, c
 
 
+@pytest.mark.parametrize("dtype", [np.float16, E5M2])
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
-def test_k_may_be_walked_by_hand(span):
-    """Parts that begin inside a row of the swizzle, as long as they are known when the kernel is compiled."""
-    assert by_hand.compile(*by_hand_case(span), SPAN=span, AT_RUN_TIME=False).spills == 0
+def test_k_may_be_walked_by_hand(dtype, span):
+    """Parts that begin inside a row of the swizzle, known when the kernel is compiled or not."""
+    assert by_hand.compile(*by_hand_case(dtype, span), 5, K=256 // np.dtype(dtype).itemsize, SPAN=span, STEP=32 // np.dtype(dtype).itemsize).spills == 0
 
 
 def test_a_subtracted_product_is_one_bit_of_the_instruction():

@@ -1,0 +1,154 @@
+"""Every form of a pipeline with 0, 1, stages - 1, stages and stages + 1 trips, ragged or not: nothing is found and the product is right.
+
+The matrix products that the package has, and a ring by hand, with several tiles for each CTA."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, given, settings, strategies as st
+from tests.mma.test_matmul import BF16, E4M3, E5M2, close, drawn, product
+from tilejit import kernels
+from tilejit.kernels.blackwell_plan import BlackwellConfig
+from tilejit.kernels.plan import Config
+
+DTYPES = (BF16, np.float16, np.float32, E4M3, np.int8)
+SLOT = 128  # bytes of k in a slot
+
+
+def size_of(dtype):
+    return np.dtype(dtype).itemsize
+
+
+def hopper(dtype, stages, stream=False, behind=None, **options):
+    size = size_of(dtype)
+    made = Config.of(64, 32, SLOT // size, itemsize=size, stored=4 if size == 4 or dtype == np.int8 else 2, **options)
+    return replace(made, stages=stages, stream=stream, behind=made.behind if behind is None else behind)
+
+
+def blackwell(dtype, stages, pair=False, **options):
+    size = size_of(dtype)
+    made = BlackwellConfig.of(64 if pair else 32, pair, itemsize=size, stored=4 if size == 4 or dtype == np.int8 else 2, **options)
+    return replace(made, stages=stages)
+
+
+# name: (target, configuration of a dtype and of stages, whether the tensor cores sum float8 alone, CTAs that share the trips of a tile)
+FORMS = {
+    "persistent": ("sm_90a", lambda d, s: hopper(d, s, behind=False), True, 1),
+    "persistent behind": ("sm_90a", lambda d, s: hopper(d, s, behind=True), True, 1),
+    "persistent of exact sums": ("sm_90a", hopper, False, 1),
+    "persistent swapped": ("sm_90a", lambda d, s: hopper(d, s, swapped=True), True, 1),
+    "split": ("sm_90a", lambda d, s: hopper(d, s, splits=2), True, 2),
+    "split of four, exact sums": ("sm_90a", lambda d, s: hopper(d, s, splits=4), False, 4),
+    "stream": ("sm_90a", lambda d, s: hopper(d, s, stream=True), True, 1),
+    "blackwell": ("sm_100a", blackwell, True, 1),
+    "blackwell swapped": ("sm_100a", lambda d, s: blackwell(d, s, swapped=True), True, 1),
+    "blackwell pairs": ("sm_100a", lambda d, s: blackwell(d, s, True), True, 1),
+    "blackwell split": ("sm_100a", lambda d, s: blackwell(d, s, splits=2), True, 2),
+}
+
+
+def around(stages):
+    return sorted({0, 1, stages - 1, stages, stages + 1})
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_product_of_the_package(form, stages, monkeypatch):
+    """Of types in turn; a CTA of one has an odd number of slots too, where several share a tile."""
+    target, configured, fast, shared = FORMS[form]
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    dtypes = (E4M3, E5M2) if not fast else DTYPES
+    dtype = dtypes[(list(FORMS).index(form) + stages) % len(dtypes)]
+    config, rng = configured(dtype, stages), np.random.default_rng(stages)
+    for trips in around(stages):
+        for more in (0, -3, SLOT // size_of(dtype)):
+            k = max(trips * shared * SLOT // size_of(dtype) + more, 0)
+            m, n = (130, 72) if k < 500 else (70, 40)
+            a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
+            close(product(a, b, config=config, fast_accum=fast), a, b)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("listed", [True, False])
+def test_every_grouped_product_of_the_package(listed, stages):
+    """All of these trips in the groups of one launch, whose ring goes on from group to group."""
+    dtype = DTYPES[(2 * stages + listed) % len(DTYPES)]
+    config, rng, step = hopper(dtype, stages), np.random.default_rng(stages), SLOT // size_of(dtype)
+    options = dict(config=config, precision="tf32" if dtype == np.float32 else None)
+    if listed:
+        ks = [max(trips * step + more, 0) for trips in around(stages) for more in (0, -3)]
+        a, b = [drawn(rng, (70, k), dtype) for k in ks], [drawn(rng, (k, 40), dtype) for k in ks]
+        for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, **options)):
+            close(z, x, y)
+        return
+    for trips in around(stages):
+        k, sizes = trips * step, (70, 0, 64, 3)
+        a, b = drawn(rng, (sum(sizes), k), dtype), drawn(rng, (len(sizes), k, 40), dtype)
+        z, start = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), **options), 0
+        for size, y in zip(sizes, b):
+            close(z[start:start + size], a[start:start + size], y)
+            start += size
+
+
+# -- a ring by hand ---------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def ringed(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, CONSUMERS: tile.constexpr, BEHIND: tile.constexpr,
+           TA: tile.constexpr, TB: tile.constexpr, SUMS: tile.constexpr, PRECISION: tile.constexpr):
+    """One producer thread, consumer warpgroups of BM / CONSUMERS rows each, tiles in turn."""
+    M, N, K = C.shape[0], C.shape[1], A.shape[0 if TA else 1]
+    rows: tile.constexpr = BM // CONSUMERS
+    ring = tile.ring(STAGES, A=((BK, BM) if TA else (BM, BK), A.dtype), B=((BN, BK) if TB else (BK, BN), B.dtype), consumers=CONSUMERS)
+    down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i, j in tile.tile_order(down, across, "grouped", 2):
+                m, n = i * BM, j * BN
+                for s in range(steps):
+                    k = s * BK
+                    with ring.produce() as slot:
+                        if TA:
+                            tile.copy_async(slot.A, A[k:k + BK, m:m + BM], mbar=slot.full)
+                        else:
+                            tile.copy_async(slot.A, A[m:m + BM, k:k + BK], mbar=slot.full)
+                        if TB:
+                            tile.copy_async(slot.B, B[n:n + BN, k:k + BK], mbar=slot.full)
+                        else:
+                            tile.copy_async(slot.B, B[k:k + BK, n:n + BN], mbar=slot.full)
+    with tile.each_warpgroup(range(1, 1 + CONSUMERS)) as w:
+        at = (w - 1) * rows
+        for i, j in tile.tile_order(down, across, "grouped", 2):
+            acc = tile.zeros((rows, BN), SUMS)
+            for s in range(steps):
+                with ring.consume(behind=BEHIND) as slot:
+                    if TA:
+                        acc = tile.mma_async(acc, slot.A[:, at:at + rows], slot.B, trans_a=TA, trans_b=TB, precision=PRECISION)
+                    else:
+                        acc = tile.mma_async(acc, slot.A[at:at + rows, :], slot.B, trans_b=TB, precision=PRECISION)
+                    tile.mma_commit()
+                    tile.mma_wait(1 if BEHIND else 0)
+            if BEHIND:
+                tile.mma_wait(0)
+                ring.release()
+            tile.store(C[i * BM + at:i * BM + at + rows, j * BN:j * BN + BN], acc)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=st.integers(1, 200), n=st.integers(1, 12), stages=st.integers(1, 4), which=st.integers(0, 4), less=st.sampled_from((0, 0, 1, 5)),
+       consumers=st.sampled_from((1, 2)), bn=st.sampled_from((64, 96, 128)), dtype=st.sampled_from(DTYPES), behind=st.booleans(), ta=st.booleans(), tb=st.booleans(),
+       seed=st.integers(0, 99))
+def test_a_ring_of_wgmma(m, n, stages, which, less, consumers, bn, dtype, behind, ta, tb, seed):
+    """One and two consumers, slots given back at once and one turn late, both majors, ragged edges in units that TMA takes."""
+    unit = 16 // size_of(dtype)
+    behind, ta, tb = behind and stages > 1, ta and unit == 8, tb or unit != 8
+    m, n, k = -(-m // unit) * unit if ta else m, n * unit, max((0, 1, stages - 1, stages, stages + 1)[which] * 8 - less, 0) * unit
+    rng, integers = np.random.default_rng(seed), dtype == np.int8
+    a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
+    c = np.full((m, n), np.iinfo(np.int32).max if integers else np.nan, np.int32 if integers else np.float32)
+    lay = lambda x, turned: np.ascontiguousarray(x.T) if turned else x
+    ringed.simulate(2, lay(a, ta), lay(b, tb), c, BM=64 * consumers, BN=64 if dtype == np.float32 else bn, BK=8 * unit, STAGES=stages, CONSUMERS=consumers,
+                    BEHIND=behind, TA=ta, TB=tb, SUMS=tile.int32 if integers else tile.float32, PRECISION="tf32" if dtype == np.float32 else None,
+                    num_warps=4 * (1 + consumers), seed=seed).raise_first()
+    close(c, a, b)

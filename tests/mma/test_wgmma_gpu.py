@@ -1,0 +1,30 @@
+"""Products of Hopper's tensor cores on the GPU: any parts of any buffers, as on the simulator; integers bit for bit."""
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from tests.gpu import in_child, needs_gpu, some
+from tests.mma.test_wgmma import E5M2, by_hand_case, products, views_case
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=100)
+def test_k_walked_by_hand_is_right_on_the_gpu():
+    """Parts that begin inside a row of the swizzle."""
+    for span in (0, 32, 64, 128):
+        for dtype in (np.float16, E5M2):
+            by_hand_case(dtype, span, "cuda")
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=240)
+def test_any_part_of_any_buffer_is_multiplied_on_the_gpu():
+    """Every type, number of columns, major and swizzle; A from shared memory and from registers; products added and subtracted. The
+    same arrays give the same integers as on the simulator."""
+    @settings(max_examples=len(some(range(40))), deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+              suppress_health_check=[HealthCheck.too_slow])
+    @given(products())
+    def each(case):
+        gpu, simulated = views_case(case, "cuda"), views_case(case)
+        if gpu.dtype == np.int32:
+            np.testing.assert_array_equal(gpu, simulated)
+    each()
