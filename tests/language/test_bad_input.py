@@ -143,6 +143,9 @@ def test_a_large_tile_that_is_only_computed_is_no_fault():
     ("tile.bitcast(x[0:4], tile.int32)", "is a region of memory, not a value"),
     ("tile.bitcast(tile.load(x[0:4]), tile.int64)", "bitcast keeps the bits: float32 and int64 are not two dtypes of as many, in whole bytes"),
     ("tile.bitcast(tile.load(x[0:4]) > 0, tile.int8)", "bitcast keeps the bits: bool and int8"),
+    ("tile.load(x[0:8], mask=tile.arange(5) > 2)", "shapes [5] and [8] do not broadcast: dimension 0 is 5 and 8"),
+    ("tile.store(y[0:8], 0, mask=tile.zeros((4, 8)) == 0)", "does not broadcast to [8]"),
+    ("tile.store(y[0], 0, mask=tile.arange(8) > 2)", "a single element takes a scalar mask, not a tile"),
     ("with tile.expect_variant('tmaa'):\n        tile.load(x[0:4])", "nothing is lowered as 'tmaa' (did you mean 'tma'?); the variants are"),
     ("tile.alloc((0, 4), x.dtype)", "an allocation has at least one element, not shape [0, 4]"),
 ])

@@ -17,7 +17,7 @@ from ..ir.graph import Call, Value, blocks, operands, walk
 from ..ir.op import op
 from ..types import Buffer, DType, Points, Region, Scalar, Tile, Uniformity
 from .access import AccessPlan, plan_access
-from .language import as_condition, coerce, spread
+from .language import as_mask, coerce
 from .memory import coordinates, differs_by_thread, reached, whole
 from .reduce import collective
 
@@ -174,10 +174,7 @@ def _atomic(g: Builder, kind: str, place, value, compare, mask, sem, scope) -> V
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
     value = coerce(g, value, shaped)
     compare = None if compare is None else coerce(g, compare, shaped)
-    if mask is not None:
-        if t.shape == () and isinstance(type_of(mask), Tile):
-            raise g.error("a single element takes a scalar mask, not a tile")
-        mask = spread(g, as_condition(g, mask), t.shape or None)
+    mask = as_mask(g, mask, t.shape)
     each = t.shape == () and differs_by_thread(g, place, value, compare, mask)
     return g.call(atomic_, place, value, compare, mask, kind=kind, sem=sem, scope=scope, each_thread=each, name=f"atomic_{kind}")
 

@@ -192,6 +192,15 @@ def coerce(g: Builder, x, type_: Type) -> Operand:
     return converted(g, x, type_.dtype)
 
 
+def as_mask(g: Builder, mask, shape: tuple[int, ...]) -> Operand:
+    """`mask` as a bool for each element of `shape`, or for the one; None stays."""
+    if mask is None:
+        return None
+    if shape == () and isinstance(type_of(mask), Tile):
+        raise g.error("a single element takes a scalar mask, not a tile")
+    return coerce(g, as_condition(g, mask), Tile(bool_, shape) if shape != () else Scalar(bool_))
+
+
 # -- operators ---------------------------------------------------------------------------------------------------------
 
 _BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": ew.floordiv, "%": ew.mod, "&": ew.bit_and, "|": ew.bit_or,

@@ -10,7 +10,7 @@ from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
 from ..types import Buffer, Points, Region, Scalar, Sym, Tile, Uniformity, held, int32, int64
 from . import creation, packed, shape as shapes
-from .language import as_condition, as_index, binary, broadcast_shape, coerce, spread
+from .language import as_index, as_mask, binary, broadcast_shape, coerce, spread
 from .reduce import collective
 from .sizes import elements_value
 
@@ -303,13 +303,10 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
         return packed.unpacked(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None, cache, sem, scope), t.dtype)
     if t.shape != ():
         collective(g, "load of a tile")
-    if t.shape == () and mask is not None and isinstance(type_of(mask), Tile):
-        raise g.error("a single element takes a scalar mask, not a tile")
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
     explicit = other is not None
     value = coerce(g, other if explicit else 0, Scalar(t.dtype) if not isinstance(type_of(other), Tile) else shaped)
-    if mask is not None:
-        mask = spread(g, as_condition(g, mask), t.shape or None)
+    mask = as_mask(g, mask, t.shape)
     if isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value) and type_of(value).uniform < g.scope.uniformity:
         raise g.error("`other` is a number, a uniform scalar or a tile")
     cache = _checked_cache(g, cache)
@@ -348,8 +345,7 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
     if t.scope == "global" and t.buffer.arg is not None:
         g.state.setdefault("written", set()).add(t.buffer.arg)
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))
-    if mask is not None:
-        mask = spread(g, as_condition(g, mask), t.shape or None)
+    mask = as_mask(g, mask, t.shape)
     cache = _checked_cache(g, cache, (None, "cg", "cs", "evict_first", "evict_last", "no_allocate"))
     scope = ordered.checked_order(g, "store", target, sem, scope, cache)
     if sem is not None:
