@@ -1,122 +1,42 @@
 """Patches of convolutions and rows named one by one, at random: the plan to the byte, and the data on the simulator."""
 
 from collections import Counter
-from math import prod
 
-import numpy as np
-import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from bytecheck import NOWHERE, check_patches, check_rows
-from named_map_kernels import aligned
+from selected_cases import elements, load_along_w_case, load_case, rows_case, store_case, written
 from selected_kernels import gather, load_patch, scatter, store_patch
 from tilejit.errors import DispatchError
 from tilejit.plan import BufferSpec
-from tma_kernels import reference_patches
-from values import UNIT, any_bits
-
-DTYPES = ("uint8", "float8_e8m0fnu", "int16", "bfloat16", "float32", "int64", "float64")
-
-
-def a_box(rng, heights, modes=(None, 0, 32, 64, 128)) -> tuple:
-    """(dtype, rows, columns, layout of two stages): rows packed, in columns of 16 bytes, or swizzled."""
-    dtype, mode, n = rng.choice(DTYPES), rng.choice(modes), rng.choice(heights)
-    wide = rng.randint(1, 3) * ((mode or 16) * UNIT[dtype] // 16)
-    return dtype, n, wide, None if mode is None else tile.swizzled(dtype, (2, n, wide), mode)
-
-
-def a_filter(rng, rank: int, store: bool) -> tuple:
-    """(filter, stride, padding, dilation), a place in the filter; for a store one that is inside of the images everywhere."""
-    filter = tuple(rng.randint(1, 3) for _ in range(rank))
-    stride, dilation = (tuple(rng.randint(1, n) for _ in range(rank)) for n in (3, 2))
-    place = tuple(rng.randrange(n) for n in filter)
-    padded = 2 * (rng.random() < .7)
-    most = [(o * d, (n - 1 - o) * d) if store else (padded, padded) for o, n, d in zip(place, filter, dilation)]
-    return (filter, stride, tuple(tuple(rng.randint(0, min(2, m)) for m in both) for both in most), dilation), place
-
-
-def a_room(rng, outer, box) -> tuple[np.ndarray, np.ndarray]:
-    """Memory, and an array in it with these outer extents: rows about as long as a box, that may have a gap, and be no multiple of
-    16 bytes long."""
-    unit = UNIT[box[0]]
-    channels = max(box[2] + rng.randint(-2, 3) * unit, unit)
-    shape = (*outer, channels + rng.choice((0, unit)))
-    room = aligned(shape, any_bits(box[0], (1,)).dtype)
-    room[:] = any_bits(box[0], shape, rng.randrange(100))
-    return room, room[..., :channels - (rng.randrange(unit) if rng.random() < .25 else 0)]
-
-
-def some_images(rng, window, box, most: int = 11) -> tuple[np.ndarray, np.ndarray]:
-    """Memory, and images in it that the filter fits in."""
-    filter, _, padding, dilation = window
-    extents = [max((n - 1) * d + 1 - before - after, 1) + rng.randint(0, most) for n, d, (before, after) in zip(filter, dilation, padding)]
-    return a_room(rng, (rng.randint(1, 3), *extents), box)
-
-
-def addresses(x: np.ndarray) -> np.ndarray:
-    """The byte of each element of an array, from its first."""
-    return sum(i * s for i, s in zip(np.indices(x.shape), x.strides))
-
-
-def block(found: np.ndarray, first: int, column: int, rows: int, columns: int) -> np.ndarray:
-    """A block of a matrix of addresses, NOWHERE outside."""
-    out = np.full((rows, columns), NOWHERE)
-    part = found[first:first + rows, column:column + columns]
-    out[:part.shape[0], :part.shape[1]] = part
-    return out
-
-
-def elements(room: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The elements at these bytes of the memory, zeros for NOWHERE."""
-    out, inside = np.zeros((*at.shape, room.itemsize), np.uint8), at != NOWHERE
-    out[inside] = room.reshape(-1).view(np.uint8)[at[inside][:, None] + np.arange(room.itemsize)]
-    return out.reshape(at.shape[0], -1).view(room.dtype)
-
-
-def written(room: np.ndarray, at: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The memory when the elements of `y` have gone to these bytes, and those for NOWHERE nowhere."""
-    out, inside = room.copy(), at != NOWHERE
-    out.reshape(-1).view(np.uint8)[at[inside][:, None] + np.arange(room.itemsize)] = y[inside].reshape(-1, 1).view(np.uint8)
-    return out
-
-
-def corners(x: np.ndarray, window, first: int, column: int) -> tuple:
-    """The first pixel's image, the place of the filter's corner there, and the first channel."""
-    at, left = [], first
-    for n, s, (before, _) in reversed(list(zip(counts(x, window), window[1], window[2]))):
-        at.insert(0, left % n * s - before)
-        left //= n
-    return (left, *at, column)
-
-
-def counts(x: np.ndarray, window) -> list[int]:
-    """The result's extents."""
-    return [(n + before + after - (f - 1) * d - 1) // s + 1 for n, f, s, (before, after), d in zip(x.shape[1:-1], *window)]
-
-
-def met(x: np.ndarray, window, place) -> np.ndarray:
-    """The bytes that a place of the filter meets, [image, ..., channel] by the result's extents; NOWHERE outside."""
-    at = reference_patches(addresses(x) + 1, *window)[int(np.ravel_multi_index(place, window[0]))] - 1
-    return np.where(at < 0, NOWHERE, at).reshape(x.shape[0], *counts(x, window), x.shape[-1])
-
-
-def copied(record_of, box, stage, m, at, starts, offsets) -> None:
-    """The plan of a copy moves the bytes `at` of the array and the stage of shared memory."""
-    dtype, p, c, layout = box
-    shared = BufferSpec((2, p, c), dtype, "shared", layout=layout, region=(stage, slice(0, p), slice(0, c)))
-    check_patches(record_of.plan, m, shared, at, starts, offsets)
-
-
-def asynchronous(compiled):
-    (record,) = [r for r in compiled.copies if r.op == "copy_async"]
-    assert record.variant == "tma"
-    return record
 
 
 def at_random(examples: int):
     """Many runs of a test, each with a random generator of its own."""
     return lambda test: settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))(
         given(st.randoms(use_true_random=True))(test))
+
+
+def checked(kernel, case, check, *more):
+    """The copy's record, where the kernel has a plan for it: that is right to the byte, and the simulator moves the bytes of the case."""
+    try:
+        compiled = kernel.compile(*case.arguments, **case.options)
+    except DispatchError:
+        return None
+    (record,) = [r for r in compiled.copies if r.op == "copy_async"]
+    dtype, p, c, layout = case.box
+    shared = BufferSpec((2, p, c), dtype, "shared", layout=layout, region=(case.stage, slice(0, p), slice(0, c)))
+    assert record.variant == "tma"
+    check(record.plan, compiled.tensor_maps[0], shared, case.at, *more)
+    memory, values = (written(case.room, case.at, case.y), case.y.copy()) if record.plan.store else (case.room.copy(), elements(case.room, case.at))
+    report = kernel.simulate((1,), *case.arguments, **case.options)
+    assert not report.findings, report
+    assert case.room.tobytes() == memory.tobytes() and case.y.tobytes() == values.tobytes()
+    return record
+
+
+def seen(case, record) -> tuple[str, str]:
+    return "outside" if (case.at == NOWHERE).any() else "inside", "one" if record.plan.instructions == 1 else "several"
 
 
 def test_patches_of_every_filter_come_to_their_rows_to_the_byte():
@@ -126,21 +46,10 @@ def test_patches_of_every_filter_come_to_their_rows_to_the_byte():
 
     @at_random(80)
     def holds(rng):
-        box, rank, first, channel, stage = a_box(rng, (8, 8, 16, 24, 40, 72)), rng.randint(1, 3), rng.choice((0, 0, 1, 7, 30)), rng.choice((0, 0, 1, 3)), rng.randrange(2)
-        dtype, p, c, layout = box
-        window, place = a_filter(rng, rank, False)
-        (room, x), column = some_images(rng, window, box), channel * UNIT[dtype]
-        y, options = np.zeros((p, c), x.dtype), dict(F=(*window, None), P=p, C=c, U=UNIT[dtype], LAYOUT=layout, STAGE=stage)
-        arguments = (x, y, first, 0, 0, *place, *(0,) * (3 - rank), channel)
-        try:
-            compiled = load_patch.compile(*arguments, **options)
-        except DispatchError:
-            return
-        at, record = block(met(x, window, place).reshape(-1, x.shape[-1]), first, column, p, c), asynchronous(compiled)
-        copied(record, box, stage, compiled.tensor_maps[0], at, corners(x, window, first, column), [o * d for o, d in zip(place, window[3])])
-        report = load_patch.simulate((1,), *arguments, **options)
-        assert not report.findings and y.tobytes() == elements(room, at).tobytes(), report
-        accepted.update((rank, "outside" if (at == NOWHERE).any() else "inside", "one" if record.plan.instructions == 1 else "several"))
+        case = load_case(rng)
+        record = checked(load_patch, case, check_patches, case.starts, case.offsets)
+        if record is not None:
+            accepted.update((case.rank, *seen(case, record)))
 
     holds()
     assert min(accepted[k] for k in (1, 2, 3, "inside", "outside", "one", "several")) > 5, accepted
@@ -152,30 +61,14 @@ def test_patches_along_w_come_to_their_rows_to_the_byte():
 
     @at_random(100)
     def holds(rng):
-        rank, wide, first, channel, stage = rng.randint(1, 3), rng.random() < .5, rng.randrange(10), rng.randrange(2), rng.randrange(2)
-        dtype, p, c, layout = box = a_box(rng, (128,) if wide else range(8, 136, 8), (32, 64, 128))
-        window, place = a_filter(rng, rank, False)
-        (room, x), column = some_images(rng, window, box, 40), channel * UNIT[dtype]
-        line = [rng.randrange(n) for n in counts(x, window)[:-1]]
-        y = np.zeros((p, c), x.dtype)
-        options = dict(F=(*window, "w128" if wide else "w"), P=p, C=c, U=UNIT[dtype], LAYOUT=layout, STAGE=stage, target="sm_100a")
-        arguments = (x, y, first, *line, *(0,) * (2 - len(line)), *place, *(0,) * (3 - rank), channel)
-        try:
-            compiled = load_patch.compile(*arguments, **options)
-        except DispatchError:
-            return
-        at = met(x, window, place)[(slice(None), *line)].reshape(-1, x.shape[-1])
-        at, record, m = block(at, first, column, p, c), asynchronous(compiled), compiled.tensor_maps[0]
-        image, w, _ = corners(x[(slice(None), *(0,) * len(line))], [part[-1:] for part in window], first, column)
-        others = [k * s - before + o * d for k, s, (before, _), o, d in zip(line, window[1], window[2], place, window[3])]
-        assert m.wide == int(wide)
-        copied(record, box, stage, m, at, (image, *others, w, column), [place[-1] * window[3][-1]])
-        report = load_patch.simulate((1,), *arguments, **options)
-        assert not report.findings and y.tobytes() == elements(room, at).tobytes(), report
-        accepted.update((rank, "w128" if wide else "w"))
+        case = load_along_w_case(rng)
+        record = checked(load_patch, case, check_patches, case.starts, case.offsets)
+        if record is not None:
+            assert record.plan.mode == ("im2col::w::128" if case.wide else "im2col::w")
+            accepted.update((case.rank, record.plan.mode))
 
     holds()
-    assert min(accepted[k] for k in (1, 2, 3, "w", "w128")) > 5, accepted
+    assert min(accepted[k] for k in (1, 2, 3, "im2col::w", "im2col::w::128")) > 5, accepted
 
 
 def test_rows_go_to_the_pixels_that_a_place_of_a_filter_meets_to_the_byte():
@@ -184,56 +77,25 @@ def test_rows_go_to_the_pixels_that_a_place_of_a_filter_meets_to_the_byte():
 
     @at_random(80)
     def holds(rng):
-        box, rank, first, channel, stage = a_box(rng, (8, 8, 16, 24, 40, 72)), rng.randint(1, 3), rng.choice((0, 0, 1, 7, 30)), rng.choice((0, 0, 1, 3)), rng.randrange(2)
-        dtype, p, c, layout = box
-        window, place = a_filter(rng, rank, True)
-        (room, x), column = some_images(rng, window, box), channel * UNIT[dtype]
-        y = any_bits(dtype, (p, c), 3)
-        options = dict(PLACE=place, F=(*window, None), P=p, C=c, U=UNIT[dtype], LAYOUT=layout, STAGE=stage)
-        try:
-            compiled = store_patch.compile(x, y, first, channel, **options)
-        except DispatchError:
-            return
-        at, record = block(met(x, window, place).reshape(-1, x.shape[-1]), first, column, p, c), asynchronous(compiled)
-        copied(record, box, stage, compiled.tensor_maps[0], at, corners(x, window, first, column), ())
-        want = written(room, at, y)
-        report = store_patch.simulate((1,), x, y, first, channel, **options)
-        assert not report.findings and room.tobytes() == want.tobytes(), report
-        accepted.update((rank, "outside" if (at == NOWHERE).any() else "inside", "one" if record.plan.instructions == 1 else "several"))
+        case = store_case(rng)
+        record = checked(store_patch, case, check_patches, case.starts, case.offsets)
+        if record is not None:
+            accepted.update((case.rank, *seen(case, record)))
 
     holds()
     assert min(accepted[k] for k in (1, 2, 3, "inside", "outside", "one", "several")) > 5, accepted
 
 
 def test_rows_are_gathered_and_scattered_to_the_byte():
-    """In any order (the same row often, where it is read), on either side of the matrix; columns that begin and end anywhere."""
+    """In any order, on either side of the matrix; columns that begin and end anywhere."""
     accepted = Counter()
 
     @at_random(100)
     def holds(rng):
-        box, store, near, column, stage = a_box(rng, range(8, 56, 8)), rng.random() < .5, rng.random() < .5, rng.choice((-1, 0, 0, 1)), rng.randrange(2)
-        dtype, n, c, layout = box
-        height = rng.randint(1, 60) + (n if store else 0)
-        room, x = a_room(rng, (height,), box)
-        y, column = any_bits(dtype, (n, c), 5), max(column, 0) if store else column
-        numbers = range(height) if near else range(-5, height + 5)
-        rows = np.array(rng.sample(numbers, n) if store else rng.choices(numbers, k=n), np.int32)
-        options = dict(C=c, N=n, U=UNIT[dtype], LAYOUT=layout, STAGE=stage, target="sm_100a")
-        kernel = scatter if store else gather
-        try:
-            compiled = kernel.compile(x, rows, y, column, **options)
-        except DispatchError:
-            return
-        whole = np.full((height + 16, 8 * c + x.shape[1]), NOWHERE)
-        whole[8:height + 8, 4 * c:4 * c + x.shape[1]] = addresses(x)
-        at = whole[rows + 8, 4 * c + column * UNIT[dtype]:][:, :c]
-        shared = BufferSpec((2, n, c), dtype, "shared", layout=layout, region=(stage, slice(0, n), slice(0, c)))
-        check_rows(asynchronous(compiled).plan, compiled.tensor_maps[0], shared, at, column * UNIT[dtype], rows.tolist())
-        want = written(room, at, y)
-        report = kernel.simulate((1,), x, rows, y, column, **options)
-        assert not report.findings, report
-        assert (room.tobytes() == want.tobytes()) if store else (y.tobytes() == elements(room, at).tobytes())
-        accepted.update(("store" if store else "load", "outside" if (at == NOWHERE).any() else "inside"))
+        case = rows_case(rng)
+        record = checked(scatter if case.store else gather, case, check_rows, case.column, case.rows)
+        if record is not None:
+            accepted.update(("store" if case.store else "load", *seen(case, record)[:1]))
 
     holds()
     assert min(accepted[k] for k in ("store", "load", "inside", "outside")) > 5, accepted
