@@ -195,7 +195,7 @@ MEANING = {
     "deadlock": "threads that wait for what cannot come any more",
     "barrier-phase": "a wait for a phase that was over before, or that nothing completes; arrivals beyond a barrier's count",
     "barrier-lifecycle": "a barrier used outside of its life, initialised while in use, or with a count that mbarriers do not have",
-    "transaction-count": "the bytes announced to a barrier are not those that its copies bring",
+    "transaction-count": "the bytes announced to a barrier are not those that its copies bring, or more in one phase than the 2^20 - 1 that it counts",
     "descriptor": "a tensor map or coordinates that the encoder or the hardware refuses",
     "wgmma-order": "an operand or accumulator of an issued mma that is touched before its wait",
     "tmem": "tensor memory used outside its allocation, its lifetime or the warp's lanes, or without the fences between threads",
