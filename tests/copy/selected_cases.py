@@ -10,7 +10,6 @@ from named_map_kernels import aligned
 from tma_kernels import reference_patches
 from values import UNIT, any_bits
 
-HEIGHTS = (8, 8, 16, 24, 40, 72)
 DTYPES = ("uint8", "float8_e8m0fnu", "int16", "bfloat16", "float32", "int64", "float64")
 
 
@@ -21,32 +20,31 @@ def a_box(rng, heights, modes=(None, 0, 32, 64, 128)) -> tuple:
     return dtype, n, wide, None if mode is None else tile.swizzled(dtype, (2, n, wide), mode)
 
 
-def a_filter(rng, rank: int, store: bool) -> tuple:
+def a_filter(rng, rank: int, store: bool, padded: int = 2) -> tuple:
     """(filter, stride, padding, dilation), a place in the filter; for a store one that is inside of the images everywhere."""
     filter = tuple(rng.randint(1, 3) for _ in range(rank))
     stride, dilation = (tuple(rng.randint(1, n) for _ in range(rank)) for n in (3, 2))
     place = tuple(rng.randrange(n) for n in filter)
-    padded = 2 * (rng.random() < .7)
     most = [(o * d, (n - 1 - o) * d) if store else (padded, padded) for o, n, d in zip(place, filter, dilation)]
     return (filter, stride, tuple(tuple(rng.randint(0, min(2, m)) for m in both) for both in most), dilation), place
 
 
-def a_room(rng, outer, box) -> tuple[np.ndarray, np.ndarray]:
+def a_room(rng, outer, box, least: int = -2) -> tuple[np.ndarray, np.ndarray]:
     """Memory, and an array in it with these outer extents: rows about as long as a box, that may have a gap, and be no multiple of
     16 bytes long."""
     unit = UNIT[box[0]]
-    channels = max(box[2] + rng.randint(-2, 3) * unit, unit)
+    channels = max(box[2] + rng.randint(least, 3) * unit, unit)
     shape = (*outer, channels + rng.choice((0, unit)))
     room = aligned(shape, any_bits(box[0], (1,)).dtype)
     room[:] = any_bits(box[0], shape, rng.randrange(100))
     return room, room[..., :channels - (rng.randrange(unit) if rng.random() < .25 else 0)]
 
 
-def some_images(rng, window, box, most: int = 11) -> tuple[np.ndarray, np.ndarray]:
+def some_images(rng, window, box, more=range(12), least: int = -2) -> tuple[np.ndarray, np.ndarray]:
     """Memory, and images in it that the filter fits in."""
     filter, _, padding, dilation = window
-    extents = [max((n - 1) * d + 1 - before - after, 1) + rng.randint(0, most) for n, d, (before, after) in zip(filter, dilation, padding)]
-    return a_room(rng, (rng.randint(1, 3), *extents), box)
+    extents = [max((n - 1) * d + 1 - before - after, 1) + rng.choice(more) for n, d, (before, after) in zip(filter, dilation, padding)]
+    return a_room(rng, (rng.randint(1, 3), *extents), box, least)
 
 
 def addresses(x: np.ndarray) -> np.ndarray:
@@ -96,13 +94,21 @@ def met(x: np.ndarray, window, place) -> np.ndarray:
     return np.where(at < 0, NOWHERE, at).reshape(x.shape[0], *counts(x, window), x.shape[-1])
 
 
+def patches_anywhere(rng, store: bool) -> tuple:
+    """What loads and stores of patches have in common: in a third of the cases all that a copy meets is inside of the images."""
+    inside, rank, stage = rng.random() < .33, rng.randint(1, 3), rng.randrange(2)
+    first, channel = (0, 0) if inside else (rng.choice((0, 1, 7, 30)), rng.choice((0, 0, 1, 3)))
+    box = a_box(rng, (8, 16) if inside else (8, 16, 24, 40, 72))
+    window, place = a_filter(rng, rank, store, 0 if inside else 2)
+    room, x = some_images(rng, window, box, range(50, 60) if inside and rank == 1 else range(6, 12) if inside else range(8), 1 if inside else -2)
+    return rank, first, channel, stage, box, window, place, room, x
+
+
 def load_case(rng) -> SimpleNamespace:
     """A load of patches: `load_patch`'s arguments and constants, the memory, the bytes `at` that come to `y`; and what the plan starts
     from."""
-    box, rank, first, channel, stage = a_box(rng, HEIGHTS), rng.randint(1, 3), rng.choice((0, 0, 1, 7, 30)), rng.choice((0, 0, 1, 3)), rng.randrange(2)
-    dtype, p, c, layout = box
-    window, place = a_filter(rng, rank, False)
-    (room, x), column = some_images(rng, window, box), channel * UNIT[dtype]
+    rank, first, channel, stage, box, window, place, room, x = patches_anywhere(rng, False)
+    (dtype, p, c, layout), column = box, channel * UNIT[box[0]]
     y, options = np.zeros((p, c), x.dtype), dict(F=(*window, None), P=p, C=c, U=UNIT[dtype], LAYOUT=layout, STAGE=stage)
     at = block(met(x, window, place).reshape(-1, x.shape[-1]), first, column, p, c)
     return SimpleNamespace(arguments=(x, y, first, 0, 0, *place, *(0,) * (3 - rank), channel), options=options, room=room, y=y, at=at, box=box,
@@ -114,7 +120,7 @@ def load_along_w_case(rng) -> SimpleNamespace:
     rank, wide, first, channel, stage = rng.randint(1, 3), rng.random() < .5, rng.randrange(10), rng.randrange(2), rng.randrange(2)
     dtype, p, c, layout = box = a_box(rng, (128,) if wide else range(8, 136, 8), (32, 64, 128))
     window, place = a_filter(rng, rank, False)
-    (room, x), column = some_images(rng, window, box, 40), channel * UNIT[dtype]
+    (room, x), column = some_images(rng, window, box, range(41)), channel * UNIT[dtype]
     line = [rng.randrange(n) for n in counts(x, window)[:-1]]
     y = np.zeros((p, c), x.dtype)
     options = dict(F=(*window, "w128" if wide else "w"), P=p, C=c, U=UNIT[dtype], LAYOUT=layout, STAGE=stage, target="sm_100a")
@@ -127,10 +133,8 @@ def load_along_w_case(rng) -> SimpleNamespace:
 
 def store_case(rng) -> SimpleNamespace:
     """A store to the pixels that a place of the filter meets, where every one is inside: `store_patch`'s, and the bytes `at` that get `y`."""
-    box, rank, first, channel, stage = a_box(rng, HEIGHTS), rng.randint(1, 3), rng.choice((0, 0, 1, 7, 30)), rng.choice((0, 0, 1, 3)), rng.randrange(2)
-    dtype, p, c, layout = box
-    window, place = a_filter(rng, rank, True)
-    (room, x), column = some_images(rng, window, box), channel * UNIT[dtype]
+    rank, first, channel, stage, box, window, place, room, x = patches_anywhere(rng, True)
+    (dtype, p, c, layout), column = box, channel * UNIT[box[0]]
     y = any_bits(dtype, (p, c), 3)
     options = dict(PLACE=place, F=(*window, None), P=p, C=c, U=UNIT[dtype], LAYOUT=layout, STAGE=stage)
     at = block(met(x, window, place).reshape(-1, x.shape[-1]), first, column, p, c)
@@ -140,11 +144,11 @@ def store_case(rng) -> SimpleNamespace:
 
 def rows_case(rng) -> SimpleNamespace:
     """A `gather` or a `scatter` (`store`) of rows in any order, the same one often where it is read."""
-    box, store, near, column, stage = a_box(rng, range(8, 56, 8)), rng.random() < .5, rng.random() < .5, rng.choice((-1, 0, 0, 1)), rng.randrange(2)
+    box, store, near, stage = a_box(rng, range(8, 56, 8)), rng.random() < .5, rng.random() < .5, rng.randrange(2)
     dtype, n, c, layout = box
     height = rng.randint(1, 60) + (n if store else 0)
-    room, x = a_room(rng, (height,), box)
-    y, column = any_bits(dtype, (n, c), 5), max(column, 0) if store else column
+    room, x = a_room(rng, (height,), box, 1 if near else -2)
+    y, column = any_bits(dtype, (n, c), 5), 0 if near else rng.choice((0, 1) if store else (-1, 0, 1))
     numbers = range(height) if near else range(-5, height + 5)
     rows = np.array(rng.sample(numbers, n) if store else rng.choices(numbers, k=n), np.int32)
     options = dict(C=c, N=n, U=UNIT[dtype], LAYOUT=layout, STAGE=stage, target="sm_100a")
