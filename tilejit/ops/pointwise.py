@@ -40,8 +40,9 @@ maximum, minimum = _extreme(ew.maximum), _extreme(ew.minimum)
 
 @builtin
 def clip(g: Builder, x, low, high):
-    """`x` limited to `low` to `high`; NaN stays."""
-    return minimum.function(g, maximum.function(g, x, low), high)
+    """`x` limited to `low` to `high`, of which one may be None; NaN stays."""
+    x = x if low is None else maximum.function(g, x, low)
+    return x if high is None else minimum.function(g, x, high)
 
 
 def abs_(g: Builder, x):
