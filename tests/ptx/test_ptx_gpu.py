@@ -1,0 +1,144 @@
+"""Instruction forms called in kernels: what they give on the simulator and on the GPU, against NumPy."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import ptx_lines
+import ptx_sync
+import pytest
+import tilejit as tile
+
+from tests.cases import compiled, on_gpu, on_simulator
+from tests.gpu import in_child, needs_gpu, some
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
+
+import ptx_copies  # noqa: E402
+import ptx_memory  # noqa: E402
+
+HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
+
+
+def problems(lines, x, y, arrays, outputs) -> list[str]:
+    found = [ptx_lines.wrong(line, arrays[outputs.index(line.gives)][n], x, y) for n, line in enumerate(lines)]
+    return [text for text in found if text]
+
+
+def test_lines_give_on_the_simulator_what_numpy_says():
+    found = []
+    for dtype, lines in ptx_lines.by_dtype(simulated=True):
+        kernel, arrays, outputs = ptx_lines.kernel_of(lines)
+        x, y = ptx_lines.inputs(dtype)
+        kernel[1,](x, y, *arrays)
+        found += problems(lines, x, y, arrays, outputs)
+    assert not found, "\n".join(found)
+
+
+def test_lines_without_a_meaning_on_the_simulator_assemble():
+    for dtype, lines in ptx_lines.by_dtype(simulated=False):
+        kernel, arrays, _ = ptx_lines.kernel_of(lines)
+        assert kernel.compile(*ptx_lines.inputs(dtype), *arrays).cubin
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_lines_give_on_the_gpu_what_numpy_says():
+    found = []
+    for dtype, lines in ptx_lines.by_dtype(simulated=False):
+        kernel, arrays, outputs = ptx_lines.kernel_of(lines)
+        x, y = ptx_lines.inputs(dtype)
+        given = [tile.to_device(a) for a in (x, y, *arrays)]
+        kernel[1,](*given)
+        found += problems(lines, x, y, [a.numpy() for a in given[2:]], outputs)
+    assert not found, "\n".join(found)
+
+
+KINDS = ("ld", "st", "atom", "red", "async")
+
+
+@pytest.mark.parametrize("kind", KINDS[:4])
+def test_forms_on_cells_of_memory_leave_on_the_simulator_what_numpy_says(kind):
+    """One in four of those that it has a meaning for, starting anywhere."""
+    found = []
+    for part in ptx_memory.batches([f for f in ptx_memory.forms_of(kind) if ptx_memory.is_simulated(f)][KINDS.index(kind)::4]):
+        kernel, given, wants = ptx_memory.kernel_of(part)
+        report = kernel.simulate((2,), *given.values())
+        found += [str(report)] if report.findings else ptx_memory.problems(part, given, wants)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forms_on_cells_of_memory_assemble(kind):
+    """Places of every space: arrays, shared memory, that of another CTA."""
+    for part in ptx_memory.batches(ptx_memory.forms_of(kind)[KINDS.index(kind)::9]):
+        kernel, given, _ = ptx_memory.kernel_of(part)
+        assert kernel.compile(*given.values()).cubin
+
+
+@needs_gpu(*CLUSTERED)
+@in_child(timeout=240)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_form_on_cells_of_memory_leaves_on_the_gpu_what_numpy_says(kind):
+    found, forms = [], some(ptx_memory.forms_of(kind))
+    made = [(part, *ptx_memory.kernel_of(part)) for part in ptx_memory.batches(forms)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda m: m[1].compile(*m[2].values()), made))
+    for part, kernel, given, wants in made:
+        print(*(f.name for f in part), flush=True)
+        arrays = {name: tile.to_device(x) for name, x in given.items()}
+        kernel[2,](*arrays.values())
+        found += ptx_memory.problems(part, {name: x.numpy() for name, x in arrays.items()}, wants)
+    assert forms and not found, "\n".join(found)
+
+
+def test_copies_written_in_instructions_move_what_they_say_on_the_simulator():
+    on_simulator(ptx_copies.simulated())
+
+
+def test_copies_and_meetings_written_in_instructions_assemble():
+    """Every form of cp.async, bulk and tensor copies, of mbarrier, barrier and fence, and the writes of a map's fields."""
+    assert all(compiled(case).cubin for case in (*ptx_copies.every_copy(), *ptx_sync.every_meeting()))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_copies_written_in_instructions_move_what_they_say_on_the_gpu():
+    on_gpu(ptx_copies.every_copy())
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+@pytest.mark.parametrize("which", range(5))
+def test_barriers_matrices_and_addresses_in_instructions_on_the_gpu(which):
+    on_gpu([list(ptx_sync.every_meeting())[which]])
+
+
+@tile.jit(num_warps=4)
+def following(x, y):
+    """Starts before the kernel before it has ended, and waits for what that one wrote."""
+    i = tile.program_id(0) * 128 + tile.thread_id()
+    tile.ptx.griddepcontrol.wait()
+    tile.store(y[i], tile.load(x[i]) + 1)
+    tile.ptx.griddepcontrol.launch_dependents()
+
+
+def chain(x, y, times: int):
+    for _ in range(times):
+        following[len(x) // 128,](x, y, pdl=True)
+        x, y = y, x
+    return x
+
+
+def test_kernels_that_start_early_wait_for_each_other():
+    x = np.arange(256, dtype=np.int32)
+    assert (chain(x.copy(), np.zeros_like(x), 3) == x + 3).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=60)
+def test_kernels_that_start_early_wait_for_each_other_on_the_gpu():
+    x = np.arange(1 << 18, dtype=np.int32)
+    assert (chain(tile.to_device(x), tile.to_device(np.zeros_like(x)), 200).numpy() == x + 200).all()
