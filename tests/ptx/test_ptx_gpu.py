@@ -5,8 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import ptx_lines
-import ptx_sync
 import pytest
 import tilejit as tile
 
@@ -16,7 +14,9 @@ from tests.gpu import in_child, needs_gpu, some
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "copy"))
 
 import ptx_copies  # noqa: E402
+import ptx_lines  # noqa: E402
 import ptx_memory  # noqa: E402
+import ptx_sync  # noqa: E402
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
