@@ -96,7 +96,7 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
     """What the chosen lowerings have to say to the kernel's author."""
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
     warnings = list(dict.fromkeys(Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)))
-    if graph.launch.pdl and not any(c.op.name == "griddepcontrol_wait" for c in calls):
+    if graph.launch.pdl and not any(c.op.name == "griddepcontrol_wait" or c.attrs.get("form") == "griddepcontrol.wait" for c in calls):
         warnings.append(Warning_("with pdl=True this kernel may begin before the one ahead of it has ended, and it never waits for that: "
                                  "call tile.griddepcontrol_wait() before memory is touched that the two share"))
     return warnings

@@ -134,6 +134,7 @@ def chain(x, y, times: int):
 
 def test_kernels_that_start_early_wait_for_each_other():
     x = np.arange(256, dtype=np.int32)
+    assert not following.compile(x, x, pdl=True).warnings
     assert (chain(x.copy(), np.zeros_like(x), 3) == x + 3).all()
 
 
