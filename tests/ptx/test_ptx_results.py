@@ -17,6 +17,7 @@ import ptx_copies  # noqa: E402
 import ptx_lines  # noqa: E402
 import ptx_memory  # noqa: E402
 import ptx_sync  # noqa: E402
+import ptx_wgmma  # noqa: E402
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
@@ -99,8 +100,8 @@ def test_copies_written_in_instructions_move_what_they_say_on_the_simulator():
 
 
 def test_copies_and_meetings_written_in_instructions_assemble():
-    """Every form of cp.async, bulk and tensor copies, of mbarrier, barrier and fence, and the writes of a map's fields."""
-    assert all(compiled(case).cubin for case in (*ptx_copies.every_copy(), *ptx_sync.every_meeting()))
+    """Every form of cp.async, bulk and tensor copies, of mbarrier, barrier and fence, the writes of a map's fields; some of wgmma."""
+    assert all(compiled(case).cubin for case in (*ptx_copies.every_copy(), *ptx_sync.every_meeting(), *ptx_wgmma.every_product(130)))
 
 
 @needs_gpu("sm_90a")
@@ -114,6 +115,13 @@ def test_copies_written_in_instructions_move_what_they_say_on_the_gpu():
 @pytest.mark.parametrize("which", range(5))
 def test_barriers_matrices_and_addresses_in_instructions_on_the_gpu(which):
     on_gpu([list(ptx_sync.every_meeting())[which]])
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+@pytest.mark.parametrize("first", [0, 3, 6])
+def test_products_of_warpgroups_in_instructions_on_the_gpu(first):
+    on_gpu(ptx_wgmma.every_product(9, first))
 
 
 @tile.jit(num_warps=4)

@@ -1,0 +1,93 @@
+"""wgmma in instructions: both operands in shared memory without a swizzle, or the first one in registers; whole numbers."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import tilejit as tile
+from ptx_copies import called, forms, kernel
+
+from tests.cases import Case
+
+KINDS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
+         "s8": np.int8, "u8": np.uint8, "b1": np.uint8}
+ROW = 32                                   # bytes of k of one instruction
+A, B = 64 * ROW, 256 * ROW                 # bytes of the operands
+IN_A_KERNEL = 4
+ONES = np.array([byte.bit_count() for byte in range(256)])
+
+
+def sample(step: int, first: int = 0) -> list:
+    """One in so many of the thousand forms: all types and all widths come by."""
+    return forms(r"wgmma\.mma_async\..*")[first::step]
+
+
+def cores(rows: np.ndarray) -> np.ndarray:
+    """Rows of 32 bytes as the instruction reads them without a swizzle: matrices of 8 rows of 16 bytes, two beside each other."""
+    return np.ascontiguousarray(rows.reshape(-1, 8, 2, 16).transpose(0, 2, 1, 3)).ravel()
+
+
+def operands(form, seed: int):
+    """(bytes of a's rows, of b's rows, their product in numbers)."""
+    rng, n = np.random.default_rng(seed), int(re.search(r"m64n(\d+)", form.name)[1])
+    names = re.search(r"k\d+(?:\.satfinite)?\.(?:f32|f16|s32)\.(\w+)\.(\w+)", form.name).groups()
+    if names[0] == "b1":
+        a, b = (rng.integers(0, 256, (m, ROW)).astype(np.uint8) for m in (64, n))
+        return a, b, ONES[a[:, None] & b[None]].sum(axis=2, dtype=np.float64)
+    made = []
+    for name, m in zip(names, (64, n)):
+        low = 0 if name == "u8" else -2
+        made.append(rng.integers(low, 3, (m, ROW // np.dtype(KINDS[name]).itemsize)).astype(KINDS[name]))
+    a, b = made
+    return a.view(np.uint8), b.view(np.uint8), a.astype(np.float64) @ b.astype(np.float64).T
+
+
+def place(n: int):
+    """(row, column) of each thread's numbers: (128, n / 2)."""
+    t, j = np.arange(128)[:, None], np.arange(n // 2)
+    return t // 32 * 16 + t % 32 // 4 + 8 * (j // 2 % 2), j // 4 * 8 + t % 4 * 2 + j % 2
+
+
+def product(chosen) -> Case:
+    """Each form's product, added to numbers that the registers hold already."""
+    lines = ["i = tile.thread_id()", f"s = tile.alloc(({A + B},), tile.uint8, align=1024)", "at = tile.ptx.cvta.to.shared.u64(s[0])",
+             f"da, db = at >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}, at + {A} >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}"]
+    x, r = np.zeros((len(chosen), A + B), np.uint8), np.zeros((len(chosen), 4, 128), np.uint32)
+    floats, words = np.zeros((len(chosen), 128, 128), np.float32), np.zeros((len(chosen), 128, 128), np.uint32)
+    t = np.arange(128)
+    row = t // 32 * 16 + t % 32 // 4
+    for k, form in enumerate(chosen):
+        a, b, d = operands(form, k)
+        x[k, :A], x[k, A:A + b.size] = cores(a), cores(b)
+        parts = a.reshape(64, 2, 4, 4)      # halves of 16 bytes, by lane
+        r[k] = [np.ascontiguousarray(parts[row + up, half, t % 4]).view(np.uint32).ravel() for half in (0, 1) for up in (0, 8)]
+        n, result = d.shape[1], form.results[0]
+        rows, columns = place(n)
+        if result.type == "f32":
+            start = [f"{float(j % 5)}" for j in range(n // 2)]
+            floats[k, :, :n // 2] = d[rows, columns] + np.arange(n // 2) % 5
+        elif re.search(r"k\d+\.f16\.", form.name):
+            start = ["0x40003c00"] * (n // 4)        # 1 and 2
+            pairs = (d[rows, columns] + np.arange(n // 2) % 2 + 1).astype(np.float16)
+            words[k, :, :n // 4] = np.ascontiguousarray(pairs).view(np.uint32)
+        else:
+            start = [f"{j % 5}" for j in range(n // 2)]
+            words[k, :, :n // 2] = (d[rows, columns] + np.arange(n // 2) % 5).astype(np.int32).view(np.uint32)
+        registers = "(" + ", ".join(f"tile.load(r[{k}, {m}, i])" for m in range(4)) + ")"
+        call = called(form, d="(" + ", ".join(start) + ",)", a=registers if "a_regs" in form.name else "da", b="db", scale_d="i >= 0",
+                      scale_a="1", scale_b="1", trans_a="0", trans_b="0")
+        out = "floats" if result.type == "f32" else "words"
+        lines += [f"tile.store(s, tile.load(x[{k}, 0:{A + B}]))", "tile.fence_proxy_async()", "tile.sync()", "tile.ptx.wgmma.fence.sync.aligned()",
+                  f"d = {call}", "tile.ptx.wgmma.commit_group.sync.aligned()", "tile.ptx.wgmma.wait_group.sync.aligned(0)",
+                  *(f"tile.store({out}[{k}, i, {j}], d[{j}])" for j in range(result.count)), "tile.sync()"]
+    name = ", ".join(form.name.split("aligned.")[1] for form in chosen)
+    return Case(name, kernel("def products(x, r, floats, words):", lines, num_warps=4), (1,), (x, r, np.zeros_like(floats), np.zeros_like(words)),
+                {2: floats, 3: words})
+
+
+def every_product(step: int, first: int = 0):
+    chosen = sample(step, first)
+    for n in range(0, len(chosen), IN_A_KERNEL):
+        yield product(chosen[n:n + IN_A_KERNEL])
