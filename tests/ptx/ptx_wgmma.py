@@ -15,7 +15,6 @@ KINDS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "e4m
          "s8": np.int8, "u8": np.uint8, "b1": np.uint8}
 ROW = 32                                   # bytes of k of one instruction
 A, B = 64 * ROW, 256 * ROW                 # bytes of the operands
-IN_A_KERNEL = 4
 ONES = np.array([byte.bit_count() for byte in range(256)])
 
 
@@ -50,44 +49,34 @@ def place(n: int):
     return t // 32 * 16 + t % 32 // 4 + 8 * (j // 2 % 2), j // 4 * 8 + t % 4 * 2 + j % 2
 
 
-def product(chosen) -> Case:
-    """Each form's product, added to numbers that the registers hold already."""
+def product(form) -> Case:
+    """A form's product, added to numbers that the registers hold already."""
+    a, b, d = operands(form, len(form.name))
+    x, t = np.zeros(A + B, np.uint8), np.arange(128)
+    x[:A], x[A:A + b.size] = cores(a), cores(b)
+    row, halves = t // 32 * 16 + t % 32 // 4, a.reshape(64, 2, 4, 4)      # of 16 bytes, by lane
+    r = np.stack([np.ascontiguousarray(halves[row + up, half, t % 4]).view(np.uint32).ravel() for half in (0, 1) for up in (0, 8)])
+    n, result = d.shape[1], form.results[0]
+    rows, columns = place(n)
+    if re.search(r"k\d+\.f16\.", form.name):
+        start = ["0x40003c00"] * (n // 4)                                 # 1 and 2
+        want = np.ascontiguousarray((d[rows, columns] + np.arange(n // 2) % 2 + 1).astype(np.float16)).view(np.uint32)
+    else:
+        made = np.float32 if result.type == "f32" else np.int32
+        start = [repr(made(j % 5).item()) for j in range(n // 2)]
+        want = (d[rows, columns] + np.arange(n // 2) % 5).astype(made)
+        want = want if result.type == "f32" else want.view(np.uint32)
+    registers = "(" + ", ".join(f"tile.load(r[{m}, i])" for m in range(4)) + ")"
+    call = called(form, d="(" + ", ".join(start) + ",)", a=registers if "a_regs" in form.name else "da", b="db", scale_d="i >= 0",
+                  scale_a="1", scale_b="1", trans_a="0", trans_b="0")
     lines = ["i = tile.thread_id()", f"s = tile.alloc(({A + B},), tile.uint8, align=1024)", "at = tile.ptx.cvta.to.shared.u64(s[0])",
-             f"da, db = at >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}, at + {A} >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}"]
-    x, r = np.zeros((len(chosen), A + B), np.uint8), np.zeros((len(chosen), 4, 128), np.uint32)
-    floats, words = np.zeros((len(chosen), 128, 128), np.float32), np.zeros((len(chosen), 128, 128), np.uint32)
-    t = np.arange(128)
-    row = t // 32 * 16 + t % 32 // 4
-    for k, form in enumerate(chosen):
-        a, b, d = operands(form, k)
-        x[k, :A], x[k, A:A + b.size] = cores(a), cores(b)
-        parts = a.reshape(64, 2, 4, 4)      # halves of 16 bytes, by lane
-        r[k] = [np.ascontiguousarray(parts[row + up, half, t % 4]).view(np.uint32).ravel() for half in (0, 1) for up in (0, 8)]
-        n, result = d.shape[1], form.results[0]
-        rows, columns = place(n)
-        if result.type == "f32":
-            start = [f"{float(j % 5)}" for j in range(n // 2)]
-            floats[k, :, :n // 2] = d[rows, columns] + np.arange(n // 2) % 5
-        elif re.search(r"k\d+\.f16\.", form.name):
-            start = ["0x40003c00"] * (n // 4)        # 1 and 2
-            pairs = (d[rows, columns] + np.arange(n // 2) % 2 + 1).astype(np.float16)
-            words[k, :, :n // 4] = np.ascontiguousarray(pairs).view(np.uint32)
-        else:
-            start = [f"{j % 5}" for j in range(n // 2)]
-            words[k, :, :n // 2] = (d[rows, columns] + np.arange(n // 2) % 5).astype(np.int32).view(np.uint32)
-        registers = "(" + ", ".join(f"tile.load(r[{k}, {m}, i])" for m in range(4)) + ")"
-        call = called(form, d="(" + ", ".join(start) + ",)", a=registers if "a_regs" in form.name else "da", b="db", scale_d="i >= 0",
-                      scale_a="1", scale_b="1", trans_a="0", trans_b="0")
-        out = "floats" if result.type == "f32" else "words"
-        lines += [f"tile.store(s, tile.load(x[{k}, 0:{A + B}]))", "tile.fence_proxy_async()", "tile.sync()", "tile.ptx.wgmma.fence.sync.aligned()",
-                  f"d = {call}", "tile.ptx.wgmma.commit_group.sync.aligned()", "tile.ptx.wgmma.wait_group.sync.aligned(0)",
-                  *(f"tile.store({out}[{k}, i, {j}], d[{j}])" for j in range(result.count)), "tile.sync()"]
-    name = ", ".join(form.name.split("aligned.")[1] for form in chosen)
-    return Case(name, kernel("def products(x, r, floats, words):", lines, num_warps=4), (1,), (x, r, np.zeros_like(floats), np.zeros_like(words)),
-                {2: floats, 3: words})
+             f"da, db = at >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}, at + {A} >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}",
+             f"tile.store(s, tile.load(x[0:{A + B}]))", "tile.fence_proxy_async()", "tile.sync()", "tile.ptx.wgmma.fence.sync.aligned()",
+             f"d = {call}", "tile.ptx.wgmma.commit_group.sync.aligned()", "tile.ptx.wgmma.wait_group.sync.aligned(0)",
+             *(f"tile.store(y[i, {j}], d[{j}])" for j in range(result.count))]
+    return Case(form.name, kernel("def product(x, r, y):", lines, num_warps=4), (1,), (x, r, np.zeros_like(want)), {2: want})
 
 
 def every_product(step: int, first: int = 0):
-    chosen = sample(step, first)
-    for n in range(0, len(chosen), IN_A_KERNEL):
-        yield product(chosen[n:n + IN_A_KERNEL])
+    """A kernel for each form, since the assembler keeps the registers of several apart."""
+    yield from map(product, sample(step, first))

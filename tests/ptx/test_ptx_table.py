@@ -53,6 +53,14 @@ def test_an_unknown_name_says_what_is_near():
         ptx.mapa.u64(1, 2)
 
 
+def test_packed_sums_in_the_memory_of_a_peer_are_no_forms():
+    """The assembler takes them, and its code adds the words as integers there."""
+    for form in ("atom.shared::cluster.add.noftz.f16x2", "red.release.cluster.shared::cluster.add.noftz.bf16x2"):
+        with pytest.raises(CompilationError, match="no PTX instruction form is called"):
+            ptx.form(form)
+        assert ptx.form(form.replace("::cluster", "::cta")) and ptx.form(form[:-2])
+
+
 # Rows.
 
 def test_every_row_has_forms_targets_and_a_known_effect():
