@@ -165,6 +165,14 @@ def test_a_loop_by_the_number_of_programs_counts_up_and_asserts_nothing():
     assert "select" not in body(persistent) and "assert" not in body(persistent)
 
 
+def test_a_pipelined_loop_goes_by_a_constant_step():
+    def kernel(y, n):
+        for i in tile.pipelined(range(0, n, n)):
+            pass
+
+    assert error(kernel).startswith("pipelined takes a range with a constant step")
+
+
 def test_a_range_takes_integers():
     def kernel(y, n):
         for i in range(n / 2):

@@ -100,7 +100,8 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
     others may keep of the registers.
     """
     if not isinstance(over, LoopRange) or over.item is not None or over.pipeline is not None:
-        raise g.error(f"pipelined takes a range, as in tile.pipelined(range(0, K, BLOCK), stages=4), not {describe(over)}")
+        what = "a loop over what is computed of a trip's number" if isinstance(over, LoopRange) else describe(over)
+        raise g.error(f"pipelined takes a range with a constant step, as in tile.pipelined(range(0, K, BLOCK), stages=4), not {what}")
     if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= STAGES_AT_MOST:
         raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}")
     if over.unroll != 1:
