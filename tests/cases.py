@@ -25,7 +25,8 @@ from tests.gpu import some
 class Case:
     """`wants`: what arrays become, by their place among the arguments, compared byte by byte.
 
-    Of an argument in `views` the kernel gets that part, and the whole of it is compared: what lies beside it stays.
+    Of an argument in `views` the kernel gets that part, an index or a function of the array, and the whole of it is compared: what
+    lies beside it stays.
     """
 
     name: str
@@ -34,12 +35,12 @@ class Case:
     args: tuple
     wants: dict[int, object]
     options: dict = field(default_factory=dict)
-    views: dict[int, tuple] = field(default_factory=dict)
+    views: dict[int, object] = field(default_factory=dict)
 
     def copies(self, made) -> tuple[list, list]:
         """Arrays that are this launch's own, by `made`, and what the kernel gets of them."""
         whole = [made(x) if isinstance(x, (np.ndarray, tile.Packed)) else x for x in self.args]
-        return whole, [x[self.views[i]] if i in self.views else x for i, x in enumerate(whole)]
+        return whole, [part_of(x, self.views[i]) if i in self.views else x for i, x in enumerate(whole)]
 
     def problems(self, whole) -> list[str]:
         """What is not as it should be."""
@@ -52,6 +53,11 @@ class Case:
                 one, other = (f"{x[at]} ({x[at].tobytes()[::-1].hex()})" for x in (got, want))
                 found.append(f"{self.name}: {len(wrong)} elements of argument {i} differ; at {tuple(map(int, at))} it is {one}, not {other}")
         return found
+
+
+def part_of(x, view):
+    """The part of an array that an index or a function names."""
+    return view(x) if callable(view) else x[view]
 
 
 def _plain(x) -> np.ndarray:
