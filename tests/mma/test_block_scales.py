@@ -54,9 +54,11 @@ def test_any_extents_and_both_kinds_of_scales(m, n, k, by_row, by_column, a_is, 
 
 
 @pytest.mark.parametrize("by_row,by_column", [(True, False), (False, True), (False, False), (True, True)])
-@pytest.mark.parametrize("bm,bn,splits,swapped", [(128, 256, 1, False), (128, 64, 1, True), (64, 64, 2, False), (64, 32, 4, True), (64, 128, 1, False)])
+@pytest.mark.parametrize("bm,bn,splits,swapped", [(128, 256, 1, False), (192, 128, 1, False), (192, 64, 1, True), (128, 64, 1, True), (64, 64, 2, False),
+                                                  (64, 32, 4, True), (64, 128, 1, False)])
 def test_tiles_splits_and_exchanged_operands_with_scales(bm, bn, splits, swapped, by_row, by_column):
-    """Tiles of one block of columns and of two, a split of k, operands that change places; results by TMA and by stores."""
+    """Tiles of one block of columns and of two, and of one and a half of rows; a split of k, operands that change places; results by
+    TMA and by stores."""
     config = Config.of(bm, bn, 128, itemsize=1, stored=4, splits=splits, swapped=swapped, stages=3)
     for n in (384, 331):
         checked(np.random.default_rng(1), 200, n, 1100, by_row, by_column, config=config, out=np.float32)
@@ -115,6 +117,7 @@ def test_scales_that_do_not_fit_are_errors():
         r"scale_b is \[K/128, N or N/128\]: .*, not \(\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=2.0),
         r"scale_a is a number, an array of one, or .*, not of shape \(3,\)": lambda: kernels.matmul(a, b, scale_a=sa[0]),
         "two matrices of float8": lambda: kernels.matmul(half, half, scale_a=np.ones((64, 1), np.float32), scale_b=np.ones((1, 64), np.float32)),
+        "tiles of up to 128 columns, .* bn is 192": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(128, 192, itemsize=1)),
         "slots hold 128 of k .* bk is 256": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(64, 16, itemsize=1)),
         "scale_a is of float32, not float64": lambda: kernels.matmul(a, b, scale_a=sa.astype(np.float64), scale_b=sb),
     }.items():

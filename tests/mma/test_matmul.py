@@ -236,14 +236,22 @@ def of_several(acc, z, row, column, scale, beside, other):
 
 
 def test_a_large_product_chooses_to_bring_its_residual_ahead():
-    """The largest tile, with buffers for all of its columns and no spills."""
+    """The largest tile, with buffers for all of its columns and no spills; in few rounds two of them, so that half is stored earlier."""
+    assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).buffers == 2
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
     c = planned(big, big, big, bias_gelu_added, (big,), config).constants
-    assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"] * c["BUFFERS"]) == (128, 256, 256)
+    assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"]) == (128, 256, 256, 1)
     spec = ArraySpec((8192, 8192), "bfloat16")
     compiled = persistent.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, **dict(c, EXTRAS=2))
     assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
+
+
+def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rounds():
+    long = Problem(16384, 16384, 16384)
+    assert choose(long, 132).order == ("grouped", 8) and choose(replace(long, itemsize=1), 132).order == ("grouped", 8)
+    for other in (Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
+        assert choose(other, 132).order == ("grouped", 16)
 
 
 @tile.jit

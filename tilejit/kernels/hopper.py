@@ -109,7 +109,7 @@ def along(S, first, k, extent, BY_ROW: tile.constexpr):
 
 
 @tile.jit
-def promoted(sums, ring, w, first, stop, BLOCKS: tile.constexpr):
+def promoted(sums, ring, w, first, stop, row, BLOCKS: tile.constexpr):
     """A consumer of float8, of which the tensor cores' sums keep fewer bits than float32: those of each slot's 128 of k are added to
     `sums`, tiles of neighbouring columns, by the threads, and are scaled before if `BLOCKS` says how the scales lie."""
     COLUMNS = sums[0].shape[1]
@@ -120,8 +120,8 @@ def promoted(sums, ring, w, first, stop, BLOCKS: tile.constexpr):
                 part = tile.mma_async(None, rows, slot.B[h * COLUMNS:h * COLUMNS + COLUMNS, :], trans_b=True)
                 tile.mma_commit()
                 if BLOCKS:
-                    if h == 0:
-                        a = along(slot.SA, w * 64, i, 64, BLOCKS[0])
+                    if h == 0:  # the tile's rows may begin within a block
+                        a = along(slot.SA, w * 64 if BLOCKS[0] else row - (row - w * 64) // BLOCK * BLOCK, i, 64, BLOCKS[0])
                     b = along(slot.SB, h * COLUMNS, i, COLUMNS, BLOCKS[1])
                 tile.mma_wait(0)
                 if h == len(sums) - 1:
@@ -149,9 +149,10 @@ def none(BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
 
 
 @tile.jit
-def added(sums, ring, w, first, stop, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
-    """A consumer: `sums` and those of the slots `first` to `stop` along k."""
-    return promoted(sums, ring, w, first, stop, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN),)
+def added(sums, ring, w, first, stop, row, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr,
+          BLOCKS: tile.constexpr):
+    """A consumer: `sums`, from `row` on, and those of the slots `first` to `stop` along k."""
+    return promoted(sums, ring, w, first, stop, row, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN),)
 
 
 @tile.jit
@@ -242,15 +243,15 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         for i, n in tile.tile_order(rows, across, *ORDER):
             z, m = matrix_and_row(i, down, len(C.shape) == 3)
             row, column = m * BM + w * 64, n * BN
-            BEGUN = not (AHEAD or BEHIND or PROMOTED)
+            BEGUN = not (BEHIND or PROMOTED)
             sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
             done = 1 if BEGUN else 0
-            if AHEAD:
-                done = steps // 2
-                sums = added(sums, ring, w, 0, done, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
+            if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
+                first, done = done, max(done, steps * (tile.program_id(0) % 8 + 1) // 12)
+                sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
                 with tile.elect():
                     bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            sums = added(sums, ring, w, done, steps, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
+            sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
             if AHEAD:
                 ready[w].wait(phase=phase)
                 phase = phase ^ 1
@@ -292,7 +293,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
             fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN, SA, SB, BLOCKS)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
-        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, True, A_KM, B_KN, PROMOTED, BLOCKS)
+        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, True, A_KM, B_KN, PROMOTED, BLOCKS)
         for s in tile.static_range(SPLITS):
             if s == rank:
                 tile.store(parts[s, w], columns(own, s * PART, PART))

@@ -194,6 +194,8 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
     alone, else whether each operand's block scales are by row, or () without any."""
     if promoted is not None and config.bk != hopper.BLOCK:
         raise LaunchError(f"slots hold {hopper.BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
+    if promoted is not None and config.bn > hopper.BLOCK and config.bn % hopper.BLOCK:
+        raise LaunchError(f"threads add up tiles of up to {hopper.BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
     constants = dict(BM=config.bm, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (), num_warps=config.num_warps,
                      pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:

@@ -90,6 +90,7 @@ SHORT = 65000            # cycles below which it pays that a launch begins while
 EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
 UNEVEN = 1.1             # what it costs that CTAs which share all tiles are at different places along k at one time
 LARGE = 128 * 256        # elements of tiles that are worth sharing: smaller ones take as much from L2 as there is
+PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves
 
 
@@ -114,7 +115,7 @@ class Problem:
 
     def takes(self, bm: int, bn: int) -> bool:
         """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it."""
-        return self.promoted is None or bm != 192 and bn != 192 and (bn <= 128 or self.promoted[1:] != (True,))
+        return self.promoted is None or bn != 192 and (bm, bn) != (192, 128) and (bn <= 128 or self.promoted[1:] != (True,))
 
     @property
     def bytes(self) -> int:
@@ -156,6 +157,12 @@ def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
     return max(computing, loading) + 0.05 * min(computing, loading)
 
 
+def group(p: Problem, bm: int, bn: int, processors: int) -> int:
+    """How many rows of tiles are a group: fewer where the rows of A would be much of L2 for many rounds."""
+    long = 16 * bm * p.k * p.itemsize >= PANEL and 16 * -(-p.n // bn) > 4 * processors
+    return 8 if long else 16
+
+
 @lru_cache(maxsize=4096)
 def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Config:
     """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
@@ -165,18 +172,23 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
         q = p.turned() if swapped else p
         for (bm, bn), (splits, stream) in product(TILES, WAYS):
             # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
-            # and an epilogue has fewer values at once.
-            alone = -(-q.m // bm) * -(-q.n // bn) * p.matrices <= processors or p.stored > 2 or p.epilogue and not q.ahead
+            # and an epilogue has fewer values at once. One that finds its operands there is over sooner without parts, but for
+            # the last round.
+            tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
+            alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
+            width = 128 if alone else 512 if q.ahead and tiles > 8 * processors else 256
             long = (bm, bn) == (128, 256) and p.k * p.itemsize > LONG * SLOT
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, (128 if alone else 256) // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
+                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn) or stream and (p.promoted is not None or p.epilogue):
                 continue
             cost = streamed_cycles(q, bm, bn, processors) * UNEVEN if stream else cycles(q, bm, bn, splits, processors)
             cost += bm * bn * 0.15 if swapped else 0  # stored across rows
             if best is None or cost < best[0]:
-                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), stream=stream, dependent=cost < SHORT and not stream)
+                order = "grouped", group(q, bm, bn, processors)
+                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), order=order, stream=stream,
+                                     dependent=cost < SHORT and not stream)
     return best[1]
 
 
