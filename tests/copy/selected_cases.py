@@ -1,6 +1,5 @@
 """Copies of patches of convolutions and of rows named one by one at random, and the bytes that they move: for the simulator and the GPU."""
 
-from math import prod
 from types import SimpleNamespace
 
 import numpy as np

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tilejit as tile
 from tests.gpu import in_child, needs_gpu
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")

@@ -1,6 +1,5 @@
 """Every form of tcgen05.cp: what it leaves in each lane and column of tensor memory, by the ISA's tables, and as PTX."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
