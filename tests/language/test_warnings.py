@@ -49,6 +49,14 @@ def test_a_kernel_with_a_budget_for_spills_does_not_warn_of_them():
     assert 0 < compiled.spills <= 4096 and compiled.warnings == ()
 
 
+@pytest.mark.parametrize("allowed", [0, 4])
+def test_a_kernel_over_its_budget_for_spills_does_not_compile(allowed):
+    for _ in range(2):  # nothing of the first attempt is taken for a kernel
+        with pytest.raises(tile.CompilationError, match=f"the kernel spills .* bytes of registers, and spills={allowed} allows no more") as caught:
+            spilling(spills=allowed).compile(*SPECS)
+        assert "def wide" in str(caught.value)
+
+
 def test_a_kernel_that_spills_after_it_ran_on_the_simulator_warns():
     import numpy as np
     kernel, x, y = spilling(), np.ones(4097, np.float32), np.ones(4096, np.float32)

@@ -1,6 +1,7 @@
 """What an attention kernel must be able to say (DESIGN: structure, accumulators): the whole kernel, and its parts by themselves."""
 
 import itertools
+import re
 
 import ml_dtypes
 import numpy as np
@@ -115,6 +116,49 @@ def test_row_maxima_are_shuffled_inside_quads_only():
 
 
 @tile.jit(num_warps=4)
+def partial_rows(A, B, sums, tops, N: tile.constexpr, WIDE: tile.constexpr):
+    """Row state that stays with each thread: the parts of a row that other threads hold are added after the loop."""
+    a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+    b = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+    tile.copy(a, A[0:64, 0:64])
+    tile.copy(b, B[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    total, top = tile.zeros((64, 8)), tile.full((64, 8), -1e30)
+    for i in range(N):
+        s = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        parts = tile.sum(tile.reshape(s, (64, 8 // WIDE, WIDE, 8)), axis=1)
+        total = total + tile.sum(parts, axis=1)
+        top = tile.maximum(top, tile.max(tile.reshape(s, (64, 8, 8)), axis=1))
+    tile.store(sums[0:64], tile.sum(total, axis=1))
+    tile.store(tops[0:64], tile.max(top, axis=1))
+
+
+@pytest.mark.parametrize("wide", [1, 2, 8])
+def test_row_state_may_stay_with_each_thread_until_the_end(wide):
+    """Columns that a thread holds are summed by it, as many side by side as one says; lanes exchange nothing inside the loop."""
+    a, b = (np.random.default_rng(i).standard_normal((64, 64)).astype(BF16) for i in range(2))
+    sums, tops = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    partial_rows.simulate(1, a, b, sums, tops, N=3, WIDE=wide).raise_first()
+    s = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_allclose(sums, 3 * s.sum(axis=1), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(tops, s.max(axis=1), rtol=1e-5)
+    made = partial_rows.compile(a, b, sums, tops, N=3, WIDE=wide)
+    loop, after = made.ptx.split("bra", 1)
+    assert "wgmma.mma_async" in loop and "shfl" not in loop and "shfl" in after and "convert_layout" not in made.graph
+
+
+def test_queries_come_to_the_registers_by_ldmatrix_and_a_product_that_begins_at_zero_reads_no_sums():
+    """The left operand is loaded once for a tile, and stays over the loop; the first product's scale-d is false."""
+    ptx = compiled().ptx
+    assert "ldmatrix.sync" in ptx.partition("wgmma.mma_async")[0]
+    first = [line for line in ptx.split(";") if "wgmma.mma_async" in line]
+    assert any(", z, 1, 1" in line for line in first) and any(", o, 1, 1" in line for line in first)
+
+
+@tile.jit(num_warps=4)
 def epilogue_behind(A, B, C, N: tile.constexpr):
     """Tile t is stored while the product of tile t + 1 runs: the loop's first and last steps stand outside it."""
     a = tile.alloc((N, 64, 64), A.dtype, layout=tile.swizzled(A.dtype, (N, 64, 64), 128))
@@ -183,10 +227,51 @@ def test_a_fast_reciprocal_is_one_instruction():
     assert "rcp.approx" in ptx or "div.approx" in ptx
 
 
+def test_a_view_of_atoms_is_one_copy_and_either_major():
+    """[D/64][rows][64] of one buffer: filled by one tensor copy, read with its k along the rows and across them."""
+    @tile.jit(num_warps=4)
+    def kernel(X, C, Ct):
+        s = tile.alloc((2, 64, 64), X.dtype, layout=tile.swizzled(X.dtype, (2, 64, 64), 128))
+        x = tile.alloc((64, 64), X.dtype, layout=tile.swizzled(X.dtype, (64, 64), 128))
+        done, bar = tile.copy_async(x, X[0:64, 0:64]), tile.mbarrier()
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s.permute((1, 0, 2)).reshape((64, 128)), X[0:64, 0:128], mbar=bar)
+        bar.wait(phase=0)
+        done.wait()
+        tile.fence_proxy_async()
+        tile.sync()
+        acc, turned = tile.zeros((64, 64)), tile.zeros((64, 64))
+        for i in tile.static_range(2):
+            acc = tile.mma_async(acc, x, s[i], trans_b=True)
+            turned = tile.mma_async(turned, x, s[i])
+        tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+        tile.store(Ct[0:64, 0:64], turned)
+
+    x = np.random.default_rng(1).integers(-4, 5, (64, 128)).astype(BF16)
+    c, turned = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    kernel.simulate(1, x, c, turned).raise_first()
+    w, halves = x.astype(np.float32), (x[:, :64].astype(np.float32), x[:, 64:].astype(np.float32))
+    np.testing.assert_array_equal(c, sum(w[:, :64] @ h.T for h in halves))
+    np.testing.assert_array_equal(turned, sum(w[:, :64] @ h for h in halves))
+
+
 def test_a_variant_with_too_few_registers_is_refused():
     """An accumulator and Q of 128 registers each: the assembler would serialise the products."""
     with pytest.raises(ToolchainError, match="serialized"):
         compiled(d=256, stages=1)
+
+
+def test_autotune_passes_over_variants_that_serialise_products_or_spill():
+    """What the assembler says of a variant is a reason like any other."""
+    common = dict(NC=2, CAUSAL=True, num_warps=12, spills=0)
+    configs = dict(enumerate([dict(common, BN=64, D=256, STAGES=1), dict(common, BN=64, D=128, STAGES=2), dict(common, BN=192, D=128, STAGES=1)]))
+    tuned, arrays = tile.autotune(list(configs.values()))(attention), [tile.ArraySpec((4, 512, 256), "bfloat16") for _ in range(4)]
+    made = tuned._compiled(("any call",), configs, (*arrays, tile.ArraySpec((1,), "uint32"), 0.1), {}, "sm_90a")
+    assert list(made) == [1] and made[1].spills == 0
+    assert "serialized" in tuned.rejected["any call",][0] and re.search("serialized|spills|registers", tuned.rejected["any call",][2])
 
 
 @needs_gpu("sm_90a")

@@ -39,12 +39,15 @@ def numbers(shape, dtype, seed):
 
 
 def check(m, n, k, dtype="float16", other=None, ta=False, tb=False, places="ab", layout=tile.auto, acc="float32", precision=None, variant=None,
-          twice=True, target="sm_80", warps=4):
-    """One product (twice over with `twice`), held to the roundings that its sums may make."""
+          twice=True, target="sm_80", warps=4, on_gpu=False):
+    """One product (twice over with `twice`), held to the roundings that its sums may make; on the simulator of a target, or on the GPU."""
     a, b = numbers((k, m) if ta else (m, k), np_dtype(dtype), 1), numbers((n, k) if tb else (k, n), np_dtype(other or dtype), 2)
     c = np.zeros((m, n), np_dtype(acc))
     options = dict(a_shape=a.shape, b_shape=b.shape, TA=ta, TB=tb, PLACES=places, LAYOUT=layout, PRECISION=precision, VARIANT=variant, TWICE=twice)
-    product.simulate(1, a, b, c, num_warps=warps, target=target, **options).raise_first()
+    if on_gpu:
+        product[1](a, b, c, num_warps=warps, backend="cuda", **options)
+    else:
+        product.simulate(1, a, b, c, num_warps=warps, target=target, **options).raise_first()
     x, y, times = a.T if ta else a, b.T if tb else b, 1 + twice
     if np.dtype(c.dtype).kind == "i":
         np.testing.assert_array_equal(c, (times * (x.astype(object) @ y.astype(object)) % 2 ** 32).astype(np.uint32).view(np.int32))
@@ -53,7 +56,8 @@ def check(m, n, k, dtype="float16", other=None, ta=False, tb=False, places="ab",
     exact, size = times * (x @ y), times * (np.abs(x) @ np.abs(y))
     # 2k products, each exact or rounded once in the sums' type, and as many additions whose partial sums are at most `size`.
     unit = {"float32": 2.0 ** -23, "float16": 2.0 ** -10, "float64": 2.0 ** -52}[acc]
-    rounded = 2.0 ** -9 if precision else 0.0  # both operands cut to 10 bits of mantissa
+    # Both operands are cut to 10 bits of mantissa; sums of float8 keep 13 bits below the largest term.
+    rounded = 2.0 ** -9 if precision else 2.0 ** -12 if on_gpu and "float8" in dtype else 0.0
     least = 2.0 ** -24 * 2 * k if acc == "float16" else 0.0
     assert (np.abs(c.astype(np.float64) - exact) <= size * (2 * times * k * unit + rounded) + least).all()
 

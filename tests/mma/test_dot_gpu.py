@@ -2,9 +2,10 @@
 
 import ml_dtypes
 import numpy as np
-from tests.gpu import in_child, needs_gpu
+from hypothesis import Phase, given, settings, strategies as st
+from tests.gpu import in_child, needs_gpu, some
 from tests.mma.pipelined_product import product
-from tests.mma.test_dot import np_dtype, product as one_product
+from tests.mma.test_dot import BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product
 from tests.mma.test_order import ahead
 from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
 from tests.mma.test_wgmma import numbers
@@ -44,6 +45,17 @@ def test_products_of_warps_and_threads_are_right_on_the_gpu():
         bound = 2 * (np.abs(x) @ np.abs(y)) * (4 * k * unit + (2.0 ** -9 if precision else 0.0)) + (2.0 ** -23 * k if acc == "float16" else 0.0)
         for got in (gpu, simulated):
             assert (np.abs(got.astype(np.float64) - 2 * (x @ y)) <= bound).all(), (dtype, places, ta, tb)
+
+
+@needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+@in_child(timeout=240)
+def test_any_extents_types_majors_and_places_give_the_product_on_the_gpu():
+    """As on the simulator; integers are exact there and here, so they are the same bits."""
+    @settings(max_examples=len(some(range(40))), deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + BY_THREADS), st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]), st.sampled_from([4, 6, 8]))
+    def each(m, n, k, types, ta, tb, places, warps):
+        check(m, n, k, *types[:2], ta, tb, places, acc=types[2], precision=types[3], warps=warps, on_gpu=True)
+    each()
 
 
 @needs_gpu()
