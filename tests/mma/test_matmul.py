@@ -1,5 +1,7 @@
-"""The matrix product of tilejit.kernels: on the simulator against NumPy in float64, and what the compiler makes of it."""
+"""The matrix product of tilejit.kernels: on the simulator against NumPy in float64, and what the compiler makes of it on Hopper."""
 
+import os
+from contextlib import contextmanager
 from dataclasses import replace
 
 import ml_dtypes
@@ -10,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.plan import TILES, Config, Problem, choose
 from tilejit.runtime.arrays import describe
@@ -17,6 +20,27 @@ from tilejit.runtime.arrays import describe
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 SMALL = Config.of(128, 64)
 PLACES = {"float16": 11, "bfloat16": 8, "float32": 24, "float8_e4m3fn": 4}  # significant bits of a result
+
+
+TARGETS = ("sm_90a", "sm_100a")
+
+
+@contextmanager
+def on(target: str):
+    """NumPy arrays are multiplied as on the target."""
+    before = os.environ.get("TILEJIT_TARGET")
+    os.environ["TILEJIT_TARGET"] = target
+    try:
+        yield
+    finally:
+        os.environ.pop("TILEJIT_TARGET")
+        if before is not None:
+            os.environ["TILEJIT_TARGET"] = before
+
+
+def with_configs(hopper, blackwell):
+    """Parametrize by target and configuration: None, and those given for either target."""
+    return pytest.mark.parametrize("target,config", [*(("sm_90a", c) for c in (None, *hopper)), *(("sm_100a", c) for c in (None, *blackwell))])
 
 
 def drawn(rng, shape, dtype):
@@ -78,15 +102,17 @@ EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 96, 128, 130
 OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (np.int8, np.int8), (np.uint8, np.int8))
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 20), EXTENT), dtypes=st.sampled_from(OPERANDS), a_is=LAYOUTS, b_is=LAYOUTS,
        batch=st.sampled_from(((), (), (2,), (2, 1))), shared=st.sampled_from(("neither", "a", "b")), seed=st.integers(0, 1 << 16))
-def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shared, seed):
+def test_any_extents_strides_and_dtypes(target, m, n, k, dtypes, a_is, b_is, batch, shared, seed):
     """M, N and K from 0 or 1 on, in every layout, one or several matrices, of every type that the tensor cores take."""
     rng = np.random.default_rng(seed)
     a = laid(drawn(rng, (*(batch if shared != "a" else ()), m, k), dtypes[0]), a_is)
     b = laid(drawn(rng, (*(batch if shared != "b" else ()), k, n), dtypes[1]), b_is)
-    close(product(a, b), a, b)
+    with on(target):
+        close(product(a, b), a, b)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -120,38 +146,43 @@ def test_every_tile_of_the_choice(shape):
 
 
 @pytest.mark.parametrize("how", ["columns", "padded", "spaced", "reversed"])
-@pytest.mark.parametrize("splits", [1, 2])
-def test_results_in_any_strides(how, splits):
+@with_configs([Config.of(64, 64, splits=2)], [BlackwellConfig.of(64), BlackwellConfig.of(64, True), BlackwellConfig.of(64, splits=2)])
+def test_results_in_any_strides(how, target, config):
     """Column-major, padded, spaced and reversed results; what lies between their elements is left alone."""
     rng = np.random.default_rng(1)
     a, b = drawn(rng, (70, 300), BF16), drawn(rng, (300, 90), BF16)
     out = laid(np.full((70, 90), np.nan, BF16), how)
     whole = out if out.base is None else out.base
     before = whole.copy()
-    kernels.matmul(a, b, out, config=None if splits == 1 else Config.of(64, 64, splits=2))
+    with on(target):
+        kernels.matmul(a, b, out, config=config)
     close(out, a, b)
     out[...] = np.nan
     assert whole.tobytes() == before.tobytes()
 
 
-def test_leading_dimensions_are_folded():
+@pytest.mark.parametrize("target", TARGETS)
+def test_leading_dimensions_are_folded(target):
     """Several of them; a result whose leading dimensions are no one dimension is refused."""
     rng = np.random.default_rng(2)
     a, b = drawn(rng, (2, 3, 20, 40), BF16), drawn(rng, (2, 3, 40, 30), BF16)
-    close(product(a, b), a, b)
     odd = np.zeros((2, 5, 20, 30), BF16)[:, :3]
-    with pytest.raises(LaunchError, match="cannot be seen as one"):
-        kernels.matmul(a, b, odd)
+    with on(target):
+        close(product(a, b), a, b)
+        with pytest.raises(LaunchError, match="cannot be seen as one"):
+            kernels.matmul(a, b, odd)
 
 
-def test_empty_results_and_an_inner_extent_of_zero():
+@pytest.mark.parametrize("target", TARGETS)
+def test_empty_results_and_an_inner_extent_of_zero(target):
     """Nothing is launched for no elements; a sum of nothing is 0, and goes through the epilogue."""
     zero = lambda *shape: np.zeros(shape, BF16)
-    assert kernels.matmul(zero(0, 8), zero(8, 4)).shape == (0, 4)
-    assert kernels.matmul(zero(3, 8), zero(8, 0)).shape == (3, 0)
-    assert kernels.matmul(zero(0, 3, 8), zero(8, 4)).shape == (0, 3, 4)
-    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4)).astype(np.float32), 0)
-    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4), epilogue=plus_one).astype(np.float32), 1)
+    with on(target):
+        assert kernels.matmul(zero(0, 8), zero(8, 4)).shape == (0, 4)
+        assert kernels.matmul(zero(3, 8), zero(8, 0)).shape == (3, 0)
+        assert kernels.matmul(zero(0, 3, 8), zero(8, 4)).shape == (0, 3, 4)
+        np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4)).astype(np.float32), 0)
+        np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4), epilogue=plus_one).astype(np.float32), 1)
 
 
 # -- epilogues and scales --------------------------------------------------------------------------------------------------
@@ -176,15 +207,19 @@ def matrix_and_place(acc, z, row, column, scale):
     return acc * 0 + tile.cast(where, tile.float32) * scale + z
 
 
-@pytest.mark.parametrize("config", [None, Config.of(128, 64, stages=3), Config.of(64, 64, splits=2, stages=3), Config.of(64, 32, swapped=True, stages=3),
-                                    Config.of(64, 64, splits=4, swapped=True, stages=3)])
-def test_an_epilogue_sees_sums_and_where_they_are(config):
+@with_configs([Config.of(128, 64, stages=3), Config.of(64, 64, splits=2, stages=3), Config.of(64, 32, swapped=True, stages=3),
+               Config.of(64, 64, splits=4, swapped=True, stages=3)],
+              [BlackwellConfig.of(64, epilogue=True), BlackwellConfig.of(64, True, stored=4, epilogue=True), BlackwellConfig.of(32, False, True, epilogue=True),
+               BlackwellConfig.of(64, True, True, epilogue=True), BlackwellConfig.of(64, stored=4, epilogue=True, splits=2),
+               BlackwellConfig.of(32, False, True, epilogue=True, splits=4)])
+def test_an_epilogue_sees_sums_and_where_they_are(target, config):
     """Bias, activation and residual, through every kernel, swapped or not."""
     rng = np.random.default_rng(3)
     m, n, k = 100, 72, 300
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
     bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
-    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
+    with on(target):
+        got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
     v = a.astype(np.float64) @ b.astype(np.float64) + bias
     from math import erf
     want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
@@ -220,14 +255,15 @@ def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False):
 
 @pytest.mark.parametrize("how", LAID)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
-def test_tiles_in_any_strides_and_leading_dimensions(how, batch):
+@with_configs([Config.of(64, 32, swapped=True, stages=3)], [BlackwellConfig.of(32, False, True, epilogue=True)])
+def test_tiles_in_any_strides_and_leading_dimensions(how, batch, target, config):
     rng = np.random.default_rng(6)
     a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
     beside, other = laid(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
-    for config in (None, Config.of(64, 32, swapped=True, stages=3)):
+    with on(target):
         got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other), config=config)
-        want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
-        np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
+    want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
+    np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
 
 
 @tile.jit
@@ -260,23 +296,26 @@ def bias_gelu_added(acc, row, column, bias, residual):
     return 0.5 * v * (1 + tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True)) + residual
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-def test_an_epilogue_of_several_matrices_is_given_their_number(swapped):
+@with_configs([Config.of(64, 32), Config.of(64, 32, swapped=True)], [BlackwellConfig.of(32, stored=4), BlackwellConfig.of(32, False, True, stored=4)])
+def test_an_epilogue_of_several_matrices_is_given_their_number(target, config):
     a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
-    got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=Config.of(64, 32, swapped=swapped))
+    with on(target):
+        got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
     z, i, j = np.indices((3, 70, 40))
     np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
 
 
-def test_scales_are_numbers_or_arrays_of_one():
+@pytest.mark.parametrize("target", TARGETS)
+def test_scales_are_numbers_or_arrays_of_one(target):
     """Factors of the result, before the epilogue; integers become floats."""
     rng = np.random.default_rng(4)
     a, b = drawn(rng, (40, 200), E4M3), laid(drawn(rng, (200, 50), E4M3), "columns")
     two, half = np.full(1, 2.5, np.float32), np.full(1, 0.5, np.float32)
-    for scales in ((2.5, 0.5), (two, half), (two, 0.5), (None, 1.25)):
-        close(product(a, b, scale_a=scales[0], scale_b=scales[1]), a, b, 1.25)
     x, y = drawn(rng, (40, 64), np.int8), drawn(rng, (64, 50), np.int8)
-    got = product(x, y, np.float32, scale_a=0.5)
+    with on(target):
+        for scales in ((2.5, 0.5), (two, half), (two, 0.5), (None, 1.25)):
+            close(product(a, b, scale_a=scales[0], scale_b=scales[1]), a, b, 1.25)
+        got = product(x, y, np.float32, scale_a=0.5)
     np.testing.assert_array_equal(got, (x.astype(np.int64) @ y.astype(np.int64)).astype(np.float32) * 0.5)
 
 

@@ -1,6 +1,5 @@
-"""The matrix product of tilejit.kernels for Blackwell: on the simulator against NumPy in float64, and assembled."""
+"""What is Blackwell's own in the matrix product of tilejit.kernels (the rest is in test_matmul.py): its configurations and its code."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +7,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_matmul import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, bias_gelu_residual, close, drawn, laid, matrix_and_place, of_several, plus_one, \
-    product, scaled_plus
+from test_matmul import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, close, drawn, laid, on, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
@@ -22,23 +20,8 @@ SLOW = [HealthCheck.too_slow]
 @pytest.fixture(autouse=True, scope="module")
 def blackwell():
     """NumPy arrays are multiplied as on Blackwell."""
-    before = os.environ.get("TILEJIT_TARGET")
-    os.environ["TILEJIT_TARGET"] = "sm_100a"
-    yield
-    os.environ.pop("TILEJIT_TARGET")
-    if before is not None:
-        os.environ["TILEJIT_TARGET"] = before
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 20), EXTENT), dtypes=st.sampled_from(OPERANDS), a_is=LAYOUTS, b_is=LAYOUTS,
-       batch=st.sampled_from(((), (), (2,), (2, 1))), shared=st.sampled_from(("neither", "a", "b")), seed=st.integers(0, 1 << 16))
-def test_any_extents_strides_and_dtypes(m, n, k, dtypes, a_is, b_is, batch, shared, seed):
-    """M, N and K from 0 or 1 on, in every layout, one or several matrices, of every type that the tensor cores take."""
-    rng = np.random.default_rng(seed)
-    a = laid(drawn(rng, (*(batch if shared != "a" else ()), m, k), dtypes[0]), a_is)
-    b = laid(drawn(rng, (*(batch if shared != "b" else ()), k, n), dtypes[1]), b_is)
-    close(product(a, b), a, b)
+    with on("sm_100a"):
+        yield
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
@@ -73,77 +56,6 @@ def test_any_order_of_events_gives_the_product(pair, seed):
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
     return dict(BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, PAIR=c.pair, A_KM=a_km, B_KN=b_kn, SUMS=tile.float32, WIDTH=c.width, BY_TMA=by_tma,
                 BUFFERS=2, FINISH=((), None, False, False, 0), EXTRAS=0, DEPENDENT=False, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
-
-
-@pytest.mark.parametrize("how", ["columns", "padded", "spaced", "reversed"])
-@pytest.mark.parametrize("pair", [False, True])
-def test_results_in_any_strides(how, pair):
-    """Column-major, padded, spaced and reversed results; what lies between their elements is left alone."""
-    rng = np.random.default_rng(1)
-    a, b = drawn(rng, (70, 300), BF16), drawn(rng, (300, 90), BF16)
-    out = laid(np.full((70, 90), np.nan, BF16), how)
-    whole = out if out.base is None else out.base
-    before = whole.copy()
-    kernels.matmul(a, b, out, config=BlackwellConfig.of(64, pair))
-    close(out, a, b)
-    out[...] = np.nan
-    assert whole.tobytes() == before.tobytes()
-
-
-def test_empty_results_and_an_inner_extent_of_zero():
-    """Nothing is launched for no elements; a sum of nothing is 0, and goes through the epilogue."""
-    zero = lambda *shape: np.zeros(shape, BF16)
-    assert kernels.matmul(zero(0, 8), zero(8, 4)).shape == (0, 4)
-    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4)).astype(np.float32), 0)
-    np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4), epilogue=plus_one).astype(np.float32), 1)
-
-
-@pytest.mark.parametrize("config", [None, BlackwellConfig.of(64, epilogue=True), BlackwellConfig.of(64, True, stored=4, epilogue=True),
-                                    BlackwellConfig.of(32, False, True, epilogue=True), BlackwellConfig.of(64, True, True, epilogue=True),
-                                    BlackwellConfig.of(64, stored=4, epilogue=True, splits=2), BlackwellConfig.of(32, False, True, epilogue=True, splits=4)])
-def test_an_epilogue_sees_sums_and_where_they_are(config):
-    """Bias, activation and residual, by one CTA or two, swapped or not."""
-    rng = np.random.default_rng(3)
-    m, n, k = 100, 72, 300
-    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
-    bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
-    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
-    v = a.astype(np.float64) @ b.astype(np.float64) + bias
-    from math import erf
-    want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
-    np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-5)
-
-
-def test_tiles_of_the_results_shape_are_given_to_the_epilogue():
-    """On Blackwell threads load them; with leading dimensions, and where the operands change places."""
-    rng = np.random.default_rng(6)
-    for batch, swapped in (((), False), ((), True), ((2,), False)):
-        a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
-        beside, other = drawn(rng, (*batch, 130, 72), np.float16), drawn(rng, (*batch, 130, 72), np.float16)
-        got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other),
-                      config=BlackwellConfig.of(32, False, swapped, epilogue=True))
-        want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
-        np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_an_epilogue_of_several_matrices_is_given_their_number(swapped):
-    a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
-    got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=BlackwellConfig.of(32, False, swapped, stored=4))
-    z, i, j = np.indices((3, 70, 40))
-    np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
-
-
-def test_scales_are_numbers_or_arrays_of_one():
-    """Factors of the result, before the epilogue; integers become floats."""
-    rng = np.random.default_rng(4)
-    a, b = drawn(rng, (40, 200), E4M3), laid(drawn(rng, (200, 50), E4M3), "columns")
-    two, half = np.full(1, 2.5, np.float32), np.full(1, 0.5, np.float32)
-    for scales in ((2.5, 0.5), (two, half), (two, 0.5), (None, 1.25)):
-        close(product(a, b, scale_a=scales[0], scale_b=scales[1]), a, b, 1.25)
-    x, y = drawn(rng, (40, 64), np.int8), drawn(rng, (64, 50), np.int8)
-    got = product(x, y, np.float32, scale_a=0.5)
-    np.testing.assert_array_equal(got, (x.astype(np.int64) @ y.astype(np.int64)).astype(np.float32) * 0.5)
 
 
 # -- code and choice ---------------------------------------------------------------------------------------------------------
