@@ -61,7 +61,8 @@ def products(draw):
     left = not (rows == 64 and group == 2) and draw(st.booleans())
     ta, tb = not left and size < 4 and draw(st.booleans()), size == 4 or draw(st.booleans())
     kind = "i8" if acc == tile.int32 else "other"
-    fits = [n for n in range(4, 129, 4) if columns_allowed(kind, group, n * group, size == 1 and not tb) is True and (tb or n % 16 == 0) and n % 8 == 0]
+    most = 240 // group if rows == 128 else 256 // group  # what the threads that read the sums can hold
+    fits = [n for n in range(8, most + 1, 8) if columns_allowed(kind, group, n * group, size == 1 and not tb) is True and (tb or n % 16 == 0)]
     n, step = draw(st.sampled_from(fits)), 32 // size
     # A swizzle's rows, and the columns of 16 bytes without one, are whole.
     width = lambda span: (span or 16) // size
