@@ -86,6 +86,6 @@ def test_a_numpy_number_is_the_constant_that_it_is_in_python(number):
 
 def test_warm_calls_tell_constants_apart_that_are_equal():
     """A launch that was made before is found by its keywords: 1, 1.0 and True are equal, alone and in groups."""
-    from tilejit.jit import _form
+    from tilejit.warm import form_of
     same = [1, 1.0, True, Number.ONE, (1,), (1.0,), Sizes(1, 2), Sizes(1.0, 2), Swapped(1, 2), Config(1, 2), Config(1, 2.0), (Config(1, 2),)]
-    assert len({_form({"x": x}) for x in same}) == len(same)
+    assert len({form_of({"x": x}) for x in same}) == len(same)
