@@ -8,6 +8,9 @@ _UFUNC = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximu
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 EXTREMES = {"min": np.minimum, "max": np.maximum, "minimum": np.minimum, "maximum": np.maximum}
 
+#: A sum of float32 that is NaN has these bits, whichever NaNs went in (measured on an H200).
+NAN_SUM = np.array(0x7fffffff, np.uint32).view(np.float32)
+
 
 def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.ndarray, compare: np.ndarray | None,
                  need_old: bool = True) -> tuple[np.ndarray | None, bool]:
@@ -22,6 +25,8 @@ def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.nd
     if not need_old and kind in _UFUNC and memory.dtype.isbuiltin == 1:
         with np.errstate(all="ignore"):
             _UFUNC[kind].at(memory, index, values)
+        if kind == "add" and memory.dtype == np.float32:
+            memory[index[np.isnan(memory[index])]] = NAN_SUM
         return None, True
     order = np.argsort(index, kind="stable")
     ordered = index[order]
@@ -74,7 +79,8 @@ def combine(kind: str, old: np.ndarray, x: np.ndarray, compare: np.ndarray | Non
     if kind in EXTREMES and old.dtype.kind not in "iu":
         return from_ordered_bits(EXTREMES[kind](ordered_bits(old, kind), ordered_bits(x, kind)), old.dtype)
     if kind in _UFUNC:
-        return _UFUNC[kind](old, x).astype(old.dtype, copy=False)
+        made = _UFUNC[kind](old, x).astype(old.dtype, copy=False)
+        return np.where(np.isnan(made), NAN_SUM, made) if kind == "add" and made.dtype == np.float32 else made
     if kind == "exch":
         return x
     if kind == "cas":
