@@ -1,5 +1,7 @@
 """tcgen05_cp: its program from the plan to the result; what it accepts; how inputs change it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -117,6 +119,48 @@ def test_more_tiles_are_more_copies_each_at_its_column_and_byte():
     """Four of 128 bits: four columns of 32 bits and 16 bytes further on each."""
     plan = planned((32, 64), layout=tile.swizzled("uint8", (32, 64), 64))
     assert plan.issues == [(0, 0), (4, 16), (8, 32), (12, 48)]
+
+
+@pytest.mark.parametrize("columns, at", [
+    (S[(2, 2, 16) : (32 @ axis.TCol, 16 @ axis.TCol, 1 @ axis.TCol)], (0, 4, 8, 12)), (S[(2, 2, 16) : (16 @ axis.TCol, 32 @ axis.TCol, 1 @ axis.TCol)], (0, 8, 4, 12)),
+    (S[(4, 16) : (32 @ axis.TCol, 1 @ axis.TCol)], (0, 8, 16, 24))])
+def test_the_order_of_the_columns_in_tensor_memory_is_that_of_the_steps(columns, at):
+    """Tiles in their order, in another one, and with gaps; the bytes of shared memory go on by 16."""
+    to = TileLayout(((32, 1, "TLane"), *columns.shards), replicas=quarter(16).replicas)
+    assert planned((32, 64), layout=tile.swizzled("uint8", (32, 64), 64), to=to).issues == [(a, 16 * i) for i, a in enumerate(at)]
+
+
+FOUR = quarter(64)
+
+
+@tile.jit
+def tiles(A, B, GROUP: tile.constexpr):
+    """Four tiles of 128 bits, by each CTA for itself or for the pair that it leads."""
+    s = tile.alloc((32, 64), A.dtype, layout=tile.swizzled(A.dtype, (32, 64), 64))
+    tmem = tile.alloc((32, 64), A.dtype, scope="tmem", layout=FOUR, cta_group=GROUP)
+    bar = tile.mbarrier(count=1)
+    tile.copy(s, A[0:32, 0:64])
+    tile.fence_proxy_async()
+    tile.cluster_sync()
+    if tile.cta_rank() % GROUP == 0:
+        with tile.elect():
+            tile.copy_async(tmem, s, cta_group=GROUP)
+            tile.tcgen05_commit(bar, multicast=3 if GROUP == 2 else None)
+    bar.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(B[tile.program_id(0), 0:32, 0:64], tile.load(tmem))
+
+
+@pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_the_cta_group_is_in_the_instruction_and_one_descriptor_serves_all_copies(group, target):
+    """Each copy adds 16 bytes, one in a descriptor's units, to the descriptor of the first."""
+    x, y = np.random.default_rng(3).integers(0, 256, (32, 64)).astype(np.uint8), np.zeros((2, 32, 64), np.uint8)
+    k = tiles.compile(x, y, GROUP=group, cluster=(2, 1, 1), target=target)
+    steps = re.findall(r"add\.s64 d, (%rd\d+), (\d+); add\.u32 t, %r\d+, (\d+); (tcgen05\.cp\.\S+) \[t\], d;", k.ptx)
+    assert [step[1:] for step in steps] == [(str(i), str(4 * i), f"tcgen05.cp.cta_group::{group}.32x128b.warpx4") for i in range(4)]
+    assert k.ptx.count("tcgen05.cp.") == 4 and len({step[0] for step in steps}) == 1 and k.cubin
+    assert not tiles.simulate((2,), x, y, GROUP=group, cluster=(2, 1, 1), target=target).findings and (y == x).all()
 
 
 def test_rows_without_a_swizzle_that_are_no_column_of_16_bytes_have_no_descriptor():
