@@ -114,7 +114,8 @@ class Problem:
         return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1])
 
     def takes(self, bm: int, bn: int) -> bool:
-        """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it."""
+        """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it.
+        Then three consumers of 128 columns, though they fit, are mostly slower than two of 256."""
         return self.promoted is None or bn != 192 and (bm, bn) != (192, 128) and (bn <= 128 or self.promoted[1:] != (True,))
 
     @property
