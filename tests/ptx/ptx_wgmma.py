@@ -59,22 +59,22 @@ def product(form) -> Case:
     n, result = d.shape[1], form.results[0]
     rows, columns = place(n)
     if re.search(r"k\d+\.f16\.", form.name):
-        start = ["0x40003c00"] * (n // 4)                                 # 1 and 2
+        start = np.full(n // 4, 0x40003c00, np.uint32)                    # 1 and 2
         want = np.ascontiguousarray((d[rows, columns] + np.arange(n // 2) % 2 + 1).astype(np.float16)).view(np.uint32)
     else:
         made = np.float32 if result.type == "f32" else np.int32
-        start = [repr(made(j % 5).item()) for j in range(n // 2)]
+        start = np.arange(n // 2).astype(made) % 5
         want = (d[rows, columns] + np.arange(n // 2) % 5).astype(made)
-        want = want if result.type == "f32" else want.view(np.uint32)
-    registers = "(" + ", ".join(f"tile.load(r[{m}, i])" for m in range(4)) + ")"
-    call = called(form, d="(" + ", ".join(start) + ",)", a=registers if "a_regs" in form.name else "da", b="db", scale_d="i >= 0",
-                  scale_a="1", scale_b="1", trans_a="0", trans_b="0")
+        want, start = (want, start) if result.type == "f32" else (want.view(np.uint32), start.view(np.uint32))
+    call = called(form, d="held", a="ra" if "a_regs" in form.name else "da", b="db", scale_d="i >= 0", scale_a="1", scale_b="1", trans_a="0", trans_b="0")
     lines = ["i = tile.thread_id()", f"s = tile.alloc(({A + B},), tile.uint8, align=1024)", "at = tile.ptx.cvta.to.shared.u64(s[0])",
              f"da, db = at >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}, at + {A} >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}",
-             f"tile.store(s, tile.load(x[0:{A + B}]))", "tile.fence_proxy_async()", "tile.sync()", "tile.ptx.wgmma.fence.sync.aligned()",
+             f"tile.store(s, tile.load(x[0:{A + B}]))", "tile.fence_proxy_async()", "tile.sync()",
+             f"ra = ({''.join(f'tile.load(r[{m}, i]), ' for m in range(4))})",  # registers are written before the fence
+             f"held = ({''.join(f'tile.load(c[{j}]), ' for j in range(result.count))})", "tile.ptx.wgmma.fence.sync.aligned()",
              f"d = {call}", "tile.ptx.wgmma.commit_group.sync.aligned()", "tile.ptx.wgmma.wait_group.sync.aligned(0)",
              *(f"tile.store(y[i, {j}], d[{j}])" for j in range(result.count))]
-    return Case(form.name, kernel("def product(x, r, y):", lines, num_warps=4), (1,), (x, r, np.zeros_like(want)), {2: want})
+    return Case(form.name, kernel("def product(x, r, c, y):", lines, num_warps=4), (1,), (x, r, start, np.zeros_like(want)), {3: want})
 
 
 def every_product(step: int, first: int = 0):
