@@ -11,7 +11,7 @@ from tests.mma.test_matmul import BF16, E4M3, E5M2, close, drawn, laid
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import grouped_hopper
-from tilejit.kernels.grouped import REGISTERS, _constants, choose_grouped
+from tilejit.kernels.grouped import REGISTERS, _constants, _sequence, choose_grouped
 from tilejit.kernels.plan import Config
 
 LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
@@ -179,6 +179,19 @@ def test_the_choice_follows_the_groups(extents, shape):
     """Few rows take low tiles, many the largest."""
     c = choose_grouped(extents, 2, 2, 132)
     assert (c.bm, c.bn) == shape
+
+
+def test_products_with_few_rows_go_beside_others():
+    """Those of the largest K and the most rows first; the few rows evenly among them, by the time that they take."""
+    shapes = [(m, 1024, k) for k in (512, 4096) for m in (16, 4096, 100, 2048, 64, 1024, 128, 512)] + [(0, 1024, 64), (64, 0, 64)]
+    order = [shapes[g] for g in _sequence(shapes)]
+    assert sorted(order) == sorted(s for s in shapes if 0 not in s)
+    many, few = [s for s in order if s[0] > 128], [s for s in order if s[0] <= 128]
+    for some in (many, few):
+        assert some == sorted(some, key=lambda s: (-s[2], -s[0]))
+    work = lambda some: sum(max(m, 128) * n * k for m, n, k in some)
+    halves = [work([s for s in order[:order.index((512, 1024, 4096))] if s in some]) / work(some) for some in (many, few)]
+    assert abs(halves[0] - halves[1]) < 0.2
 
 
 def test_wrong_groups_are_errors(monkeypatch):

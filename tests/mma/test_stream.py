@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.mma.test_matmul import BF16, E4M3, LAYOUTS, bias_gelu_residual, close, drawn, laid, product
 from tilejit import ArraySpec
-from tilejit.kernels.plan import Config, Problem, choose
-from tilejit.kernels.stream import run, stream
+from tilejit.kernels.plan import Config, Problem, choose, shared_rest
+from tilejit.kernels.stream import piece, share, stream
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200, 300, 500)))
 
@@ -32,19 +32,24 @@ def test_any_product_whose_tiles_are_shared(m, n, k, dtype, shape, swapped, a_is
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12), stages=st.integers(2, 4),
-       width=st.sampled_from((0, 32, 64)), behind=st.booleans(), seed=st.integers(0, 99))
-def test_any_number_of_ctas(tiles, steps, ctas, stages, width, behind, seed):
-    """Runs shorter than a tile, of several tiles, and of none; tiles of up to twelve CTAs. The flags are 0 afterwards, and each of
+@given(tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12), rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
+       stages=st.integers(2, 4), width=st.sampled_from((0, 32, 64)), behind=st.booleans(), seed=st.integers(0, 99))
+def test_any_number_of_ctas(tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
+    """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds. The flags are 0 afterwards, and each of
     two launches gives the same bits."""
     rng = np.random.default_rng(seed)
+    left = tiles[0] * tiles[1] % ctas
+    helpers = min(helpers, ctas - left)
+    parts = max(min(parts, helpers // (left % helpers), steps - 1), 1) if helpers and left % helpers else 1
+    rest = max(min(rest, steps - 1), parts) if left and helpers and steps > 1 else 0
     m, n, k = tiles[0] * 64 - 3, tiles[1] * 64, steps * 64 - 8
     a, b = drawn(rng, (m, k), BF16), drawn(rng, (n, k), BF16)
-    flags, results = np.zeros((ctas, 3), np.int32), []
+    flags, results = np.zeros((ctas + 1, 3), np.int32), []
     for _ in range(2):
         c, partial = np.full((m, n), np.nan, BF16), np.full((ctas, 1, 64 * 64), np.nan, np.float32)
-        stream[ctas,](a, b, c, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=64, BN=64, BK=64, STAGES=stages, ORDER=("grouped", 2), BEHIND=behind,
-                      REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, BUFFERS=2 if width == 32 else 1, FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=8)
+        stream[ctas,](a, b, c, 1.0, 1.0, 0, 0, 0, 0, rest, helpers if rest else 0, parts, partial, flags, BM=64, BN=64, BK=64, STAGES=stages, ORDER=("grouped", 2),
+                      BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, BUFFERS=2 if width == 32 else 1,
+                      FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=8)
         close(c, a, b.T)
         assert not flags.any()
         results.append(c.tobytes())
@@ -52,22 +57,34 @@ def test_any_number_of_ctas(tiles, steps, ctas, stages, width, behind, seed):
 
 
 @tile.jit
-def divided(out, tiles, steps):
-    """What `run` says to each CTA."""
-    numbers = run(tiles, steps)
-    for i in tile.static_range(5):
-        tile.store(out[tile.program_id(0), i], numbers[i])
+def divided(out, tiles, steps, rest, helpers, parts):
+    """What each CTA does: for each of its pieces the tile, the slots, the place."""
+    whole, left, pieces = share(tiles, helpers, parts)
+    for x in range(whole + pieces):
+        numbers = piece(x, steps, rest, helpers, parts, whole, left)
+        for i in tile.static_range(4):
+            tile.store(out[tile.program_id(0), x, i], numbers[i])
 
 
-@pytest.mark.parametrize("tiles,steps,ctas", [(1, 1, 1), (1, 7, 4), (5, 3, 4), (8, 3, 4), (9, 1, 4), (200, 40, 132), (288, 48, 132), (100000, 3, 132)])
-def test_the_runs_are_equal_and_the_rest_are_whole_rounds(tiles, steps, ctas):
-    out = np.zeros((ctas, 5), np.int32)
-    divided[ctas,](out, tiles, steps)
-    shared, first, stop, pieces, whole = out.T
-    assert (shared[0] + whole[0] * ctas == tiles) and shared[0] < 2 * ctas and (shared[0] == 0 or tiles < ctas or tiles % ctas > 0)
-    assert first[0] == 0 and stop[-1] == shared[0] * steps and (first[1:] == stop[:-1]).all()
-    assert np.ptp(stop - first) <= 1
-    assert (pieces == [len({s // steps for s in range(f, e)}) for f, e in zip(first, stop)]).all()
+@pytest.mark.parametrize("tiles,steps,ctas", [(1, 7, 4), (5, 3, 4), (8, 3, 4), (9, 2, 4), (20, 40, 132), (100, 256, 132), (200, 40, 132), (288, 48, 132), (511, 256, 132)])
+def test_every_slot_of_every_tile_is_done_once_and_the_rest_are_whole_rounds(tiles, steps, ctas):
+    rest, helpers, parts, _ = shared_rest(tiles % ctas, steps, ctas, 128, 256) if tiles % ctas else (0, 0, 0, 0)
+    out = np.full((ctas, tiles // ctas + 1 + tiles % ctas, 4), -1, np.int32)
+    divided[ctas,](out, tiles, steps, rest, helpers, parts)
+    done, places = np.zeros((tiles, steps), int), []
+    for t, begin, end, place in out.reshape(-1, 4):
+        if t >= 0:
+            assert 0 <= begin < end <= steps
+            done[t, begin:end] += 1
+            places += [place] if begin else []
+    assert (done == 1).all() and len(places) == len(set(places)) and all(0 <= place < ctas for place in places)
+
+
+@pytest.mark.parametrize("left,steps,ctas", [(116, 256, 132), (68, 128, 132), (8, 256, 132), (40, 64, 132), (1, 2, 132), (131, 8, 132), (3, 1, 4)])
+def test_sharing_the_rest_takes_less_time_than_not(left, steps, ctas):
+    rest, helpers, parts, time = shared_rest(left, steps, ctas, 128, 256)
+    assert 0 <= rest < steps and 0 <= helpers <= ctas - left and (rest > 0) == (helpers > 0) == (parts > 0)
+    assert time <= shared_rest(left, steps, left, 128, 256)[3]
 
 
 def test_an_epilogue_and_its_tiles_see_the_whole_sums():
@@ -80,15 +97,15 @@ def test_an_epilogue_and_its_tiles_see_the_whole_sums():
     np.testing.assert_allclose(got, 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual, atol=5e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(128, 256), (192, 192)])
-def test_what_is_left_for_others_moves_as_threads_hold_it(shape):
-    """16 bytes a thread, without a change of layout; no sums spill, only some addresses."""
+@pytest.mark.parametrize("shape,spills", [((128, 256), 0), ((192, 192), 272)])
+def test_what_is_left_for_others_moves_as_threads_hold_it(shape, spills):
+    """16 bytes a thread, without a change of layout; no sums spill, of three consumers some addresses."""
     c, matrix = Config.of(*shape), ArraySpec((2560, 2560), "bfloat16")
     partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int32")
-    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order,
+    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, 9, 8, 2, partial, flags, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order,
                               BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers,
-                              FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps, spills=64)
-    assert compiled.spills <= 64 and "convert_layout" not in compiled.graph
+                              FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps, spills=spills)
+    assert compiled.spills <= spills and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == compiled.ptx.count("ld.global.v4.b32") == c.bn // 8
 
 

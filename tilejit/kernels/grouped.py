@@ -22,6 +22,7 @@ from .plan import MEMORY, TILES, Config, narrow, tile_cycles
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
+FEW = 128  # rows, up to which a product takes its time from memory
 MAJORS = EITHER_MAJOR["sm_90a"]
 ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
 PLANS: dict = {}  # what lists, or stacked rows, of some forms come to
@@ -110,7 +111,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     size = ELEMENT_TYPES[stored].nbytes
     unit = 16 // size
     results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
-    order = tuple(sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=lambda g: (-shapes[g][2], -shapes[g][0])))
+    order = _sequence(shapes)
     if not order:
         return Listed(results, stored, swapped=swapped)
     processors = _processors(device)
@@ -131,6 +132,19 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
     grid = int(min(table[hopper.END, -1], processors))
     return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, _constants(config, across, sums, config.width, epilogue, extras, swapped), swapped)
+
+
+def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
+    """The products that have elements, in the order in which they are done: those of the largest K first and those with few rows last, so
+    that all CTAs end at one time; but of those with so few that memory is what they wait for, each goes beside others."""
+    key = lambda g: (-shapes[g][2], -shapes[g][0])
+    some = sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=key)
+    place = {}
+    for of in ([g for g in some if shapes[g][0] <= FEW], [g for g in some if shapes[g][0] > FEW]):
+        work, done = [max(shapes[g][0], FEW) * shapes[g][1] * shapes[g][2] for g in of], 0
+        for g, w in zip(of, work):
+            place[g], done = (done + w) / sum(work), done + w
+    return tuple(sorted(some, key=lambda g: (place[g], *key(g))))
 
 
 def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) -> tuple:

@@ -57,12 +57,14 @@ def scales_of(S, row, k, extents, BY_ROW: tile.constexpr):
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None, BLOCKS: tile.constexpr = ()):
-    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on."""
+def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None, BLOCKS: tile.constexpr = ()):
+    """The producer: slots `first` to `stop` of the rows from `m` and the columns from `n` on, along k, or backwards from slot `turn` if
+    that is no -1. Where alternate tiles go backwards, what they share is still in L2 from the end of the one before."""
     for i in range(first, stop):
+        k = (turn - i if turn >= 0 else i) * BK
         with ring.produce() as slot:
-            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+            tile.copy_async(slot.A, operand(A, z, m, k, slot.A.shape, A_KM), mbar=slot.full, prefetch_map=True)
+            tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
             if BLOCKS:
                 tile.copy_async(slot.SA, scales_of(SA, m, i, slot.SA.shape, BLOCKS[0]), mbar=slot.full, prefetch_map=True)
                 tile.copy_async(slot.SB, scales_of(SB, n, i, slot.SB.shape, BLOCKS[1]), mbar=slot.full, prefetch_map=True)
@@ -235,9 +237,11 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         tile.griddepcontrol_launch_dependents()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
+            turn = -1
             for i, n in tile.tile_order(rows, across, *ORDER):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, m * BM, n * BN, 0, steps, BK, A_KM, B_KN, SA, SB, BLOCKS)
+                fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS)
+                turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase = warpgroup - 1, 0
         for i, n in tile.tile_order(rows, across, *ORDER):
@@ -290,7 +294,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
     tile.griddepcontrol_launch_dependents()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN, SA, SB, BLOCKS)
+            fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
         own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, True, A_KM, B_KN, PROMOTED, BLOCKS)

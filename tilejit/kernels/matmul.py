@@ -14,7 +14,7 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .pack import as_readable, readable
-from .plan import Config, Problem, choose
+from .plan import Config, Problem, choose, shared_rest
 from .stream import stream, workspace
 from .views import folded, new, turned
 
@@ -76,7 +76,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         return made
     extra = (*arguments, *tiles)
     room = () if launch.room is None else workspace(made, *launch.room)
-    launch.prepared(*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *room)
+    launch.prepared(*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *launch.shares, *room)
     return made
 
 
@@ -85,7 +85,8 @@ class Launch:
     """What a call of these extents, strides and dtypes comes to: its result, and the kernel (None: nothing to launch) with its
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
     `copied` which of A and B are copied first, as their elements of other sizes than `either` have to lie; `rows` how many the
-    matrices of A have together, where B is one for all; `room` the shape and dtype of what CTAs leave for each other."""
+    matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of what they leave for each
+    other."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -97,6 +98,7 @@ class Launch:
     copied: tuple[bool, bool] = (False, False)
     either: tuple[int, ...] = (2,)
     rows: int | None = None
+    shares: tuple[int, ...] = ()
     room: tuple | None = None
 
     @cached_property
@@ -174,11 +176,11 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     either = EITHER_MAJOR.get(target, (1, 2))
     copied = not readable(x, either), not readable(y, either)
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
-    room = None
+    shares, room = (), None
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
-        kernel, grid, constants, room = _streamed(config, z, matrices * max(-(-k // config.bk), 1), sums, processors)
+        kernel, grid, constants, shares, room = _streamed(config, z, matrices, max(-(-k // config.bk), 1), sums, processors)
     else:
         kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
@@ -186,7 +188,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
-    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, room)
+    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room)
 
 
 def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:
@@ -206,13 +208,15 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 
-def _streamed(config: Config, z: ArrayView, slots: int, sums, processors: int) -> tuple:
-    """The kernel in which all CTAs share tiles, with its grid, its constants, and the room that it needs; `slots` are those of k in
-    a tile of each matrix. Where the sums of others are read, outside of the loop over k, a few registers spill."""
-    ctas = min(config.tiles(*z.shape[-2:]) * slots, processors)
-    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=1024, ORDER=config.order, BEHIND=config.behind,
-                     WIDTH=config.width if _stored_by_tma(z, config.width) else 0, BUFFERS=config.buffers)
-    return stream, (ctas,), constants, ((ctas, config.bm // 64, 64 * config.bn), sums.name)
+def _streamed(config: Config, z: ArrayView, matrices: int, steps: int, sums, processors: int) -> tuple:
+    """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the
+    slots of k of a tile. With three consumers a few addresses spill where tiles change."""
+    tiles = config.tiles(*z.shape[-2:]) * matrices
+    ctas = min(tiles * steps, processors)
+    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=512, ORDER=config.order,
+                     BEHIND=config.behind, WIDTH=config.width if _stored_by_tma(z, config.width) else 0, BUFFERS=config.buffers)
+    shares = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
+    return stream, (ctas,), constants, shares, ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:

@@ -86,12 +86,14 @@ LOADED = 50              # bytes that a multiprocessor takes from L2 in a cycle
 MEMORY = 2400            # bytes that all of them take from memory in a cycle
 WAYS = (*((splits, False) for splits in CLUSTERS), (1, True))  # in which CTAs take part of a tile: clusters, all of them
 BEGIN = 900              # cycles until a tile's first product, and after its last
-SHORT = 65000            # cycles below which it pays that a launch begins while the grid ahead ends
+SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends
 EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
-UNEVEN = 1.1             # what it costs that CTAs which share all tiles are at different places along k at one time
-LARGE = 128 * 256        # elements of tiles that are worth sharing: smaller ones take as much from L2 as there is
+LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is, and others' addresses spill
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
-LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves
+EVEN = 1.007             # what sharing has to gain at least
+UNEVEN = 1.1             # what it costs in few rounds that CTAs are at different places along k at one time
+LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
+MOVED = 0.17             # for each sum that it leaves or takes in
 
 
 @dataclass(frozen=True)
@@ -133,18 +135,33 @@ def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1) -> flo
     return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn) + BEGIN + bm * bn / 40
 
 
+@lru_cache(maxsize=4096)
+def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int, int, int, float]:
+    """How `left` tiles of `steps` slots, fewer than the CTAs, are done in the least time by all of them: (the last slots of each that other
+    CTAs than its own take, how many those are, in how many parts they take the rests that are too few for all of them, cycles). A
+    helper leaves sums of each tile that it has slots of, the tile's own CTA takes them in."""
+    step, moved = step_cycles(bm, bn), LEFT + bm * bn * MOVED
+    best = (0, 0, 0, steps * step)
+    for helpers in range(1, ctas - left + 1):
+        rounds, more = divmod(left, helpers)
+        for parts in range(1, helpers // more + 1) if more else (1,):
+            given = rounds + (more > 0)
+            rest = min(int((steps * step + (parts - given) * moved) / (step * (1 + rounds + (1 / parts if more else 0)))), steps - 1)
+            time = max((steps - rest) * step + parts * moved, (rounds * rest + (-(-rest // parts) if more else 0)) * step + given * moved)
+            if rest >= parts and time < best[3]:
+                best = rest, helpers, parts, time
+    return best
+
+
 def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
     """The cycles that the product takes where all CTAs share what does not make whole rounds of tiles."""
     tiles, steps = -(-p.m // bm) * -(-p.n // bn) * p.matrices, max(-(-p.k * p.itemsize // SLOT), 1)
-    if tiles % processors == 0 or bm * bn < LARGE:
+    if tiles % processors == 0 or tiles < processors or (bm, bn) != LARGE:
         return inf
-    whole = max(tiles // processors - 1, 0)
-    share = (tiles - whole * processors) * steps / processors
-    others = min(-(-steps // max(share, 1)), steps)  # CTAs that leave sums of a tile; each tile is written, and read by one CTA
-    sums = others * (LEFT + bm * bn * 0.6)
-    computing = whole * tile_cycles(p.k, p.itemsize, bm, bn) + share * step_cycles(bm, bn) + 2 * (BEGIN + bm * bn / 40) + sums
+    shared = shared_rest(tiles % processors, steps, processors, bm, bn)[3] + LEFT
+    computing = tiles // processors * tile_cycles(p.k, p.itemsize, bm, bn) + shared + BEGIN + bm * bn / 40
     loading = p.bytes / (MEMORY * processors / 132)
-    return max(computing, loading) + 0.05 * min(computing, loading)
+    return (max(computing, loading) + 0.05 * min(computing, loading)) * (EVEN if tiles > 3 * processors else UNEVEN)
 
 
 def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
@@ -184,10 +201,10 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn) or stream and (p.promoted is not None or p.epilogue):
                 continue
-            cost = streamed_cycles(q, bm, bn, processors) * UNEVEN if stream else cycles(q, bm, bn, splits, processors)
+            cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors)
             cost += bm * bn * 0.15 if swapped else 0  # stored across rows
             if best is None or cost < best[0]:
-                order = "grouped", group(q, bm, bn, processors)
+                order = "grouped", 16 if stream else group(q, bm, bn, processors)   # at one pace rows of A come once
                 best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), order=order, stream=stream,
                                      dependent=cost < SHORT and not stream)
     return best[1]

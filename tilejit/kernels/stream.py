@@ -1,9 +1,11 @@
-"""A matrix product on Hopper in which all CTAs share what does not make whole rounds of tiles (stream-K), so that none is idle.
+"""A matrix product on Hopper in which all CTAs share what does not make whole rounds of tiles (stream-K), so that few are idle, and
+go through the whole ones side by side.
 
-These tiles, fewer than two rounds, are one row of slots of k, of which each CTA takes an equal run. Where a run begins or ends
-within a tile, the CTA of the tile's last slots begins with what the CTAs before it have left in memory, added up in the order of
-their numbers, so that the same bits come each time. A CTA takes the end of its run first, for which others wait, and waits for
-CTAs of lower numbers only, which have started before it.
+Each of the tiles that are left has a CTA of its own, which begins with the first slots of k; the other CTAs take the last slots of
+all of them, and leave sums in memory. The tile's CTA adds these up in the order of their slots, so that the same bits come each
+time. CTAs that are at the same slots at one time find the operands of each other in L2: so helpers take the rests of neighbouring
+tiles at once, alternate rounds go backwards along k, and begin when all CTAs have brought the one before, nearly. CTAs wait for
+sums of CTAs of lower numbers only, which have started before them, and for rounds not longer than it may pay.
 """
 
 from __future__ import annotations
@@ -14,39 +16,40 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import box, fill, finished, matrix_and_row, multiplied, send, slots
+from .hopper import begun, box, fill, finished, matrix_and_row, multiplied, send, slots
 from .views import new
 
+NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
+PATIENCE = 100    # times that a CTA asks whether all are, of about a microsecond each
+
 
 @tile.jit
-def run(tiles, steps):
-    """How the work is divided: (shared tiles, first and last slot of this CTA's run, its pieces of shared tiles, its whole tiles)."""
+def share(tiles, helpers, parts):
+    """A CTA's share: (its tiles of whole rounds, tiles after those, its pieces of them)."""
     p, ctas = tile.program_id(0), tile.num_programs(0)
-    whole = 0 if tiles < ctas else tiles // ctas - (1 if tiles % ctas > 0 else 0)
-    shared = tiles - whole * ctas
-    each, more = shared * steps // ctas, shared * steps % ctas
-    first = p * each + min(p, more)
-    stop = first + each + (1 if p < more else 0)
-    pieces = (stop - 1) // steps - first // steps + 1 if stop > first else 0
-    return shared, first, stop, pieces, whole
+    whole, left = tiles // ctas, tiles % ctas
+    pieces = 1 if p >= ctas - left else 0
+    if p < helpers:
+        pieces = left // helpers + (1 if p < left % helpers * parts else 0)
+    return whole, left, pieces
 
 
 @tile.jit
-def holder(slot, shared, steps):
-    """The CTA in whose run a slot is."""
-    ctas = tile.num_programs(0)
-    each, more = shared * steps // ctas, shared * steps % ctas
-    longer = more * (each + 1)
-    return slot // (each + 1) if slot < longer else more + (slot - longer) // max(each, 1)
-
-
-@tile.jit
-def piece(i, steps, shared, first, stop, pieces):
-    """The CTA's piece `i`: (tile, first slot, slot after the last). Shared tiles come first, from the end of the run on."""
-    t = (stop - 1) // steps - i if i < pieces else shared + (i - pieces) * tile.num_programs(0) + tile.program_id(0)
-    begin = max(first - t * steps, 0) if i < pieces else 0
-    end = min(stop - t * steps, steps) if i < pieces else steps
-    return t, begin, end
+def piece(x, steps, rest, helpers, parts, whole, left):
+    """What a CTA does as its `x`-th: (tile, first slot, slot after the last, the place for its sums if they are not those of a tile).
+    Helpers take the rests of so many tiles each, side by side; the last rests, too few for all of them, in `parts`."""
+    p, ctas = tile.program_id(0), tile.num_programs(0)
+    t, begin, end, place = x * ctas + p, 0, steps, 0
+    if x >= whole:
+        t, end = whole * ctas + p - (ctas - left), steps - rest
+        if p < helpers:
+            place = (x - whole) * helpers + p
+            t, begin, end = whole * ctas + place, steps - rest, steps
+            if x - whole == left // helpers:
+                t = whole * ctas + left - left % helpers + p % (left % helpers)
+                part = p // (left % helpers)
+                begin, end = steps - rest + rest * part // parts, steps - rest + rest * (part + 1) // parts
+    return t, begin, end, place
 
 
 @tile.jit
@@ -64,35 +67,81 @@ def by_row(values):
 
 
 @tile.jit
-def left(partial, flags, w, first, stop, BN: tile.constexpr, SUMS: tile.constexpr):
-    """The sums of consumer `w` that the CTAs `first` to `stop` have left, added up once they are there."""
-    sums = tile.zeros((64, BN), SUMS)
-    for p in range(first, stop):
-        with tile.elect():
-            while tile.load(flags[p, w], sem="acquire") == 0:
+def leave(sums, partial, flags, w, place):
+    """Leave the sums of consumer `w` to the tile's CTA."""
+    tile.store(partial[place, w, 0:64 * sums.shape[1]], by_thread(sums))
+    tile.sync()
+    with tile.elect():
+        tile.store(flags[place, w], 1, sem="release")
+
+
+@tile.jit
+def awaited(flags, w, first, count, apart):
+    """Until the sums of consumer `w` are at `count` places from `first` on."""
+    with tile.elect():
+        for i in range(count):
+            while tile.load(flags[first + i * apart, w], sem="acquire") == 0:
                 pass
-            tile.store(flags[p, w], 0)
-        tile.sync()
-        sums = sums + by_row(tile.load(partial[p, w, 0:64 * BN]))
+            tile.store(flags[first + i * apart, w], 0)
+    tile.sync()
+
+
+@tile.jit
+def together(sums, partial, w, at: tile.constexpr, first, count, apart):
+    """Sums of the columns from `at` on, and those at `count` places."""
+    for i in range(count):
+        sums = sums + by_row(tile.load(partial[first + i * apart, w, 64 * at:64 * (at + sums.shape[1])]))
     return sums
 
 
 @tile.jit
-def leave(sums, partial, flags, w):
-    """Leave the sums of consumer `w` to another CTA."""
-    p = tile.program_id(0)
-    tile.store(partial[p, w, 0:64 * sums.shape[1]], by_thread(sums))
-    tile.sync()
-    with tile.elect():
-        tile.store(flags[p, w], 1, sem="release")
+def put(values, buffer, FIRST: tile.constexpr):
+    """A tile to its buffer, which TMA has read: of several the first waits for that."""
+    if FIRST:
+        with tile.elect():
+            tile.bulk_wait(0, read=True)
+        tile.sync()
+    tile.store(buffer, values)
 
 
 @tile.jit
-def stream(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
-           ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
-           WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
-    """``C = A @ B``. `partial` has room for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA, are 0
-    before the launch and after it. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores."""
+def send_all(stage, C, z, row, column):
+    """All buffers of a consumer, columns side by side, to C."""
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        for part in tile.static_range(stage.shape[0]):
+            at = column + part * stage.shape[2]
+            tile.copy_async(box(C, z, row, at, (64, stage.shape[2])), stage[part], variant="tma", prefetch_map=True)
+        tile.bulk_commit()
+
+
+@tile.jit
+def keep_pace(flags, rounds, patience):
+    """Wait until all CTAs have brought the operands of so many rounds, so long as `patience` lasts; the patience for the next time, none
+    if it did not last: then other kernels keep some CTAs from running at all."""
+    asked, last = 0, flags.shape[0] - 1
+    while (asked < patience) & (tile.load(flags[last, 0], sem="acquire") < rounds * tile.num_programs(0)):
+        asked = asked + 1
+    return patience if asked < patience else 0
+
+
+@tile.jit
+def leave_pace(flags):
+    """The last CTA sets to 0 what they have counted."""
+    last = flags.shape[0] - 1
+    if tile.atomic_add(flags[last, 1], 1) == tile.num_programs(0) - 1:
+        tile.store(flags[last, 0], 0)
+        tile.store(flags[last, 1], 0)
+
+
+@tile.jit
+def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
+           STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+           SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
+    """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
+    for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
+    Results go by TMA from BUFFERS buffers of WIDTH columns, or (0) by stores."""
     down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
@@ -100,35 +149,56 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, 
         staged = (BM // 64, BUFFERS, 64, WIDTH)
         stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
     extra = (E0, E1, E2, E3)[:EXTRAS]
-    shared, first, stop, pieces, whole = run(rows * across, steps)
+    whole, left, pieces = share(rows * across, helpers, parts)
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            for x in range(pieces + whole):
-                t, begin, end = piece(x, steps, shared, first, stop, pieces)
+            patience = PATIENCE
+            for x in range(whole + pieces):
+                t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left)
                 i, n = tile.tile_at(t, rows, across, *ORDER)
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, m * BM, n * BN, begin, end, BK, A_KM, B_KN)
+                turn, near = begin + end - 1 if x % 2 == 1 else -1, max(end - NEAR, begin)
+                if x > 0:
+                    patience = keep_pace(flags, min(x, whole), patience)
+                fill(ring, A, B, z, m * BM, n * BN, begin, near, turn, BK, A_KM, B_KN)
+                if x < whole:
+                    tile.atomic_add(flags[flags.shape[0] - 1, 0], 1)
+                fill(ring, A, B, z, m * BM, n * BN, near, end, turn, BK, A_KM, B_KN)
+            leave_pace(flags)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
-        for x in range(pieces + whole):
-            t, begin, end = piece(x, steps, shared, first, stop, pieces)
-            other = holder(t * steps, shared, steps) if (begin > 0) & (end == steps) else tile.program_id(0)
-            acc = left(partial, flags, w, other, tile.program_id(0), BN, SUMS)
-            acc = multiplied(acc, ring, w, end - begin, BEHIND, A_KM, B_KN)
-            if end < steps:
-                leave(acc, partial, flags, w)
-            else:
+        for x in range(whole + pieces):
+            t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left)
+            acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
+            acc = multiplied(acc, ring, w, end - begin if BEHIND else end - begin - 1, BEHIND, A_KM, B_KN)
+            if begin == 0:
                 i, n = tile.tile_at(t, rows, across, *ORDER)
                 tile.assume((i >= 0) & (n >= 0))
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
                 row, column = m * BM + w * 64, n * BN
+                other, count, apart = 0, 0, 0
+                if end < steps:
+                    other = t - whole * tile.num_programs(0)
+                    apart = left % helpers
+                    count = parts if other >= left - apart else 1
+                    awaited(flags, w, other, count, apart)
                 if WIDTH:
+                    TOGETHER: tile.constexpr = BUFFERS * WIDTH == BN and BM < 192
                     for part in tile.static_range(BN // WIDTH):
-                        at = column + part * WIDTH
-                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH)
-                        send(values, stage[w, part % BUFFERS], box(C, z, row, at, (64, WIDTH)), BUFFERS)
+                        buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
+                        sums = together(acc[:, part * WIDTH:part * WIDTH + WIDTH], partial, w, part * WIDTH, other, count, apart)
+                        values = finished(sums, z, row, at, SA, SB, extra, FINISH)
+                        if TOGETHER:
+                            put(values, buffer, part == 0)
+                        else:
+                            send(values, buffer, box(C, z, row, at, (64, WIDTH)), BUFFERS)
+                    if TOGETHER:
+                        send_all(stage[w], C, z, row, column)
                 else:
-                    tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH))
+                    sums = together(acc, partial, w, 0, other, count, apart)
+                    tile.store(box(C, z, row, column, (64, BN)), finished(sums, z, row, column, SA, SB, extra, FINISH))
+            else:
+                leave(acc, partial, flags, w, place)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)
