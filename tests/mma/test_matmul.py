@@ -295,9 +295,10 @@ def test_a_large_product_chooses_to_bring_its_residual_ahead():
 
 
 def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rounds():
-    long = Problem(16384, 16384, 16384)
+    """But not where all CTAs go at one pace."""
+    long = Problem(16384, 16384, 16384, epilogue=True, ahead=True)
     assert choose(long, 132).order == ("grouped", 8) and choose(replace(long, itemsize=1), 132).order == ("grouped", 8)
-    for other in (Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
+    for other in (Problem(16384, 16384, 16384), Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
         assert choose(other, 132).order == ("grouped", 16)
 
 
