@@ -130,7 +130,7 @@ def keep_pace(flags, rounds, patience):
 def leave_pace(flags):
     """The last CTA sets to 0 what they have counted."""
     last = flags.shape[0] - 1
-    if tile.atomic_add(flags[last, 1], 1) == tile.num_programs(0) - 1:
+    if tile.atomic_add(flags[last, 1], 1, sem="acq_rel") == tile.num_programs(0) - 1:
         tile.store(flags[last, 0], 0)
         tile.store(flags[last, 1], 0)
 
