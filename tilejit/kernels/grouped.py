@@ -141,7 +141,7 @@ def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
     some = sorted((g for g, (m, n, k) in enumerate(shapes) if m and n), key=key)
     place = {}
     for of in ([g for g in some if shapes[g][0] <= FEW], [g for g in some if shapes[g][0] > FEW]):
-        work, done = [max(shapes[g][0], FEW) * shapes[g][1] * shapes[g][2] for g in of], 0
+        work, done = [max(shapes[g][0], FEW) * shapes[g][1] * max(shapes[g][2], 1) for g in of], 0
         for g, w in zip(of, work):
             place[g], done = (done + w) / sum(work), done + w
     return tuple(sorted(some, key=lambda g: (place[g], *key(g))))
