@@ -1,6 +1,11 @@
 """Each test's kernels are assembled for every target when the test has ended; see `tests/every_kernel.py`."""
 
+import os
 from pathlib import Path
+
+# Before NumPy: its threads wait for each other in a loop, which on cores that several tests share takes up to eight times the
+# time of the products themselves.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 

@@ -109,19 +109,19 @@ def test_tokens_are_carried_by_a_loop_that_stays_two_copies_ahead(path):
 
 @tile.jit
 def elected(A, B, PATH: tile.constexpr):
-    s = tile.alloc((128, 32), A.dtype)
-    for k in range(A.shape[0] // 128):
+    s = tile.alloc((32, 32), A.dtype)
+    for k in range(A.shape[0] // 32):
         tile.sync()
         with tile.elect():
-            token = tile.copy_async(s, A[k * 128:(k + 1) * 128, 0:32], variant=PATH)
+            token = tile.copy_async(s, A[k * 32:(k + 1) * 32, 0:32], variant=PATH)
         token.wait()
-        tile.copy(B[k * 128:(k + 1) * 128, 0:32], s)
+        tile.copy(B[k * 32:(k + 1) * 32, 0:32], s)
 
 
 @pytest.mark.parametrize("path", ["ldgsts", "tma"])
 def test_a_token_of_one_thread_is_waited_for_by_the_cta(path):
     """The number of the copy is known outside of the scope that issues it."""
-    a = RNG.standard_normal((2 * 128, 32)).astype(np.float16)
+    a = RNG.standard_normal((3 * 32, 32)).astype(np.float16)
     b = np.zeros_like(a)
     assert not elected.simulate((1,), a, b, PATH=path).findings and (a == b).all()
     assert elected.compile(a, b, PATH=path).cubin
