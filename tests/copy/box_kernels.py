@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 import tilejit as tile
+from multicasts import SIZES, awaited, masks
 from reduced import combined
 from values import PACKED, UNIT, WHOLE, any_bits, argument
 
@@ -191,17 +192,11 @@ def every_fetch():
 
 
 @tile.jit(num_warps=1)
-def handed_out(A, B, mask, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr, SENDER: tile.constexpr):
+def handed_out(A, B, sender, mask, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.constexpr):
     """One CTA of a cluster loads a box for those of the mask; the others keep zeros."""
     s = tile.alloc((N,), A.dtype)
-    bar = tile.mbarrier()
-    rank = tile.cta_rank()
-    tile.store(s, tile.zeros((N,), A.dtype))
-    tile.fence_proxy_async()
-    with tile.elect():
-        bar.arrive_expect_tx(tile.where((mask >> rank) & 1 == 1, s.nbytes, 0))
-    tile.cluster_sync()
-    if rank == SENDER:
+    bar = awaited(s, mask)
+    if tile.cta_rank() == sender:
         with tile.elect():
             tile.copy_async(s.reshape(SHAPE), boxed(A, START, SHAPE, zero), mbar=bar, multicast=mask, variant="tma")
     bar.wait(phase=0)
@@ -209,10 +204,12 @@ def handed_out(A, B, mask, zero, SHAPE: tile.constexpr, START: tile.constexpr, N
 
 
 def every_multicast():
-    for rank, dtype, (ranks, sender, mask) in product(RANKS, ("uint8", "bfloat16", "int64"), ((2, 1, 1), (4, 2, 0b1011), (8, 0, 0x80), (8, 7, 0xff))):
+    """Every size of cluster; every rank by three sizes of elements."""
+    for ranks, (dtype, rank) in zip(SIZES, product(("uint8", "bfloat16", "int64"), RANKS)):
         shape, box, start = scaled(RANKS[rank], dtype)
         a = any_bits(dtype, shape, 7)
         one = box_of(a, start, box).reshape(-1)
-        want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
-        yield Case(f"{dtype}, {rank} dimensions, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), mask, 0), {1: want},
-                   dict(SHAPE=box, START=start, N=one.size, SENDER=sender, cluster=(ranks, 1, 1)))
+        for sender, mask in masks(ranks):
+            want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
+            yield Case(f"{dtype}, {rank} dimensions, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), sender, mask, 0),
+                       {1: want}, dict(SHAPE=box, START=start, N=one.size, cluster=(ranks, 1, 1)))

@@ -1,10 +1,11 @@
 """Patches of convolutions of one to three dimensions through the tensor engine, every way there is, and what NumPy says of them."""
 
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 import tilejit as tile
 from box_kernels import NAN, REDUCTIONS, tf32
+from multicasts import SIZES, awaited, masks
 from reduced import combined
 from values import WHOLE, any_bits
 
@@ -92,19 +93,13 @@ def every_patch():
 
 
 @tile.jit(num_warps=1)
-def patches_for_all(X, Y, mask, FILTER: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.constexpr, P: tile.constexpr, C: tile.constexpr,
-                    PLACE: tile.constexpr, SENDER: tile.constexpr):
+def patches_for_all(X, Y, sender, mask, FILTER: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.constexpr, P: tile.constexpr, C: tile.constexpr,
+                    PLACE: tile.constexpr):
     """One CTA of each cluster loads pixels for those of the mask; the others keep zeros."""
     x = tile.im2col(X, FILTER, stride=STRIDE, padding=PADDING)
     s = tile.alloc((P, C), X.dtype, layout=tile.swizzled(X.dtype, (P, C), 64))
-    bar = tile.mbarrier()
-    rank = tile.cta_rank()
-    tile.store(s, tile.zeros((P, C), X.dtype))
-    tile.fence_proxy_async()
-    with tile.elect():
-        bar.arrive_expect_tx(tile.where((mask >> rank) & 1 == 1, s.nbytes, 0))
-    tile.cluster_sync()
-    if rank == SENDER:
+    bar = awaited(s, mask)
+    if tile.cta_rank() == sender:
         with tile.elect():
             tile.copy_async(s, at_place(x, FILTER, PLACE, tile.cluster_id(0) * P, P, C), mbar=bar, multicast=mask)
     bar.wait(phase=0)
@@ -112,15 +107,17 @@ def patches_for_all(X, Y, mask, FILTER: tile.constexpr, STRIDE: tile.constexpr, 
 
 
 def every_shared_patch():
-    for (shape, filter, stride, padding), (ranks, sender, mask) in product(OF_RANK.values(), ((2, 1, 1), (4, 2, 0b1011), (8, 7, 0xff))):
+    """Every size of cluster."""
+    for ranks, (shape, filter, stride, padding) in zip(SIZES, cycle(OF_RANK.values())):
         x = any_bits("float16", shape, 8)
         place = int(np.prod(filter)) - 1
         all_pixels = reference_patches(x, filter, stride, padding, 1)[place]
         blocks = np.zeros((2 * 24, 32), x.dtype)
         blocks[:min(48, len(all_pixels))] = all_pixels[:48]
-        want = np.stack([blocks[24 * (r // ranks):][:24] if mask >> r % ranks & 1 else np.zeros_like(blocks[:24]) for r in range(2 * ranks)])
-        yield Case(f"{shape}, {ranks} CTAs, mask {mask:b}", patches_for_all, (2 * ranks,), (x, np.ones_like(want), mask), {1: want},
-                   dict(FILTER=filter, STRIDE=stride, PADDING=padding, P=24, C=32, PLACE=place, SENDER=sender, cluster=(ranks, 1, 1)))
+        for sender, mask in masks(ranks):
+            want = np.stack([blocks[24 * (r // ranks):][:24] if mask >> r % ranks & 1 else np.zeros_like(blocks[:24]) for r in range(2 * ranks)])
+            yield Case(f"{shape}, {ranks} CTAs, mask {mask:b}", patches_for_all, (2 * ranks,), (x, np.ones_like(want), sender, mask), {1: want},
+                       dict(FILTER=filter, STRIDE=stride, PADDING=padding, P=24, C=32, PLACE=place, cluster=(ranks, 1, 1)))
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------------

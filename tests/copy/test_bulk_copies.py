@@ -172,13 +172,13 @@ def test_a_multicast_reaches_the_ranks_of_its_mask_and_their_barriers(mask):
 
 # -- to a peer -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", range(2, 9))
 def test_every_cta_of_a_cluster_hands_its_tile_to_the_next(ranks):
     """Swizzled tiles; the peer's barrier may see the bytes before its CTA has announced them."""
     a = RNG.standard_normal((2 * ranks, 8, 64)).astype(np.float16)
     b = np.zeros_like(a)
     ring = hand_on(ranks)
-    for seed in range(3):
+    for seed in range(2):
         b[:] = 0
         report = ring.simulate((2 * ranks,), a, b, seed=seed)
         assert not report.findings, report

@@ -1,10 +1,11 @@
 """Every form of bulk and dsmem: dtypes, runs, policies, multicasts and prefetches, on the simulator and on the GPU."""
 
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 import tilejit as tile
 from box_kernels import POLICIES
+from multicasts import SIZES, awaited, masks
 from values import PACKED, UNIT, WHOLE, any_bits, argument
 
 from tests.cases import Case, compiled, on_gpu, on_simulator
@@ -60,17 +61,11 @@ def every_run():
 
 
 @tile.jit(num_warps=1)
-def handed_out(A, B, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, SENDER: tile.constexpr, CACHE: tile.constexpr = None):
+def handed_out(A, B, sender, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constexpr):
     """One CTA of each cluster brings a part of an array to those of the mask, in runs; the others keep zeros."""
     s = tile.alloc((M, N), A.dtype)
-    bar = tile.mbarrier()
-    rank = tile.cta_rank()
-    tile.store(s, tile.zeros((M, N), A.dtype))
-    tile.fence_proxy_async()
-    with tile.elect():
-        bar.arrive_expect_tx(tile.where((mask >> rank) & 1 == 1, s.nbytes, 0))
-    tile.cluster_sync()
-    if rank == SENDER:
+    bar = awaited(s, mask)
+    if tile.cta_rank() == sender:
         with tile.elect():
             tile.copy_async(s, A[AT[0]:AT[0] + M, AT[1]:AT[1] + N], mbar=bar, multicast=mask, variant="bulk", cache=CACHE)
     bar.wait(phase=0)
@@ -78,14 +73,15 @@ def handed_out(A, B, mask, AT: tile.constexpr, M: tile.constexpr, N: tile.conste
 
 
 def every_multicast():
-    for dtype, (ranks, sender, mask) in product(("bool", "float8_e5m2", "int16", "bfloat16", "uint32", "float64"),
-                                                ((2, 0, 0b10), (3, 1, 0b101), (4, 2, 0b1111), (8, 7, 0x5a), (16, 3, 0xbeef))):
+    """Every size of cluster."""
+    for ranks, dtype in zip(SIZES, cycle(("bool", "float8_e5m2", "int16", "bfloat16", "uint32", "float64"))):
         unit = UNIT[dtype]
         a = any_bits(dtype, (7, 5 * unit), 3)
         one = a[1:6, unit:4 * unit]
-        want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
-        yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), mask), {1: want},
-                   dict(AT=(1, unit), M=5, N=3 * unit, SENDER=sender, CACHE="evict_last" if ranks == 4 else None, cluster=(ranks, 1, 1)))
+        for sender, mask in masks(ranks):
+            want = np.stack([one if mask >> r % ranks & 1 else np.zeros_like(one) for r in range(2 * ranks)])
+            yield Case(f"{dtype}, {ranks} CTAs, mask {mask:b}", handed_out, (2 * ranks,), (a, np.ones_like(want), sender, mask), {1: want},
+                       dict(AT=(1, unit), M=5, N=3 * unit, CACHE="evict_last" if ranks % 4 == 0 else None, cluster=(ranks, 1, 1)))
 
 
 @tile.jit(num_warps=2)
@@ -124,9 +120,9 @@ def passed_on(A, B, M: tile.constexpr, N: tile.constexpr, MODE: tile.constexpr, 
 
 
 def every_handover():
-    """Every dtype in one run, with gaps, and swizzled."""
+    """Every dtype in one run, with gaps, and swizzled; every size of cluster."""
     for n, (dtype, (mode, gap)) in enumerate(product(WHOLE, ((0, 0), (0, 1), (64, 0), (128, 0)))):
-        unit, ranks = UNIT[dtype], (2, 3, 4, 8)[n % 4]
+        unit, ranks = UNIT[dtype], 2 + n % 7
         a = any_bits(dtype, (2 * ranks, 8, 8 * unit), n)
         step = n % (ranks - 1) + 1
         want = np.roll(a.reshape(2, ranks, 8, 8 * unit), step, axis=1).reshape(a.shape)

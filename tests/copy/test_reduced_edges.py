@@ -5,8 +5,11 @@ from itertools import product
 import box_kernels
 import bulk_kernels
 import numpy as np
+import patch_kernels
 import reduced
+import tilejit as tile
 from box_kernels import INTEGERS, REDUCTIONS
+from remote_kernels import TAKEN
 from tilejit.types import dtype_of
 
 from tests.cases import Case, on_gpu, on_simulator
@@ -40,6 +43,28 @@ def combined(kind: str, old: np.ndarray, x: np.ndarray) -> np.ndarray:
         return reduced.combined(kind, [x], old)
 
 
+@tile.jit(num_warps=1, cluster=(2, 1, 1))
+def in_a_peer(A, B, N: tile.constexpr, KIND: tile.constexpr, WAY: tile.constexpr):
+    """What rank 1 has, combined with what is in the memory of rank 0: by a copy, or element by element from registers."""
+    mine, total = tile.alloc((N,), A.dtype), tile.alloc((N,), A.dtype)
+    bar = tile.mbarrier()
+    tile.store(mine, tile.load(A[0:N]))
+    tile.store(total, tile.load(B[0:N]))
+    tile.fence_proxy_async()
+    if tile.cta_rank() == 0:
+        bar.arrive_expect_tx(total.nbytes)
+    tile.cluster_sync()
+    if tile.cta_rank() == 1:
+        if WAY == "dsmem":
+            with tile.elect():
+                tile.copy_async(total.peer(0), mine, mbar=bar, reduce=KIND)
+        else:
+            tile.reduce_async(total.peer(0), tile.load(mine), KIND, mbar=bar)
+    else:
+        bar.wait(phase=0)
+        tile.store(B[0:N], tile.load(total))
+
+
 def case(way: str, kind: str, dtype: str) -> Case:
     """Every special value with each, 256 pairs; ones in place of those of which a NaN of unknown bits would be made."""
     a, b = (x.reshape(-1) for x in np.meshgrid(special(dtype), special(dtype)))
@@ -49,21 +74,28 @@ def case(way: str, kind: str, dtype: str) -> Case:
     want = combined(kind, b, a)
     if dtype == "float32":
         want = np.where(np.isnan(want), np.array(0x7fffffff, np.uint32).view(np.float32), want)
-    if way == "bulk":
-        return Case(f"{kind} of {dtype}, bulk", bulk_kernels.reduced, (1,), (a[None], b.copy()), {1: want}, dict(N=256, KIND=kind))
     row = 128 // a.itemsize
-    return Case(f"{kind} of {dtype}, tma", box_kernels.reduced, (1,), (a[None], b.reshape(-1, row).copy()), {1: want.reshape(-1, row)},
-                dict(N=256, KIND=kind, SHAPE=(256 // row, row), START=(0, 0)))
+    kernel, grid, shapes, options = {
+        "bulk": (bulk_kernels.reduced, 1, ((1, 256), (256,)), dict(N=256)),
+        "tma": (box_kernels.reduced, 1, ((1, 256), (256 // row, row)), dict(N=256, SHAPE=(256 // row, row), START=(0, 0))),
+        "im2col": (patch_kernels.unfolded, 1, ((16, 16), (1, 16, 16)), dict(FILTER=(1,), PLACE=0)),
+        "dsmem": (in_a_peer, 2, ((256,), (256,)), dict(N=256, WAY=way)),
+        "registers": (in_a_peer, 2, ((256,), (256,)), dict(N=256, WAY=way))}[way]
+    a, b, want = (x.reshape(shape) for x, shape in zip((a, b, want), (*shapes, shapes[1])))
+    return Case(f"{kind} of {dtype}, {way}", kernel, (grid,), (a, b.copy()), {1: want}, dict(KIND=kind, **options))
 
 
 def cases():
     for kind, dtypes in REDUCTIONS.items():
-        for way, dtype in product(("tma", "bulk"), dtypes):
+        for way, dtype in product(("tma", "im2col", "bulk"), dtypes):
+            yield case(way, kind, dtype)
+    for (kind, dtypes), way in product(TAKEN.items(), ("dsmem", "registers")):
+        for dtype in dtypes:
             yield case(way, kind, dtype)
 
 
 def test_reductions_of_numbers_at_the_edges_are_those_of_the_chip():
-    """Every operator and type of both paths."""
+    """Every operator and type of every path: into arrays, into the images that a filter meets, into a peer's memory."""
     on_simulator(cases())
 
 
@@ -75,5 +107,5 @@ def test_the_special_integers_are_sixteen_different_ones():
 @needs_gpu()
 @in_child(timeout=200)
 def test_reductions_of_numbers_at_the_edges_on_the_gpu():
-    """Every operator and type of both paths."""
+    """Every operator and type of every path: into arrays, into the images that a filter meets, into a peer's memory."""
     on_gpu(cases())

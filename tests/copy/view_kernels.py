@@ -2,20 +2,12 @@
 
 from itertools import product
 
-import numpy as np
 import tilejit as tile
+from box_kernels import boxed
 from tilejit.layout import TileLayout
 from values import UNIT, WHOLE, any_bits
 
 from tests.cases import Case, box_of, part_of
-
-
-@tile.jit
-def box(X, AT, N):
-    """The box of `N` elements that begins at `AT`."""
-    if len(N) == 2:
-        return X[AT[0]:AT[0] + N[0], AT[1]:AT[1] + N[1]]
-    return X[AT[0]:AT[0] + N[0], AT[1]:AT[1] + N[1], AT[2]:AT[2] + N[2]]
 
 
 @tile.jit(num_warps=2)
@@ -26,14 +18,14 @@ def there_and_back(A, B, AT: tile.constexpr, N: tile.constexpr, WAY: tile.conste
         bar = tile.mbarrier()
         with tile.elect():
             bar.arrive_expect_tx(s.nbytes)
-            tile.copy_async(s, box(A, AT, N), mbar=bar, variant="tma")
+            tile.copy_async(s, boxed(A, AT, N, 0), mbar=bar, variant="tma")
             bar.wait(phase=0)
-            tile.copy_async(box(B, AT, N), s, variant="tma")
+            tile.copy_async(boxed(B, AT, N, 0), s, variant="tma")
             tile.bulk_commit()
             tile.bulk_wait(0)
     else:
-        tile.copy_async(s, box(A, AT, N), variant=WAY).wait()
-        tile.copy(box(B, AT, N), s)
+        tile.copy_async(s, boxed(A, AT, N, 0), variant=WAY).wait()
+        tile.copy(boxed(B, AT, N, 0), s)
 
 
 #: An array, a view of it, and a box of the view with its start; columns of the array in units of 16 bytes, those of a view too.
@@ -46,9 +38,15 @@ VIEWS = {
     "transposed planes":    ((4, 9, 5), lambda u: lambda x: x[1:, :8, u:].T, (2, 8, 2), (1, 4, 2)),
     "one of several planes": ((3, 10, 4), lambda u: lambda x: x[1, 2:], (8, 4), (3, 0)),
     "a row of each plane":  ((10, 3, 4), lambda u: lambda x: x[:, 1, u:], (8, 2), (5, 1)),
+    "steps of volumes":     ((5, 6, 28, 6), lambda u: lambda x: x[::2, 1:, ::3, u:], (2, 2, 8, 4), (1, 4, 4, 2)),
+    "volumes turned":       ((4, 3, 6, 5), lambda u: lambda x: x.transpose(2, 0, 1, 3)[1:, ::2, :, u:], (2, 2, 2, 2), (4, 1, 0, 3)),
+    "transposed volumes":   ((3, 4, 6, 5), lambda u: lambda x: x[:, 1:, :, u:].T, (2, 4, 2, 2), (3, 3, 1, 2)),
+    "steps in five dimensions": ((3, 2, 4, 17, 6), lambda u: lambda x: x[::2, :, 1::2, ::2, u:], (1, 2, 2, 8, 4), (1, 1, 0, 5, 2)),
+    "five dimensions turned": ((2, 3, 2, 4, 5), lambda u: lambda x: x.transpose(3, 1, 0, 2, 4)[:3, 1:, :, :, u:], (2, 2, 1, 2, 2), (2, 0, 1, 1, 1)),
     "backwards":            ((15, 4), lambda u: lambda x: x[12:2:-1], (8, 4), (4, 0)),
+    "volumes backwards":    ((4, 3, 9, 5), lambda u: lambda x: x[::-1, :, 7:0:-2, u:], (2, 2, 2, 2), (1, 2, 1, 3)),
 }
-BACKWARDS = ("backwards",)
+BACKWARDS = ("backwards", "volumes backwards")
 
 
 def view_case(name: str, dtype: str, way: str | None, mode: int = 0) -> Case:
@@ -79,18 +77,25 @@ def column_major(extents) -> TileLayout:
     return TileLayout(tuple((n, s, "m") for n, s in zip(extents, strides)))
 
 
+def by_size():
+    """Every view by sizes of elements."""
+    for name, (shape, *_) in VIEWS.items():
+        for dtype in ("uint8", "bfloat16", "float32", "int64") if len(shape) < 4 else ("uint8", "float32"):
+            yield name, dtype
+
+
 def tensor_cases():
     """Every view that a tensor map can name by sizes of elements, two of them by every dtype; swizzled rows."""
-    for name, dtype in product(VIEWS, ("uint8", "bfloat16", "float32", "int64")):
+    for name, dtype in by_size():
         if name not in BACKWARDS:
             yield view_case(name, dtype, "tma")
     for name, dtype in product(("every second row", "transposed"), WHOLE):
         yield view_case(name, dtype, "tma")
-    for name, dtype in product(("every second row", "one of several planes"), ("uint8", "float16", "float64")):
+    for name, dtype in product(("every second row", "one of several planes", "steps of volumes", "steps in five dimensions"), ("uint8", "float64")):
         yield view_case(name, dtype, "tma", 64)
 
 
 def other_cases():
     """The same views by the copies of all threads, and by what is chosen without a name."""
-    for name, dtype, way in product(VIEWS, ("uint8", "bfloat16", "float32", "int64"), ("ldgsts", None)):
+    for (name, dtype), way in product(by_size(), ("ldgsts", None)):
         yield view_case(name, dtype, way)

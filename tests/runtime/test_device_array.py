@@ -90,6 +90,9 @@ def test_views_are_copied_back_as_they_look(memory):
     array = to_device(host)
     assert np.array_equal(array[1:, ::-2, 3].numpy(), host[1:, ::-2, 3])
     assert np.array_equal(array.T.numpy(), host.T) and np.array_equal(array.reshape(4, -1).numpy(), host.reshape(4, 15))
+    assert np.array_equal(array.transpose(1, 2, 0)[1:].numpy(), host.transpose(1, 2, 0)[1:]) and array.transpose((0, 2, 1)).shape == (3, 5, 4)
+    with pytest.raises(LaunchError, match=r"an order of the axes of 3 dimensions is not \(0, 0, 1\)"):
+        array.transpose(0, 0, 1)
     with pytest.raises(LaunchError, match="row-major"):
         array.T.reshape(60)
     with pytest.raises(LaunchError, match="60 elements"):

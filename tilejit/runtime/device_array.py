@@ -89,7 +89,15 @@ class DeviceArray:
     @property
     def T(self) -> "DeviceArray":
         """The view with its axes reversed."""
-        return DeviceArray(self.pointer, self.shape[::-1], self.strides[::-1], self.dtype, self.device, self._memory)
+        return self.transpose()
+
+    def transpose(self, *axes) -> "DeviceArray":
+        """The view with its axes in another order, reversed by default."""
+        axes = tuple(axes[0]) if len(axes) == 1 and not isinstance(axes[0], int) else axes or range(self.ndim)[::-1]
+        if sorted(axes) != list(range(self.ndim)):
+            raise LaunchError(f"an order of the axes of {self.ndim} dimensions is not {tuple(axes)}")
+        pick = lambda of: tuple(of[axis] for axis in axes)
+        return DeviceArray(self.pointer, pick(self.shape), pick(self.strides), self.dtype, self.device, self._memory)
 
     def reshape(self, *shape) -> "DeviceArray":
         """A view of a row-major array with other extents; one of them may be -1."""
