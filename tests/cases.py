@@ -18,10 +18,9 @@ from math import prod
 import numpy as np
 
 import tilejit as tile
+from tilejit.runtime.recipe import PORTABLE_CLUSTER
 
 from tests.gpu import some
-
-PORTABLE = 8  # CTAs of a cluster that every GPU with clusters holds
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def on_gpu(cases) -> None:
     with ThreadPoolExecutor(8) as pool:
         kernels = list(pool.map(lambda m: m[0].kernel.compile(*m[2], **m[0].options), made))
     for (case, whole, given), kernel in zip(made, kernels):
-        if prod(kernel.recipe["cluster"] or ()) > PORTABLE and not kernel.active_clusters():
+        if prod(kernel.recipe["cluster"] or ()) > PORTABLE_CLUSTER and not kernel.active_clusters():
             print(case.name, "has a cluster that no part of this GPU holds")
             continue
         print(case.name, flush=True)  # the last one, should it take the process down

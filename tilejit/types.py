@@ -422,8 +422,8 @@ class BarrierRef:
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """A descriptor of the tensor memory accelerator that the kernel names: of the global buffer `array`, with a `box` (an
-    extent for each dimension). `slot` says where it lives: None for a parameter that the launch encodes, 'global' or
-    'shared' for one that the kernel makes and edits there."""
+    extent for each dimension; pixels and channels for one of the patches that `window` finds). `slot` says where it lives:
+    None for a parameter that the launch encodes, 'global' or 'shared' for one that the kernel makes and edits there."""
 
     array: Buffer = field(repr=False)   # the graph names it beside the map
     box: tuple[int, ...]
@@ -432,13 +432,15 @@ class TensorMap:
     l2_promotion: int  # CUtensorMapL2promotion
     stored: str        # the element type of the descriptor
     slot: str | None = None
+    window: Window | None = None
 
     @property
     def dtype(self) -> DType:
         return self.array.dtype
 
     def __str__(self) -> str:
-        return f"tensor map box {list(self.box)} swizzle {self.swizzle}" + (f" in {self.slot} memory" if self.slot else "")
+        what = "box" if self.window is None else "patches"
+        return f"tensor map {what} {list(self.box)} swizzle {self.swizzle}" + (f" in {self.slot} memory" if self.slot else "")
 
 
 MEMORY_TYPES = (Buffer, Region, Points, Selected, TensorMap)

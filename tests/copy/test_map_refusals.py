@@ -80,8 +80,7 @@ PATCHES = ("tile.im2col(B, 3)", "tile.im2col(B, 3)[0:8, 0, 0:64]")
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("body", [*(f"n = tile.tensor_map({x}{slot})" for x in PATCHES for slot in ("", ", slot=slots[2, 0:128]")),
-                                  *(f"m.rebind({x})" for x in PATCHES)])
+@pytest.mark.parametrize("body", [text.format(x) for x in PATCHES for text in ("n = tile.tensor_map({}, slot=slots[2, 0:128])", "m.rebind({})")])
 def test_maps_of_patches_are_the_launch_s_since_no_instruction_writes_what_makes_them_one(body, target):
     text = refused(body, target=target)
     assert "an im2col map is the launch's, since the corners, pixels and channels that make it one have no tensormap.replace, raw or other" in text

@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 import tilejit as tile
+from patch_kernels import reference_patches
 from reduced import combined
 from tilejit import ptx
 
@@ -159,6 +160,94 @@ def by_tensor_maps(rank: int) -> Case:
                 (x.reshape(shape), y.reshape(shape), x, np.zeros_like(x)), {1: want.reshape(shape), 3: z})
 
 
+# -- patches -----------------------------------------------------------------------------------------------------------------
+
+PIXELS, CHANNELS = 16, 8
+#: For each rank images and a filter with its padding; places of images that a filter of the second kind meets are 16 in each.
+IMAGES = {3: ((3, 9, 16), (3,), 1, (17, 8), (2,)), 4: ((2, 5, 6, 16), (2, 3), (1, 2), (5, 5, 8), (2, 2)),
+          5: ((2, 3, 4, 5, 16), (2, 1, 2), (1, 0, 1), (3, 3, 5, 8), (2, 2, 2))}
+
+
+def text_of(values) -> str:
+    return f"({', '.join(map(str, values))},)"
+
+
+def zeros(n: int) -> str:
+    return ", ".join(["0"] * n)
+
+
+def by_walks(rank: int) -> Case:
+    """Loads, stores, reductions and prefetches of patches of a rank, by im2col maps of the launch: each load at another place of the
+    filter, from another pixel and channel on; each store to images of its own."""
+    loads = forms(rf"cp\.async\.bulk\.tensor\.{rank}d\.shared::(cluster|cta)\.global\.im2col\.mbarrier.*")
+    stores = forms(rf"cp\.(reduce\.)?async\.bulk\.tensor\.{rank}d\.global\.shared::cta(\.\w+)?\.im2col_no_offs\.bulk_group.*")
+    fetches = forms(rf"cp\.async\.bulk\.prefetch\.tensor\.{rank}d\.L2\.global\.im2col(\.L2::cache_hint)?")
+    shape, filter, padding, image, reach = IMAGES[rank]
+    rng = np.random.default_rng(rank)
+    draw = lambda *shape: rng.integers(0, 1 << 32, shape).astype(np.uint32)
+    x, w, y = draw(*shape), draw(len(stores), PIXELS, CHANNELS), draw(len(stores), *image)
+    pads = padding if isinstance(padding, tuple) else (padding,)
+    counts = [n + 2 * p - (f - 1) for n, p, f in zip(shape[1:], pads, filter)]
+    all_patches = reference_patches(x, filter, 1, pads, 1)
+    patch = f"0:{PIXELS}, {zeros(rank - 2)}, 0:{CHANNELS}"
+    layout = f"tile.swizzled(tile.uint32, ({PIXELS}, {CHANNELS}), 32)"
+    lines = [f"s = tile.alloc(({PIXELS}, {CHANNELS}), tile.uint32, layout={layout})", "bar = tile.mbarrier()",
+             f"mx = tile.tensor_map(tile.im2col(x, {text_of(filter)}, padding={text_of(pads)})[{patch}], swizzle=32)",
+             f"my = tile.tensor_map(tile.im2col(y, {text_of(reach)})[{patch}], swizzle=32)"]
+    z = np.zeros((len(loads), PIXELS, CHANNELS), np.uint32)
+    for n, form in enumerate((*loads, *fetches)):
+        first, place, channel = 5 * n % all_patches.shape[1], n % len(all_patches), 4 * (n % 3)
+        at = [*np.unravel_index(first, (shape[0], *counts))]
+        coords = text_of([channel, *(int(i) - p for i, p in zip(at[:0:-1], pads[::-1])), int(at[0])])
+        given = dict(dst="s", map="mx", coords=coords, offsets=text_of(np.unravel_index(place, filter)[::-1]), bar="bar", mask="1", hint=EVICT_FIRST)
+        if form in fetches:
+            lines += ["with tile.elect():", f"    {called(form, **given)}"]
+            continue
+        lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * PIXELS * CHANNELS})", f"    {called(form, **given)}",
+                  f"bar.wait(phase={n})", f"tile.store(z[{n}, 0:{PIXELS}, 0:{CHANNELS}], tile.load(s))", "tile.sync()"]
+        found = all_patches[place, first:first + PIXELS, channel:channel + CHANNELS]
+        z[n, :len(found)] = found
+    want = y.copy()
+    met = reference_patches(np.arange(y.size).reshape(y.shape), reach, 1, 0, 1)[0].reshape(len(stores), PIXELS, CHANNELS)
+    for n, form in enumerate(stores):
+        lines += [f"tile.store(s, tile.load(w[{n}, 0:{PIXELS}, 0:{CHANNELS}]))", "tile.fence_proxy_async()", "tile.sync()", "with tile.elect():",
+                  f"    {called(form, map='my', coords=text_of([0] * (rank - 1) + [n]), src='s', hint=EVICT_FIRST)}",
+                  "    tile.ptx.cp_async.bulk.commit_group()", "    tile.ptx.cp_async.bulk.wait_group(0)", "tile.sync()"]
+        what = re.search(r"shared::cta\.(add|min|max|and|or|xor|inc|dec)\.", form.name)
+        want.reshape(-1)[met[n]] = combined(what[1], [w[n]], y.reshape(-1)[met[n]]) if what else w[n]
+    return Case(f"patches of {rank - 2} dimensions", kernel("def walks(x, y, w, z):", lines, cluster=(1, 1, 1)), (1,), (x, y, w, np.zeros_like(z)),
+                {1: want, 3: z})
+
+
+def along_w():
+    """Loads and prefetches of pixels that go along w and on in the next image, of which Blackwell has the instructions; by 128 too."""
+    images, filter = (9, 3, 40, 16), (3, 3)
+    x = np.random.default_rng(5).integers(0, 1 << 32, images).astype(np.uint32)
+    every = reference_patches(x, filter, 1, 1, 1).reshape(9, *images)
+    for along, pixels in (("w", 32), ("w128", 128)):
+        word = along.replace("w1", "w::1")
+        chosen = [f for f in ptx.forms() if f.on("sm_100a") and re.fullmatch(
+            rf"cp\.async\.bulk\.(prefetch\.)?tensor\.4d\.(shared::(cluster|cta)|L2)\.global\.im2col::{word}(\.mbarrier::complete_tx::bytes(\.multicast::cluster)?"
+            r"(\.cta_group::1)?)?(\.L2::cache_hint)?", f.name)]
+        layout = f"tile.swizzled(tile.uint32, ({pixels}, {CHANNELS}), 32)"
+        lines = [f"s = tile.alloc(({pixels}, {CHANNELS}), tile.uint32, layout={layout})", "bar = tile.mbarrier()",
+                 f"m = tile.tensor_map(tile.im2col(x, {filter}, padding=1, along={along!r})[0:{pixels}, 0, 0, 0, 0:{CHANNELS}], swizzle=32)"]
+        want, phase = np.zeros((len(chosen), pixels, CHANNELS), np.uint32), 0
+        for n, form in enumerate(chosen):
+            first, line, place, channel = 37 * n % 200, n % 3, n % 9, 4 * (n % 3)
+            coords = text_of([channel, first % 40 - 1, line + place // 3 - 1, first // 40])
+            given = dict(dst="s", map="m", coords=coords, offsets=f"(0, {place % 3})", bar="bar", mask="1", hint=EVICT_FIRST)
+            if "prefetch" in form.name:
+                lines += ["with tile.elect():", f"    {called(form, **given)}"]
+                continue
+            lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * pixels * CHANNELS})", f"    {called(form, **given)}",
+                      f"bar.wait(phase={phase})", f"tile.store(z[{n}, 0:{pixels}, 0:{CHANNELS}], tile.load(s))", "tile.sync()"]
+            phase += 1
+            found = every[place, :, line].reshape(-1, 16)[first:first + pixels, channel:channel + CHANNELS]
+            want[n, :len(found)] = found
+        yield Case(f"pixels along {along}", kernel("def walks(x, z):", lines, cluster=(1, 1, 1)), (1,), (x, np.zeros_like(want)), {1: want})
+
+
 # -- maps made field by field ------------------------------------------------------------------------------------------------
 
 def replaced(space: str, fields) -> list[str]:
@@ -210,15 +299,16 @@ def by_hand(space: str) -> Case:
 
 
 def simulated():
-    """What the simulator has meanings for."""
+    """All but those by numbers as addresses."""
+    yield by_threads()
     yield by_the_engine(r"cp\.async\.bulk\.(shared::\w+\.(global|shared::cta)|global\.shared::cta)\..*", 1)
+    yield by_the_engine(r"cp\.reduce\.async\.bulk\.global\..*", 2)
+    yield by_the_engine(r"cp\.reduce\.async\.bulk\.shared::cluster\..*", 3)
+    yield brought_to_l2()
     yield from map(by_tensor_maps, BOX)
+    yield from map(by_walks, IMAGES)
 
 
 def every_copy():
     yield from simulated()
-    yield by_threads()
-    yield by_the_engine(r"cp\.reduce\.async\.bulk\.global\..*", 2)
-    yield by_the_engine(r"cp\.reduce\.async\.bulk\.shared::cluster\..*", 3)
-    yield brought_to_l2()
     yield from map(by_hand, ("global", "shared"))

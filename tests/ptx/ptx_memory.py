@@ -29,7 +29,7 @@ def forms_of(kind: str) -> list:
 
 
 def is_simulated(form) -> bool:
-    return meaning(form) is not None and "shared::cluster" not in form.name
+    return meaning(form) is not None
 
 
 def value_of(form):

@@ -60,7 +60,7 @@ def test_lines_give_on_the_gpu_what_numpy_says():
 KINDS = ("ld", "st", "atom", "red", "async")
 
 
-@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("kind", KINDS)
 def test_forms_on_cells_of_memory_leave_on_the_simulator_what_numpy_says(kind):
     """One in four of those that it has a meaning for, starting anywhere."""
     found = []
@@ -97,10 +97,12 @@ def test_every_form_on_cells_of_memory_leaves_on_the_gpu_what_numpy_says(kind):
 
 def test_copies_written_in_instructions_move_what_they_say_on_the_simulator():
     on_simulator(ptx_copies.simulated())
+    on_simulator(ptx_copies.along_w(), "sm_100a")
 
 
 def test_copies_and_meetings_written_in_instructions_assemble():
     """Every form of cp.async, bulk and tensor copies, of mbarrier, barrier and fence, the writes of a map's fields; some of wgmma."""
+    assert all(compiled(case, "sm_100a").cubin for case in ptx_copies.along_w())
     assert all(compiled(case).cubin for case in (*ptx_copies.every_copy(), *ptx_sync.every_meeting(), *ptx_wgmma.every_product(130)))
 
 

@@ -23,7 +23,7 @@ class EMap:
 
     @property
     def rank(self) -> int:
-        return len(self.type.box)
+        return len(self.type.array.shape)
 
 
 class NamedMapMixin:

@@ -6,10 +6,13 @@ A map is one that the kernel names, or the place of its 128 bytes. PTX ISA, "ten
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from ..errors import SimulationError
-from .ptx_meanings import barrier_of, means, run_of
+from .ptx_copy_meanings import run_of
+from .ptx_meanings import barrier_of, means
 
 
 def _map(m, form, x):
@@ -41,28 +44,45 @@ def fence_of_maps(m, form, x):
     return m.map_acquire(_map(m, form, x["map"]), scope) if "map" in x else m.maps_release(scope)
 
 
-_COORDINATES = lambda x: [np.asarray(c)[:, :1].astype(np.int64) for c in (x["coords"] if isinstance(x["coords"], tuple) else (x["coords"],))]
+def _numbers(x, name: str) -> list[np.ndarray]:
+    """The coordinates or offsets of a thread, (B or 1, 1) each."""
+    given = x.get(name, ())
+    return [np.asarray(c)[:, :1].astype(np.int64) for c in (given if isinstance(given, tuple) else (given,))]
 
 
-@means(r"cp\.async\.bulk\.tensor\.[1-5]d\.(tile::gather4\.)?shared::(cta|cluster)\.global(\.tile|\.tile::gather4)?\.mbarrier::complete_tx::bytes"
-       r"(\.multicast::cluster)?(\.cta_group::[12])?(\.L2::cache_hint)?")
+def _mode(form) -> str:
+    """How a form finds its elements, as the machine calls it."""
+    found = re.search(r"im2col::w::128|im2col::w|im2col|gather4|scatter4", form.name)
+    return "tile" if found is None else "rows" if "4" in found[0] else found[0]
+
+
+@means(r"cp\.async\.bulk\.tensor\.[1-5]d\.(tile::gather4\.)?shared::(cta|cluster)\.global(\.tile|\.tile::gather4|\.im2col(::w(::128)?)?)?"
+       r"\.mbarrier::complete_tx::bytes(\.multicast::cluster)?(\.cta_group::[12])?(\.L2::cache_hint)?")
 def tensor_load(m, form, x):
     (dst, to), barrier = run_of(m, form, x["dst"]), barrier_of(m, form, x)
     mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
     with m.reading_map(_map(m, form, x["map"]), None) as maps:
         for described, where in maps:
-            m.tma_load(described, _COORDINATES(x), dst, to, barrier, mode="rows" if "gather4" in form.name else "tile", multicast=mask,
+            m.tma_load(described, _numbers(x, "coords"), dst, to, barrier, mode=_mode(form), offsets=_numbers(x, "offsets"), multicast=mask,
                        paired=".cta_group::2" in form.name, positions=where)
 
 
-@means(r"cp\.(reduce\.)?async\.bulk\.tensor\.[1-5]d\.(tile::scatter4\.)?global\.shared::cta(\.(add|min|max|inc|dec|and|or|xor))?(\.tile|\.tile::scatter4)?"
-       r"\.bulk_group(\.L2::cache_hint)?")
+@means(r"cp\.(reduce\.)?async\.bulk\.tensor\.[1-5]d\.(tile::scatter4\.)?global\.shared::cta(\.(add|min|max|inc|dec|and|or|xor))?"
+       r"(\.tile|\.tile::scatter4|\.im2col_no_offs)?\.bulk_group(\.L2::cache_hint)?")
 def tensor_store(m, form, x):
     src, at = run_of(m, form, x["src"])
     kind = form.name.split("shared::cta.")[1].split(".")[0] if form.name.startswith("cp.reduce") else None
     with m.reading_map(_map(m, form, x["map"]), None) as maps:
         for described, where in maps:
-            m.tma_store(described, _COORDINATES(x), src, at, mode="rows" if "scatter4" in form.name else "tile", kind=kind, positions=where)
+            m.tma_store(described, _numbers(x, "coords"), src, at, mode=_mode(form), kind=kind, positions=where)
+
+
+@means(r"cp\.async\.bulk\.prefetch\.tensor\.[1-5]d\.L2\.global\.(tile|tile::gather4|im2col(::w(::128)?)?)(\.L2::cache_hint)?")
+def tensor_prefetch(m, form, x):
+    """Nothing is seen of it but a map or coordinates that are wrong."""
+    with m.reading_map(_map(m, form, x["map"]), None) as maps:
+        for described, _ in maps:
+            m.tma_prefetch(described, _numbers(x, "coords"), mode=_mode(form), offsets=_numbers(x, "offsets"))
 
 
 __all__: list[str] = []

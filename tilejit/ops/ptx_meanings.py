@@ -294,7 +294,7 @@ def atomic(m, form, x):
     return None if words[0] == "red" else np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b" else old
 
 
-# -- barriers, groups, fences ----------------------------------------------------------------------------------------------
+# -- barriers, fences ----------------------------------------------------------------------------------------------
 
 def _times(m, n) -> np.ndarray:
     """What every thread of the scope does once, as one operation of the scope."""
@@ -341,13 +341,6 @@ def invalidate(m, form, x):
     m.mbarrier_inval(barrier_of(m, form, x))
 
 
-@means(r"cp\.async\.(commit_group|wait_group|wait_all)|cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
-def groups(m, form, x):
-    if ".bulk" in form.name:
-        return m.bulk_commit() if "commit" in form.name else m.bulk_wait(x["n"], form.name.endswith(".read"))
-    return m.cp_async_commit() if "commit" in form.name else m.cp_async_wait(x.get("n"))
-
-
 @means(r"bar\.sync|barrier\.sync(\.aligned)?")
 def barrier_of_the_cta(m, form, x):
     """Barrier 0 at the scope of the CTA is its sync(); another one is met by number."""
@@ -381,36 +374,17 @@ def init_fence(m, form, x):
     m.fence_mbarrier_init()
 
 
-# -- bulk copies -----------------------------------------------------------------------------------------------------------
-
-def run_of(m, form, place):
-    """The buffer and the byte offset (B or 1, 1) of a place that one thread names."""
-    if not hasattr(place, "buffer"):
-        raise SimulationError(f"the simulator runs {form.name} on places in memory, not on numbers as addresses", m.loc)
-    if m.threads != 1:
-        raise SimulationError(f"the simulator runs {form.name} in a scope of one thread, as in with tile.elect():", m.loc)
-    buffer, starts = place.buffer, [s[:, :1].astype(np.int64) for s in place.starts]
-    if buffer.memory.scope == "global":
-        at = sum((s * k for s, k in zip(starts, buffer.strides)), np.zeros((1, 1), np.int64))
-    else:
-        at = np.asarray(buffer.type.layout.without_swizzle().offset_of(*starts, shape=buffer.shape)).reshape(-1, 1)
-    return buffer, at * buffer.type.dtype.nbytes
-
-
-@means(r"cp\.async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|global\.shared::cta\.bulk_group)"
-       r"(\.L2::cache_hint)?")
-def bulk_copy(m, form, x):
-    (dst, to), (src, source) = run_of(m, form, x["dst"]), run_of(m, form, x["src"])
-    barrier = barrier_of(m, form, x) if "bar" in x else None
-    mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
-    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask)
-
-
 # -- what nothing is seen of -----------------------------------------------------------------------------------------------
 
-@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\..*|pmevent|setmaxnreg\..*|griddepcontrol\.\w+")
+@means(r"prefetch\..*|prefetchu\..*|applypriority\..*|nanosleep\.u32|cp\.async\.bulk\.prefetch\.L2\..*|pmevent|setmaxnreg\..*|griddepcontrol\.\w+")
 def unseen(m, form, x):
     """Hints, and what steers the machine without a result."""
 
 
-__all__ = ["barrier_of", "meaning", "means", "run_of"]
+@means(r"createpolicy\..*")
+def policy(m, form, x):
+    """A number that only hints take, which nothing is seen of."""
+    return np.zeros((1, 1), np.uint64)
+
+
+__all__ = ["barrier_of", "meaning", "means"]

@@ -14,7 +14,8 @@ from ..ir.op import op
 from ..layout import TileLayout
 from ..types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap, int32, uint8
 from .copy_async.options import L2_PROMOTION
-from .copy_async.tma import NAN_FILLED, STORED_AS
+from .copy_async.selected_plan import MAX_PIXELS, window_fits
+from .copy_async.tma import NAN_FILLED, PAIRED, STORED_AS
 from .copy_async.tma_plan import MAX_BOX, MAX_BOX_BYTES, MAX_RANK, SPAN
 from .packed import bytes_along, refused, shape_of
 from .selected import ImageMatrix, Taken
@@ -78,7 +79,9 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
 
     `region` begins at 0 in every dimension. Its extents are cut into boxes of at most 256 elements, and rows of at most
     `swizzle` bytes (0, 32, 64 or 128: the swizzle of the shared buffers that it is copied to). `fill` (0 or "nan") is what is
-    read out of bounds, `l2_promotion` (0, 64, 128 or 256) the bytes that L2 fetches.
+    read out of bounds, `l2_promotion` (0, 64, 128 or 256) the bytes that L2 fetches. Of patches, as in
+    ``tile.tensor_map(tile.im2col(x, (3, 3))[0:64, 0, 0, 0:32])``, it is the im2col map of copies of so many pixels and
+    channels, for the instructions ``tile.ptx.cp_async.bulk.tensor...im2col``; it has no slot.
 
     Without a `slot` the launch encodes it, and it stays as it is. With one, 128 bytes of global memory as in
     ``slots[i, 0:128]``, the kernel makes it (sm_90a and later): ``.seed()`` copies the launch's, ``.rebind(...)`` gives it
@@ -88,6 +91,14 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     ``m.dtype`` and ``m.box`` are its element type and box. ``tile.ptx.tensormap...`` takes it as the place of its 128 bytes.
     """
     g.need("a tensor map", 90)
+    if edit not in ("global", "shared"):
+        raise g.error(f"edit is 'global' or 'shared', not {edit!r}")
+    if slot is None and edit == "shared":
+        raise g.error("a tensor map that is edited in shared memory is published to global memory, where copies read it: give slot=")
+    if slot is None and isinstance(region, ImageMatrix):
+        raise g.error("a tensor map of patches is for copies of so many pixels and channels: index the matrix, as in x[0:64, 0, 0, 0:32]")
+    if slot is None and isinstance(type_of(region), Patches):
+        return g.call(tensor_map_, g.definitions[region].args[0], None, None, map=_map_of_patches(g, region, swizzle, fill, l2_promotion))
     host_born(g, region, "a tensor map by name is of boxes of an array")
     if not isinstance(type_of(region), Region) or type_of(region).scope != "global" or type_of(region).buffer.map is not None:
         raise g.error(f"a tensor map is of a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
@@ -96,12 +107,8 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
         raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array")
     if any(not isinstance(s, Const) or s.value for s in g.definitions[region].args[1:]):
         raise g.error("a tensor map is of a whole array: its region gives the box, and begins at 0 in every dimension")
-    if edit not in ("global", "shared"):
-        raise g.error(f"edit is 'global' or 'shared', not {edit!r}")
     map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion)
     shared = None
-    if slot is None and edit == "shared":
-        raise g.error("a tensor map that is edited in shared memory is published to global memory, where copies read it: give slot=")
     if slot is not None:
         refused(g, "a tensor map that the kernel edits", region.type.dtype)
         if g.target not in REPLACING:
@@ -130,26 +137,7 @@ def host_born(g: Builder, x, what: str) -> None:
 
 def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion) -> TensorMap:
     """The descriptor of a region's array; says which of its fields or facts of the array do not fit."""
-    array, ask = t.buffer, g.facts.ask
-    if swizzle not in MODES or isinstance(swizzle, bool):
-        raise g.error(f"swizzle is 0, 32, 64 or 128 bytes, not {swizzle!r}")
-    if l2_promotion not in L2_PROMOTION:
-        raise g.error(f"l2_promotion is 0, 64, 128 or 256 bytes, not {l2_promotion!r}")
-    nan = fill == "nan" or isinstance(fill, float) and fill != fill
-    if not nan and (isinstance(fill, (bool, str)) or fill != 0) or nan and t.dtype.name not in NAN_FILLED:
-        raise g.error(f"fill is 0, or \"nan\" for {', '.join(NAN_FILLED)}, not {fill!r} for {t.dtype}")
-    if not 1 <= len(array.shape) <= MAX_RANK:
-        raise g.error(f"a tensor map has 1 to {MAX_RANK} dimensions, not {len(array.shape)}")
-    if not ask("aligned", array.arg, 16):
-        raise g.error("a tensor map's array starts at a multiple of 16 bytes, and this one does not")
-    for d, (size, stride) in enumerate(zip(array.shape, array.strides)):
-        least = size >= 1 if isinstance(size, int) else ask("size_at_least", size.arg, size.dim, 1)
-        if not least:
-            raise g.error(f"a tensor map's array has elements, and dimension {d} of this one is empty")
-        fits = stride == 1 if d == len(array.shape) - 1 else in_steps(stride, t.dtype.nbytes, ask)
-        if not fits:
-            needed = "1" if d == len(array.shape) - 1 else f"a multiple of {16 // t.dtype.nbytes or 1} elements (16 bytes) and not negative"
-            raise g.error(f"the stride of dimension {d} of a tensor map's array is {needed}, and this one's is not")
+    fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion)
     span = SPAN[MODES[swizzle]] // t.dtype.nbytes if swizzle else MAX_BOX
     box = tuple(_largest(n, min(MAX_BOX, span) if d == len(t.extents) - 1 else MAX_BOX) for d, n in enumerate(t.extents))
     size = t.dtype.nbytes
@@ -159,7 +147,56 @@ def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion) -> TensorMa
         raise g.error(f"rows of a tensor map's box are a multiple of 16 bytes, and {box[-1]} elements of {t.dtype} are not")
     if size > MAX_BOX_BYTES:
         raise g.error(f"a tensor map's box is at most {MAX_BOX_BYTES} bytes, not {size}")
-    return TensorMap(array, box, MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion], STORED_AS.get(t.dtype.name, t.dtype.name))
+    return TensorMap(t.buffer, box, *fields)
+
+
+def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion) -> TensorMap:
+    """The descriptor of a copy's patches; says which of its fields do not fit."""
+    t, at = region.type, g.definitions[region].args[1:]
+    window, rank, (rows, channels) = t.window, len(t.buffer.shape), t.extents
+    fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion)
+    offsets = (0,) * (rank - 2) if window.along is None else (window.halo, 0)
+    if [getattr(x, "value", None) for x in at] != [0, *window.lower, 0, *offsets]:
+        raise g.error("a tensor map is of whole images: its patches give the pixels and channels of a copy, and begin at pixel 0, place 0 of the filter "
+                      "and channel 0")
+    if window.along is not None and g.target not in PAIRED:
+        raise g.error(f"a walk along w is one of {' and '.join(PAIRED)}, not of {g.target}")
+    if window.along is not None and not swizzle:
+        raise g.error("a tensor map for a walk along w has a swizzle: give swizzle=")
+    fits = window_fits(window, rank)
+    if fits is not True:
+        raise g.error(f"a tensor map does not hold this filter: {fits}")
+    if not 1 <= window.pixels(rows) <= MAX_PIXELS:
+        raise g.error(f"an im2col copy has 1 to {MAX_PIXELS} pixels, along w128 it has 128, and these are {rows}")
+    nbytes, limit = channels * t.dtype.nbytes, SPAN[MODES[swizzle]] or MAX_BOX * t.dtype.nbytes
+    if nbytes % 16 or nbytes > limit:
+        raise g.error(f"the channels of an im2col copy are a multiple of 16 bytes, at most {limit} here, and {channels} of {t.dtype} are {nbytes}")
+    return TensorMap(t.buffer, (rows, channels), *fields, window=window)
+
+
+def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion) -> tuple[int, int, int, str]:
+    """A descriptor's swizzle, fill, promotion and element type; says which of them or which facts of the array do not fit."""
+    dtype, ask = array.dtype, g.facts.ask
+    if swizzle not in MODES or isinstance(swizzle, bool):
+        raise g.error(f"swizzle is 0, 32, 64 or 128 bytes, not {swizzle!r}")
+    if l2_promotion not in L2_PROMOTION:
+        raise g.error(f"l2_promotion is 0, 64, 128 or 256 bytes, not {l2_promotion!r}")
+    nan = fill == "nan" or isinstance(fill, float) and fill != fill
+    if not nan and (isinstance(fill, (bool, str)) or fill != 0) or nan and dtype.name not in NAN_FILLED:
+        raise g.error(f"fill is 0, or \"nan\" for {', '.join(NAN_FILLED)}, not {fill!r} for {dtype}")
+    if not 1 <= len(array.shape) <= MAX_RANK:
+        raise g.error(f"a tensor map has 1 to {MAX_RANK} dimensions, not {len(array.shape)}")
+    if not ask("aligned", array.arg, 16):
+        raise g.error("a tensor map's array starts at a multiple of 16 bytes, and this one does not")
+    for d, (size, stride) in enumerate(zip(array.shape, array.strides)):
+        least = size >= 1 if isinstance(size, int) else ask("size_at_least", size.arg, size.dim, 1)
+        if not least:
+            raise g.error(f"a tensor map's array has elements, and dimension {d} of this one is empty")
+        fits = stride == 1 if d == len(array.shape) - 1 else in_steps(stride, dtype.nbytes, ask)
+        if not fits:
+            needed = "1" if d == len(array.shape) - 1 else f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative"
+            raise g.error(f"the stride of dimension {d} of a tensor map's array is {needed}, and this one's is not")
+    return MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion], STORED_AS.get(dtype.name, dtype.name)
 
 
 def in_steps(stride: int | Sym, nbytes: int, ask) -> bool:
@@ -209,6 +246,9 @@ def _(e, call, map_, *starts):
 def index(g: Builder, m: Value, items: tuple) -> Value:
     """``m[i:i + N, j]``: a box of the map's array, which only ``tile.copy_async`` reads or writes."""
     rank = len(m.type.array.shape)
+    if m.type.window is not None:
+        raise g.error("an im2col map is for the instructions tile.ptx.cp_async.bulk.tensor...im2col: index the matrix of the images in copy_async, which "
+                      "has such a map made for the copy")
     if len(items) != rank:
         raise g.error(f"a tensor map is indexed in each of its {rank} dimensions, and {len(items)} were given")
     starts, extents, kept = [], [], []

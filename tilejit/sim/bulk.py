@@ -27,13 +27,13 @@ class BulkCopies:
 
     def bulk_copy(self, dst: SimBuffer, dst_byte_offset: Any, src: SimBuffer, src_byte_offset: Any, nbytes: Any,
                   barrier: SimBarrier | None = None, *, multicast: Any = None, kind: str | None = None,
-                  positions: np.ndarray | None = None) -> None:
+                  dtype: np.dtype | None = None, positions: np.ndarray | None = None) -> None:
         """Copy `nbytes` contiguous bytes between global and shared memory, or to another CTA's shared memory.
 
         To shared memory the bytes are reported to `barrier` (the one of the CTA that receives them); to global memory it
         completes in the thread's bulk group. With `multicast`, a mask of cluster ranks, they go to each of those CTAs.
-        A `kind` (add, min, max, inc, dec, and, or, xor) combines them with what is there, element by element. With
-        `positions`, only the CTAs there in the batch issue it.
+        A `kind` (add, min, max, inc, dec, and, or, xor) combines them with what is there, element by element of `dtype`
+        (the destination's, if not said). With `positions`, only the CTAs there in the batch issue it.
         """
         for where, (count,) in self._cases_at(positions, [np.asarray(nbytes).reshape(-1, 1)]):
             if count % 16:
@@ -42,7 +42,7 @@ class BulkCopies:
             if not count or not self._legal_run(dst, dst_byte_offset, src, src_byte_offset, count):
                 continue
             for at, ranks in self._destinations(multicast, where):
-                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, at)
+                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, dtype or dst.type.dtype.np, at)
 
     def _legal_run(self, dst, to, src, source, count: int) -> bool:
         for name, buffer, offset in (("destination", dst, to), ("source", src, source)):
@@ -61,8 +61,8 @@ class BulkCopies:
                 return False
         return True
 
-    def _bulk(self, dst, to, src, source, count: int, barrier, ranks: list, kind: str | None, where) -> None:
-        sim, dtype = self.sim, dst.type.dtype.np
+    def _bulk(self, dst, to, src, source, count: int, barrier, ranks: list, kind: str | None, dtype: np.dtype, where) -> None:
+        sim = self.sim
         to, source = self._absolute(dst, to), self._absolute(src, source)
         params = {"to": to, "from": source, "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
         self._count(f"{src.memory.scope} -> {dst.memory.scope} (bulk)", count * (self.batch if where is None else len(where)))

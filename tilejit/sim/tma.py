@@ -51,7 +51,10 @@ class TensorCopies:
             self.finding("descriptor", "gather4 and scatter4 take four rows of a map of rank 2 whose box is one row")
             return None
         if mode == "tile":
-            return Box(map_)
+            if map_.im2col is None:
+                return Box(map_)
+            self.finding("descriptor", "a copy of a tile takes a map of boxes, and this one was encoded for im2col")
+            return None
         count = map_.rank - 2 if mode == "im2col" else 2
         if map_.im2col is None or {None: "im2col", 0: "im2col::w", 1: "im2col::w::128"}[map_.im2col.wide] != mode:
             self.finding("descriptor", f"an {mode} copy takes a map that was encoded for it")

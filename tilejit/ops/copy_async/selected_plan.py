@@ -109,8 +109,12 @@ def _mapped(site, width: int, issues: list) -> Boxes | str:
 # -- the filter ------------------------------------------------------------------------------------------------------------
 
 def filter_fits(site) -> bool | str:
-    """Whether a map can hold the places of the filter, and an instruction the one in it."""
-    window, rank = walked(site.array.window), len(site.array.buffer.shape)
+    return window_fits(site.array.window, len(site.array.buffer.shape))
+
+
+def window_fits(window: Window, rank: int) -> bool | str:
+    """Whether a map of images of that rank can hold the places of the filter, and an instruction the one in it."""
+    window = walked(window)
     low, high = CORNERS[rank]
     for name, corner in (("before the first element", window.lower), ("beyond the last element", window.upper)):
         for c in corner:
@@ -162,9 +166,16 @@ def stays_inside(site) -> bool | str:
 
 def walk(site, width: int) -> tuple[Im2col, tuple[int, ...]]:
     """What the map of patches is given in place of a box, and its steps; a store's place in the filter moves the corners."""
-    window, store, rank = walked(site.array.window), site.dst is site.array, len(site.array.buffer.shape)
-    moved = constant_offsets(site) if store else (0,) * len(window.lower)
-    lower, upper = (tuple(c + o for c, o in zip(reversed(corner), reversed(moved))) for corner in (window.lower, window.upper))
-    steps = tuple(reversed(window.stride)) + (1,) * (rank - 2 - len(window.stride))
+    moved = constant_offsets(site) if site.dst is site.array else None
+    return walk_of(site.array.window, len(site.array.buffer.shape), width, site.array.extents[0], moved)
+
+
+def walk_of(window: Window, rank: int, width: int, rows: int, moved: tuple[int, ...] | None = None) -> tuple[Im2col, tuple[int, ...]]:
+    """The walk of copies of `rows` pixels and `width` channels of images of that rank, and its steps; corners `moved` in the
+    order of the array."""
+    taken = walked(window)
+    moved = moved or (0,) * len(taken.lower)
+    lower, upper = (tuple(c + o for c, o in zip(reversed(corner), reversed(moved))) for corner in (taken.lower, taken.upper))
+    steps = tuple(reversed(taken.stride)) + (1,) * (rank - 2 - len(taken.stride))
     wide = {None: None, "w": 0, "w128": 1}[window.along]
-    return Im2col(lower, upper, width, site.array.window.pixels(site.array.extents[0]), wide), (1, *steps, 1)
+    return Im2col(lower, upper, width, window.pixels(rows), wide), (1, *steps, 1)

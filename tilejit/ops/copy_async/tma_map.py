@@ -16,6 +16,7 @@ from ...types import TensorMap
 from . import tma
 from .options import is_policy
 from .reductions import TYPES
+from .selected_plan import walk_of
 from .site import CopySite
 from .tma_plan import MAX_ISSUES, SPAN, Group, packed
 from .tma_plan import TensorMap as Fields
@@ -38,9 +39,13 @@ def named(site: CopySite) -> TensorMap:
 def template(map_: TensorMap) -> Fields:
     """What the launch encodes for a map: its array as it is."""
     array, nbytes = map_.array, map_.dtype.nbytes
+    box, steps, walk = map_.box[::-1], (1,) * len(map_.box), None
+    if map_.window is not None:
+        rows, width = map_.box
+        box, (walk, steps) = (), walk_of(map_.window, len(array.shape), width, rows)
     return Fields(argument=array.arg, base_offset=0, dtype=map_.stored, global_dim=tuple(number(n) for n in reversed(array.shape)),
-                  global_strides=tuple(times(number(s), nbytes) for s in reversed(array.strides[:-1])), box=map_.box[::-1],
-                  element_strides=(1,) * len(map_.box), interleave=0, swizzle=map_.swizzle, l2_promotion=map_.l2_promotion, oob_fill=map_.oob_fill)
+                  global_strides=tuple(times(number(s), nbytes) for s in reversed(array.strides[:-1])), box=box, element_strides=steps,
+                  interleave=0, swizzle=map_.swizzle, l2_promotion=map_.l2_promotion, oob_fill=map_.oob_fill, im2col=walk)
 
 
 def view(site: CopySite) -> View | str:

@@ -1,0 +1,175 @@
+"""Copies written in instructions without a tensor map, and by a map of patches: what they do, and what is found or refused."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from patch_kernels import reference_patches
+
+from tests.cases import Case, on_gpu, on_simulator
+from tests.gpu import in_child, needs_gpu
+
+HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+@tile.jit(num_warps=2)
+def by_threads(x, y, n):
+    """Each of the first `n` threads brings 16 bytes to its own row of a swizzled tile, of which as many as it is; the arrivals wait for them."""
+    s = tile.alloc((64, 32), x.dtype, layout=tile.swizzled(x.dtype, (64, 32), 32))
+    bar = tile.mbarrier(count=64)
+    i = tile.thread_id()
+    tile.store(s, tile.full((64, 32), 255, x.dtype))
+    tile.sync()
+    if i < n:
+        tile.ptx.cp_async.ca.shared.global_.L2_128B._16.zfill(s[i, 16], x[i, 0], i % 17)
+    tile.ptx.cp_async.mbarrier.arrive.noinc.shared_cta.b64(bar)
+    bar.wait(phase=0)
+    tile.copy(y[0:64, 0:32], s)
+
+
+@tile.jit(num_warps=1)
+def to_an_element(x, y):
+    """A bulk copy to a place inside of a swizzle is to where that element is."""
+    s = tile.alloc((8, 32), x.dtype, layout=tile.swizzled(x.dtype, (8, 32), 128))
+    bar = tile.mbarrier()
+    tile.store(s, tile.zeros((8, 32), x.dtype))
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        bar.arrive_expect_tx(128)
+        for r in tile.static_range(8):
+            tile.ptx.cp_async.bulk.shared_cta.global_.mbarrier_complete_tx_bytes(s[r, 4 * r], x[r, 0], 16, bar)
+    bar.wait(phase=0)
+    tile.copy(y[0:8, 0:32], s)
+
+
+@tile.jit(num_warps=1)
+def as_signed(x, y):
+    """A reduction goes by the instruction's type, whatever the array's is."""
+    s = tile.alloc((32,), x.dtype)
+    tile.copy(s, x[0:32])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.ptx.cp_reduce.async_.bulk.global_.shared_cta.bulk_group.min.s32(y[0], s, 128)
+        tile.ptx.cp_async.bulk.commit_group()
+        tile.ptx.cp_async.bulk.wait_group(0)
+
+
+@tile.jit(num_warps=1)
+def patches_to_both(X, Y):
+    """A multicast of patches by a map of the launch and a raw instruction, from the second CTA of a cluster."""
+    x = tile.im2col(X, (3, 3), padding=1)
+    m = tile.tensor_map(x[0:24, 0, 0, 0:32], swizzle=64)
+    s = tile.alloc((24, 32), X.dtype, layout=tile.swizzled(X.dtype, (24, 32), 64))
+    bar = tile.mbarrier()
+    with tile.elect():
+        m.prefetch()
+        bar.arrive_expect_tx(s.nbytes)
+    tile.cluster_sync()
+    if tile.cta_rank() == 1:
+        with tile.elect():
+            tile.ptx.cp_async.bulk.tensor._4d.shared_cluster.global_.im2col.mbarrier_complete_tx_bytes.multicast_cluster(s, m, (0, -1, 0, 0), bar, (2, 1), 3)
+    bar.wait(phase=0)
+    tile.copy(Y[tile.program_id(0), 0:24, 0:32], s)
+
+
+def cases():
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 255, (64, 16)).astype(np.uint8)
+    for n in (64, 40, 0):
+        want = np.full((64, 32), 255, np.uint8)
+        want[:n, 16:] = np.where(np.arange(16) < (np.arange(64) % 17)[:, None], x, 0)[:n]
+        yield Case(f"by {n} threads", by_threads, (1,), (x, np.zeros_like(want), n), {1: want})
+    x, want = rng.random((8, 4)).astype(np.float32), np.zeros((8, 32), np.float32)
+    for r in range(8):
+        want[r, 4 * r:4 * r + 4] = x[r]
+    yield Case("to an element", to_an_element, (1,), (x, np.ones_like(want)), {1: want})
+    x, y = (rng.integers(0, 1 << 32, 32).astype(np.uint32) for _ in range(2))
+    yield Case("as signed", as_signed, (1,), (x, y), {1: np.minimum(x.view(np.int32), y.view(np.int32)).view(np.uint32)})
+    x = rng.random((2, 4, 6, 32)).astype(np.float16)
+    want = np.stack([reference_patches(x, (3, 3), 1, 1, 1)[5, 6:30]] * 2)
+    yield Case("patches to both", patches_to_both, (2,), (x, np.zeros_like(want)), {1: want}, dict(cluster=(2, 1, 1)))
+
+
+def test_raw_copies_are_to_the_places_and_of_the_types_that_the_instruction_has():
+    on_simulator(cases())
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=120)
+def test_raw_copies_are_to_the_places_and_of_the_types_that_the_instruction_has_on_the_gpu():
+    on_gpu(cases())
+
+
+# -- what is found -----------------------------------------------------------------------------------------------------------
+
+def found(body: str) -> list[tuple[str, str]]:
+    """What the simulator says of a kernel with an array of bytes `x`, a buffer `s` of 512 of them, and images `z`."""
+    head = ["def k(x, y, z):", "s = tile.alloc((512,), tile.uint8)", "bar = tile.mbarrier()", "i = tile.thread_id()"]
+    x, z = np.zeros(1024, np.uint8), np.zeros((2, 4, 6, 32), np.float16)
+    report = tile.jit(source="\n    ".join(head + body.splitlines()) + "\n", num_warps=1).simulate((1,), x, np.zeros(512, np.uint8), z)
+    return [(f.kind, f.message) for f in report.findings]
+
+
+BRING = "tile.ptx.cp_async.ca.shared.global_._16"
+PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
+
+
+@pytest.mark.parametrize("body, kind, words", [
+    (f"{BRING}(s[16 * i], x[16 * i])\ntile.store(y[i], tile.load(s[16 * i]))", "missing-wait", "cp.async"),
+    (f"{BRING}(s[16 * i - i // 31 * 4], x[16 * i])", "misaligned", "writes shared memory at an address that is no multiple of 16"),
+    (f"{BRING}(s[16 * i], x[16 * i + 4])", "misaligned", "reads global memory at an address that is no multiple of 16"),
+    (f"{BRING}(s[32 * i], x[16 * i])", "out-of-bounds", "leaves the buffer of 512 bytes that it writes to"),
+    (f"{BRING}(s[16 * i], x[64 * i])", "out-of-bounds", "cp.async reads outside of x"),
+    (f"{BRING}.zfill(s[16 * i], x[16 * i], i)", "out-of-bounds", "cp.async of 16 bytes is told to read more of them, 31"),
+    (f"m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    {PATCH}.tile.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar)",
+     "descriptor", "a copy of a tile takes a map of boxes"),
+    (f"m = tile.tensor_map(z[0:1, 0:1, 0:4, 0:32])\nwith tile.elect():\n    {PATCH}.im2col.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar, (0, 0))",
+     "descriptor", "an im2col copy takes a map that was encoded for it"),
+    ("m = tile.tensor_map(tile.im2col(z, (3, 3), padding=1)[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
+     "tile.ptx.cp_async.bulk.tensor._4d.global_.shared_cta.im2col_no_offs.bulk_group(m, (0, 0, 0, 0), s)", "descriptor", "an im2col store's pixels are inside"),
+    ("m = tile.tensor_map(tile.im2col(z, (1, 1))[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
+     "tile.ptx.cp_async.bulk.prefetch.tensor._4d.L2.global_.im2col(m, (4, 0, 0, 0), (0, 0))", "misaligned", "the innermost coordinate"),
+])
+def test_a_raw_copy_that_is_wrong_is_a_finding(body, kind, words):
+    findings = found(body)
+    assert any(k == kind and words in message for k, message in findings), findings
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------------
+
+def refused(region: str, options: str = "", after: str = "", target: str = "sm_90a", dtype: str = "float16") -> str:
+    lines = ["def k(X):", "s = tile.alloc((64, 32), X.dtype)", "bar = tile.mbarrier()", f"m = tile.tensor_map({region}{options})", after]
+    with pytest.raises(tile.CompilationError) as error:
+        tile.jit(source="\n    ".join(lines) + "\n", num_warps=1).compile(tile.ArraySpec((2, 30, 40, 64), dtype), target=target)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("region, options, words", [
+    ("tile.im2col(X, (3, 3))", "", "index the matrix, as in x[0:64, 0, 0, 0:32]"),
+    ("tile.im2col(X, (3, 3))[8:72, 0, 0, 0:32]", "", "begin at pixel 0, place 0 of the filter and channel 0"),
+    ("tile.im2col(X, (3, 3))[0:64, 0, 1, 0:32]", "", "begin at pixel 0, place 0 of the filter and channel 0"),
+    ("tile.im2col(X, (3, 3))[0:64, 0, 0, 32:64]", "", "begin at pixel 0, place 0 of the filter and channel 0"),
+    ("tile.im2col(X, (3, 3))[0:2000, 0, 0, 0:32]", "", "an im2col copy has 1 to 1024 pixels, along w128 it has 128, and these are 2000"),
+    ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", swizzle=32", "a multiple of 16 bytes, at most 32 here, and 32 of float16 are 64"),
+    ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:12]", "", "a multiple of 16 bytes, at most 512 here, and 12 of float16 are 24"),
+    ("tile.im2col(X, (3, 3), stride=9)[0:64, 0, 0, 0:32]", "", "a tensor map does not hold this filter: a step of 9"),
+    ("tile.im2col(X, (3, 3), padding=200)[0:64, 0, 0, 0:32]", "", "a tensor map does not hold this filter: a corner 200 elements before the first element"),
+    ("tile.im2col(X, (3, 3), along='w')[0:64, 0, 0, 0, 0:32]", ", swizzle=64", "a walk along w is one of sm_100a and sm_103a, not of sm_90a"),
+    ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", fill='none'", "fill is 0, or"),
+    ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", edit='shared'", "give slot="),
+])
+def test_a_map_of_patches_by_name_that_cannot_be_is_refused_in_words(region, options, words):
+    assert words in refused(region, options)
+
+
+@pytest.mark.parametrize("after, words", [
+    ("tile.copy_async(s, m[0:64, 0:32], mbar=bar)", "index the matrix of the images in copy_async"), ("m.seed()", "seed is for a map that the kernel makes"),
+    ("tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, 0, 16)", "this one is a parameter")])
+def test_what_a_map_of_patches_by_name_is_not_for_is_refused_in_words(after, words):
+    assert words in refused("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", "", after)
+
+
+def test_a_map_for_a_walk_along_w_has_a_swizzle_and_128_pixels_where_it_goes_by_128():
+    assert "a tensor map for a walk along w has a swizzle" in refused("tile.im2col(X, (3, 3), along='w')[0:64, 0, 0, 0, 0:32]", target="sm_100a")
+    assert "along w128 it has 128, and these are 64" in refused("tile.im2col(X, (3, 3), along='w128')[0:64, 0, 0, 0, 0:32]", ", swizzle=64", target="sm_100a")

@@ -1,0 +1,107 @@
+"""What the instructions of asynchronous copies without a tensor map mean on the simulator: ``cp.async``, bulk copies and
+reductions, stores and reductions to another CTA, and how they complete. PTX ISA, "Data Movement and Conversion Instructions".
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from ..errors import SimulationError
+from ..types import DTYPES
+from .ptx_meanings import barrier_of, means
+
+_ELEMENTS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "b32": "uint32", "b64": "uint64"}
+
+
+def place_of(m, form, place):
+    """The buffer and the byte offset in it (B or 1, T or 1) of a place, where its address is: a swizzled element's own."""
+    if not hasattr(place, "buffer"):
+        raise SimulationError(f"the simulator runs {form.name} on places in memory, not on numbers as addresses", m.loc)
+    buffer, starts = place.buffer, np.broadcast_arrays(*(s.astype(np.int64) for s in place.starts))
+    if buffer.memory.scope == "global":
+        at = sum((s * k for s, k in zip(starts, buffer.strides)), np.zeros_like(starts[0]))
+    else:
+        at = np.asarray(buffer.type.layout.offset_of(*starts, shape=buffer.shape)).reshape(starts[0].shape)
+    return buffer, at * buffer.type.dtype.nbytes
+
+
+def run_of(m, form, place):
+    """The buffer and the byte offset (B or 1, 1) of a place that one thread names."""
+    buffer, at = place_of(m, form, place)
+    if m.threads != 1:
+        raise SimulationError(f"the simulator runs {form.name} in a scope of one thread, as in with tile.elect():", m.loc)
+    return buffer, at[:, :1]
+
+
+# -- by threads --------------------------------------------------------------------------------------------------------------
+
+@means(r"cp\.async\.c[ag]\.shared\.global(\.L2::cache_hint)?(\.L2::(64|128|256)B)?\.(4|8|16)(\.zfill|\.ignore_src)?")
+def copy_by_threads(m, form, x):
+    """Each thread's bytes; those past `src_size`, or all with `ignore_src`, are zero and not read."""
+    nbytes = int(re.search(r"\.(4|8|16)\b", form.name)[1])
+    (dst, to), (src, source) = place_of(m, form, x["dst"]), place_of(m, form, x["src"])
+    count = x["src_size"].astype(np.int64) if "src_size" in x else np.where(x["ignore_src"], 0, nbytes) if "ignore_src" in x else np.full((1, 1), nbytes)
+    if ((count > nbytes) & m.active).any():
+        m.finding("out-of-bounds", f"cp.async of {nbytes} bytes is told to read more of them, {int(count.max())}")
+        return
+    if (((to < 0) | (to + nbytes > dst.type.nbytes)) & m.active).any():
+        m.finding("out-of-bounds", f"cp.async of {nbytes} bytes leaves the buffer of {dst.type.nbytes} bytes that it writes to")
+        return
+    m.cp_async(dst, to[:, :, None], src, source[:, :, None], nbytes, count[:, :, None])
+
+
+@means(r"cp\.async\.(commit_group|wait_group|wait_all)|cp\.async\.bulk\.(commit_group|wait_group(\.read)?)")
+def groups(m, form, x):
+    if ".bulk" in form.name:
+        return m.bulk_commit() if "commit" in form.name else m.bulk_wait(x["n"], form.name.endswith(".read"))
+    return m.cp_async_commit() if "commit" in form.name else m.cp_async_wait(x.get("n"))
+
+
+@means(r"cp\.async\.mbarrier\.arrive(\.noinc)?\.shared::cta\.b64")
+def arrival_of_copies(m, form, x):
+    m.cp_async_arrive(barrier_of(m, form, x), ".noinc" in form.name)
+
+
+# -- bulk --------------------------------------------------------------------------------------------------------------------
+
+@means(r"cp\.(reduce\.)?async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|"
+       r"global\.shared::cta\.bulk_group)(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+)?")
+def bulk_copy(m, form, x):
+    """A reduction combines elements of the instruction's type, whatever the buffers' are."""
+    (dst, to), (src, source) = run_of(m, form, x["dst"]), run_of(m, form, x["src"])
+    barrier = barrier_of(m, form, x) if "bar" in x else None
+    mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
+    kind = dtype = None
+    if "reduce" in form.name:
+        kind = re.search(r"\.(add|min|max|inc|dec|and|or|xor)\.", form.name)[1]
+        dtype = element_of(form)
+    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask, kind=kind, dtype=dtype)
+
+
+# -- to another CTA ----------------------------------------------------------------------------------------------------------
+
+@means(r"(st|red)\.async\.(weak|relaxed\.cluster)\.shared::cluster\.mbarrier::complete_tx::bytes(\.(add|min|max|inc|dec|and|or|xor))?"
+       r"(\.v[24])?\.[bsuf](32|64)")
+def to_a_peer(m, form, x):
+    """The bytes complete where the place is, which is where the barrier has to be."""
+    place, value, barrier = x["dst"], x["value"], barrier_of(m, form, x)
+    if not hasattr(place, "buffer") or place.buffer.peer is None:
+        raise SimulationError(f"the simulator runs {form.name} on a place in the memory of a peer, as in s.peer(1)[i]", m.loc)
+    kind = form.name.split("bytes.")[1].split(".")[0] if form.name.startswith("red") else None
+    element, own = element_of(form), place.buffer.type.dtype.np
+    if own.itemsize != element.itemsize or kind in ("min", "max") and own != element:
+        raise SimulationError(f"the simulator runs {form.name} on elements of {element}, not of {own}", m.loc)
+    starts = [s.astype(np.int64) for s in place.starts]
+    for i, part in enumerate(value if isinstance(value, tuple) else (value,)):
+        m.remote(place.buffer, (*starts[:-1], starts[-1] + i), np.ascontiguousarray(part).view(own), barrier, kind=kind)
+
+
+def element_of(form) -> np.dtype:
+    """The type that a reduction's last word names."""
+    word = form.name.split(".")[-1]
+    return DTYPES[_ELEMENTS.get(word) or ("int" if word[0] == "s" else "uint") + word[1:]].np
+
+
+__all__ = ["place_of", "run_of"]
