@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 import tilejit as tile
-from multicasts import SIZES, awaited, masks
+from receivers import SIZES, awaited, masks
 from reduced import combined
 from values import PACKED, UNIT, WHOLE, any_bits, argument
 

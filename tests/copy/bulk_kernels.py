@@ -2,6 +2,7 @@
 
 import numpy as np
 import tilejit as tile
+from receivers import awaited
 from reduced import combined
 from tilejit.types import dtype_of
 from values import WHOLE, any_bits  # noqa: F401
@@ -25,13 +26,8 @@ def through(A, B, N: tile.constexpr, VARIANT: tile.constexpr):
 @tile.jit(cluster=(4, 1, 1), num_warps=1)
 def broadcast(A, B, MASK: tile.constexpr):
     s = tile.alloc((1024,), A.dtype)
-    bar = tile.mbarrier()
+    bar = awaited(s, MASK)
     rank = tile.cta_rank()
-    tile.store(s, tile.zeros((1024,), A.dtype))
-    tile.fence_proxy_async()
-    with tile.elect():
-        bar.arrive_expect_tx(tile.where((MASK >> rank) & 1 == 1, 4096, 0))
-    tile.cluster_sync()
     if rank == 1:
         with tile.elect():
             tile.copy_async(s, A[0:1024], mbar=bar, multicast=MASK, variant="bulk", cache="evict_last")

@@ -13,6 +13,31 @@ def aligned(shape, dtype=np.uint8) -> np.ndarray:
     return raw[-raw.ctypes.data % 128:][:n].view(dtype).reshape(shape)
 
 
+@tile.jit
+def rebound(m, array, SCOPE, EDIT, SEED=True):
+    """The CTA gives a map an array, where the map is edited, and releases it."""
+    with tile.elect():
+        if SEED:
+            m.seed()
+        m.rebind(array)
+        if EDIT == "global":
+            m.fence_release(SCOPE)
+    if EDIT == "shared":
+        m.publish(SCOPE)
+
+
+@tile.jit
+def rows_by(m, s, bar, row, SCOPE, phase=0):
+    """8 rows of 64 by a map, through `s`; the thread that copies acquires the map, if a scope is given."""
+    with tile.elect():
+        if SCOPE:
+            m.fence_acquire(SCOPE)
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[row:row + 8, 0:64], mbar=bar)
+    bar.wait(phase=phase)
+    return tile.load(s)
+
+
 @tile.jit(num_warps=2)
 def through(A, B, BM: tile.constexpr, BN: tile.constexpr, SWIZZLE: tile.constexpr, ROWS: tile.constexpr = 64):
     """Tiles of (BM, BN) there and back by maps of the launch, whose boxes are as large as they may be."""
@@ -160,20 +185,9 @@ def in_a_cluster(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile
     bar = tile.mbarrier()
     m = tile.tensor_map(template[0:8, 0:64], slot=slots[cluster, 0:128], edit=EDIT)
     if rank == 0:
-        with tile.elect():
-            m.seed()
-            m.rebind(A)
-            if EDIT == "global":
-                m.fence_release(RELEASE)
-        if EDIT == "shared":
-            m.publish(RELEASE)
+        rebound(m, A, RELEASE, EDIT)
     tile.cluster_sync()
-    with tile.elect():
-        m.fence_acquire(ACQUIRE)
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, m[rank * 8:rank * 8 + 8, 0:64], mbar=bar)
-    bar.wait(phase=0)
-    tile.store(out[cluster, rank * 8:rank * 8 + 8, 0:64], tile.load(s))
+    tile.store(out[cluster, rank * 8:rank * 8 + 8, 0:64], rows_by(m, s, bar, rank * 8, ACQUIRE))
 
 
 @tile.jit(num_warps=1)
@@ -184,24 +198,14 @@ def across_the_grid(template, A, slots, flag, out, SCOPE: tile.constexpr, EDIT: 
     bar = tile.mbarrier()
     m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
     if me == 0:
-        with tile.elect():
-            m.seed()
-            m.rebind(A)
-            if EDIT == "global":
-                m.fence_release(SCOPE)
-        if EDIT == "shared":
-            m.publish(SCOPE)
+        rebound(m, A, SCOPE, EDIT)
     with tile.elect():
         if me == 0:
             tile.atomic_exch(flag[0], 1, sem="release")
         else:
             while tile.atomic_add(flag[0], 0, sem="acquire") == 0:
                 pass
-        m.fence_acquire(SCOPE)
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, m[me * 8:me * 8 + 8, 0:64], mbar=bar)
-    bar.wait(phase=0)
-    tile.store(out[me * 8:me * 8 + 8, 0:64], tile.load(s))
+    tile.store(out[me * 8:me * 8 + 8, 0:64], rows_by(m, s, bar, me * 8, SCOPE))
 
 
 @tile.jit(cluster=(2, 1, 1), num_warps=1)
@@ -257,14 +261,7 @@ def of_boxes(rank: int, box: tuple[int, ...], extents: tuple[int, ...], swizzle:
 @tile.jit(num_warps=1)
 def made(template, A, slots, RELEASE: tile.constexpr, EDIT: tile.constexpr):
     """Makes a map for the kernel that comes after."""
-    m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
-    with tile.elect():
-        m.seed()
-        m.rebind(A)
-        if EDIT == "global":
-            m.fence_release(RELEASE)
-    if EDIT == "shared":
-        m.publish(RELEASE)
+    rebound(tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT), A, RELEASE, EDIT)
 
 
 @tile.jit(num_warps=1)
@@ -274,13 +271,7 @@ def used(template, A, slots, out, ACQUIRE: tile.constexpr):
     s = tile.alloc((8, 64), template.dtype)
     bar = tile.mbarrier()
     m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128])
-    with tile.elect():
-        if ACQUIRE:
-            m.fence_acquire(ACQUIRE)
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, m[me * 8:me * 8 + 8, 0:64], mbar=bar)
-    bar.wait(phase=0)
-    tile.store(out[me * 8:me * 8 + 8, 0:64], tile.load(s))
+    tile.store(out[me * 8:me * 8 + 8, 0:64], rows_by(m, s, bar, me * 8, ACQUIRE))
 
 
 @tile.jit(num_warps=1)

@@ -5,7 +5,7 @@ from itertools import cycle, product
 import numpy as np
 import tilejit as tile
 from box_kernels import NAN, REDUCTIONS, tf32
-from multicasts import SIZES, awaited, masks
+from receivers import SIZES, awaited, masks
 from reduced import combined
 from values import WHOLE, any_bits
 

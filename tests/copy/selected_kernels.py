@@ -76,3 +76,15 @@ def scatter(X, I, Y, column, C: tile.constexpr, N: tile.constexpr, U: tile.const
         tile.copy_async(X.take(tile.load(I[0:N]))[:, c:c + C], s[STAGE])
         tile.bulk_commit()
         tile.bulk_wait(0)
+
+
+@tile.jit(num_warps=1)
+def four_rows(x, y, AT: tile.constexpr, N: tile.constexpr):
+    """Four rows, of which `N` columns from `AT` on."""
+    s = tile.alloc((4, N), x.dtype)
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, x.take((5, 9, 2, 7))[:, AT:AT + N], mbar=bar)
+    bar.wait(phase=0)
+    tile.copy(y[0:4, 0:N], s)

@@ -5,7 +5,7 @@ from itertools import cycle, product
 import numpy as np
 import tilejit as tile
 from box_kernels import POLICIES
-from multicasts import SIZES, awaited, masks
+from receivers import SIZES, awaited, masks
 from values import PACKED, UNIT, WHOLE, any_bits, argument
 
 from tests.cases import Case, compiled, on_gpu, on_simulator

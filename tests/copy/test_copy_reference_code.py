@@ -171,26 +171,3 @@ def test_a_stride_known_at_launch_is_one_issue_where_it_is_a_multiple_of_16_byte
     odd = np.zeros((256, 1028), np.float16)[:, :1024]   # 2056
     with pytest.raises(tile.DispatchError, match="the stride of dimension 0 is not known to be a multiple of 16 bytes"):
         kernel.compile(odd, b, 0, 1)
-
-
-@tile.jit(num_warps=1)
-def four_rows(A, B):
-    s = tile.alloc((4, 64), A.dtype)
-    bar = tile.mbarrier()
-    with tile.elect():
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, A.take((5, 9, 2, 7))[:, 0:64], mbar=bar)
-    bar.wait(phase=0)
-    tile.copy(B[0:4, 0:64], s)
-
-
-def test_four_rows_by_name_are_one_gather_on_blackwell_and_decline_before():
-    """float16 [1024, 64]: dimensions (64, 1024), box (64, 1), one issue of 512 bytes; on sm_90a there is no such mode."""
-    a, b = np.random.default_rng(0).random((1024, 64)).astype(np.float16), np.zeros((4, 64), np.float16)
-    assert not four_rows.simulate((1,), a, b, target="sm_100a").findings and (b == a[[5, 9, 2, 7]]).all()
-    compiled = four_rows.compile(a, b, target="sm_100a")
-    m = compiled.tensor_maps[0]
-    assert (m.global_dim, m.global_strides, m.box, m.swizzle) == ((64, 1024), (128,), (64, 1), 0)
-    assert (compiled.copies[0].instructions, compiled.copies[0].bytes) == (1, 512)
-    with pytest.raises(tile.DispatchError, match="sm_100a or sm_103a; for plain loads also sm_120a"):
-        four_rows.compile(a, b, target="sm_90a")

@@ -8,6 +8,7 @@ import pytest
 import tilejit as tile
 from bytecheck import check_partition, check_tensor_plan
 from copy_cases import cases, planned, specs
+from selected_kernels import four_rows
 from tilejit.errors import DispatchError, TileError
 from tilejit.plan import plan_copy
 
@@ -154,23 +155,12 @@ def test_a_start_of_which_nothing_is_known_declines():
 
 # -- rows named one by one ---------------------------------------------------------------------------------------------------------
 
-@tile.jit(num_warps=1)
-def four_rows(A, B):
-    s = tile.alloc((4, 64), A.dtype)
-    bar = tile.mbarrier(count=1)
-    with tile.elect():
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, A.take((5, 9, 2, 7))[:, 0:64], mbar=bar)
-    bar.wait(phase=0)
-    tile.copy(B[0:4, 0:64], s)
-
-
 def test_four_rows_of_a_matrix_are_one_instruction_with_a_box_of_one_row():
     """1024 x 64 float16: the map is the matrix, the box 64 x 1, 512 bytes arrive; before sm_100a it declines."""
     x, y = numbers(1024, 64), np.zeros((4, 64), np.float16)
-    assert not four_rows.simulate((1,), x, y, target="sm_100a").findings and (y == x[[5, 9, 2, 7]]).all()
-    k = four_rows.compile(x, y, target="sm_100a")
+    assert not four_rows.simulate((1,), x, y, 0, 64, target="sm_100a").findings and (y == x[[5, 9, 2, 7]]).all()
+    k = four_rows.compile(x, y, 0, 64, target="sm_100a")
     (m,) = k.tensor_maps
-    assert (m.global_dim, m.global_strides, m.box, k.copies[0].instructions, k.copies[0].bytes) == ((64, 1024), (128,), (64, 1), 1, 512)
+    assert (m.global_dim, m.global_strides, m.box, m.swizzle, k.copies[0].instructions, k.copies[0].bytes) == ((64, 1024), (128,), (64, 1), 0, 1, 512)
     with pytest.raises(DispatchError, match="sm_100a or sm_103a; for plain loads also sm_120a: sm_90a"):
-        four_rows.compile(x, y, target="sm_90a")
+        four_rows.compile(x, y, 0, 64, target="sm_90a")

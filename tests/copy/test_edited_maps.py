@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import tilejit as tile
-from named_map_kernels import across_the_grid
+from named_map_kernels import across_the_grid, rebound, rows_by
 from reduced import combined
 
 from tests.cases import Case, compiled, on_gpu, on_simulator
@@ -25,21 +25,11 @@ def in_turn(A, B, slots, out, ROUNDS: tile.constexpr, SCOPE: tile.constexpr, EDI
     with tile.elect():
         m.seed()
     for k in range(ROUNDS):
-        with tile.elect():
-            if k % 2 == 0:
-                m.rebind(A)
-            else:
-                m.rebind(B)
-            if EDIT == "global":
-                m.fence_release(SCOPE)
-        if EDIT == "shared":
-            m.publish(SCOPE)
-        with tile.elect():
-            m.fence_acquire(SCOPE)
-            bar.arrive_expect_tx(s.nbytes)
-            tile.copy_async(s, m[8 * k:8 * k + 8, 0:64], mbar=bar)
-        bar.wait(phase=k)
-        tile.store(out[8 * k:8 * k + 8, 0:64], tile.load(s))
+        if k % 2 == 0:
+            rebound(m, A, SCOPE, EDIT, SEED=False)
+        else:
+            rebound(m, B, SCOPE, EDIT, SEED=False)
+        tile.store(out[8 * k:8 * k + 8, 0:64], rows_by(m, s, bar, 8 * k, SCOPE, k))
         tile.sync()
 
 
@@ -52,21 +42,9 @@ def rebound_to_both(template, A, B, slots, KIND: tile.constexpr, EDIT: tile.cons
     a = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
     b = tile.tensor_map(template[0:8, 0:64], slot=slots[1, 0:128], edit=EDIT)
     if rank == 0:
-        with tile.elect():
-            a.seed()
-            a.rebind(A)
-            if EDIT == "global":
-                a.fence_release("cluster")
-        if EDIT == "shared":
-            a.publish("cluster")
+        rebound(a, A, "cluster", EDIT)
     else:
-        with tile.elect():
-            b.seed()
-            b.rebind(B)
-            if EDIT == "global":
-                b.fence_release("cluster")
-        if EDIT == "shared":
-            b.publish("cluster")
+        rebound(b, B, "cluster", EDIT)
     bar.arrive_expect_tx(s.nbytes)
     tile.cluster_sync()
     if rank == 0:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilejit as tile
-from named_map_kernels import across_the_grid, aligned, in_a_cluster, made, used
+from named_map_kernels import across_the_grid, aligned, in_a_cluster, made, rebound, rows_by, used
 
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
@@ -18,19 +18,8 @@ def alone(template, A, slots, out, RELEASE: tile.constexpr, ACQUIRE: tile.conste
     s = tile.alloc((8, 64), A.dtype)
     bar = tile.mbarrier()
     m = tile.tensor_map(template[0:8, 0:64], slot=slots[0, 0:128], edit=EDIT)
-    with tile.elect():
-        m.seed()
-        m.rebind(A)
-        if EDIT == "global":
-            m.fence_release(RELEASE)
-    if EDIT == "shared":
-        m.publish(RELEASE)
-    with tile.elect():
-        m.fence_acquire(ACQUIRE)
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, m[0:8, 0:64], mbar=bar)
-    bar.wait(phase=0)
-    tile.store(out[0:8, 0:64], tile.load(s))
+    rebound(m, A, RELEASE, EDIT)
+    tile.store(out[0:8, 0:64], rows_by(m, s, bar, 0, ACQUIRE))
 
 
 def arrays():

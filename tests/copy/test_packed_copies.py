@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from bytecheck import check_partition, check_runs, check_tensor_plan
 from copy_strategies import copies
+from selected_kernels import four_rows
 from tilejit.errors import TileError
 from tilejit.layout import TileLayout
 from tilejit.plan import BufferSpec, plan_copy
@@ -155,17 +156,6 @@ def test_contiguous_packed_rows_go_by_bulk_and_to_a_peer(name):
 
 
 @tile.jit(num_warps=1)
-def taken_rows(x, y):
-    s = tile.alloc((4, 128), x.dtype)
-    bar = tile.mbarrier()
-    with tile.elect():
-        bar.arrive_expect_tx(s.nbytes)
-        tile.copy_async(s, x.take((5, 9, 2, 7))[:, 128:256], mbar=bar)
-    bar.wait(phase=0)
-    tile.copy(y[0:4, 0:128], s)
-
-
-@tile.jit(num_warps=1)
 def by_a_named_map(x, y, column):
     m = tile.tensor_map(x[0:8, 0:128])
     s = tile.alloc((8, 128), x.dtype)
@@ -180,7 +170,7 @@ def by_a_named_map(x, y, column):
 def test_rows_by_number_and_boxes_of_named_maps_are_of_elements():
     """Columns count elements there too."""
     x, y = tile.pack(codes("float4_e2m1fn", (16, 256))), tile.pack(codes("float4_e2m1fn", (8, 128), 1))
-    taken_rows.simulate(1, x, y, target="sm_100a").raise_first()
+    four_rows.simulate(1, x, y, 128, 128, target="sm_100a").raise_first()
     plain = x.unpack().view(np.uint8)
     np.testing.assert_array_equal(y.unpack().view(np.uint8)[:4], plain[[5, 9, 2, 7], 128:256])
     by_a_named_map.simulate(1, x, y, 1).raise_first()

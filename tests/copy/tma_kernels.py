@@ -3,6 +3,7 @@
 import numpy as np
 import tilejit as tile
 from patch_kernels import reference_patches
+from receivers import awaited
 
 
 def numbers(shape, dtype, seed=0):
@@ -14,14 +15,8 @@ def numbers(shape, dtype, seed=0):
 def multicast(A, B, mask, R: tile.constexpr, SENDER: tile.constexpr):
     """One CTA loads a tile for those of the mask; the others keep zeros."""
     s = tile.alloc((32, 64), A.dtype, layout=tile.swizzled(A.dtype, (32, 64), 128))
-    bar = tile.mbarrier()
-    rank = tile.cta_rank()
-    tile.store(s, tile.zeros((32, 64), A.dtype))
-    tile.fence_proxy_async()
-    with tile.elect():
-        bar.arrive_expect_tx(tile.where((mask >> rank) & 1 == 1, s.nbytes, 0))
-    tile.cluster_sync()
-    if rank == SENDER:
+    bar = awaited(s, mask)
+    if tile.cta_rank() == SENDER:
         with tile.elect():
             tile.copy_async(s, A[0:32, 0:64], mbar=bar, multicast=mask, cache=("evict_last", 0.5), prefetch_map=True)
     bar.wait(phase=0)

@@ -29,15 +29,10 @@ def tensor_layout(form, columns, lane=0):
 
 
 @tile.jit
-def landed(x, y, H: tile.constexpr, W: tile.constexpr, SMEM: tile.constexpr, TMEM: tile.constexpr, FROM: tile.constexpr, TO: tile.constexpr,
-           SIZE: tile.constexpr, FORM: tile.constexpr, GROUP: tile.constexpr):
-    """A part of a tile of each CTA, which begins at `FROM`, to column `TO` of a view of tensor memory that held `y`; all of that to `y`."""
-    s = tile.alloc((H, W), x.dtype, layout=SMEM)
-    board = tile.alloc((128, WIDE), y.dtype, scope="tmem", cta_group=GROUP)
-    d = board.view(x.dtype, (SIZE[0], 4 * WIDE // x.dtype.nbytes), TMEM)
-    bar = tile.mbarrier()
+def moved(board, target, source, y, FORM: tile.constexpr, GROUP: tile.constexpr):
+    """One thread copies from shared memory that was just written to a part of `board`, which held `y`; all of that to `y`."""
     rank = tile.cta_rank()
-    tile.copy(s, x[H * rank:H * rank + H, 0:W])
+    bar = tile.mbarrier()
     tile.store(board, tile.load(y[128 * rank:128 * rank + 128, 0:WIDE]))
     tile.tcgen05_fence("before_thread_sync")
     tile.fence_proxy_async()
@@ -45,7 +40,7 @@ def landed(x, y, H: tile.constexpr, W: tile.constexpr, SMEM: tile.constexpr, TME
     tile.tcgen05_fence("after_thread_sync")
     if rank == 0:
         with tile.elect():
-            tile.copy_async(d[:, TO:TO + SIZE[1]], s[FROM[0]:FROM[0] + SIZE[0], FROM[1]:FROM[1] + SIZE[1]], shape=FORM[0], multicast=FORM[1])
+            tile.copy_async(target, source, shape=FORM[0], multicast=FORM[1])
             if GROUP == 2:
                 tile.tcgen05_commit(bar, multicast=3)
             else:
@@ -53,6 +48,17 @@ def landed(x, y, H: tile.constexpr, W: tile.constexpr, SMEM: tile.constexpr, TME
     bar.wait(phase=0)
     tile.tcgen05_fence("after_thread_sync")
     tile.store(y[128 * rank:128 * rank + 128, 0:WIDE], tile.load(board))
+
+
+@tile.jit
+def landed(x, y, H: tile.constexpr, W: tile.constexpr, SMEM: tile.constexpr, TMEM: tile.constexpr, FROM: tile.constexpr, TO: tile.constexpr,
+           SIZE: tile.constexpr, FORM: tile.constexpr, GROUP: tile.constexpr):
+    """A part of a tile of each CTA, which begins at `FROM`, to column `TO` of a view of tensor memory."""
+    s = tile.alloc((H, W), x.dtype, layout=SMEM)
+    board = tile.alloc((128, WIDE), y.dtype, scope="tmem", cta_group=GROUP)
+    d = board.view(x.dtype, (SIZE[0], 4 * WIDE // x.dtype.nbytes), TMEM)
+    tile.copy(s, x[H * tile.cta_rank():H * tile.cta_rank() + H, 0:W])
+    moved(board, d[:, TO:TO + SIZE[1]], s[FROM[0]:FROM[0] + SIZE[0], FROM[1]:FROM[1] + SIZE[1]], y, FORM, GROUP)
 
 
 def case(form: str, mode: int, dtype: str, group: int, seed: int):
@@ -101,28 +107,11 @@ def test_every_form_writes_its_rows_to_their_lanes_and_nothing_else(form, mode, 
 @tile.jit
 def widened(x, y, H: tile.constexpr, W: tile.constexpr, ROWS: tile.constexpr, SMEM: tile.constexpr, BYTES: tile.constexpr, TMEM: tile.constexpr, DTYPE: tile.constexpr,
             FORM: tile.constexpr, GROUP: tile.constexpr):
-    """A tile of padded elements, whose bytes are those of `x`, to a view of tensor memory; the bytes there to `y`."""
+    """A tile of padded elements, whose bytes are those of `x`, to a view of tensor memory."""
     s = tile.alloc((H, W), DTYPE, layout=SMEM)
     board = tile.alloc((128, WIDE), y.dtype, scope="tmem", cta_group=GROUP)
-    d = board.view(DTYPE, (ROWS, W), TMEM)
-    bar = tile.mbarrier()
-    rank = tile.cta_rank()
-    tile.copy(s.view(tile.uint8, layout=BYTES), x[H * rank:H * rank + H, 0:W])
-    tile.store(board, tile.load(y[128 * rank:128 * rank + 128, 0:WIDE]))
-    tile.tcgen05_fence("before_thread_sync")
-    tile.fence_proxy_async()
-    tile.cluster_sync()
-    tile.tcgen05_fence("after_thread_sync")
-    if rank == 0:
-        with tile.elect():
-            tile.copy_async(d, s[0:ROWS, 0:W], shape=FORM[0], multicast=FORM[1])
-            if GROUP == 2:
-                tile.tcgen05_commit(bar, multicast=3)
-            else:
-                tile.tcgen05_commit(bar)
-    bar.wait(phase=0)
-    tile.tcgen05_fence("after_thread_sync")
-    tile.store(y[128 * rank:128 * rank + 128, 0:WIDE], tile.load(board))
+    tile.copy(s.view(tile.uint8, layout=BYTES), x[H * tile.cta_rank():H * tile.cta_rank() + H, 0:W])
+    moved(board, board.view(DTYPE, (ROWS, W), TMEM), s[0:ROWS, 0:W], y, FORM, GROUP)
 
 
 def units(codes: np.ndarray, bits: int, rng) -> np.ndarray:
