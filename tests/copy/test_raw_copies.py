@@ -101,6 +101,28 @@ def test_raw_copies_are_to_the_places_and_of_the_types_that_the_instruction_has_
     on_gpu(cases())
 
 
+@tile.jit(num_warps=1)
+def some_bytes(x, y, mask):
+    """Of each 16 bytes those of a mask; the second CTA those beside it."""
+    s = tile.alloc((64,), x.dtype)
+    me = tile.program_id(0)
+    tile.copy(s, x[me, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        tile.ptx.cp_async.bulk.global_.shared_cta.bulk_group.cp_mask(y[0, 0], s, 64, tile.uint16(tile.where(me == 0, mask, 65535 - mask)))
+        tile.ptx.cp_async.bulk.commit_group()
+        tile.ptx.cp_async.bulk.wait_group(0)
+
+
+def test_a_bulk_copy_of_some_bytes_of_each_16_leaves_the_others():
+    """Two CTAs share a run; Blackwell has the instruction."""
+    x, y = np.random.default_rng(4).integers(0, 256, (2, 64)).astype(np.uint8), np.zeros((1, 64), np.uint8)
+    some_bytes.simulate((2,), x, y, 0x5a3c, target="sm_100a").raise_first()
+    first = (0x5a3c >> np.arange(64) % 16 & 1).astype(bool)
+    assert (y[0] == np.where(first, x[0], x[1])).all() and some_bytes.compile(x, y, 1, target="sm_100a").cubin
+
+
 # -- what is found -----------------------------------------------------------------------------------------------------------
 
 def found(body: str) -> list[tuple[str, str]]:
@@ -155,7 +177,7 @@ def refused(region: str, options: str = "", after: str = "", target: str = "sm_9
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:12]", "", "a multiple of 16 bytes, at most 512 here, and 12 of float16 are 24"),
     ("tile.im2col(X, (3, 3), stride=9)[0:64, 0, 0, 0:32]", "", "a tensor map does not hold this filter: a step of 9"),
     ("tile.im2col(X, (3, 3), padding=200)[0:64, 0, 0, 0:32]", "", "a tensor map does not hold this filter: a corner 200 elements before the first element"),
-    ("tile.im2col(X, (3, 3), along='w')[0:64, 0, 0, 0, 0:32]", ", swizzle=64", "a walk along w is one of sm_100a and sm_103a, not of sm_90a"),
+    ("tile.im2col(X, (3, 3), along='w')[0:64, 0, 0, 0, 0:32]", ", swizzle=64", "a walk along w needs sm_100a or sm_103a, and this is sm_90a"),
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", fill='none'", "fill is 0, or"),
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", edit='shared'", "give slot="),
 ])

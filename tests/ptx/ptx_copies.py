@@ -36,19 +36,26 @@ def kernel(head: str, lines, **options):
 
 # -- cp.async ----------------------------------------------------------------------------------------------------------------
 
+#: How the threads wait: for all, for a group, by a barrier at which the copies arrive for them or beside them.
+WAITS = (["tile.ptx.cp_async.wait_all()"], ["tile.ptx.cp_async.commit_group()", "tile.ptx.cp_async.wait_group(0)"],
+         ["tile.ptx.cp_async.commit_group()", "tile.ptx.cp_async.wait_all()"], ["tile.ptx.cp_async.mbarrier.arrive.noinc.shared_cta.b64(bar)"],
+         ["tile.ptx.cp_async.mbarrier.arrive.shared_cta.b64(bar)", "tile.ptx.mbarrier.arrive.shared_cta.b64(bar)"])
+
+
 def by_threads() -> Case:
     """cp.async of 4, 8 and 16 bytes a thread: part of the source, all of it or none, waited for in each way."""
-    chosen = forms(r"cp\.async\.c[ag]\..*")
+    chosen, phase = forms(r"cp\.async\.c[ag]\..*"), 0
     x = np.random.default_rng(1).integers(0, 256, (len(chosen), 512)).astype(np.uint8)
     want = np.full_like(x, 0xff)
-    lines = ["i = tile.thread_id()", "s = tile.alloc((512,), tile.uint8)"]
+    lines = ["i = tile.thread_id()", "s = tile.alloc((512,), tile.uint8)", "bar = tile.mbarrier(count=32)"]
     for n, form in enumerate(chosen):
         size = int(re.search(r"\.(4|8|16)\b", form.name)[1])
+        wait = WAITS[n % len(WAITS)]
         lines += ["tile.store(s, 255)", "tile.sync()",
-                  called(form, dst="s[16 * i]", src=f"x[{n}, 16 * i]", src_size=f"i % {size + 1}", ignore_src="i % 2 == 0", hint=EVICT_FIRST),
-                  *(["tile.ptx.cp_async.commit_group()"] if n % 3 else []),
-                  "tile.ptx.cp_async.wait_all()" if n % 3 != 1 else "tile.ptx.cp_async.wait_group(0)", "tile.sync()",
-                  f"tile.store(y[{n}, 0:512], tile.load(s))", "tile.sync()"]
+                  called(form, dst="s[16 * i]", src=f"x[{n}, 16 * i]", src_size=f"i % {size + 1}", ignore_src="i % 2 == 0", hint=EVICT_FIRST), *wait]
+        if "bar" in wait[0]:
+            lines, phase = [*lines, f"bar.wait(phase={phase})"], phase + 1
+        lines += ["tile.sync()", f"tile.store(y[{n}, 0:512], tile.load(s))", "tile.sync()"]
         for i in range(32):
             some = i % (size + 1) if "zfill" in form.name else 0 if "ignore_src" in form.name and i % 2 == 0 else size
             want[n, 16 * i:16 * i + size] = 0
@@ -109,14 +116,15 @@ def rows_of(form, dtype: str, seed: int) -> dict[str, np.ndarray]:
 
 
 def brought_to_l2() -> Case:
-    """Prefetches, priorities and policies change nothing that is read."""
+    """Prefetches, priorities and policies change nothing that is read; a line that was discarded is written anew."""
     chosen = forms(r"cp\.async\.bulk\.prefetch\.L2\..*|prefetch\.global\..*|prefetchu\..*|applypriority\..*")
     policies = forms(r"createpolicy\..*")
     x = np.random.default_rng(2).integers(0, 1 << 32, (len(chosen) + len(policies), 128)).astype(np.uint32)
     lines = ["i = tile.thread_id()"]
     for n, form in enumerate(chosen):
         lines += ["with tile.elect():", "    " + called(form, src=f"x[{n}, 0]", a=f"x[{n}, 0]", size="128" if form.inputs[1:] and form.inputs[1].kind == "imm" else "512", hint=EVICT_FIRST)]
-    lines += [f"tile.store(y[0:{len(chosen)}, 0:128], tile.load(x[0:{len(chosen)}, 0:128]))"]
+    lines += [f"tile.store(y[0:{len(chosen)}, 0:128], tile.load(x[0:{len(chosen)}, 0:128]))",
+              "tile.sync()", "with tile.elect():", "    tile.ptx.discard.global_.L2(y[0, 0], 128)", "tile.sync()", "tile.store(y[0, 0:128], tile.load(x[0, 0:128]))"]
     for n, form in enumerate(policies, len(chosen)):
         lines += ["p = " + called(form, fraction="0.5", a="x[0, 0]", primary="256", total="1024", access_property="1"),
                   f"tile.store(y[{n}, i], tile.ptx.ld.global_.L2_cache_hint.b32(x[{n}, i], p))"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import ml_dtypes
 import numpy as np
@@ -23,18 +24,18 @@ class Phases:
     def __init__(self, barriers: int):
         self.lines = ["i, me = tile.thread_id(), tile.cta_rank()", f"s = tile.alloc(({barriers},), tile.uint64)"]
         self.waits = forms(r"mbarrier\.(test|try)_wait.*")
-        self.turn, self.stored, self.barriers = {}, 0, barriers
+        self.turn, self.stored, self.barriers, self.waited = {}, 0, barriers, Counter()
 
     def init(self, counts: list[int]) -> None:
         self.lines += ["with tile.elect():", *(f"    tile.ptx.mbarrier.init.shared_cta.b64(s[{k}], {n})" for k, n in enumerate(counts)),
                        "tile.ptx.fence.mbarrier_init.release.cluster()", "tile.cluster_sync()"]
 
     def phase(self, k: int, arrivals: list[str], state: bool = False) -> None:
-        """A phase of barrier `k`: before the arrivals it is not over, after them it is, whoever asks in whatever form."""
+        """A phase of barrier `k`: before the arrivals it is not over, after them it is, whoever asks: in the form that has waited least."""
         parity = self.turn.get(k, 0)
         self.turn[k] = parity ^ 1
-        usable = [f for f in self.waits if state or ".parity" in f.name]
-        form = usable[self.stored % len(usable)]
+        form = min((f for f in self.waits if state or ".parity" in f.name), key=lambda f: (self.waited[f.name], ".parity" in f.name))
+        self.waited[form.name] += 1
         wait = called(form, bar=f"s[{k}]", state="state", parity=str(parity), nanoseconds="1000")
         self.lines += [f"early = tile.ptx.mbarrier.test_wait.parity.shared_cta.b64(s[{k}], {parity})", "tile.cluster_sync()", *arrivals,
                        f"while not {wait}:", "    pass", f"tile.store(y[me, {self.stored}, i], tile.where(early, 1000, 1))", "tile.cluster_sync()"]
@@ -55,6 +56,8 @@ def arrivals() -> Case:
         k = int(".count" in form.name)
         call = called(form, bar=place(form, k), count="2")
         made.phase(k, [f"state = {call}" if form.results else call], state=bool(form.results))
+    while any(not made.waited[f.name] for f in made.waits if ".parity" not in f.name):
+        made.phase(0, ["state = tile.ptx.mbarrier.arrive.shared_cta.b64(s[0])"], state=True)
     for n, form in enumerate(bytes_):
         complete = completes[n % len(completes)]
         made.phase(2, [called(form, bar=place(form, 2), tx_count="16"), called(complete, bar=place(complete, 2), tx_count="16")])
@@ -195,6 +198,8 @@ def addresses() -> Case:
         "tile.ptx.getctarank.u64(there) == 1 - me": 1, "tile.ptx.getctarank.shared_cluster.u32(near) == 1 - me": 1, "tile.ptx.getctarank.u64(s[0]) == me": 1,
         "tile.ptx.ld.b32(there) == 51 - me": 1, "tile.ptx.ld.shared_cluster.b32(near) == 51 - me": 1, "tile.ptx.ld.b32(s[0]) == 50 + me": 1,
         "tile.ptx.ld.b32(tile.ptx.cvta.shared.u64(tile.ptx.cvta.to.shared.u64(s[0]))) == 50 + me": 1,
+        "tile.ptx.ld.b32(tile.ptx.cvta.shared_cta.u64(tile.ptx.cvta.to.shared_cta.u64(s[0]))) == 50 + me": 1,
+        "tile.ptx.ld.b32(tile.ptx.cvta.shared_cluster.u64(tile.ptx.cvta.to.shared_cluster.u64(there))) == 51 - me": 1,
         "tile.ptx.ld.b32(tile.ptx.cvta.global_.u64(tile.ptx.cvta.to.global_.u64(x[3]))) == 13": 1,
         "tile.ptx.ld.global_.b32(tile.ptx.cvta.to.global_.u64(x[4])) == 14": 1,
         "tile.ptx.mov.u64.clock64() > clock": 1, "tile.ptx.mov.u64.globaltimer() > timer": 1, "tile.ptx.mov.u32.smid() < tile.ptx.mov.u32.nsmid()": 1,

@@ -1,5 +1,6 @@
 """Instruction forms called in kernels: what they give on the simulator and on the GPU, against NumPy."""
 
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit import ptx
+from tilejit.ops.ptx_meanings import meaning
 
 from tests.cases import compiled, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu, some
@@ -104,6 +107,20 @@ def test_copies_and_meetings_written_in_instructions_assemble():
     """Every form of cp.async, bulk and tensor copies, of mbarrier, barrier and fence, the writes of a map's fields; some of wgmma."""
     assert all(compiled(case, "sm_100a").cubin for case in ptx_copies.along_w())
     assert all(compiled(case).cubin for case in (*ptx_copies.every_copy(), *ptx_sync.every_meeting(), *ptx_wgmma.every_product(130)))
+
+
+def test_every_form_of_copies_maps_barriers_and_fences_that_hopper_has_is_in_a_case():
+    """`multimem` needs memory of several GPUs."""
+    text = "".join(c.kernel.source.text for c in (*ptx_copies.every_copy(), *ptx_sync.every_meeting()))
+    called = set(re.findall(r"tile\.ptx\.([\w.]+)\(", text))
+    family = re.compile(r"(cp|tensormap|fence|membar|mbarrier|barrier|bar|prefetch|prefetchu|applypriority|discard|createpolicy|ldmatrix|stmatrix|mapa)\.")
+    assert [f.name for f in ptx.forms() if f.on("sm_90a") and family.match(f.name) and ptx.python_name(f) not in called] == []
+
+
+def test_every_form_of_copies_and_of_tensor_maps_has_a_meaning_on_the_simulator():
+    """Blackwell's too."""
+    family = re.compile(r"(cp|tensormap|st\.async|red\.async|fence\.proxy\.tensormap.*)\.")
+    assert [f.name for f in ptx.forms() if family.match(f.name) and meaning(f) is None] == []
 
 
 @needs_gpu("sm_90a")

@@ -67,17 +67,17 @@ def arrival_of_copies(m, form, x):
 # -- bulk --------------------------------------------------------------------------------------------------------------------
 
 @means(r"cp\.(reduce\.)?async\.bulk\.(shared::(cta|cluster)\.(global|shared::cta)\.mbarrier::complete_tx::bytes(\.multicast::cluster)?|"
-       r"global\.shared::cta\.bulk_group)(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+)?")
+       r"global\.shared::cta\.bulk_group)(\.L2::cache_hint)?(\.(add|min|max|inc|dec|and|or|xor)(\.noftz)?\.\w+|\.cp_mask)?")
 def bulk_copy(m, form, x):
     """A reduction combines elements of the instruction's type, whatever the buffers' are."""
     (dst, to), (src, source) = run_of(m, form, x["dst"]), run_of(m, form, x["src"])
     barrier = barrier_of(m, form, x) if "bar" in x else None
-    mask = None if "mask" not in x else x["mask"][:, :1].astype(np.int64)
+    mask, byte_mask = (x[name][:, :1].astype(np.int64) if name in x else None for name in ("mask", "byte_mask"))
     kind = dtype = None
     if "reduce" in form.name:
         kind = re.search(r"\.(add|min|max|inc|dec|and|or|xor)\.", form.name)[1]
         dtype = element_of(form)
-    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask, kind=kind, dtype=dtype)
+    m.bulk_copy(dst, to, src, source, x["size"][:, :1].astype(np.int64), barrier, multicast=mask, kind=kind, dtype=dtype, byte_mask=byte_mask)
 
 
 # -- to another CTA ----------------------------------------------------------------------------------------------------------

@@ -276,6 +276,17 @@ def store(m, form, x):
         m.write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), bounds=False)
 
 
+@means(r"discard\.global\.L2")
+def discard(m, form, x):
+    """A write of bytes that mean nothing."""
+    if not hasattr(x["a"], "buffer"):
+        raise SimulationError(f"the simulator runs {form.name} on a place in memory, as in x[i], not on a number as address", m.loc)
+    buffer, own = x["a"].buffer, x["a"].buffer.type.dtype.np
+    nothing = np.full((1, own.itemsize), 0xff, np.uint8).view(own)
+    for at in _elements(tuple(s.astype(np.int64) for s in x["a"].starts), x["size"] // own.itemsize):
+        m.write(buffer, at, nothing, bounds=False)
+
+
 @means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::cta)\.(add|min|max|and|or|xor|exch|cas|inc|dec)"
        r"\.(u32|s32|u64|s64|f32|f64|b32|b64)")
 def atomic(m, form, x):

@@ -160,7 +160,7 @@ def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion) -> T
         raise g.error("a tensor map is of whole images: its patches give the pixels and channels of a copy, and begin at pixel 0, place 0 of the filter "
                       "and channel 0")
     if window.along is not None and g.target not in PAIRED:
-        raise g.error(f"a walk along w is one of {' and '.join(PAIRED)}, not of {g.target}")
+        raise g.error(f"a walk along w needs {' or '.join(PAIRED)}, and this is {g.target}")
     if window.along is not None and not swizzle:
         raise g.error("a tensor map for a walk along w has a swizzle: give swizzle=")
     fits = window_fits(window, rank)

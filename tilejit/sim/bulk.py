@@ -27,22 +27,24 @@ class BulkCopies:
 
     def bulk_copy(self, dst: SimBuffer, dst_byte_offset: Any, src: SimBuffer, src_byte_offset: Any, nbytes: Any,
                   barrier: SimBarrier | None = None, *, multicast: Any = None, kind: str | None = None,
-                  dtype: np.dtype | None = None, positions: np.ndarray | None = None) -> None:
+                  dtype: np.dtype | None = None, byte_mask: Any = None, positions: np.ndarray | None = None) -> None:
         """Copy `nbytes` contiguous bytes between global and shared memory, or to another CTA's shared memory.
 
         To shared memory the bytes are reported to `barrier` (the one of the CTA that receives them); to global memory it
         completes in the thread's bulk group. With `multicast`, a mask of cluster ranks, they go to each of those CTAs.
         A `kind` (add, min, max, inc, dec, and, or, xor) combines them with what is there, element by element of `dtype`
-        (the destination's, if not said). With `positions`, only the CTAs there in the batch issue it.
+        (the destination's, if not said). With a `byte_mask` only its bytes of each 16 are written. With `positions`, only the CTAs there in the batch issue it.
         """
-        for where, (count,) in self._cases_at(positions, [np.asarray(nbytes).reshape(-1, 1)]):
+        keys = [np.asarray(nbytes).reshape(-1, 1), None if byte_mask is None else np.asarray(byte_mask).reshape(-1, 1)]
+        for where, (count, bits) in self._cases_at(positions, keys):
             if count % 16:
                 self.finding("misaligned", f"a bulk copy moves a multiple of 16 bytes; {count} are silently rounded down")
                 count -= count % 16
             if not count or not self._legal_run(dst, dst_byte_offset, src, src_byte_offset, count):
                 continue
+            chosen = None if bits is None else np.flatnonzero(bits >> np.arange(count) % 16 & 1)
             for at, ranks in self._destinations(multicast, where):
-                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, dtype or dst.type.dtype.np, at)
+                self._bulk(dst, dst_byte_offset, src, src_byte_offset, count, barrier, ranks, kind, dtype or dst.type.dtype.np, chosen, at)
 
     def _legal_run(self, dst, to, src, source, count: int) -> bool:
         for name, buffer, offset in (("destination", dst, to), ("source", src, source)):
@@ -61,7 +63,8 @@ class BulkCopies:
                 return False
         return True
 
-    def _bulk(self, dst, to, src, source, count: int, barrier, ranks: list, kind: str | None, dtype: np.dtype, where) -> None:
+    def _bulk(self, dst, to, src, source, count: int, barrier, ranks: list, kind: str | None, dtype: np.dtype,
+              chosen: np.ndarray | None, where) -> None:
         sim = self.sim
         to, source = self._absolute(dst, to), self._absolute(src, source)
         params = {"to": to, "from": source, "rank": np.full((1, 1), self.rank) if dst.peer is None else dst.peer}
@@ -75,7 +78,7 @@ class BulkCopies:
                 cluster = params["rank"] if rank is None else np.full((1, 1), rank)
                 target = rows if dst.memory.scope == "global" else peer_rows(sim, rows, cluster)
                 if kind is None:
-                    put_run(dst.memory, target, params["to"], params["data"])
+                    put_run(dst.memory, target, params["to"], params["data"], chosen)
                 else:
                     combine_run(dst.memory, target, params["to"], params["data"], kind, dtype)
 
@@ -90,18 +93,18 @@ class BulkCopies:
             # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in.
             barriers.append((barrier if peer is None else barrier.of_peer(peer), count))
         if self.checks:
-            self._check_run(src.memory, source, count, False)
+            self._check_run(src.memory, source, np.arange(count), False)
             if kind is None:
-                self._check_run(dst.memory, to, count, True)
+                self._check_run(dst.memory, to, np.arange(count) if chosen is None else chosen, True)
         what = "the bulk copy" if kind is None else "the bulk reduction"
         queue = "bulk" if dst.memory.scope == "global" else None
         self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers, queue=queue, positions=where)
 
-    def _check_run(self, memory, at: np.ndarray, count: int, writing: bool) -> None:
-        """The elements of a run of global memory against the shadow of their array."""
+    def _check_run(self, memory, at: np.ndarray, touched: np.ndarray, writing: bool) -> None:
+        """The elements of which bytes of a run of global memory are `touched`, against the shadow of their array."""
         if memory.scope != "global" or not (writing or memory.maybe_written):
             return
-        index = (at + memory.origin * memory.itemsize) // memory.itemsize + np.arange(count // memory.itemsize)
+        index = (at + memory.origin * memory.itemsize) // memory.itemsize + np.unique(touched // memory.itemsize)
         ids = np.broadcast_to(self._cta_ids(index, last=True), index.shape) if writing else None
         self._check_global(memory, index, None, writing, ids)
 

@@ -268,9 +268,10 @@ def run_bytes(memory, rows: np.ndarray, start: np.ndarray, count: int) -> np.nda
     return memory.data[rows[:, None], start + np.arange(count)]
 
 
-def put_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray) -> None:
-    """Write what `run_bytes` reads."""
+def put_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, chosen: np.ndarray | None = None) -> None:
+    """Write what `run_bytes` reads, or the `chosen` bytes of it."""
+    at = np.arange(data.shape[1]) if chosen is None else chosen
     if memory.scope == "global":
-        memory.bytes[memory.origin * memory.itemsize + start + np.arange(data.shape[1])] = data if start.shape[0] > 1 else data[-1:]
+        memory.bytes[memory.origin * memory.itemsize + start + at] = data[:, at] if start.shape[0] > 1 else data[-1:, at]
         return
-    memory.data[rows[:, None], start + np.arange(data.shape[1])] = data
+    memory.data[rows[:, None], start + at] = data[:, at]
