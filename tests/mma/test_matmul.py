@@ -362,7 +362,7 @@ def test_every_choice_fits_in_shared_memory():
         for m, n, k in ((1, 1, 1), (7, 5000, 100000), (300, 300, 300), (4096, 4096, 4096), (100000, 40, 70)):
             c = choose(Problem(m, n, k, 1, itemsize, 4), 132)
             ring = c.stages * (c.bm + c.bn) * c.bk * itemsize
-            aside = 8 * c.bm * c.bn if c.splits > 1 else c.bm * c.width * c.buffers * 4
+            aside = 4 * c.bm * c.bn * (c.splits - 1) // c.splits if c.splits > 1 else c.bm * c.width * c.buffers * 4
             assert c.stages >= 2 and ring + aside <= 232448 and c.width * 4 <= 256
 
 

@@ -190,6 +190,20 @@ def columns(sums, first: tile.constexpr, count: tile.constexpr):
 
 
 @tile.jit
+def by_thread(sums):
+    """Sums of 64 rows in a row, 4 of each of 128 threads after the other, as the threads hold them: wgmma gives thread ``32 w + 4 r + c``
+    the elements 2 c and 2 c + 1 of each 8 columns, of the rows 16 w + r and 16 w + r + 8 (PTX ISA, "wgmma", the D fragment)."""
+    return tile.reshape(tile.transpose(tile.reshape(sums, (4, 2, 8, sums.shape[1] // 8, 4, 2)), (3, 0, 2, 4, 1, 5)), (64 * sums.shape[1],))
+
+
+@tile.jit
+def by_row(values):
+    """The other way around."""
+    eights = values.shape[0] // 512
+    return tile.reshape(tile.transpose(tile.reshape(values, (eights, 4, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5)), (64, eights * 8))
+
+
+@tile.jit
 def send(values, buffer, target, BUFFERS: tile.constexpr, PREFETCH: tile.constexpr = True):
     """A tile goes to `target` by TMA from `buffer`, one of BUFFERS in turn, once what it held is read; with no BUFFERS it is free."""
     if BUFFERS:
@@ -286,8 +300,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
     PART = BN // SPLITS
-    sums = tile.alloc((SPLITS, BM // 64, 64, PART), SUMS)
-    parts = tile.alloc((SPLITS, BM // 64, 64, PART), SUMS)
+    parts = tile.alloc((BM // 64, SPLITS - 1, 64 * PART), SUMS)
     arrived = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     tile.griddepcontrol_wait()
@@ -297,23 +310,19 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
             fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
-        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, True, A_KM, B_KN, PROMOTED, BLOCKS)
-        for s in tile.static_range(SPLITS):
-            if s == rank:
-                tile.store(parts[s, w], columns(own, s * PART, PART))
-            else:
-                tile.store(sums[s, w], columns(own, s * PART, PART))
-        tile.fence_proxy_async()
-        tile.sync()
         with tile.elect():
             arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
-            for peer in tile.static_range(SPLITS):
-                if peer != rank:
-                    tile.copy_async(parts.peer(peer)[rank, w], sums[peer, w], mbar=arrived[w])
+        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, True, A_KM, B_KN, PROMOTED, BLOCKS)
+        total = columns(own, 0, PART)
+        for s in tile.static_range(SPLITS):
+            if s == rank:
+                total = columns(own, s * PART, PART)
+            else:
+                place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)
+                tile.store_async(parts.peer(s)[w, place], by_thread(columns(own, s * PART, PART)), mbar=arrived[w])
         arrived[w].wait(phase=0)
-        total = tile.load(parts[0, w])
-        for s in tile.static_range(1, SPLITS):
-            total = total + tile.load(parts[s, w])
+        for s in tile.static_range(SPLITS - 1):
+            total = total + by_row(tile.load(parts[w, s]))
         row, column = m + w * 64, n + rank * PART
         tile.store(box(C, z, row, column, (64, PART)), finished(total, z, row, column, SA, SB, extra, FINISH))
 

@@ -53,7 +53,7 @@ class Config:
         slot, room, buffers = (bm + bn) * (bk * itemsize + 4 * blocks), SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0), bn // width
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
-        stages = min((room - (8 * bm * bn if splits > 1 else bm * width * buffers * stored)) // slot, stages)
+        stages = min((room - (4 * bm * bn * (splits - 1) // splits if splits > 1 else bm * width * buffers * stored)) // slot, stages)
         # With setmaxnreg the assembler also knows each role's addresses to be uniform, where there are several consumers.
         regs = {64: (None, None), 128: (40, 232), 192: (32, 160)}[bm]
         return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bn < 256 or bm == 64, width=width, buffers=buffers)

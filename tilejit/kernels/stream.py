@@ -16,7 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import begun, box, fill, finished, matrix_and_row, multiplied, send, slots
+from .hopper import begun, box, by_row, by_thread, fill, finished, matrix_and_row, multiplied, send, slots
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -50,20 +50,6 @@ def piece(x, steps, rest, helpers, parts, whole, left):
                 part = p // (left % helpers)
                 begin, end = steps - rest + rest * part // parts, steps - rest + rest * (part + 1) // parts
     return t, begin, end, place
-
-
-@tile.jit
-def by_thread(sums):
-    """Sums of 64 rows in a row, 4 of each of 128 threads after the other, as the threads hold them: wgmma gives thread ``32 w + 4 r + c``
-    the elements 2 c and 2 c + 1 of each 8 columns, of the rows 16 w + r and 16 w + r + 8 (PTX ISA, "wgmma", the D fragment)."""
-    return tile.reshape(tile.transpose(tile.reshape(sums, (4, 2, 8, sums.shape[1] // 8, 4, 2)), (3, 0, 2, 4, 1, 5)), (64 * sums.shape[1],))
-
-
-@tile.jit
-def by_row(values):
-    """The other way around."""
-    eights = values.shape[0] // 512
-    return tile.reshape(tile.transpose(tile.reshape(values, (eights, 4, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5)), (64, eights * 8))
 
 
 @tile.jit
