@@ -290,8 +290,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
 
 @tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
-          SPLITS: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr,
-          EXTRAS: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
+          SPLITS: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
+          FINISH: tile.constexpr, EXTRAS: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
     """The same product for few tiles, one for each cluster: CTA `rank` of SPLITS takes its share of the slots of k, then adds
     up its share of the columns from all CTAs' sums, in the order of their ranks."""
     tiles_m, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
@@ -312,7 +312,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
         w = warpgroup - 1
         with tile.elect():
             arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
-        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, True, A_KM, B_KN, PROMOTED, BLOCKS)
+        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
         total = columns(own, 0, PART)
         for s in tile.static_range(SPLITS):
             if s == rank:

@@ -198,13 +198,13 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
         raise LaunchError(f"slots hold {hopper.BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
     if promoted is not None and config.bn > hopper.BLOCK and config.bn % hopper.BLOCK:
         raise LaunchError(f"threads add up tiles of up to {hopper.BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
-    constants = dict(BM=config.bm, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (), num_warps=config.num_warps,
-                     pdl=config.splits > 1 or config.dependent)
+    constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
+                     num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
     width = config.width if _stored_by_tma(z, config.width) else 0
     ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
-    constants |= dict(ORDER=config.order, BEHIND=config.behind, WIDTH=width, BUFFERS=config.buffers, DEPENDENT=config.dependent, AHEAD=ahead)
+    constants |= dict(ORDER=config.order, WIDTH=width, BUFFERS=config.buffers, DEPENDENT=config.dependent, AHEAD=ahead)
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 
