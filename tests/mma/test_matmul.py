@@ -259,9 +259,11 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
     assert launch.constants["AHEAD"] == (dtype == np.float16)
 
 
-def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False):
+def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False, scales=(), target="sm_90a"):
     from tilejit.kernels.matmul import _planned
-    return _planned(*map(describe, (a, b, out)), None, (), fast_accum, epilogue, 0, [describe(t) for t in tiles], config, "sm_90a")
+    from tilejit.kernels.scales import scale
+    scaled = tuple(scale("a scale", s) for s in scales)
+    return _planned(*map(describe, (a, b, out)), None, scaled, fast_accum, epilogue, 0, [describe(t) for t in tiles], config, target)
 
 
 @pytest.mark.parametrize("how", LAID)

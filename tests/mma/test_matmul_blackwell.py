@@ -55,7 +55,7 @@ def test_any_order_of_events_gives_the_product(pair, seed):
 
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
     return dict(BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, PAIR=c.pair, A_KM=a_km, B_KN=b_kn, SUMS=tile.float32, WIDTH=c.width, BY_TMA=by_tma,
-                BUFFERS=2, FINISH=((), None, False, False, 0), EXTRAS=0, DEPENDENT=False, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
+                BUFFERS=2, FINISH=((), None, False, False, 0), EXTRAS=0, BLOCK=0, PLACES=2, DEPENDENT=False, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
 
 
 # -- code and choice ---------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_split_of_k_assembles_without_spills(target):
     c = BlackwellConfig.of(64, splits=4)
     spec = ArraySpec((64, 65536), "bfloat16")
     own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32, FINISH=((), None, False, False, 0), EXTRAS=0,
-               num_warps=NUM_WARPS, cluster=c.splits)
+               BLOCK=0, num_warps=NUM_WARPS, cluster=c.splits)
     compiled = split.compile(spec, spec, ArraySpec((64, 64), "bfloat16"), 1.0, 1.0, 0, 0, 0, 0, **own, target=target)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma", "dsmem", "tcgen05_ldst"}
     assert compiled.ptx.count("tcgen05.commit") == 2
@@ -128,12 +128,12 @@ def scaled_residual(acc, row, column, factor, residual, other):
 
 @pytest.mark.parametrize("config", [None, BlackwellConfig.of(32, False, True, stored=4, epilogue=True), BlackwellConfig.of(64, stored=4, epilogue=True, splits=2)])
 def test_tiles_beside_the_sums_and_block_scales(config):
-    """Arrays of the result's shape come to the epilogue; scales of blocks are Hopper's, and the error says so."""
+    """Arrays of the result's shape come to the epilogue; blocks of 128 with scales of float32 are Hopper's, and the error says so."""
     rng = np.random.default_rng(5)
     a, b = drawn(rng, (150, 200), E4M3), laid(drawn(rng, (200, 72), E4M3), "columns")
     residual, other = drawn(rng, (150, 72), np.float32), drawn(rng, (150, 72), np.float16)
     got = product(a, b, np.float32, epilogue=scaled_residual, arguments=(0.5,), tiles=(residual, other), config=config)
     want = 0.5 * (a.astype(np.float64) @ b.astype(np.float64)) + residual - other
     np.testing.assert_allclose(got, want, atol=1e-3, rtol=1e-5)
-    with pytest.raises(LaunchError, match="on sm_100a"):
+    with pytest.raises(LaunchError, match="on Blackwell, not of float32"):
         kernels.matmul(a, b, scale_a=np.ones((150, 2), np.float32), scale_b=np.ones((2, 72), np.float32))

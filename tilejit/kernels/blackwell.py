@@ -10,10 +10,12 @@ cluster, which add up their parts.
 from __future__ import annotations
 
 import tilejit as tile
+from tilejit import TileLayout
 
 from .hopper import box, finished, matrix_and_row, operand, send
 
 ROWS = 128             # of the sums of each CTA: one for each lane of tensor memory
+UNIT = 512             # bytes of the factors of 128 rows and 4 blocks along k: 16 for the rows r, r + 32, r + 64 and r + 96
 PRODUCER, MULTIPLIER = 4, 5  # warps, after the warpgroup that stores
 NUM_WARPS = 6
 
@@ -27,45 +29,93 @@ def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PAIR: tile.constexpr):
-    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on."""
+def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, BLOCK: tile.constexpr, PAIR: tile.constexpr):
+    """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on, and the factors of their BLOCK of k
+    each, those of all columns of the tile, from `column` on."""
     GROUP = 2 if PAIR else None
     for i in range(first, stop):
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
             tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
+            if BLOCK:
+                tile.copy_async(slot.SA, units(SA, m, i, slot.SA.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
+                tile.copy_async(slot.SB, units(SB, column, i, slot.SB.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
 
 
 @tile.jit
-def multiply(ring, sums, steps, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def units(S, row, i, shape):
+    """The units of factors from `row` on of slot `i`."""
+    first, along = row // ROWS, i * shape[1]
+    return S[first:first + shape[0], along:along + shape[1], 0:UNIT]
+
+
+@tile.jit
+def factors(S, ROWS_OF: tile.constexpr, BK: tile.constexpr, BLOCK: tile.constexpr, GROUP: tile.constexpr):
+    """Tensor memory for the factors of a slot, of so many rows; without BLOCK there are none."""
+    if BLOCK:
+        return tile.alloc((ROWS_OF, BK // BLOCK), S.dtype, scope="tmem", layout=tile.scale_layout(ROWS_OF, BK // BLOCK), cta_group=GROUP)
+    return None
+
+
+@tile.jit
+def row_major(rows: tile.constexpr, along: tile.constexpr):
+    """How units of factors lie in a slot."""
+    return TileLayout(((rows, along * UNIT, "m"), (along, UNIT, "m"), (UNIT, 1, "m")))
+
+
+@tile.jit
+def by_block(staged, to):
+    """A slot's units of factors to tensor memory, where the products that follow find them."""
+    R, U = staged.shape[0], staged.shape[1]
+    rows = TileLayout(((R, U * UNIT, "m"), (4, 4, "m"), (32, 16, "m"), (U, UNIT, "m"), (4, 1, "m")))
+    tile.copy_async(to, staged.view(shape=(R * ROWS, U * 4), layout=rows))
+
+
+@tile.jit
+def multiply(ring, sums, fA, fB, steps, A_KM: tile.constexpr, B_KN: tile.constexpr, BLOCK: tile.constexpr):
     """The sums of one tile, over `steps` slots."""
     with sums.produce() as acc:
         for i in range(steps):
             with ring.consume() as slot:
-                tile.mma_async(acc.D, slot.A, slot.B, trans_a=A_KM, trans_b=not B_KN, accumulate=i > 0,
-                               precision="tf32" if slot.A.dtype == tile.float32 else None)
+                if BLOCK:
+                    by_block(slot.SA, fA)
+                    by_block(slot.SB, fB)
+                    tile.mma_async(acc.D, slot.A, slot.B, trans_a=A_KM, trans_b=not B_KN, accumulate=i > 0, scale_a=fA, scale_b=fB, block=BLOCK)
+                else:
+                    tile.mma_async(acc.D, slot.A, slot.B, trans_a=A_KM, trans_b=not B_KN, accumulate=i > 0,
+                                   precision="tf32" if slot.A.dtype == tile.float32 else None)
 
 
 @tile.jit
-def slots(STAGES: tile.constexpr, A, B, COLUMNS: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, GROUP: tile.constexpr):
-    """The ring: BK of k of the CTA's rows of A and columns of B in each slot."""
-    return tile.ring(STAGES, A=((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), B=((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype), cta_group=GROUP)
+def slots(STAGES: tile.constexpr, A, B, SA, SB, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+          BLOCK: tile.constexpr, GROUP: tile.constexpr):
+    """The ring: BK of k of the CTA's rows of A and columns of B in each slot, and the factors of these rows and of all BN columns."""
+    COLUMNS = BN // GROUP  # of B that this CTA brings
+    a, b = ((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), ((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype)
+    if BLOCK:
+        across, along = BN // ROWS, BK // BLOCK // 4
+        return tile.ring(STAGES, A=a, B=b, SA=((1, along, UNIT), SA.dtype, row_major(1, along)), SB=((across, along, UNIT), SB.dtype, row_major(across, along)),
+                         cta_group=GROUP)
+    return tile.ring(STAGES, A=a, B=b, cta_group=GROUP)
 
 
 @tile.jit
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr,
-               PAIR: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, WIDTH: tile.constexpr,
-               BY_TMA: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, DEPENDENT: tile.constexpr):
+               PAIR: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, PLACES: tile.constexpr, WIDTH: tile.constexpr,
+               BY_TMA: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, BLOCK: tile.constexpr,
+               DEPENDENT: tile.constexpr):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
-    matrices: tiles of 128 (256 with `PAIR`) by BN, BK of k in each of STAGES slots. The sums are taken out WIDTH columns at a time, and
-    go to C from BUFFERS buffers in turn (`BY_TMA`), or by stores."""
+    matrices: tiles of 128 (256 with `PAIR`) by BN, BK of k in each of STAGES slots. The sums of PLACES tiles are in tensor memory; they are
+    taken out WIDTH columns at a time, and go to C from BUFFERS buffers in turn (`BY_TMA`), or by stores. With `BLOCK`, SA and SB are factors of
+    so many elements along k each, as [M / 128, K / (4 BLOCK), UNIT] and [N / 128, ..] rounded up."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     GROUP = 2 if PAIR else 1
     COLUMNS = BN // GROUP  # of B that this CTA brings
     down, across, steps = tile.cdiv(M, ROWS * GROUP), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, COLUMNS, BK, A_KM, B_KN, GROUP)
-    sums = tile.ring(2, D=((ROWS, BN), SUMS), filled="products", cta_group=GROUP)
+    ring = slots(STAGES, A, B, SA, SB, BN, BK, A_KM, B_KN, BLOCK, GROUP)
+    fA, fB = factors(SA, ROWS, BK, BLOCK, GROUP), factors(SB, BN, BK, BLOCK, GROUP)
+    sums = tile.ring(PLACES, D=((ROWS, BN), SUMS), filled="products", cta_group=GROUP)
     if BY_TMA:
         stage = tile.alloc((BUFFERS, ROWS, WIDTH), C.dtype, layout=tile.swizzled(C.dtype, (BUFFERS, ROWS, WIDTH), min(WIDTH * C.dtype.nbytes, 128)))
     extra = (E0, E1, E2, E3)[:EXTRAS]
@@ -77,12 +127,12 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
         with tile.elect():
             for i, n in my_tiles(rows, across, ORDER, PAIR):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, (m * GROUP + half) * ROWS, n * BN + half * COLUMNS, 0, steps, BK, A_KM, B_KN, PAIR)
+                fill(ring, A, B, SA, SB, z, (m * GROUP + half) * ROWS, n * BN + half * COLUMNS, n * BN, 0, steps, BK, A_KM, B_KN, BLOCK, PAIR)
     if half == 0:
         with tile.warp(MULTIPLIER):
             with tile.elect():
                 for i, n in my_tiles(rows, across, ORDER, PAIR):
-                    multiply(ring, sums, steps, A_KM, B_KN)
+                    multiply(ring, sums, fA, fB, steps, A_KM, B_KN, BLOCK)
     with tile.warpgroup(0):
         for i, n in my_tiles(rows, across, ORDER, PAIR):
             z, m = matrix_and_row(i, down, len(C.shape) == 3)
@@ -105,14 +155,15 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
 
 @tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, SPLITS: tile.constexpr,
-          A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
+          A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, BLOCK: tile.constexpr):
     """The same product for few tiles, one for each cluster: CTA `rank` of SPLITS takes its share of the slots of k, then adds
     up its share of the columns from all CTAs' sums, in the order of their ranks."""
     down, steps = tile.cdiv(C.shape[-2], ROWS), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
     t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank(), tile.program_id(1)
     m, n = t % down * ROWS, t // down * BN
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
-    ring = slots(STAGES, A, B, BN, BK, A_KM, B_KN, 1)
+    ring = slots(STAGES, A, B, SA, SB, BN, BK, A_KM, B_KN, BLOCK, 1)
+    fA, fB = factors(SA, ROWS, BK, BLOCK, 1), factors(SB, BN, BK, BLOCK, 1)
     sums = tile.ring(1, D=((ROWS, BN), SUMS), filled="products")
     PART = BN // SPLITS
     sent, parts = tile.alloc((SPLITS, ROWS, PART), SUMS), tile.alloc((SPLITS, ROWS, PART), SUMS)
@@ -122,10 +173,10 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.constexp
     tile.griddepcontrol_launch_dependents()
     with tile.warp(PRODUCER):
         with tile.elect():
-            fill(ring, A, B, z, m, n, first, stop, BK, A_KM, B_KN, False)
+            fill(ring, A, B, SA, SB, z, m, n, n, first, stop, BK, A_KM, B_KN, BLOCK, False)
     with tile.warp(MULTIPLIER):
         with tile.elect():
-            multiply(ring, sums, stop - first, A_KM, B_KN)
+            multiply(ring, sums, fA, fB, stop - first, A_KM, B_KN, BLOCK)
     with tile.warpgroup(0):
         with sums.consume() as acc:
             for s in tile.static_range(SPLITS):

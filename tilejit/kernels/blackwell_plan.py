@@ -12,7 +12,8 @@ from itertools import product
 
 from .plan import EXCHANGE, SHARED, SHORT, SLOT, STAGES_AT_MOST, Problem, narrow
 
-ROWS = 128  # of a CTA's sums
+ROWS = 128     # of a CTA's sums
+COLUMNS = 512  # of tensor memory
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,25 @@ class BlackwellConfig:
     dependent: bool = False
 
     @staticmethod
-    def of(bn: int, pair: bool = False, swapped: bool = False, itemsize: int = 2, stored: int = 2, stages: int = STAGES_AT_MOST,
-           epilogue: bool = False, splits: int = 1) -> "BlackwellConfig":
+    def of(bn: int, pair: bool = False, swapped: bool = False, itemsize: float = 2, stored: int = 2, stages: int = STAGES_AT_MOST,
+           epilogue: bool = False, splits: int = 1, block: int = 0) -> "BlackwellConfig":
         """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside the results' two
-        buffers (or the sums that CTAs send each other) and what a change of layout needs."""
+        buffers (or the sums that CTAs send each other) and what a change of layout needs. Slots have the factors of their blocks."""
         width = narrow(bn, 128 // stored)
         aside = 2 * ROWS * width * stored if splits == 1 else 2 * ROWS * bn * 4
         aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4 if epilogue or swapped else 0
-        bk = SLOT // itemsize
-        slot = (ROWS + bn // (2 if pair else 1)) * SLOT
+        bk = int(SLOT / itemsize)
+        slot = (ROWS + bn // (2 if pair else 1)) * SLOT + (bk // block * (ROWS + bn) if block else 0)
         return BlackwellConfig(bn, bk, min((SHARED - aside) // slot, stages), pair, splits, swapped, width=width)
 
     @property
     def rows(self) -> int:
         return 2 * ROWS if self.pair else ROWS
+
+    def places(self, block: int) -> int:
+        """How many tiles' sums have a place in tensor memory, beside the factors of a slot's blocks of `block` along k: two or one."""
+        factors = self.bk // block // 4 * 4 * (ROWS + self.bn) // ROWS if block else 0
+        return 2 if 2 * self.bn + factors <= COLUMNS else 1
 
     def tiles(self, m: int, n: int) -> int:
         """How many tiles cover a result of m by n."""
@@ -76,9 +82,11 @@ def cycles(p: Problem, bn: int, pair: bool, splits: int, processors: int) -> flo
     rounds = -(-tiles // max(CLUSTERS[max(group, splits)] * processors // 148, 1))
     brought = (ROWS + bn // group) * SLOT  # bytes of a slot
     step = max(2 * bn, brought / READ, brought / LOADED)
-    drained = ROWS * bn / 32               # storing one tile's sums, beside the products of the next
+    drained = ROWS * bn / 32               # storing one tile's sums, beside the products of the next where these have a place
     steps = -(-p.k * p.itemsize // (SLOT * splits))
-    computing = rounds * max(steps * step, drained) + BEGIN + drained if splits == 1 else rounds * (steps * step + BEGIN + drained + EXCHANGE + ROWS * bn / 8)
+    beside = BlackwellConfig(bn, int(SLOT / p.itemsize)).places(p.block) == 2
+    tile = max(steps * step, drained) if beside else steps * step + drained
+    computing = rounds * tile + BEGIN + drained if splits == 1 else rounds * (steps * step + BEGIN + drained + EXCHANGE + ROWS * bn / 8)
     loading = p.bytes / (MEMORY * processors / 148)
     return max(computing, loading) + 0.05 * min(computing, loading)
 
@@ -91,9 +99,9 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Bl
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bn, pair), splits in product(TILES, CLUSTERS):
-            config = BlackwellConfig.of(bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue, splits=splits)
+            config = BlackwellConfig.of(bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue, splits=splits, block=p.block)
             steps = -(-p.k // config.bk)
-            if splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config.stages < 2:
+            if splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config.stages < 2 or p.block and bn % ROWS:
                 continue
             cost = cycles(q, bn, pair, splits, processors) + (ROWS * bn * 0.15 if swapped else 0)  # stored across rows
             if best is None or cost < best[0]:

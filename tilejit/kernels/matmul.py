@@ -15,6 +15,7 @@ from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .pack import as_readable, readable
 from .plan import Config, Problem, choose, shared_rest
+from .scales import ROWS, block_of, by_rows, in_units, of_blocks, scale
 from .stream import stream, workspace
 from .views import folded, new, turned
 
@@ -39,10 +40,13 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     float dtype is rounded to. Hopper's tensor cores keep only 13 bits below the largest term in sums of float8, so threads add
     up the sums of 128 of k in float32, unless `fast_accum` leaves all to the tensor cores, which is faster.
 
-    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32. For float8 they may both be arrays of
-    float32 with a factor for each block of 128 along k: `scale_a` of [M, K/128] or, with one for 128 rows, [M/128, K/128],
-    `scale_b` of [K/128, N] or [K/128, N/128], extents rounded up (on Hopper, a product of two matrices, always summed by
-    threads).
+    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32. For two matrices they may both be arrays with a
+    factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
+    rows, [M/128, K/128], `scale_b` of [K/128, N] or [K/128, N/128], extents rounded up (always summed by threads). On Blackwell they
+    are float8_e8m0fnu for 32 of k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, as cuBLAS and torch._scaled_mm take them:
+    contiguous units of 512, the factors of 128 rows of `a` (columns of `b`) and 4 blocks, that of row r and block j at
+    ``r % 32 * 16 + r // 32 * 4 + j``; units along k come first, then those of the next rows. The factors beyond K are numbers (no NaN).
+    float4 are torch's pairs or ``tile.Packed``, two in a byte along k, in rows of whole 16 bytes: `b` is the transpose of [N, K].
 
     `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored: it takes a tile of them,
     the row and the column of its first element (the number of the matrix before these, in a product with leading
@@ -54,7 +58,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
     Blackwell have run on the simulator and been assembled, and not on a GPU.
     """
-    scaled = () if scale_a is scale_b is None else tuple(_scale_shape(name, s) for name, s in (("scale_a", scale_a), ("scale_b", scale_b)))
+    scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     if arguments or tiles or epilogue is not None:
         _check_epilogue(epilogue, arguments, tiles)
     forms = seen(a), seen(b), None if out is None else seen(out), *map(seen, tiles)
@@ -124,6 +128,9 @@ class Launch:
         if blocks := self.constants.get("BLOCKS"):
             both = (turned(b), a) if self.swapped else (a, turned(b))
             return tuple(as_readable(turned(s) if by_row else s, ()) for s, by_row in zip(both, blocks))
+        if self.constants.get("BLOCK"):
+            rows = self.shape[::-1] if self.swapped else self.shape
+            return tuple(in_units(s, n) for s, n in zip((b, a) if self.swapped else (a, b), rows))
         return 1.0 if a is None else a, 1.0 if b is None else b
 
 
@@ -149,13 +156,19 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
              tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str) -> Launch:
     """The launch for operands like these. LaunchError says what does not fit."""
     _check_target(target, x, config)
+    per = _in_byte(x, y, target)
     batch, m, n, k = _extents(x, y)
-    sums = _sums(x, y, precision)
-    blocks = _blocks(x, y, scaled, target)
+    sums = _sums(x, y, precision) if per == 1 else tile.float32
+    k *= per
+    scaled_blocks = of_blocks(scaled)
+    blocks = by_rows(x, y, scaled) if scaled_blocks and target in HOPPER else ()
+    block = block_of(x, y, scaled, k) if scaled_blocks and target in BLACKWELL else 0
+    if per == 2 and not block:
+        raise LaunchError("the tensor cores multiply float4 with a factor for each block along k: give scale_a and scale_b")
     float8 = x.dtype.startswith("float8") and target in HOPPER
     promoted = blocks if blocks else None if fast_accum or not float8 else ()
     shape = (*batch, m, n)
-    z = ArrayView(0, shape, row_major(shape), RESULTS[x.dtype], x.device) if out is None else out
+    z = ArrayView(0, shape, row_major(shape), RESULTS.get(x.dtype, "bfloat16"), x.device) if out is None else out
     _check_out(z, shape, sums, epilogue is not None or scaled != ())
     _check_tiles(tiles, z)
     if 0 in shape:
@@ -168,13 +181,16 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     if config is None:
         ahead = bool(tiles) and _comes_ahead(tiles[0], z, 16)
-        problem = Problem(m, n, k, matrices, x.nbytes_per_element, z.nbytes_per_element, epilogue is not None, ahead, promoted)
+        itemsize = x.nbytes_per_element if per == 1 else 1 / per
+        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block)
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
     z = _turned(z) if swapped else z
     either = EITHER_MAJOR.get(target, (1, 2))
     copied = not readable(x, either), not readable(y, either)
+    if per > 1 and any(copied):
+        raise LaunchError("rows of float4 begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
     shares, room = (), None
     if target in HOPPER and config.stream:
@@ -182,9 +198,10 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
         kernel, grid, constants, shares, room = _streamed(config, z, matrices, max(-(-k // config.bk), 1), sums, processors)
     else:
-        kernel, grid, constants = (_on_hopper if target in HOPPER else _on_blackwell)(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, processors)
+        kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, processors) if target in HOPPER
+                                   else _on_blackwell(config, z, block, matrices, processors))
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
-                      FINISH=(() if blocks else tuple(s != () for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
+                      FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
@@ -219,17 +236,19 @@ def _streamed(config: Config, z: ArrayView, matrices: int, steps: int, sums, pro
     return stream, (ctas,), constants, shares, ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 
-def _on_blackwell(config: BlackwellConfig, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:
-    """The kernel with its grid, and the constants and options that are its own."""
+def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int) -> tuple:
+    """The kernel with its grid, and the constants and options that are its own. Blocks of `block` along k have factors, if it is not 0."""
+    if block and (config.bn % ROWS or config.bk % (4 * block)):
+        raise LaunchError(f"factors come in units of {ROWS} columns and 4 blocks of {block} along k, and the configuration's bn and bk are {config.bn} and {config.bk}")
+    constants = dict(BLOCK=block, num_warps=blackwell.NUM_WARPS)
     if config.splits > 1:
-        return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), dict(
-            SPLITS=config.splits, num_warps=blackwell.NUM_WARPS, pdl=True, cluster=config.splits)
+        return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, pdl=True, cluster=config.splits)
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
     by_tma = _stored_by_tma(z, config.width)
-    return blackwell.persistent, (grid,), dict(
+    return blackwell.persistent, (grid,), constants | dict(
         PAIR=config.pair, ORDER=config.order, WIDTH=config.width, BY_TMA=by_tma, BUFFERS=2 if config.bn >= 2 * config.width else 1,
-        DEPENDENT=config.dependent, num_warps=blackwell.NUM_WARPS, pdl=config.dependent, cluster=2 if config.pair else None)
+        PLACES=config.places(block), DEPENDENT=config.dependent, pdl=config.dependent, cluster=2 if config.pair else None)
 
 
 def _turned(v: ArrayView) -> ArrayView:
@@ -276,6 +295,21 @@ def _check_target(target: str, x: ArrayView, config) -> None:
         raise LaunchError(f"config is a {kind.__name__} for {target}, not {config!r}")
 
 
+def _in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
+    """How many elements of the operands are in a byte: 2 of float4, side by side along k."""
+    four = [v.dtype == "float4_e2m1fn" for v in (x, y)]
+    if not any(four):
+        return 1
+    if target not in BLACKWELL:
+        raise LaunchError(f"float4 is multiplied by the tensor cores of {' and '.join(BLACKWELL)}, and the target is {target}")
+    if not all(four):
+        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
+    for name, v, k in (("a", x, -1), ("b", y, -2)):
+        if len(v.shape) > 1 and v.strides[k] != 1:
+            raise LaunchError(f"pairs of float4 lie along k: {name} has a stride of {v.strides[k]} bytes there. b is the transpose (.T) of packed [N, K]")
+    return 2
+
+
 def _sums(x: ArrayView, y: ArrayView, precision: str | None):
     """The dtype in which products are summed."""
     for name, v in (("a", x), ("b", y)):
@@ -290,36 +324,6 @@ def _sums(x: ArrayView, y: ArrayView, precision: str | None):
     if x.dtype == "float32" and precision is None:
         raise LaunchError("float32 enters the tensor cores rounded to TF32 (10 bits of mantissa); say precision='tf32' to have it so")
     return tile.int32 if kinds[0] == "int" else tile.float32
-
-
-def _scale_shape(name: str, s) -> tuple[int, ...]:
-    """The shape of a scale, () of a number."""
-    if not getattr(s, "shape", ()):
-        return ()
-    view = describe(s)
-    if view.dtype != "float32":
-        raise LaunchError(f"{name} is of float32, not {view.dtype}")
-    return view.shape
-
-
-def _blocks(x: ArrayView, y: ArrayView, scaled: tuple, target: str) -> tuple[bool, ...]:
-    """Whether the block scales of each operand are by row; () where there are none."""
-    if all(len(s) < 2 for s in scaled):
-        for name, s in zip(("scale_a", "scale_b"), scaled):
-            if s not in ((), (1,)):
-                raise LaunchError(f"{name} is a number, an array of one, or a factor for each block in two dimensions, not of shape {s}")
-        return ()
-    if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8") or target not in HOPPER:
-        raise LaunchError(f"scales of blocks are those of two matrices of float8 on {HOPPER[0]}, and a is of {x.dtype} and shape {x.shape}, on {target}")
-    (m, k), n = x.shape, y.shape[1]
-    up = lambda extent: -(-extent // hopper.BLOCK)
-    found = []
-    for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"), ("scale_b", scaled[1][::-1], n, "[K/128, N or N/128]")):
-        if s not in ((rows, up(k)), (up(rows), up(k))):
-            order = 1 if name == "scale_a" else -1
-            raise LaunchError(f"{name} is {words}: of shape {(rows, up(k))[::order]} or {(up(rows), up(k))[::order]} here, not {s[::order]}")
-        found.append(s[0] == rows)
-    return tuple(found)
 
 
 def _check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None:

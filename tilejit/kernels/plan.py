@@ -100,17 +100,18 @@ MOVED = 0.17             # for each sum that it leaves or takes in
 class Problem:
     """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
     function is applied to it and whether what that adds to the sums can come by TMA, how threads scale and add
-    up partial sums (None: not at all)."""
+    up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none)."""
 
     m: int
     n: int
     k: int
     matrices: int = 1
-    itemsize: int = 2
+    itemsize: float = 2
     stored: int = 2
     epilogue: bool = False
     ahead: bool = False
     promoted: tuple[bool, ...] | None = None
+    block: int = 0
 
     def turned(self) -> "Problem":
         return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1])

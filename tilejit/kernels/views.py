@@ -9,6 +9,7 @@ from ..errors import LaunchError
 from ..runtime.arrays import describe
 from ..runtime.device_array import DeviceArray, empty
 from ..runtime.dtypes import numpy_dtype
+from ..runtime.packed import Packed
 
 
 def turned(x):
@@ -33,6 +34,8 @@ def folded(x, name: str, writable: bool = False):
 
 def new(like, shape, dtype: str):
     """A new array of the same kind, on the same device."""
+    if isinstance(like, Packed):
+        return new(like.data, shape, dtype)
     if isinstance(like, DeviceArray):
         return empty(shape, dtype, like.device)
     library = sys.modules[type(like).__module__.partition(".")[0]]

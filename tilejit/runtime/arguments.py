@@ -35,7 +35,10 @@ class ArraySpec:
 
     @staticmethod
     def of_view(view: ArrayView) -> "ArraySpec":
-        return ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
+        made = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
+        if made.dtype.packed and made.shape[-1:] > (1,) and made.strides[-1] != 1:
+            raise LaunchError(f"packed {made.dtype} lies along a contiguous last dimension; this array has shape {view.shape} and strides {view.strides} in bytes")
+        return made
 
     def in_memory(self) -> "ArraySpec":
         """The spec with a shape and strides as memory counts them. LaunchError where elements fill no whole bytes."""

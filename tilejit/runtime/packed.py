@@ -18,10 +18,10 @@ class Packed:
     argument. ``tile.pack(values)`` makes one of a NumPy array of ml_dtypes' elements, ``.unpack()`` gives them back.
     """
 
-    __slots__ = ("data", "dtype", "__weakref__")
+    __slots__ = ("data", "dtype", "_transposed", "__weakref__")
 
     def __init__(self, data, dtype):
-        self.data, self.dtype = data, dtype_of(dtype)
+        self.data, self.dtype, self._transposed = data, dtype_of(dtype), False
         if not self.dtype.packed or self.dtype.padded:
             raise LaunchError(f"packed elements are float4_e2m1fn, float6_e2m3fn or float6_e3m2fn, not {self.dtype}")
         view = describe(data)
@@ -37,7 +37,18 @@ class Packed:
     def shape(self) -> tuple[int, ...]:
         """The extents in elements."""
         shape = describe(self.data).shape
-        return (*shape[:-1], held(self.dtype, shape[-1]))
+        shape = (*shape[:-1], held(self.dtype, shape[-1]))
+        return shape[::-1] if self._transposed else shape
+
+    @property
+    def T(self) -> "Packed":
+        """The view of a matrix with its axes exchanged, its elements packed along the first: [K, N] of [N, K], as `kernels.matmul` takes
+        its second operand. No other kernel takes it."""
+        if self.ndim != 2:
+            raise LaunchError(f"a matrix has a transpose, and this array has shape {self.shape}")
+        other = Packed(self.data, self.dtype)
+        other._transposed = not self._transposed
+        return other
 
     @property
     def ndim(self) -> int:
@@ -48,7 +59,8 @@ class Packed:
 
     def __tilejit_view__(self) -> ArrayView:
         view = describe(self.data)
-        return ArrayView(view.pointer, view.shape, view.strides, self.dtype.name, view.device, view.readonly, self, view.stream, view.keep)
+        order = -1 if self._transposed else 1
+        return ArrayView(view.pointer, view.shape[::order], view.strides[::order], self.dtype.name, view.device, view.readonly, self, view.stream, view.keep)
 
     def unpack(self):
         """The elements as a new NumPy array of ml_dtypes' dtype, a byte for each. LaunchError when they are another library's, on a device."""

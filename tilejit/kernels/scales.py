@@ -1,0 +1,93 @@
+"""Scales of the operands of a product: factors of the result, or of blocks along k, as the tensor cores of each GPU have them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from ..errors import LaunchError
+from ..runtime.arrays import ArrayView, describe
+from .hopper import BLOCK
+
+ROWS, BLOCKS = 128, 4      # of a unit of factors, which has UNIT bytes: 16 for the rows r, r + 32, r + 64 and r + 96
+UNIT = ROWS * BLOCKS
+FACTORS = "float8_e8m0fnu", "float8_e4m3fn"
+
+
+class Scale(NamedTuple):
+    """What a launch depends on of an array of scales: how it lies, and whether at multiples of 16 bytes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str | int
+    contiguous: bool
+    aligned: bool
+
+
+def scale(name: str, s) -> Scale | None:
+    """The scale that is given as `s`; None for a number."""
+    if not getattr(s, "shape", ()):
+        return None
+    v = describe(s)
+    if v.dtype not in ("float32", *FACTORS):
+        raise LaunchError(f"{name} is of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, not of {v.dtype}")
+    return Scale(v.shape, v.dtype, v.device, v.contiguous, v.pointer % 16 == 0)
+
+
+def of_blocks(scaled: tuple[Scale | None, ...]) -> bool:
+    """Whether there are factors of blocks. LaunchError where an array is neither those nor one factor."""
+    if any(s and (len(s.shape) > 1 or s.dtype in FACTORS) for s in scaled):
+        return True
+    for name, s in zip(("scale_a", "scale_b"), scaled):
+        if s and s.shape != (1,):
+            raise LaunchError(f"{name} is a number, an array of one, or a factor for each block, and not of shape {s.shape}")
+    return False
+
+
+def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tuple[bool, bool]:
+    """Of float32 factors for 128 of k each, which threads multiply by (Hopper): whether those of either operand are by row."""
+    if len(x.shape) > 2 or len(y.shape) > 2 or not x.dtype.startswith("float8"):
+        raise LaunchError(f"scales of blocks are those of two matrices of float8, and a is of {x.dtype} and shape {x.shape}")
+    (m, k), n = x.shape, y.shape[1]
+    up = lambda extent: -(-extent // BLOCK)
+    found = []
+    for name, s, rows, words in (("scale_a", scaled[0], m, "[M or M/128, K/128]"), ("scale_b", scaled[1], n, "[K/128, N or N/128]")):
+        order = 1 if name == "scale_a" else -1
+        given, wanted = s.shape[::order] if s else (), ((rows, up(k)), (up(rows), up(k)))
+        if given not in wanted:
+            raise LaunchError(f"{name} is {words}: of shape {wanted[0][::order]} or {wanted[1][::order]} here, not {given[::order]}")
+        if s.dtype != "float32":
+            raise LaunchError(f"{name} is of float32 on sm_90a, not of {s.dtype}")
+        found.append(given[0] == rows)
+    return tuple(found)
+
+
+def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: int) -> int:
+    """Of factors that the tensor cores multiply by (Blackwell): of how many elements along k a block is."""
+    if len(x.shape) > 2 or len(y.shape) > 2 or x.dtype[:6] not in ("float8", "float4"):
+        raise LaunchError(f"scales of blocks are those of two matrices of float8 or of float4, and a is of {x.dtype} and shape {x.shape}")
+    four = x.dtype.startswith("float4")
+    kinds = {"float8_e8m0fnu": 32} | ({"float8_e4m3fn": 16} if four else {})
+    for name, s, rows, letter in (("scale_a", scaled[0], x.shape[0], "M"), ("scale_b", scaled[1], y.shape[1], "N")):
+        words = " or ".join(f"{dtype} for blocks of {block}" for dtype, block in kinds.items())
+        if s is None or s.dtype not in kinds:
+            raise LaunchError(f"{name} of {x.dtype} is of {words} on Blackwell, not {f'of {s.dtype}' if s else 'a number'}")
+        block = kinds[s.dtype]
+        shape = -(-rows // ROWS), -(-k // (block * BLOCKS))
+        if prod(s.shape) != prod(shape) * UNIT or not s.contiguous:
+            raise LaunchError(f"{name} is contiguous units of {UNIT} bytes, each the factors of {ROWS} of {letter} and {BLOCKS} blocks of {block} along k: "
+                              f"{shape[0]} x {shape[1]} of them here, {prod(shape) * UNIT} elements, not an array of shape {s.shape}"
+                              + ("" if s.contiguous else " with gaps or in another order"))
+        if not s.aligned or s.device != x.device:
+            raise LaunchError(f"{name} begins at a multiple of 16 bytes, on the device of a" + ("" if s.aligned else ": it does not"))
+    if scaled[0].dtype != scaled[1].dtype:
+        raise LaunchError(f"scale_a and scale_b are of one dtype, not of {scaled[0].dtype} and {scaled[1].dtype}")
+    return block
+
+
+def in_units(s, rows: int):
+    """Factors of `rows` as [units of rows, units of blocks, UNIT]."""
+    return s.reshape((-(-rows // ROWS), -1, UNIT))
+
+
+__all__ = ["ROWS", "UNIT", "Scale", "block_of", "by_rows", "in_units", "of_blocks", "scale"]
