@@ -40,7 +40,7 @@ def of_blocks(scaled: tuple[Scale | None, ...]) -> bool:
         return True
     for name, s in zip(("scale_a", "scale_b"), scaled):
         if s and s.shape != (1,):
-            raise LaunchError(f"{name} is a number, an array of one, or a factor for each block, and not of shape {s.shape}")
+            raise LaunchError(f"{name} is a number, an array of one, or a factor for each block in two dimensions, not of shape {s.shape}")
     return False
 
 
