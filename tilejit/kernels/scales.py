@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from ..errors import LaunchError
 from ..runtime.arrays import ArrayView, describe
+from .blackwell import ROWS, UNIT
 from .hopper import BLOCK
 
-ROWS, BLOCKS = 128, 4      # of a unit of factors, which has UNIT bytes: 16 for the rows r, r + 32, r + 64 and r + 96
-UNIT = ROWS * BLOCKS
+BLOCKS = UNIT // ROWS      # along k of a unit of factors
 FACTORS = "float8_e8m0fnu", "float8_e4m3fn"
 
 
@@ -90,4 +90,4 @@ def in_units(s, rows: int):
     return s.reshape((-(-rows // ROWS), -1, UNIT))
 
 
-__all__ = ["ROWS", "UNIT", "Scale", "block_of", "by_rows", "in_units", "of_blocks", "scale"]
+__all__ = ["Scale", "block_of", "by_rows", "in_units", "of_blocks", "scale"]
