@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import runpy
 from pathlib import Path
 
 import pytest
+
+from tests.gpu import needs_gpu, needs_module, run_child
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
@@ -38,3 +43,20 @@ def test_a_tutorial_is_kept_as_it_was_run(path):
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert any(cell.outputs for cell in cells)
     assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
+
+
+def run_as_program(path: str) -> None:
+    runpy.run_path(path)
+
+
+@needs_gpu("sm_90a")
+@needs_module("torch")
+def test_the_steps_of_matrix_products_are_timed_on_the_gpu(tmp_path):
+    """The last cell, which needs no notebook's server here: every step gives the product, has a time, and the last beats the first by far."""
+    cells = json.loads((ROOT / "tutorials" / "03_matrix_products.ipynb").read_text())["cells"]
+    program = tmp_path / "cells.py"
+    program.write_text("\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
+    lines = run_child(run_as_program, timeout=120, path=str(program)).splitlines()
+    times = {found[1]: float(found[2]) for line in lines if (found := re.fullmatch(r"(\S.*?) +([\d.]+) ms +[\d.]+ TFLOP/s", line))}
+    assert list(times) == ["torch.mm", "1 naive", "2 staged", "3 by_tma", "4 ringed", "5 persistent", "6 short", "8 matmul"]
+    assert all(t > 0 for t in times.values()) and times["8 matmul"] * 10 < times["1 naive"]
