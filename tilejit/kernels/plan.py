@@ -78,20 +78,22 @@ def narrow(bn: int, width: int) -> int:
 # -- the model -------------------------------------------------------------------------------------------------------------
 
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
-TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 192): 0.82, (192, 128): 0.82, (128, 128): 0.79, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76,
+TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.835, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.805, (128, 128): 0.79, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76,
          (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
-LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay
+LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
+BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
 LOADED = 50              # bytes that a multiprocessor takes from L2 in a cycle
 MEMORY = 2400            # bytes that all of them take from memory in a cycle
 WAYS = (*((splits, False) for splits in CLUSTERS), (1, True))  # in which CTAs take part of a tile: clusters, all of them
 BEGIN = 900              # cycles until a tile's first product, and after its last
-SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends
+SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
+BRIEF = 65000            # multiprocessors as these come free have no neighbours at the same operands. Below these cycles it always pays
 EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is, and others' addresses spill
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 EVEN = 1.007             # what sharing has to gain at least
-UNEVEN = 1.1             # what it costs in few rounds that CTAs are at different places along k at one time
+UNEVEN = 1.1             # what it costs in few rounds, or in a split of k, that CTAs are at different places along k at one time
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
 MOVED = 0.17             # for each sum that it leaves or takes in
 
@@ -122,7 +124,13 @@ class Problem:
         return self.promoted is None or bn != 192 and (bm, bn) != (192, 128) and (bn <= 128 or self.promoted[1:] != (True,))
 
     @property
-    def bytes(self) -> int:
+    def busy(self) -> bool:
+        """Whether memory takes much of the time that the tensor cores need."""
+        slots = self.matrices * self.m * self.n / 32 * -(-self.k * self.itemsize // SLOT)
+        return self.bytes / MEMORY > BUSY * slots / TILES[LARGE] / 132
+
+    @property
+    def bytes(self) -> float:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
@@ -172,6 +180,7 @@ def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
     rounds = -(-tiles // at_once)
     tile = tile_cycles(p.k, p.itemsize, bm, bn, splits) + (EXCHANGE + bm * bn / 8 if splits > 1 else 0)
     tile *= 1.4 if splits > 1 and rounds > 2 else 1   # clusters of several rounds begin one after the other, each with an empty ring
+    tile *= UNEVEN if splits > 1 and p.m > bm else 1
     computing, loading = rounds * tile, p.bytes / (MEMORY * processors / 132)
     return max(computing, loading) + 0.05 * min(computing, loading)
 
@@ -196,7 +205,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
             width = 128 if alone else 512 if q.ahead and tiles > 8 * processors else 256
-            long = (bm, bn) == (128, 256) and p.k * p.itemsize > LONG * SLOT
+            long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                                epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
             steps = -(-p.k // config.bk)
@@ -207,7 +216,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             if best is None or cost < best[0]:
                 order = "grouped", 16 if stream else group(q, bm, bn, processors)   # at one pace rows of A come once
                 best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), order=order, stream=stream,
-                                     dependent=cost < SHORT and not stream)
+                                     dependent=cost < (BRIEF if p.busy else SHORT) and not stream)
     return best[1]
 
 
