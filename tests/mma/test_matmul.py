@@ -352,11 +352,18 @@ def test_the_largest_tile_is_fast_code():
 @pytest.mark.parametrize("extents,bm,bn,splits,swapped", [
     ((8192, 8192, 8192), 128, 256, 1, False), ((3072, 3072, 3072), 192, 192, 1, False), ((2048, 2048, 2048), 128, 256, 1, False),
     ((512, 512, 512), 64, 32, 1, False), ((64, 4096, 4096), 64, 64, 2, False), ((16, 8192, 8192), 64, 16, 1, True),
-    ((64, 64, 65536), 64, 64, 8, False)])
+    ((64, 64, 65536), 64, 64, 8, False), ((256, 8192, 8192), 128, 128, 1, False), ((512, 28672, 4096), 128, 224, 1, False)])
 def test_the_choice_follows_the_waves(extents, bm, bn, splits, swapped):
     """Large matrices take the largest tile, small ones tiles that reach every multiprocessor, few tiles a split of k."""
     c = choose(Problem(*extents), 132)
     assert (c.bm, c.bn, c.splits, c.swapped) == (bm, bn, splits, swapped)
+
+
+def test_where_memory_is_busy_slots_are_four_and_launches_begin_alone():
+    """Not where the tensor cores are, nor in products of so few cycles that a launch's begin counts."""
+    for extents, stages, dependent in (((256, 8192, 8192), 6, False), ((512, 8192, 8192), 4, False), ((4096, 4096, 4096), 3, True), ((64, 4096, 4096), 13, True)):
+        c = choose(Problem(*extents), 132)
+        assert (c.stages, c.dependent) == (stages, dependent)
 
 
 def test_every_choice_fits_in_shared_memory():

@@ -71,7 +71,7 @@ def test_every_tile_and_split():
     from tilejit.kernels.plan import CLUSTERS, TILES, Config
     for (bm, bn), splits in some(itertools.product(TILES, CLUSTERS), least=18):
         config = Config.of(bm, bn, splits=splits)
-        if bn // splits >= 8 and config.stages >= 2:
+        if bn % (8 * splits) == 0 and config.stages >= 2:
             checked(bm + 24, 2 * bn + 8, 1100, config=config)
             checked(bn + 8, 2 * bm + 24, 1100, config=Config.of(bm, bn, splits=splits, swapped=True))
 

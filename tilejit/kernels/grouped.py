@@ -324,7 +324,7 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
     bytes_ = sum((m + n) * k * itemsize + m * n * stored for m, n, k in extents)
     for bm, bn in TILES:
         config = Config.of(bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, width=narrow(bn, 128 // stored) if epilogue else 0)
-        if bn * min(itemsize, stored) < 32 or config.stages < 2:  # boxes of less have no swizzle
+        if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config.stages < 2:  # boxes of less have no swizzle, others not the widest
             continue
         counts = np.array([config.tiles(m, n) for m, n, _ in extents])
         each = np.array([tile_cycles(k, itemsize, bm, bn) for _, _, k in extents])

@@ -78,8 +78,8 @@ def narrow(bn: int, width: int) -> int:
 # -- the model -------------------------------------------------------------------------------------------------------------
 
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
-TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.835, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.805, (128, 128): 0.79, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76,
-         (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
+TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.835, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.805, (128, 128): 0.79,
+         (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
@@ -121,7 +121,7 @@ class Problem:
     def takes(self, bm: int, bn: int) -> bool:
         """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it.
         Then three consumers of 128 columns, though they fit, are mostly slower than two of 256."""
-        return self.promoted is None or bn != 192 and (bm, bn) != (192, 128) and (bn <= 128 or self.promoted[1:] != (True,))
+        return self.promoted is None or (bm, bn) != (192, 128) and (bn <= 128 or bn == 256 and self.promoted[1:] != (True,))
 
     @property
     def busy(self) -> bool:
@@ -209,7 +209,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                                epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
             steps = -(-p.k // config.bk)
-            if splits > 1 and (splits * 2 > steps or bn // splits < 8) or config.stages < 2 or not q.takes(bm, bn) or stream and (p.promoted is not None or p.epilogue):
+            if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or config.stages < 2 or not q.takes(bm, bn) or stream and (p.promoted is not None or p.epilogue):
                 continue
             cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors)
             cost += bm * bn * 0.15 if swapped else 0  # stored across rows
