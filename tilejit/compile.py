@@ -18,7 +18,9 @@ from .frontend import build
 from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written
+from .ops.barriers import waits_for_grids
 from .passes.dots import write_dots
+from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
 from .passes.pending import check_products
 from .passes.pipeline import write_pipelines
@@ -48,7 +50,7 @@ class Lowered:
 
 
 PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)),
-          ("variants", choose_variants), ("tokens", complete_tokens), ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
+          ("variants", choose_variants), ("tokens", lambda graph, facts: wait_late(complete_tokens(graph, facts), facts)), ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
@@ -96,7 +98,7 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
     """What the chosen lowerings have to say to the kernel's author."""
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
     warnings = list(dict.fromkeys(Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)))
-    if graph.launch.pdl and not any(c.op.name == "griddepcontrol_wait" or c.attrs.get("form") == "griddepcontrol.wait" for c in calls):
+    if graph.launch.pdl and not any(map(waits_for_grids, calls)):
         warnings.append(Warning_("with pdl=True this kernel may begin before the one ahead of it has ended, and it never waits for that: "
                                  "call tile.griddepcontrol_wait() before memory is touched that the two share"))
     return warnings

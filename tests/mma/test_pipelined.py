@@ -1,10 +1,13 @@
 """``tile.pipelined``: any number of trips around any ring, with and without roles, by barriers and by groups."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
+from tests.mma.chosen_kernels import boxes, walked, wandering
 from tests.mma.pipelined_product import product
 from tilejit.errors import CompilationError
 
@@ -111,6 +114,41 @@ def test_loops_that_run_backwards_and_in_steps_and_read_without_products(n, role
     np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+def test_copies_go_where_a_branch_or_a_loop_of_the_body_says(roles, target):
+    """A conditional expression, an `if` that the rest of the trip shares, a `while` and a `for` of their own."""
+    a = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
+    for n, turn in ((0, 0), (1, 1), (7, 0), (8, 1), (9, 2), (5, 3)):
+        out, total = np.zeros(64, np.float32), np.zeros(64, np.float32)
+        wandering.simulate(1, a, out, n, turn, ROLES=roles, target=target).raise_first()
+        for row, more in walked(n, turn):
+            total = (total + np.float32(more)) * np.float32(0.5) + a[row]
+        np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
+
+
+def test_the_producer_computes_what_the_copies_need_of_a_branch_and_nothing_else():
+    """Of the shared `if` the producer has the row alone, the consumers the sums alone."""
+    made = wandering.compile(tile.ArraySpec((16, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, 1, ROLES=True)
+    producer, consumers = made.graph.split("  warpgroup ")[1:]
+    assert "copy_async" in producer and "float32[64]:" not in producer and producer.count("while") == 1
+    assert "copy_async" not in consumers and "while" not in consumers and "float32[64]" in consumers
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("turn", [0, 1])
+def test_what_a_branch_chooses_divides_as_both_ways_do(turn, target):
+    """A box begins at a multiple of its columns, whichever way chose it: engines that ask for that take it."""
+    a = np.random.default_rng(turn).standard_normal((16, 5 * 64)).astype(np.float16)
+    for roles in (False, True):
+        out, total = np.zeros((16, 64), np.float32), np.zeros((16, 64), np.float32)
+        boxes.simulate(1, a, out, 5, turn, ROLES=roles, target=target).raise_first()
+        for j in range(5)[::-1 if turn else 1]:
+            total = total * np.float32(0.5) + a[:, j * 64:j * 64 + 64]
+        np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
+    assert {c.variant for c in boxes.compile(a, out, 5, turn, ROLES=True, target=target).copies} == {"ldgsts" if target == "sm_80" else "tma"}
+
+
 @tile.jit(num_warps=4)
 def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr):
     row = tile.program_id(0) * BM
@@ -164,6 +202,53 @@ def test_every_target_assembles_with_its_copies_and_products(target, variant, pa
     assert made.recipe["threads"] == (384 if roles and target != "sm_80" else 256)
 
 
+def test_a_branch_for_the_copies_alone_leaves_the_product_on_its_way():
+    """Every second tile goes backwards along k; the consumers have neither the branch nor a wait for their last product."""
+    shape = tile.ArraySpec((4096, 4096), "bfloat16")
+    made = product.compile(shape, shape, shape)
+    producer, consumers = made.graph.split("  warpgroup ")[1:]
+    assert "%chosen" in producer and "%chosen" not in consumers and made.spills == 0
+
+
+def test_a_tile_is_stored_while_the_next_one_is_multiplied():
+    """The wait until the engine has read the staging buffer stands behind the next tile's products, and behind the loop over tiles."""
+    shape = tile.ArraySpec((4096, 4096), "bfloat16")
+    consumers = product.compile(shape, shape, shape).graph.split("  warpgroup ")[2]
+    names = re.findall(r"^ *(?:%\S+ = )?(mma_wait|bulk_wait|sync|store|fence_proxy_async|copy_async|bulk_commit|yield %pipeline)\b", consumers, re.MULTILINE)
+    tile_of = names[names.index("bulk_wait"):]
+    assert names.index("mma_wait") < names.index("bulk_wait")
+    assert tile_of == ["bulk_wait", "sync", "store", "fence_proxy_async", "sync", "copy_async", "bulk_commit", "yield %pipeline", "bulk_wait", "sync"]
+
+
+@tile.jit(num_warps=4)
+def turned_over(A, C, n):
+    """Threads write what the next trip's products read: the wait at the trip's end is the barrier between them, and stays there."""
+    s, sC = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), C.dtype, layout=tile.auto)
+    tile.store(s, tile.load(A[0:64, 0:64]))
+    tile.sync()
+    for i in range(n):
+        acc = tile.zeros((64, 64))
+        for _ in range(2):
+            acc = tile.dot(s, s, acc, trans_b=True)
+        tile.sync()
+        tile.store(sC, acc * (1 / 128))
+        tile.store(s, (acc * (1 / 128)).to(A.dtype))
+        tile.sync()
+        tile.copy_async(C[i * 64:i * 64 + 64, 0:64], sC).wait(read=True)
+
+
+def test_a_wait_that_orders_what_threads_write_stays_at_the_end_of_the_trip():
+    """The products of the next trip read it."""
+    a = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16)
+    c, x = np.zeros((192, 64), np.float32), a.astype(np.float64)
+    turned_over.simulate(1, a, c, 3).raise_first()
+    for i in range(3):
+        np.testing.assert_allclose(c[i * 64:i * 64 + 64], 2 * x @ x.T / 128, rtol=1e-5, atol=1e-5)
+        x = c[i * 64:i * 64 + 64].astype(np.float16).astype(np.float64)
+    text = turned_over.compile(a, c, 3).graph
+    assert re.search(r"bulk_commit\(\)\s+bulk_wait\(n=0, read=True\)\s+sync\(\)", text) and text.count("bulk_wait") == 1
+
+
 def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
     """With roles the loop waits for the product before the last one, releases that one's slot, and drains at the end."""
     made = compiled("sm_90a", BN=256)
@@ -199,6 +284,10 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body write it", 6),
     ([LOOP, COPY, "    total += tile.load(s)", LOOP, COPY, "    total += tile.load(s)"], "filled by two pipelined loops", 8),
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "this load decides where", 5),
+    ([LOOP, "    row = i if tile.load(out[i]) > 0 else 0", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"], "this load decides where", 5),
+    ([LOOP, "    row = i", "    if i > 2:", "        row = tile.atomic_add(out[0], 1.0).to(tile.int32)", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"],
+     "this atomic decides where", 7),
+    (["at = 0", LOOP, "    row = at if i > 2 else 0", COPY.replace("[i,", "[row,"), "    at = at * 2 + 1", "    total += tile.load(s)"], "depends on at, which the loop changes", 7),
 ])
 def test_what_cannot_run_ahead_is_an_error_at_its_line(body, words, line):
     """With the reason, before anything is simulated or assembled."""

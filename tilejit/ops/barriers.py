@@ -282,6 +282,11 @@ def cluster_sync(g: Builder):
     g.call(cluster_wait)
 
 
+def waits_for_grids(call: Call) -> bool:
+    """Whether a call is ``griddepcontrol_wait``, by either of its names."""
+    return call.op is griddepcontrol_wait or call.attrs.get("form") == "griddepcontrol.wait"
+
+
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
 
 

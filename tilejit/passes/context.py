@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import gcd, lcm, prod
 
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, Operand, Scope, Value, walk
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, walk, written
 from ..types import DType, Points, Region, Scalar, Selected, Tile, int32, int64, integer_range, keeps, stored
 
 
@@ -35,6 +35,7 @@ class Context:
         self.scope = ExecScope("cta", graph.launch.threads)
         self.made: dict[Value, Call] = {}
         self.loops: dict[Value, For] = {}
+        self.ways: dict[Value, tuple[Operand, Operand]] = {}  # what a branch chooses -> the one or the other
         self.calls: list[Call] = []
         for node in walk(graph.body):
             if isinstance(node, Call):
@@ -42,6 +43,8 @@ class Context:
                 self.made.update((r, node) for r in node.results)
             if isinstance(node, For):
                 self.loops[node.index] = node
+            if isinstance(node, If):
+                self.ways.update(zip(node.results, zip(node.then.yields, node.orelse.yields)))
         self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
         self._divisors: dict[Value, int] = {}
         self._promised: dict[object, Promise] = {}
@@ -117,6 +120,8 @@ class Context:
         if value in self.loops:
             loop = self.loops[value]
             return gcd(self.divisor(loop.start), self.divisor(loop.step))
+        if value in self.ways:
+            return gcd(*map(self.divisor, self.ways[value]))
         call, t = self.made.get(value), type_of(value)
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
@@ -168,6 +173,8 @@ class Context:
                 (_, high), (low, _) = self.bounds(loop.start), self.bounds(loop.stop)
                 return (None if low is None else low + 1), high
             return low, (None if high is None else max(high - 1, low or 0))
+        if operand in self.ways:
+            return joint(*map(self.bounds, self.ways[operand]))
         call = self.made.get(operand)
         if call is None or not isinstance(type_of(operand), Scalar):
             return None, None
@@ -211,6 +218,18 @@ class Context:
         kind = "thread" if node.kind == "elect" else node.kind
         first = node.first.value if isinstance(node.first, Const) else node.first
         return ExecScope(kind, size, first, elected=node.kind == "elect", parent=self.scope)
+
+
+def written_by_threads(context: Context) -> set[Value]:
+    """The shared buffers that threads may write themselves, or by copies that do not complete on a barrier. What a pipelined
+    loop's copies bring is ordered by the loop."""
+    ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
+    found = set()
+    for call in context.calls:
+        by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead)
+        if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
+            found.update(context.buffer_of(place) for place in written([call]) if getattr(place.type, "scope", None) == "shared")
+    return found
 
 
 def joint(one: tuple, other: tuple) -> tuple[int | None, int | None]:

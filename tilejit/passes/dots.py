@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..dispatch import Choice
 from ..errors import CompilationError, at
 from ..ir.builder import Facts
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..layout import reg_count
 from ..ops.creation import splat
 from ..ops.language import binary, getitem
@@ -23,7 +23,7 @@ from ..ops.mma.thread import WRITTEN_OUT, thread_product
 from ..ops.mma.warp import SHAPES, arrangement, fragment, mma_
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile, int32
-from .context import Context
+from .context import Context, written_by_threads
 from .layouts import reduced_axes
 from .tensor_dots import TensorDots
 from .writing import Writer
@@ -46,7 +46,7 @@ class _Dots(TensorDots):
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
         self.reduced = reduced_axes(context)
-        self.written = _written_by_threads(context)
+        self.written = written_by_threads(context)
         self.prepare()
 
     def block(self, block: Block) -> Block:
@@ -192,18 +192,6 @@ class _Dots(TensorDots):
         while scope is not None and not isinstance(scope.first, Value):
             scope = scope.parent
         return scope is not None
-
-
-def _written_by_threads(context: Context) -> set[Value]:
-    """The shared buffers that threads may write themselves, or by copies that do not complete on a barrier. What a pipelined
-    loop's copies bring is ordered by the loop."""
-    ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
-    found = set()
-    for call in context.calls:
-        by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead)
-        if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
-            found.update(context.buffer_of(place) for place in written([call]) if getattr(place.type, "scope", None) == "shared")
-    return found
 
 
 __all__ = ["write_dots"]

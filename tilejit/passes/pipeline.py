@@ -223,11 +223,11 @@ class Loops:
     def copies(self, staged: Staged, index: Operand, slot: Operand, full: Operand) -> None:
         copier = Copier()
         copier.values.update({**self.new, staged.loop.index: index})
-        for call in staged.places:
-            if call.op.name in VIEWS and call.args[0] in staged.rings:
-                copier.values[call.result] = view(self.g, call, staged.rings[call.args[0]], slot, copier.all(call.args[1:]))
+        for node in staged.places:
+            if isinstance(node, Call) and node.op.name in VIEWS and node.args[0] in staged.rings:
+                copier.values[node.result] = view(self.g, node, staged.rings[node.args[0]], slot, copier.all(node.args[1:]))
             else:
-                self.g.append(copier.call(call))
+                self.g.append(*copier.node(node))
         for call, by_bytes in zip(staged.copies, staged.by_bytes):
             dst, src, _, *rest = copier.all(call.args)
             self.g.append(replace(call, args=(dst, src, full if by_bytes else None, *rest)))

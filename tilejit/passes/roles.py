@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, operands, results, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, operands, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring import arrivals, ring_release
@@ -18,7 +18,7 @@ from ..ops.tmem.slots import reads_late
 from ..types import int32
 from .context import Context
 from .pipeline import Loops, one_of, turned
-from .slices import Copier, without_unused
+from .slices import Copier, defined, without_unused
 from .staging import VIEWS, Finder, Staged
 
 FIXED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
@@ -121,13 +121,13 @@ class Consumer(Loops):
 def in_flight(staged: Staged) -> Call | None:
     """The wait for the loop's product, if that may stay on its way until the next trip's is issued: its result is only handed
     on to that, nothing comes after the wait, and the slots are enough."""
-    loop, nodes = staged.loop, [n for n in staged.loop.body.nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
+    loop, rest = staged.loop, [n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies]
+    others = [n for n in without_unused(replace(staged.loop.body, nodes=tuple(rest))).nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
     products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.name == "mma_async"]
     stage = staged.slot.args[0]
     if len(products) != 1 or staged.stages < 2 or not any(c.inner is stage for c in loop.carried):
         return None
     product = products[0]
-    others = [n for n in nodes if n is not staged.slot and n not in staged.copies]
     if [getattr(getattr(n, "op", None), "name", "") for n in others] != ["mma_async", "mma_commit", "mma_wait"] or others[0] is not product:
         return None
     inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
@@ -152,7 +152,8 @@ class Producer:
         return sliced
 
     def kept(self, call: Call):
-        return (call,) if call.op.effect in ("pure", "reads") and call.op.name not in FIXED else ()
+        """What the producer does as well: it computes, and like the others begins after the grids that this one depends on."""
+        return (call,) if call.op.effect in ("pure", "reads") and call.op.name not in FIXED or bars.waits_for_grids(call) else ()
 
     def sliced(self, copier: Copier, block: Block) -> Block:
         nodes = []
@@ -191,7 +192,7 @@ class Producer:
         """CompilationError where the copies depend on what the producer does not do."""
         known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in FIXED for r in n.results}
         known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
-        defined = known | {r for n in walk(body) for r in _names(n)}
+        there = known | {r for n in walk(body) for r in defined(n)}
         changed = {self.context.buffer_of(place) for place in written(self.context.calls)}
         made = {r: n for n in walk(body) if isinstance(n, Call) for r in n.results}
         for node in walk(body):
@@ -200,19 +201,11 @@ class Producer:
                 raise CompilationError(f"this {node.op.name} decides what the producer does, which runs ahead of the other warps, and the kernel writes "
                                        "what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in operands(node):
-                if isinstance(o, Value) and o not in defined:
+                if isinstance(o, Value) and o not in there:
                     made = self.context.made.get(o)
                     what = f"{o.name}, which {made.op.name} makes at line {made.loc.line}" if made is not None else o.name
                     raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps and cannot wait "
                                            "for it; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
-
-
-def _names(node):
-    yield from results(node)
-    if isinstance(node, (For, While)):
-        yield from (c.inner for c in node.carried)
-    if isinstance(node, For):
-        yield node.index
 
 
 def _with_blocks(copier: Copier, node, block) -> list:

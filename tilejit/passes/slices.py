@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from ..ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value, While, blocks
+from ..ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value, While, blocks, results, walk
 
 REMOVABLE = ("pure", "reads")
 
 
-def needed(block: Block, calls: Iterable[Call]) -> tuple[list[Call], set[Value]]:
-    """The calls directly in `block` that `calls` depend on, in order, and the values that they take from elsewhere."""
-    made = {r: n for n in block.nodes if isinstance(n, Call) for r in n.results}
-    wanted, taken, outside = [o for c in calls for o in c.args], set(), set()
-    while wanted:
-        o = wanted.pop()
-        if not isinstance(o, Value):
-            continue
-        if o not in made:
-            outside.add(o)
-        elif made[o] not in taken:
-            taken.add(made[o])
-            wanted += made[o].args
-    return [n for n in block.nodes if n in taken], outside
+def needed(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...], set[Value]]:
+    """The nodes directly in `block` that the operands of `calls` depend on, each with only what they need of it, in order; and the
+    values that they take from elsewhere."""
+    asked = replace(block, yields=tuple(o for c in calls for o in c.args))
+    live = _live(asked, _nothing_acts)
+    kept = _kept(asked, live, _nothing_acts).nodes
+    return kept, live - {v for node in walk(Block(kept)) for v in defined(node)}
+
+
+def defined(node: Node) -> Iterator[Value]:
+    """What a node itself defines, after it and in its blocks."""
+    yield from results(node)
+    if isinstance(node, (For, While)):
+        yield from (c.inner for c in node.carried)
+    if isinstance(node, For):
+        yield node.index
+
+
+def _acts(call: Call) -> bool:
+    return call.op.effect not in REMOVABLE
+
+
+def _nothing_acts(call: Call) -> bool:
+    return False
 
 
 class Copier(Rewriter):
@@ -70,23 +80,23 @@ class Copier(Rewriter):
 
 def without_unused(block: Block) -> Block:
     """`block` without the calls, carried values, branches and loops that have no effect and on which nothing depends that has."""
-    return _kept(block, _live(block))
+    return _kept(block, _live(block, _acts), _acts)
 
 
-def _live(block: Block) -> set[Value]:
-    """Every value on which an effect depends."""
+def _live(block: Block, acts: Callable[[Call], bool]) -> set[Value]:
+    """Every value on which depends what the block yields, or a call that acts."""
     behind: dict[Value, tuple] = {}  # a value -> the operands it is made of
     waiting: list = []
 
     def visit(node: Node) -> bool:
         """Note what the node's values are made of; whether something in it has an effect."""
-        acts = [visit(inner) for b in blocks(node) for inner in b.nodes]
+        inside = [visit(inner) for b in blocks(node) for inner in b.nodes]
         match node:
-            case Call(op=op, args=args, results=results):
-                behind.update((r, args) for r in results)
-                if op.effect not in REMOVABLE:
+            case Call(args=args, results=made):
+                behind.update((r, args) for r in made)
+                if acts(node):
                     waiting.extend(args)
-                return op.effect not in REMOVABLE
+                return acts(node)
             case For(start=start, stop=stop, step=step):
                 steers = (start, stop, step)
                 behind[node.index] = steers
@@ -100,9 +110,9 @@ def _live(block: Block) -> set[Value]:
         if isinstance(node, (For, While)):
             for c, following in zip(node.carried, node.body.yields):
                 behind[c.inner] = behind[c.result] = (c.init, following, *steers)
-        if any(acts):
+        if any(inside):
             waiting.extend(steers)
-        return any(acts)
+        return any(inside)
 
     for node in block.nodes:
         visit(node)
@@ -116,32 +126,32 @@ def _live(block: Block) -> set[Value]:
     return live
 
 
-def _kept(block: Block, live: set[Value]) -> Block:
+def _kept(block: Block, live: set[Value], acts: Callable[[Call], bool]) -> Block:
     nodes = []
     for node in block.nodes:
         match node:
-            case Call(op=op, results=results):
-                gone = op.effect in REMOVABLE and not any(r in live for r in results)
+            case Call(results=made):
+                gone = not acts(node) and not any(r in live for r in made)
             case Scope():
-                node = replace(node, body=_kept(node.body, live))
+                node = replace(node, body=_kept(node.body, live, acts))
                 gone = not node.body.nodes
-            case If(then=then, orelse=orelse, results=results):
-                at = [n for n, r in enumerate(results) if r in live]
-                node = replace(node, then=_yielding(then, at, live), orelse=_yielding(orelse, at, live), results=tuple(results[n] for n in at))
+            case If(then=then, orelse=orelse, results=made):
+                at = [n for n, r in enumerate(made) if r in live]
+                node = replace(node, then=_yielding(then, at, live, acts), orelse=_yielding(orelse, at, live, acts), results=tuple(made[n] for n in at))
                 gone = not at and not node.then.nodes and not node.orelse.nodes
             case For(carried=carried) | While(carried=carried):
                 at = [n for n, c in enumerate(carried) if c.inner in live or c.result in live]
-                node = replace(node, carried=tuple(carried[n] for n in at), body=_yielding(node.body, at, live))
+                node = replace(node, carried=tuple(carried[n] for n in at), body=_yielding(node.body, at, live, acts))
                 if isinstance(node, While):
-                    node = replace(node, test=_kept(node.test, live))
+                    node = replace(node, test=_kept(node.test, live, acts))
                 gone = not at and not node.body.nodes
         if not gone:
             nodes.append(node)
     return replace(block, nodes=tuple(nodes))
 
 
-def _yielding(block: Block, at: list[int], live: set[Value]) -> Block:
-    return replace(_kept(block, live), yields=tuple(block.yields[n] for n in at))
+def _yielding(block: Block, at: list[int], live: set[Value], acts: Callable[[Call], bool]) -> Block:
+    return replace(_kept(block, live, acts), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "needed", "without_unused"]
+__all__ = ["Copier", "defined", "needed", "without_unused"]

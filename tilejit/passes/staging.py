@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
-from ..ir.graph import Block, Call, For, If, Scope, Value, While, results, walk, written
+from ..ir.graph import Block, Call, For, If, Node, Scope, Value, While, walk, written
 from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.pipeline import pipeline_slot
@@ -20,13 +20,13 @@ VIEWS = ("region", "points")
 
 @dataclass(eq=False)
 class Staged:
-    """A pipelined loop, and what is made for it: its copies with the calls that say where they go, a ring for each buffer
+    """A pipelined loop, and what is made for it: its copies with the nodes that say where they go, a ring for each buffer
     that they fill, barriers of the slots (None where no copy completes by bytes)."""
 
     loop: For
     slot: Call
     copies: list[Call]
-    places: list[Call]
+    places: tuple[Node, ...]
     by_bytes: list[bool]
     rings: dict[Value, Value] = field(default_factory=dict)
     full: Value | None = None
@@ -95,16 +95,13 @@ class Finder:
                 raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may still be read: "
                                        "write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         places, outside = needed(loop.body, copies)
-        for c in places:
-            if c.op.effect != "pure":
+        for c in walk(Block(places)):
+            if isinstance(c, Call) and c.op.effect != "pure":
                 raise CompilationError(f"this {c.op.name} decides where the loop's copies go, and they are issued trips ahead of it", c.loc)
         carried = {c.inner: c for c in loop.carried}
         for value in outside & set(carried):
             raise CompilationError(f"where this loop's copies go depends on {value.name}, which the loop changes: they are issued trips ahead, so it "
                                    "may depend on the index and on what stands before the loop", copies[0].loc)
-        made_here = {r for n in loop.body.nodes if not isinstance(n, Call) for r in results(n)}
-        for value in outside & made_here:
-            raise CompilationError(f"where this loop's copies go depends on {value.name}, which a branch or a loop in its body makes", copies[0].loc)
         staged = Staged(loop, slot, copies, places, [])
         for copy in copies:
             buffer = self.context.definition(copy.args[0]).args[0]

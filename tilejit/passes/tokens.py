@@ -236,7 +236,7 @@ def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multica
     for node in block.nodes:
         match node:
             case Call() if _token(node):
-                nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block)
+                nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
             case Call() if node.op is token_wait:
                 nodes += _awaited(node, pools[node.attrs["pool"]], distance)
             case Call():
@@ -250,14 +250,18 @@ def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multica
     return replace(block, nodes=tuple(nodes))
 
 
-def _issued(copy: Call, pool: Pool, multicasts: Multicasts, block: Block) -> list[Call]:
-    """A copy with what arms it and what closes its group."""
+def _issued(copy: Call, pool: Pool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
+    """A copy with what arms it and what closes its group; `before` is what comes first in its block."""
     dst, src, _, *mask, count = copy.args
     kind, loc = copy.choice.plan.completion, copy.loc
     plain = replace(copy, args=(dst, src, None))
     nodes: list[Call] = []
     if kind in ON_ENGINES and not mask:  # the engine comes after the scope's own accesses
-        nodes += [_do(bars.fence_proxy_async, loc), _do(sync, loc)]
+        last = next((n for n in reversed(range(len(before))) if not (isinstance(before[n], Call) and before[n].op.effect == "pure")), None)
+        if last is not None and isinstance(before[last], Call) and before[last].op is sync:
+            before.insert(last, _do(bars.fence_proxy_async, loc))
+        else:
+            nodes += [_do(bars.fence_proxy_async, loc), _do(sync, loc)]
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
         if not isinstance(round_, Const) or round_.value:  # a slot's first phase comes after none
