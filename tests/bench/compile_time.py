@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+
 TILEJIT = """
 import time, llvmlite.binding, numpy
 import tilejit as tile, tilejit.compile, tilejit.frontend.building
@@ -49,15 +51,23 @@ import time, llvmlite.binding, numpy
 import tilejit as tile, tilejit.compile, tilejit.frontend.building
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import Config
-c, square = Config.of(128, 256), tile.ArraySpec((4096, 4096), "bfloat16")
+from tilejit.kernels.stream import stream
+from tilejit.kernels.plan import Problem, choose
+from tests.mma.pipelined_product import product
+c, square = choose(Problem({n}, {n}, {n}), 132), tile.ArraySpec(({n}, {n}), "bfloat16")
+shared = [1, 1, 1, tile.ArraySpec((132, 2, 64 * c.bn), "float32"), tile.ArraySpec((133, 2), "int32")]
+common = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
+              WIDTH=c.width, BUFFERS=c.buffers, FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps)
+kernel, rest, options = {kernel}
 start = time.perf_counter()
-persistent.compile(square, square, square, 1.0, 1.0, 0, 0, 0, 0, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs,
-                   A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=1, FINISH=((), None, False, False, 0), EXTRAS=0, DEPENDENT=False,
-                   AHEAD=False, PROMOTED=False, BLOCKS=(),
-                   num_warps=c.num_warps)
+kernel.compile(square, square, square, *rest, **options)
 print(time.perf_counter() - start)
 """
+PRODUCTS = {
+    "persistent matrix product": (4096, "persistent, [1.0, 1.0, 0, 0, 0, 0], common | dict(DEPENDENT=c.dependent, pdl=c.dependent, AHEAD=False, PROMOTED=False, BLOCKS=())"),
+    "the same with its last round shared": (8192, "stream, [1.0, 1.0, 0, 0, 0, 0, *shared], common | dict(spills=512)"),
+    "the same in the short form": (8192, "product, [], {}"),
+}
 
 TRITON_PRODUCT = """
 import time, triton, triton.language as tl
@@ -95,15 +105,18 @@ def run(code: str) -> float | None:
         path = os.path.join(folder, "bench.py")
         with open(path, "w") as file:
             file.write(code)
-        env = {**os.environ, "TILEJIT_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
+        paths = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "TILEJIT_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder, "PYTHONPATH": paths}
         done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=env, timeout=300)
+    if done.returncode and "triton" not in done.stderr:
+        raise SystemExit(done.stderr)
     return float(done.stdout.split()[-1]) if done.returncode == 0 else None
 
 
 def main() -> None:
     pairs = {kernel: (TILEJIT.format(kernel=kernel, shapes=shapes), TRITON.format(kernel=kernel, signature=signature))
              for kernel, (shapes, signature) in CASES.items()}
-    pairs["persistent matrix product"] = PRODUCT, TRITON_PRODUCT
+    pairs |= {name: (PRODUCT.format(n=n, kernel=kernel), TRITON_PRODUCT) for name, (n, kernel) in PRODUCTS.items()}
     for kernel, programs in pairs.items():
         ours, theirs = [], []
         for _ in range(5):

@@ -28,7 +28,9 @@ def main() -> None:
     print(f"{'shape':22} {'torch':>8} {'by hand':>8} {'short':>8} {'/ torch':>8} {'/ hand':>8}")
     for m, n, k in (tuple(map(int, s.split("x"))) for s in arguments.shapes.split(",")):
         sets = operands(m, n, k, True, torch.bfloat16)
-        short = lambda a, b, out: product[(processors,)](a, b.T, out)  # b is [n, k] behind its transposition
+        tiles = -(-m // 128) * -(-n // 256)
+        ctas = -(-tiles // -(-tiles // processors))  # as few as the rounds of tiles need
+        short = lambda a, b, out: product[(ctas,)](a, b.T, out)  # b is [n, k] behind its transposition
         a, b, out = sets[0]
         short(a, b, out)
         expected = torch.mm(a, b)
