@@ -23,11 +23,20 @@ def kernels(request, tmp_path_factory) -> Kernels:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def every_kernel_of_the_file_assembles(kernels):
+    yield
+    fail_with(kernels.finish())
+
+
 @pytest.fixture(autouse=True)
-def every_kernel_assembles(kernels):
+def every_kernel_assembles(kernels, request, every_kernel_of_the_file_assembles):
     """Set up before a test's other fixtures, and so the last to end: settings that the test changed are back."""
     yield
-    problems = kernels.judge()
+    fail_with(kernels.judge(request.node.nodeid, drawn=getattr(request.function, "is_hypothesis_test", False)))
+
+
+def fail_with(problems: list[str]) -> None:
     if problems:
         pytest.fail(f"{len(problems)} kernels do not become machine code\n" + "\n".join(problems), pytrace=False)
 

@@ -1,11 +1,14 @@
 """Every kernel that a test lowers becomes machine code for every target, or is refused in the compiler's own words.
 
 `tests/conftest.py` lets `Kernels` watch each test: whatever the test simulates, compiles or launches is lowered by one
-method of the package, and is kept until the test has ended. Then it is lowered for each target, emitted and assembled;
-what the assembler refuses is an error of that test, under the test's name. A kernel that a target has no instructions
-for must be refused by an error that names the target and what it lacks (`says_what_is_missing`).
+method of the package, and is kept until the test has ended. Then it is lowered for each target and emitted. A kernel that
+a target has no instructions for must be refused by an error that names the target and what it lacks
+(`says_what_is_missing`). What becomes PTX is assembled together with that of other tests of the file
+(`tests/assembled_together.py`), at the latest when the file's last test has ended: what the assembler refuses is an error
+there, with the name of the test whose kernel it is.
 
-Of a kernel that one test calls in many versions (other constants, dtypes, facts), as properties do, the first few are.
+Of a kernel that one test calls in many versions (other constants, dtypes, facts), as properties do, a few are, and of the
+kernels of one name whose texts a property draws.
 
 At the end of a run of the whole suite, kernels that stand in a file of `tests/` and that no test lowered are an error
 too (`defined`): a new kernel cannot be forgotten, not even one that only a machine with a GPU runs.
@@ -29,8 +32,9 @@ from tilejit.errors import CompilationError, TileError
 from tilejit.ir.graph import Call, walk
 from tilejit.jit import Kernel
 from tilejit.manifest import code_key
-from tilejit.toolchain.assembler import assemble
 from tilejit.toolchain.llvm import to_ptx
+
+from tests.assembled_together import Queue, Waiting
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -60,6 +64,7 @@ class Kernels:
         self.sightings: dict[tuple, Sighting] = {}
         self.walked: set[Place] = set()  # kernels and helpers that were lowered, or were begun to be
         self.count: Counter = Counter()  # by target and outcome
+        self.queue = Queue()
         self.watching = True
         claims.mkdir(parents=True, exist_ok=True)
         self._watch()
@@ -98,40 +103,40 @@ class Kernels:
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
-    def judge(self) -> list[str]:
-        """Assemble what was seen since the last call; what is wrong with it."""
+    def judge(self, test: str, drawn: bool = False) -> list[str]:
+        """Lower for every target what was seen since the last call, by `test`, and let it be assembled; what is wrong. `drawn`:
+        the test is a property, which may draw kernels' texts."""
         seen, self.sightings = self.sightings, {}
         self.watching = False
-        versions: Counter = Counter()
-        chosen = []
+        versions: dict[str, list[Sighting]] = {}
         for sighting in seen.values():
-            text = sighting.kernel.source.fingerprint()
-            versions[text] += 1
-            if versions[text] <= VERSIONS:
-                chosen.append(sighting)
+            source = sighting.kernel.source
+            versions.setdefault(source.name if drawn and source.file.startswith("<") else source.fingerprint(), []).append(sighting)
+        chosen = [sighting for same in versions.values() for sighting in spread(same, VERSIONS)]
         try:
-            return [problem for sighting in chosen for target in TARGETS if (problem := self._problem(sighting, target))]
+            return [problem for sighting in chosen for target in TARGETS for problem in self._problems(sighting, target, test)]
         finally:
             self.watching = True
 
-    def _problem(self, sighting: Sighting, target: str) -> str:
+    def finish(self) -> list[str]:
+        """Assemble what still waits; what is wrong with it."""
+        return self.queue.finish()
+
+    def _problems(self, sighting: Sighting, target: str, test: str) -> list[str]:
         name = f"{sighting.kernel.source!r} for {target}"
         try:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
             if of_the_tests_own(found) or not self._claim(code_key(found)):
-                return ""
+                return []
             emitted = emit(found.graph)
+            ptx = to_ptx(emitted.llvm_ir, target, libdevice=emitted.libdevice)
         except CompilationError as error:
             self.count[target, "refused"] += 1
-            return "" if says_what_is_missing(str(error), target) else f"{name} is refused, and not for what the target lacks: {error}"
+            return [] if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
-            return f"{name}: {type(error).__name__}: {error}"
-        try:
-            cubin = assemble(to_ptx(emitted.llvm_ir, target, libdevice=emitted.libdevice), target).cubin
-        except TileError as error:
-            return f"{name}: {type(error).__name__}: {error}"
+            return [f"{name}: {type(error).__name__}: {error}"]
         self.count[target, "assembled"] += 1
-        return "" if cubin else f"{name}: no machine code"
+        return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
 
     def _claim(self, key: str) -> bool:
         try:
@@ -139,6 +144,11 @@ class Kernels:
         except FileExistsError:
             return False
         return True
+
+
+def spread(versions: list, count: int) -> list:
+    """So many of a list, from its first to its last."""
+    return versions if len(versions) <= count else [versions[i * (len(versions) - 1) // (count - 1)] for i in range(count)]
 
 
 def says_what_is_missing(message: str, target: str) -> bool:

@@ -1,0 +1,96 @@
+"""PTX of many kernels is assembled in one run of ptxas, whose start takes longer than most kernels: 15 of 20 ms.
+
+Modules that declare the same are joined: each kernel gets a name of its own, and each module's files numbers of their own.
+If a run fails, each of its kernels is assembled alone, which tells whose error it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilejit.errors import TileError
+from tilejit.toolchain.assembler import assemble
+
+AT_ONCE = 24  # kernels in a run
+
+_ENTRY = re.compile(r"^\.visible \.entry ([\w$]+)\(", re.M)
+_COMMENT = re.compile(r"^\s*//.*\n", re.M)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A kernel's PTX, and what it is called where it does not assemble."""
+
+    title: str
+    target: str
+    ptx: str
+
+
+@dataclass(frozen=True)
+class Module:
+    """The text of a module with one kernel: what it declares, the kernel, what follows."""
+
+    head: str
+    name: str
+    body: str
+    tail: str
+
+    @staticmethod
+    def of(ptx: str) -> Module | None:
+        """None for a module with more than one function."""
+        entry = _ENTRY.search(ptx)
+        if entry is None or len(_ENTRY.findall(ptx)) > 1 or ".func" in ptx:
+            return None
+        end = ptx.rindex("\n}\n") + 3
+        return Module(_COMMENT.sub("", ptx[:entry.start()]), entry[1], ptx[entry.start():end], ptx[end:])
+
+    def numbered(self, number: int, file: int) -> str:
+        """The kernel and what follows, with the kernel's name and the files' numbers as these say."""
+        text = re.sub(rf"\b{re.escape(self.name)}(?=\(\n|_param_\d)", f"{self.name}_{number}", self.body)
+        lines = lambda m: f"{m[1]}{int(m[2]) + file}{m[3]}"
+        return re.sub(r"^(\s*\.loc\s+)(\d+)(\s)", lines, text, flags=re.M) + re.sub(r"^(\s*\.file\s+)(\d+)(\s)", lines, self.tail, flags=re.M)
+
+    @property
+    def files(self) -> int:
+        return self.tail.count(".file\t")
+
+
+class Queue:
+    """Kernels that wait for a run of ptxas, those that can share one together."""
+
+    def __init__(self):
+        self.waiting: dict[tuple[str, str], list[tuple[Waiting, Module]]] = {}
+
+    def add(self, kernel: Waiting) -> list[str]:
+        """Let a kernel wait; what is wrong with those whose run is due."""
+        module = Module.of(kernel.ptx)
+        if module is None:
+            return alone(kernel)
+        group = self.waiting.setdefault((kernel.target, module.head), [])
+        group.append((kernel, module))
+        return self._run(kernel.target, module.head) if len(group) >= AT_ONCE else []
+
+    def finish(self) -> list[str]:
+        """Assemble all that waits; what is wrong with it."""
+        return [problem for key in list(self.waiting) for problem in self._run(*key)]
+
+    def _run(self, target: str, head: str) -> list[str]:
+        group, text, files = self.waiting.pop((target, head)), head, 0
+        for number, (_, module) in enumerate(group):
+            text += module.numbered(number, files)
+            files += module.files
+        try:
+            cubin = assemble(text, target).cubin
+        except TileError as error:
+            return [p for kernel, _ in group for p in alone(kernel)] or [f"{len(group)} kernels for {target} assemble, but not in one module: {error}"]
+        missing = [kernel.title for number, (kernel, module) in enumerate(group) if f".text.{module.name}_{number}\0".encode() not in cubin]
+        return [f"{title}: no machine code" for title in missing]
+
+
+def alone(kernel: Waiting) -> list[str]:
+    """What is wrong with a kernel, assembled by itself."""
+    try:
+        return [] if assemble(kernel.ptx, kernel.target).cubin else [f"{kernel.title}: no machine code"]
+    except TileError as error:
+        return [f"{kernel.title}: {type(error).__name__}: {error}"]
