@@ -69,15 +69,22 @@ PATCHES = [((3, 5, 6, 64), "float16", (3, 3), 1, 1, 1, 32, 64, 128),
 OF_RANK = {1: ((3, 19, 32), (4,), 1, 2), 2: ((2, 5, 6, 32), (3, 2), (1, 2), 1), 3: ((2, 3, 4, 5, 32), (2, 3, 2), 1, (0, 1, 1))}  # + filter, stride, padding
 
 
-def patches_case(case, fill=0, **more) -> Case:
+#: Views of images of two dimensions.
+VIEWED = {"every second line": lambda x: x[:, 1::2], "columns inside": lambda x: x[:, :, 1:8], "channels inside": lambda x: x[..., 16:48],
+          "turned": lambda x: x.transpose(0, 2, 1, 3), "every third image": lambda x: x[::3]}
+
+
+def patches_case(case, fill=0, view=None, **more) -> Case:
     shape, dtype, filter, stride, padding, dilation, p, c, mode = case
-    x = any_bits(dtype, shape, 3)
+    whole = any_bits(dtype, shape, 3)
+    x = VIEWED[view](whole) if view else whole
     outside = np.array(NAN[dtype][0], NAN[dtype][1]).view(x.dtype) if fill else np.zeros((), x.dtype)
     want = reference_patches(tf32(x) if more.get("PRECISION") else x, filter, stride, padding, dilation, outside)
     full = np.full((want.shape[0], want.shape[1], c), outside, x.dtype)
-    full[:, :, :min(c, shape[-1])] = want[:, :, :c]
+    full[:, :, :min(c, x.shape[-1])] = want[:, :, :c]
     options = dict(FILTER=filter, STRIDE=stride, PADDING=padding, DILATION=dilation, P=p, C=c, MODE=mode, FILL=fill, **more)
-    return Case(f"{case}, {fill}, {more}", patches, (-(-want.shape[1] // p),), (x, np.zeros_like(full)), {1: full}, options)
+    return Case(f"{case}, {fill}, {view}, {more}", patches, (-(-want.shape[1] // p),), (whole, np.zeros_like(full)), {1: full}, options,
+                {0: VIEWED[view]} if view else {})
 
 
 def every_patch():
@@ -90,6 +97,8 @@ def every_patch():
         yield patches_case((shape, dtype, filter, stride, padding, 2 if len(filter) == 1 else 1, 24, 16, 0), "nan")
     for (shape, filter, stride, padding), fill in product(OF_RANK.values(), (0, "nan")):
         yield patches_case((shape, "float32", filter, stride, padding, 1, 24, 32, 128), fill, PRECISION="tf32", CACHE=("evict_first", 0.5))
+    for view in VIEWED:
+        yield patches_case(((4, 12, 10, 64), "float16", (3, 2), (1, 2), 1, 1, 48, 32, 64), view=view)
 
 
 @tile.jit(num_warps=1)
@@ -138,9 +147,10 @@ def unfolded(X, Y, KIND: tile.constexpr, FILTER: tile.constexpr, PLACE: tile.con
         tile.bulk_wait(0)
 
 
-def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilation=1) -> Case:
+def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilation=1, view=None) -> Case:
     """A place of the filter at which all pixels are inside; pixels beyond the last are dropped."""
-    met = reference_patches(np.arange(np.prod(shape)).reshape(shape), filter, stride, padding, dilation)[place]
+    part = VIEWED[view] if view else lambda x: x
+    met = reference_patches(part(np.arange(np.prod(shape)).reshape(shape)), filter, stride, padding, dilation)[place]
     made = tile.types.dtype_of(dtype).np
     if kind is None:
         x, y = any_bits(dtype, met.shape, 4), any_bits(dtype, shape, 5)
@@ -150,8 +160,9 @@ def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilati
     want = y.copy()
     flat = want.reshape(-1)
     flat[met] = x if kind is None else combined(kind, x[None], flat[met])
-    return Case(f"{kind} of {dtype} to {shape}, place {place} of {filter}, {stride}, {padding}, {dilation}", unfolded, (-(-len(met) // 32),), (x, y), {1: want},
-                dict(KIND=kind, FILTER=filter, PLACE=place, STRIDE=stride, PADDING=padding, DILATION=dilation, C=shape[-1]))
+    return Case(f"{kind} of {dtype} to {shape}, {view}, place {place} of {filter}, {stride}, {padding}, {dilation}", unfolded, (-(-len(met) // 32),), (x, y),
+                {1: want}, dict(KIND=kind, FILTER=filter, PLACE=place, STRIDE=stride, PADDING=padding, DILATION=dilation, C=met.shape[-1]),
+                {1: part} if view else {})
 
 
 #           images             filter    place
@@ -172,3 +183,5 @@ def every_store():
         yield unfolded_case(kind, "float16", (3, 5, 6, 64), (3, 3), 4, padding=1)
         yield unfolded_case(kind, "float16", (3, 9, 8, 64), (3, 3), 5, stride=2)
         yield unfolded_case(kind, "float32", (3, 9, 8, 32), (2, 3), 1, stride=(2, 1), dilation=(1, 2))
+    for view, kind in zip(VIEWED, cycle((None, "add"))):
+        yield unfolded_case(kind, "float16", (4, 12, 10, 64), (3, 2), 3, view=view)

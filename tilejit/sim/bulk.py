@@ -93,18 +93,19 @@ class BulkCopies:
             # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in.
             barriers.append((barrier if peer is None else barrier.of_peer(peer), count))
         if self.checks:
-            self._check_run(src.memory, source, np.arange(count), False)
+            self._check_run(src.memory, source, count, False)
             if kind is None:
-                self._check_run(dst.memory, to, np.arange(count) if chosen is None else chosen, True)
+                self._check_run(dst.memory, to, count, True, chosen)
         what = "the bulk copy" if kind is None else "the bulk reduction"
         queue = "bulk" if dst.memory.scope == "global" else None
         self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers, queue=queue, positions=where)
 
-    def _check_run(self, memory, at: np.ndarray, touched: np.ndarray, writing: bool) -> None:
-        """The elements of which bytes of a run of global memory are `touched`, against the shadow of their array."""
+    def _check_run(self, memory, at: np.ndarray, count: int, writing: bool, chosen: np.ndarray | None = None) -> None:
+        """The elements of a run of global memory, or of `chosen` bytes of it, against the shadow of their array."""
         if memory.scope != "global" or not (writing or memory.maybe_written):
             return
-        index = (at + memory.origin * memory.itemsize) // memory.itemsize + np.unique(touched // memory.itemsize)
+        elements = np.arange(count // memory.itemsize) if chosen is None else np.unique(chosen // memory.itemsize)
+        index = (at + memory.origin * memory.itemsize) // memory.itemsize + elements
         ids = np.broadcast_to(self._cta_ids(index, last=True), index.shape) if writing else None
         self._check_global(memory, index, None, writing, ids)
 

@@ -270,8 +270,8 @@ def run_bytes(memory, rows: np.ndarray, start: np.ndarray, count: int) -> np.nda
 
 def put_run(memory, rows: np.ndarray, start: np.ndarray, data: np.ndarray, chosen: np.ndarray | None = None) -> None:
     """Write what `run_bytes` reads, or the `chosen` bytes of it."""
-    at = np.arange(data.shape[1]) if chosen is None else chosen
+    at, data = (np.arange(data.shape[1]), data) if chosen is None else (chosen, data[:, chosen])
     if memory.scope == "global":
-        memory.bytes[memory.origin * memory.itemsize + start + at] = data[:, at] if start.shape[0] > 1 else data[-1:, at]
+        memory.bytes[memory.origin * memory.itemsize + start + at] = data if start.shape[0] > 1 else data[-1:]
         return
-    memory.data[rows[:, None], start + at] = data[:, at]
+    memory.data[rows[:, None], start + at] = data
