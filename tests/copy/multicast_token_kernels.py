@@ -6,17 +6,16 @@ import tilejit as tile
 
 @tile.jit
 def together(A, B, R: tile.constexpr, PATH: tile.constexpr):
-    """Every CTA of a cluster brings a part of each tile to all of them, one tile ahead."""
-    s = tile.alloc((2, 64, 64), A.dtype)
-    rows = 64 // R
-    first = tile.cta_rank() * rows
-    count = A.shape[0] // 64
-    now = tile.copy_async(s[0, first:first + rows, 0:64], A[first:first + rows, 0:64], multicast=(1 << R) - 1, variant=PATH)
+    """Every CTA of a cluster brings 16 rows of each tile to all of them, one tile ahead."""
+    s = tile.alloc((2, 16 * R, 64), A.dtype)
+    first = tile.cta_rank() * 16
+    count = A.shape[0] // (16 * R)
+    now = tile.copy_async(s[0, first:first + 16, 0:64], A[first:first + 16, 0:64], multicast=(1 << R) - 1, variant=PATH)
     for k in range(count):
-        following = tile.copy_async(s[(k + 1) % 2, first:first + rows, 0:64], A[(k + 1) * 64 + first:(k + 1) * 64 + first + rows, 0:64],
+        following = tile.copy_async(s[(k + 1) % 2, first:first + 16, 0:64], A[(k + 1) * 16 * R + first:(k + 1) * 16 * R + first + 16, 0:64],
                                     multicast=(1 << R) - 1, variant=PATH)
         now.wait()
-        tile.copy(B[tile.program_id(0), k * 64:k * 64 + 64, 0:64], s[k % 2])
+        tile.copy(B[tile.program_id(0), k * 16 * R:k * 16 * R + 16 * R, 0:64], s[k % 2])
         now = following
     now.wait()
 
@@ -55,6 +54,7 @@ def in_turns(A, B, n):
     tile.store(B[tile.program_id(0), 0:16, 0:64], total)
 
 
-def together_case(tiles: int, dtype="float16", seed=0):
-    a = np.random.default_rng(seed).integers(-50, 50, (tiles * 64, 64)).astype(dtype)
-    return a, np.zeros((4, *a.shape), dtype)
+def together_case(tiles: int, ranks: int, dtype="float16", seed=0):
+    """For two clusters."""
+    a = np.random.default_rng(seed).integers(-50, 50, (tiles * 16 * ranks, 64)).astype(dtype)
+    return a, np.zeros((2 * ranks, *a.shape), dtype)
