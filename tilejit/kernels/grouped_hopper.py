@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .hopper import begun, finished, multiplied, operand, send, slots
+from .hopper import begun, finished, multiplied, operand, put, send, send_all, slots
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
 SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs
@@ -66,11 +66,14 @@ def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: t
 
 @tile.jit
 def bind(m, address, rows, columns, stride):
-    """Give a map another matrix, for who acquires it in this CTA."""
+    """Give a map another matrix, for who comes after this warp in this CTA, and fetch it to where copies look for it."""
     with tile.elect():
         m.seed()
         m.rebind(address, shape=(rows, columns), strides=(stride, 1))
     m.publish("cta")
+    with tile.elect():
+        m.fence_acquire("cta")
+        m.prefetch()
 
 
 @tile.jit
@@ -118,7 +121,7 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                 else:
                     start = stop(table, g - 1, A.shape[0])
                     rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
-                fresh, which = 1 if g != last else 0, number(table, NUMBER, g) if LISTED else g
+                which, backwards = number(table, NUMBER, g) if LISTED else g, t // tile.num_programs(0) % 2
                 if g != last:
                     last, held = g, 0 if held == SETS - 1 else held + 1
                     at = own + held * 3
@@ -129,7 +132,7 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                     elif WIDTH:
                         bind(map_of(C, maps, at + 2, 64, WIDTH, "shared"), C[start, 0], rows, columns, C.strides[0])
                 i, j = tile.tile_at(t - first, tile.cdiv(rows, BM), tile.cdiv(columns, BN), *ORDER)
-                numbers = (tile.cdiv(k, BK), i, j, held * 3, fresh, which, start, rows)
+                numbers = (tile.cdiv(k, BK), i, j, held * 3, backwards, which, start, rows)
                 for f in tile.static_range(8):
                     tile.store(piece.T[f], numbers[f])
             else:
@@ -147,17 +150,16 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.conste
             i, j, at = tile.load(piece.T[1]) * BM, tile.load(piece.T[2]) * BN, own + tile.load(piece.T[3])
             if LISTED:
                 a, b = operand_map(A, maps, at, BM, BK, A_KM), operand_map(B, maps, at + 1, BN, BK, B_KN)
-                if (steps >= 0) & (tile.load(piece.T[4]) > 0):
-                    a.fence_acquire("cta")
-                    b.fence_acquire("cta")
+            backwards = tile.load(piece.T[4])
             for s in range(steps):
+                k = (steps - 1 - s if backwards > 0 else s) * BK
                 with ring.produce() as slot:
                     if LISTED:
-                        tile.copy_async(slot.A, part(a, i, s * BK, slot.A.shape, A_KM), mbar=slot.full)
-                        tile.copy_async(slot.B, part(b, j, s * BK, slot.B.shape, B_KN), mbar=slot.full)
+                        tile.copy_async(slot.A, part(a, i, k, slot.A.shape, A_KM), mbar=slot.full)
+                        tile.copy_async(slot.B, part(b, j, k, slot.B.shape, B_KN), mbar=slot.full)
                     else:
-                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, s * BK, slot.A.shape, False), mbar=slot.full, prefetch_map=True)
-                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, s * BK, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, k, slot.A.shape, False), mbar=slot.full, prefetch_map=True)
+                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, k, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
 
 
 @tile.jit
@@ -170,12 +172,19 @@ def changed(sums, row, column, finish):
 
 @tile.jit
 def store(acc, stage, c, row, column, finish):
-    """Sums go to the map `c` by way of the buffers `stage` in turn; `finish` says what is done to them before."""
+    """Sums go to the map `c` by way of the buffers `stage`, at once where those hold all of them, else in turn; `finish` says what is done to
+    them before."""
     BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
+    TOGETHER: tile.constexpr = BUFFERS * WIDTH == acc.shape[1]
     for p in tile.static_range(acc.shape[1] // WIDTH):
         at = column + p * WIDTH
         values = changed(acc[:, p * WIDTH:p * WIDTH + WIDTH], row, at, finish)
-        send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], BUFFERS, False)
+        if TOGETHER:
+            put(values, stage[p], p == 0)
+        else:
+            send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], BUFFERS, False)
+    if TOGETHER:
+        send_all(stage, c, None, row, column)
 
 
 @tile.jit
@@ -191,9 +200,6 @@ def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, S
                 tile.assume((row >= 0) & (column >= 0))
                 if stage is not None:
                     c = map_of(C, maps, own + tile.load(piece.T[3]) + 2, 64, stage.shape[3])
-                    with tile.elect():
-                        if tile.load(piece.T[4]) > 0:
-                            c.fence_acquire("cta")
                 if row < rows:
                     acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
                     acc = multiplied(acc, ring, w, steps if BEHIND else steps - 1, BEHIND, A_KM, B_KN)

@@ -219,6 +219,29 @@ def send(values, buffer, target, BUFFERS: tile.constexpr, PREFETCH: tile.constex
 
 
 @tile.jit
+def put(values, buffer, FIRST: tile.constexpr):
+    """A tile to its buffer, which TMA has read: of several the first waits for that."""
+    if FIRST:
+        with tile.elect():
+            tile.bulk_wait(0, read=True)
+        tile.sync()
+    tile.store(buffer, values)
+
+
+@tile.jit
+def send_all(stage, X, z, row, column):
+    """All buffers of a consumer, columns side by side, to X at once: an array, or (`z` None) a map that the kernel has made."""
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.elect():
+        for part in tile.static_range(stage.shape[0]):
+            at = column + part * stage.shape[2]
+            target = X[row:row + 64, at:at + stage.shape[2]] if z is None else box(X, z, row, at, (64, stage.shape[2]))
+            tile.copy_async(target, stage[part], variant="tma", prefetch_map=z is not None)
+        tile.bulk_commit()
+
+
+@tile.jit
 def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
     """One thread brings its rows of X, as wide as the tile, to the parts of `stage`, from which TMA has read the last tile."""
     tile.bulk_wait(0, read=True)

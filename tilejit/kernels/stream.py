@@ -16,7 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import begun, box, by_row, by_thread, fill, finished, matrix_and_row, multiplied, send, slots
+from .hopper import begun, box, by_row, by_thread, fill, finished, matrix_and_row, multiplied, put, send, send_all, slots
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -78,28 +78,6 @@ def together(sums, partial, w, at: tile.constexpr, first, count, apart):
     for i in range(count):
         sums = sums + by_row(tile.load(partial[first + i * apart, w, 64 * at:64 * (at + sums.shape[1])]))
     return sums
-
-
-@tile.jit
-def put(values, buffer, FIRST: tile.constexpr):
-    """A tile to its buffer, which TMA has read: of several the first waits for that."""
-    if FIRST:
-        with tile.elect():
-            tile.bulk_wait(0, read=True)
-        tile.sync()
-    tile.store(buffer, values)
-
-
-@tile.jit
-def send_all(stage, C, z, row, column):
-    """All buffers of a consumer, columns side by side, to C."""
-    tile.fence_proxy_async()
-    tile.sync()
-    with tile.elect():
-        for part in tile.static_range(stage.shape[0]):
-            at = column + part * stage.shape[2]
-            tile.copy_async(box(C, z, row, at, (64, stage.shape[2])), stage[part], variant="tma", prefetch_map=True)
-        tile.bulk_commit()
 
 
 @tile.jit
