@@ -65,23 +65,29 @@ def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: t
 
 
 @tile.jit
-def bind(m, address, rows, columns, stride):
-    """Give a map another matrix, for who comes after this warp in this CTA, and fetch it to where copies look for it."""
-    with tile.elect():
-        m.seed()
-        m.rebind(address, shape=(rows, columns), strides=(stride, 1))
-    m.publish("cta")
-    with tile.elect():
-        m.fence_acquire("cta")
-        m.prefetch()
+def edit(m, address, rows, columns, stride):
+    """Give a map in shared memory another matrix."""
+    m.seed()
+    m.rebind(address, shape=(rows, columns), strides=(stride, 1))
 
 
 @tile.jit
-def bind_operand(m, address, rows, k, stride, K_FIRST: tile.constexpr):
+def edit_operand(m, address, rows, k, stride, K_FIRST: tile.constexpr):
     if K_FIRST:
-        bind(m, address, k, rows, stride)
+        edit(m, address, k, rows, stride)
     else:
-        bind(m, address, rows, k, stride)
+        edit(m, address, rows, k, stride)
+
+
+@tile.jit
+def hand_out(maps):
+    """Edited maps, for who comes after this warp in this CTA, are fetched to where copies look for them."""
+    for i in tile.static_range(len(maps)):
+        maps[i].publish("cta")
+    with tile.elect():
+        for x in tile.static_range(len(maps)):
+            maps[x].fence_acquire("cta")
+            maps[x].prefetch()
 
 
 @tile.jit
@@ -118,6 +124,8 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
             if t < total:
                 if LISTED:
                     rows, columns, k, start = number(table, M, g), number(table, N, g), number(table, K, g), 0
+                    a_at, b_at, c_at = tile.load(table[A_AT, g]), tile.load(table[B_AT, g]), tile.load(table[C_AT, g])
+                    a_row, b_row, c_row, wide = tile.load(table[A_ROW, g]), tile.load(table[B_ROW, g]), tile.load(table[C_ROW, g]), number(table, COLUMNS, g)
                 else:
                     start = stop(table, g - 1, A.shape[0])
                     rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
@@ -125,12 +133,18 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                 if g != last:
                     last, held = g, 0 if held == SETS - 1 else held + 1
                     at = own + held * 3
+                    c = map_of(C, maps, at + 2, 64, WIDTH, "shared") if WIDTH else None
                     if LISTED:
-                        bind_operand(operand_map(A, maps, at, BM, BK, A_KM, "shared"), tile.load(table[A_AT, g]), rows, k, tile.load(table[A_ROW, g]), A_KM)
-                        bind_operand(operand_map(B, maps, at + 1, BN, BK, B_KN, "shared"), tile.load(table[B_AT, g]), columns, k, tile.load(table[B_ROW, g]), B_KN)
-                        bind(map_of(C, maps, at + 2, 64, WIDTH, "shared"), tile.load(table[C_AT, g]), rows, number(table, COLUMNS, g), tile.load(table[C_ROW, g]))
+                        a, b = operand_map(A, maps, at, BM, BK, A_KM, "shared"), operand_map(B, maps, at + 1, BN, BK, B_KN, "shared")
+                        with tile.elect():
+                            edit_operand(a, a_at, rows, k, a_row, A_KM)
+                            edit_operand(b, b_at, columns, k, b_row, B_KN)
+                            edit(c, c_at, rows, wide, c_row)
+                        hand_out((a, b, c))
                     elif WIDTH:
-                        bind(map_of(C, maps, at + 2, 64, WIDTH, "shared"), C[start, 0], rows, columns, C.strides[0])
+                        with tile.elect():
+                            edit(c, C[start, 0], rows, columns, C.strides[0])
+                        hand_out((c,))
                 i, j = tile.tile_at(t - first, tile.cdiv(rows, BM), tile.cdiv(columns, BN), *ORDER)
                 numbers = (tile.cdiv(k, BK), i, j, held * 3, backwards, which, start, rows)
                 for f in tile.static_range(8):
