@@ -89,42 +89,56 @@ def arrivals() -> Case:
 
 # -- barriers and fences -----------------------------------------------------------------------------------------------------
 
+class Rounds:
+    """Lines of rounds in which two warps of each of two CTAs write, meet and read what another thread wrote, and what they find."""
+
+    def __init__(self, rows: int, between: str) -> None:
+        self.lines, self.between, self.row = ["i, me = tile.thread_id(), tile.program_id(0)", "s = tile.alloc((64,), tile.uint32)", "p = i % 3 == 0"], between, 0
+        self.want = np.zeros((2, rows, 64), np.uint32)
+
+    def round(self, by: list[str], across: bool = False, result: str = "0", adds: int = 0) -> None:
+        """One round: `by` are the lines that make the threads meet; across CTAs, the peer's memory is read."""
+        within = by[0].startswith("tile.ptx.bar.warp")
+        source = "shared_cluster.b32(s.peer(1 - me)[i])" if across else "shared.b32(s[i ^ 31])" if within else "shared.b32(s[63 - i])"
+        self.lines += [f"tile.ptx.st.shared.b32(s[i], {self.row * 100} + i + 7 * me)", *by, f"r = tile.ptx.ld.{source}",
+                       f"tile.store(y[me, {self.row}, i], r + {result})", self.between]
+        other = np.arange(64) if across else np.arange(64) ^ 31 if within else 63 - np.arange(64)
+        for me in range(2):
+            self.want[me, self.row] = self.row * 100 + other + 7 * (1 - me if across else me) + adds
+        self.row += 1
+
+    def case(self, name: str, **options) -> Case:
+        assert self.row == self.want.shape[1]
+        return Case(name, kernel("def meetings(y):", self.lines, num_warps=2, **options), (2,), (np.zeros_like(self.want),), {0: self.want})
+
+
 def barriers() -> Case:
-    """Two warps of each of two CTAs: what one writes before a barrier, the other reads behind it; predicates are combined."""
+    """What one thread writes before a barrier, the other reads behind it; predicates are combined."""
     chosen = forms(r"bar(rier)?\.sync.*|bar(rier)?\.red.*|bar\.warp\.sync")
     joins = forms(r"barrier\.arrive.*|bar\.arrive")
     cluster_arrive, cluster_wait = forms(r"barrier\.cluster\.arrive.*"), forms(r"barrier\.cluster\.wait.*")
-    fences = forms(r"membar.*|fence\.(?!proxy\.tensormap).*")
-    rows = len(chosen) + len(joins) + len(cluster_arrive) * len(cluster_wait) + len(fences)
-    lines = ["i, me = tile.thread_id(), tile.cta_rank()", "s = tile.alloc((64,), tile.uint32)", "p = i % 3 == 0"]
-    want = np.zeros((2, rows, 64), np.uint32)
-    row = 0
-
-    def round_(by: list[str], across: bool = False, result: str = "0") -> None:
-        nonlocal row
-        source = "tile.ptx.ld.shared_cluster.b32(s.peer(1 - me)[i])" if across else "tile.ptx.ld.shared.b32(s[i ^ 31])" if by[0].startswith("tile.ptx.bar.warp") else \
-            "tile.ptx.ld.shared.b32(s[63 - i])"
-        lines.extend([f"tile.ptx.st.shared.b32(s[i], {row * 100} + i + 7 * me)", *by, f"r = {source}", f"tile.store(y[me, {row}, i], r + {result})", "tile.cluster_sync()"])
-        for me in range(2):
-            other = np.arange(64) if across else np.arange(64) ^ 31 if by[0].startswith("tile.ptx.bar.warp") else 63 - np.arange(64)
-            want[me, row] = row * 100 + other + 7 * (1 - me if across else me)
-        row += 1
-
+    made = Rounds(len(chosen) + len(joins) + len(cluster_arrive) * len(cluster_wait), "tile.cluster_sync()")
     for n, form in enumerate(chosen):
         call = called(form, id=str(1 + n % 7), threads="64", p="p", membermask="-1")
         if ".red" in form.name:
-            round_([f"got = {call}"], result="1000 * tile.uint32(got)")
-            want[:, row - 1] += {"popc": 22, "and": 0, "or": 1}[form.name.split("red.")[1].split(".")[0]] * 1000
+            made.round([f"got = {call}"], result="1000 * tile.uint32(got)", adds=1000 * {"popc": 22, "and": 0, "or": 1}[form.name.split("red.")[1].split(".")[0]])
         else:
-            round_([call])
+            made.round([call])
     for form in joins:
-        round_(["with tile.warp(0):", "    " + called(form, id="9", threads="64"), "with tile.warp(1):", "    tile.ptx.bar.sync.threads(9, 64)", "tile.sync()"])
+        made.round(["with tile.warp(0):", "    " + called(form, id="9", threads="64"), "with tile.warp(1):", "    tile.ptx.bar.sync.threads(9, 64)", "tile.sync()"])
     for arrive in cluster_arrive:
         for wait in cluster_wait:
-            round_(["tile.ptx.fence.acq_rel.cluster()", called(arrive), called(wait)], across=True)
-    for form in fences:
-        round_([called(form), "tile.sync()"])
-    return Case("barriers and fences", kernel("def meetings(y):", lines, num_warps=2, cluster=(2, 1, 1)), (2,), (np.zeros_like(want),), {0: want})
+            made.round(["tile.ptx.fence.acq_rel.cluster()", called(arrive), called(wait)], across=True)
+    return made.case("barriers", cluster=(2, 1, 1))
+
+
+def fences() -> Case:
+    """A fence before a barrier."""
+    chosen = forms(r"membar.*|fence\.(?!proxy\.tensormap).*")
+    made = Rounds(len(chosen), "tile.sync()")
+    for form in chosen:
+        made.round([called(form), "tile.sync()"])
+    return made.case("fences")
 
 
 # -- matrices ----------------------------------------------------------------------------------------------------------------
@@ -214,4 +228,4 @@ def addresses() -> Case:
 
 
 def every_meeting():
-    yield from (arrivals(), barriers(), matrices(), products(), addresses())
+    yield from (arrivals(), barriers(), fences(), matrices(), products(), addresses())

@@ -131,7 +131,7 @@ def test_copies_written_in_instructions_move_what_they_say_on_the_gpu():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=40)
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("which", range(6))
 def test_barriers_matrices_and_addresses_in_instructions_on_the_gpu(which):
     on_gpu([list(ptx_sync.every_meeting())[which]])
 
