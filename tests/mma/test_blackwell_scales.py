@@ -42,7 +42,7 @@ def checked(m, n, k, form, seed=0, a_is="rows", b_is="rows", dtype=np.float32, f
     assert (np.abs(c - x @ y.T) <= bound).all()
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=st.integers(1, 300), n=st.integers(1, 300), k=st.integers(1, 12), form=st.sampled_from(sorted(FORMS)), seed=st.integers(0, 99), flat=st.booleans(),
        a_is=st.sampled_from(("rows", "columns", "padded", "spaced")), b_is=st.sampled_from(("rows", "columns", "reversed")),
        dtype=st.sampled_from((np.float32, ml_dtypes.bfloat16)))
@@ -61,7 +61,7 @@ def test_tiles_pairs_and_splits_with_factors(form, bn, pair, splits, swapped):
 
 @pytest.mark.parametrize("target", ["sm_100a", "sm_103a"])
 @pytest.mark.parametrize("form", sorted(FORMS))
-@pytest.mark.parametrize("bn,pair", [(128, False), (256, False), (256, True)])
+@pytest.mark.parametrize("bn,pair", [(256, False), (128, True)])
 def test_every_form_assembles_without_spills(bn, pair, form, target):
     """Elements and factors by TMA, factors on by tcgen05.cp, one commit for the slot of both."""
     from tilejit.kernels.blackwell import persistent
@@ -92,6 +92,11 @@ def test_scaled_sums_go_through_an_epilogue():
     (a, sa, x), (b, sb, y) = operand(rng, 70, 128, "nvf4"), operand(rng, 90, 128, "nvf4")
     c = kernels.matmul(a, b.T, None, times, (0.25,), scale_a=sa, scale_b=sb)
     assert c.dtype == ml_dtypes.bfloat16 and np.allclose(c.astype(np.float64), x @ y.T * 0.25, rtol=2.0 ** -7, atol=1e-2)
+
+
+def test_no_k_makes_zeros():
+    a, b, none = np.zeros((5, 0), E4M3), np.zeros((0, 7), E4M3), np.zeros(0, E8M0)
+    assert (kernels.matmul(a, b, np.ones((5, 7), np.float32), scale_a=none, scale_b=none) == 0).all()
 
 
 @tile.jit

@@ -163,7 +163,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     scaled_blocks = of_blocks(scaled)
     blocks = by_rows(x, y, scaled) if scaled_blocks and target in HOPPER else ()
     block = block_of(x, y, scaled, k) if scaled_blocks and target in BLACKWELL else 0
-    if per == 2 and not block:
+    if per == 2 and not scaled_blocks:
         raise LaunchError("the tensor cores multiply float4 with a factor for each block along k: give scale_a and scale_b")
     float8 = x.dtype.startswith("float8") and target in HOPPER
     promoted = blocks if blocks else None if fast_accum or not float8 else ()

@@ -63,7 +63,7 @@ def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tup
 
 
 def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: int) -> int:
-    """Of factors that the tensor cores multiply by (Blackwell): of how many elements along k a block is."""
+    """Of factors that the tensor cores multiply by (Blackwell): of how many elements along k a block is; 0 where there is no k."""
     if len(x.shape) > 2 or len(y.shape) > 2 or x.dtype[:6] not in ("float8", "float4"):
         raise LaunchError(f"scales of blocks are those of two matrices of float8 or of float4, and a is of {x.dtype} and shape {x.shape}")
     four = x.dtype.startswith("float4")
@@ -82,7 +82,7 @@ def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: in
             raise LaunchError(f"{name} begins at a multiple of 16 bytes, on the device of a" + ("" if s.aligned else ": it does not"))
     if scaled[0].dtype != scaled[1].dtype:
         raise LaunchError(f"scale_a and scale_b are of one dtype, not of {scaled[0].dtype} and {scaled[1].dtype}")
-    return block
+    return block if k else 0
 
 
 def in_units(s, rows: int):
