@@ -195,7 +195,7 @@ def group(p: Problem, bm: int, bn: int, processors: int) -> int:
 def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Config:
     """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
     that they do not; without it the faster way is taken."""
-    best = None
+    best, busy = None, p.busy
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bm, bn), (splits, stream) in product(TILES, WAYS):
@@ -205,7 +205,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
             width = 128 if alone else 512 if q.ahead and tiles > 8 * processors else 256
-            long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
+            long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not busy
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                                epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
             steps = -(-p.k // config.bk)
@@ -216,7 +216,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             if best is None or cost < best[0]:
                 order = "grouped", 16 if stream else group(q, bm, bn, processors)   # at one pace rows of A come once
                 best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), order=order, stream=stream,
-                                     dependent=cost < (BRIEF if p.busy else SHORT) and not stream)
+                                     dependent=cost < (BRIEF if busy else SHORT) and not stream)
     return best[1]
 
 
