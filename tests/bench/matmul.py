@@ -160,7 +160,7 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
     m, n, k = shape
     flop, sets = 2.0 * m * n * k, operands(*shape, b_nk, dtype)
     checked(shape, sets, dtype)
-    chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size()), processors)
+    chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size(), across=(False, not b_nk and dtype.itemsize == 2)), processors)
     bases, candidates = ["cuBLAS"], {"cuBLAS": cublas(dtype), str(chosen): ours(dtype)}
     if arguments.triton and b_nk:
         import triton_product

@@ -182,7 +182,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if config is None:
         ahead = bool(tiles) and _comes_ahead(tiles[0], z, 16)
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
-        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block)
+        across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in EITHER_MAJOR.get(target, (1, 2)) else (False, False)
+        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across)
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
