@@ -134,7 +134,8 @@ class CompiledKernel:
                          f"{p.instructions} instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}")
             lines += [f"      not {variant}: {reason}" for variant, reason in p.declined]
         for m in self.tensor_maps:
-            lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, box {list(m.box)}, "
+            what = f"box {list(m.box)}" if m.box else f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower)} and {list(m.upper)}"
+            lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, {what}, "
                          f"swizzle {m.swizzle}, made on the {m.origin}")
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
         times = ", ".join(f"{stage} {1000 * seconds:.1f}" for stage, seconds in self.compile_time.items())

@@ -37,6 +37,7 @@ def test_the_map_of_patches_has_corners_and_steps_innermost_first():
     assert (m.global_dim, m.global_strides, m.box) == ((40, 7, 7, 2), (80, 560, 3920), ())
     assert (m.lower, m.upper, m.element_strides, m.channels, m.pixels) == ((-2, -1), (1, -4), (1, 2, 1, 1), 48, 64)
     assert k.recipe["maps"][0]["pixels"] == 64
+    assert "tensor map of X: dimensions [40, 7, 7, 2] of bfloat16, 64 pixels of 48 channels between the corners [-2, -1] and [1, -4], swizzle 0" in k.explain()
 
 
 def test_a_multicast_of_patches_reaches_the_ctas_of_its_mask():
