@@ -63,7 +63,8 @@ def cases():
                 b[x, y, z], c[x, y, z] = a[:64], a[64:]
             nexts[place((rank + 1) % size)] = lasts[place((rank - 1) % size)] = d[x, y, z]
         ones = np.ones_like(d)
-        yield Case(f"{cluster}, mask {mask:b}", passed_around, grid, (a, ones, ones, d, ones, sender, mask), {1: b, 2: c, 3: nexts, 4: lasts}, dict(cluster=cluster))
+        yield Case(f"{cluster}, mask {mask:b}", passed_around, grid, (a, ones, ones, d, ones, sender, mask),
+                   {1: b, 2: c, 3: nexts, 4: lasts}, dict(cluster=cluster))
 
 
 def test_ranks_of_a_cluster_of_several_dimensions_count_along_the_first_one_first():
