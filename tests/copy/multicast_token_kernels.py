@@ -2,6 +2,9 @@
 
 import numpy as np
 import tilejit as tile
+from receivers import SIZES
+
+from tests.cases import Case
 
 
 @tile.jit
@@ -58,3 +61,11 @@ def together_case(tiles: int, ranks: int, dtype="float16", seed=0):
     """For two clusters."""
     a = np.random.default_rng(seed).integers(-50, 50, (tiles * 16 * ranks, 64)).astype(dtype)
     return a, np.zeros((2 * ranks, *a.shape), dtype)
+
+
+def every_together():
+    """Every size of cluster, by a path that is named or not."""
+    for ranks in SIZES:
+        a, b = together_case(20, ranks)
+        yield Case(f"{ranks} CTAs", together, (2 * ranks,), (a, b), {1: np.stack([a] * (2 * ranks))},
+                   dict(R=ranks, PATH="tma" if ranks % 2 else None, cluster=(ranks, 1, 1)))
