@@ -1,7 +1,5 @@
 """``tile.pipelined``: any number of trips around any ring, with and without roles, by barriers and by groups."""
 
-import re
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -210,45 +208,6 @@ def test_a_branch_for_the_copies_alone_leaves_the_product_on_its_way():
     assert "%chosen" in producer and "%chosen" not in consumers and made.spills == 0
 
 
-def test_a_tile_is_stored_while_the_next_one_is_multiplied():
-    """The wait until the engine has read the staging buffer stands behind the next tile's products, and behind the loop over tiles."""
-    shape = tile.ArraySpec((4096, 4096), "bfloat16")
-    consumers = product.compile(shape, shape, shape).graph.split("  warpgroup ")[2]
-    names = re.findall(r"^ *(?:%\S+ = )?(mma_wait|bulk_wait|sync|store|fence_proxy_async|copy_async|bulk_commit|yield %pipeline)\b", consumers, re.MULTILINE)
-    tile_of = names[names.index("bulk_wait"):]
-    assert names.index("mma_wait") < names.index("bulk_wait")
-    assert tile_of == ["bulk_wait", "sync", "store", "fence_proxy_async", "sync", "copy_async", "bulk_commit", "yield %pipeline", "bulk_wait", "sync"]
-
-
-@tile.jit(num_warps=4)
-def turned_over(A, C, n):
-    """Threads write what the next trip's products read: the wait at the trip's end is the barrier between them, and stays there."""
-    s, sC = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), C.dtype, layout=tile.auto)
-    tile.store(s, tile.load(A[0:64, 0:64]))
-    tile.sync()
-    for i in range(n):
-        acc = tile.zeros((64, 64))
-        for _ in range(2):
-            acc = tile.dot(s, s, acc, trans_b=True)
-        tile.sync()
-        tile.store(sC, acc * (1 / 128))
-        tile.store(s, (acc * (1 / 128)).to(A.dtype))
-        tile.sync()
-        tile.copy_async(C[i * 64:i * 64 + 64, 0:64], sC).wait(read=True)
-
-
-def test_a_wait_that_orders_what_threads_write_stays_at_the_end_of_the_trip():
-    """The products of the next trip read it."""
-    a = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16)
-    c, x = np.zeros((192, 64), np.float32), a.astype(np.float64)
-    turned_over.simulate(1, a, c, 3).raise_first()
-    for i in range(3):
-        np.testing.assert_allclose(c[i * 64:i * 64 + 64], 2 * x @ x.T / 128, rtol=1e-5, atol=1e-5)
-        x = c[i * 64:i * 64 + 64].astype(np.float16).astype(np.float64)
-    text = turned_over.compile(a, c, 3).graph
-    assert re.search(r"bulk_commit\(\)\s+bulk_wait\(n=0, read=True\)\s+sync\(\)", text) and text.count("bulk_wait") == 1
-
-
 def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
     """With roles the loop waits for the product before the last one, releases that one's slot, and drains at the end."""
     made = compiled("sm_90a", BN=256)
@@ -303,10 +262,31 @@ def test_roles_that_cannot_be_given_are_errors():
             "the producer runs ahead", 4)
     refused(["count = tile.load(out[0]).to(tile.int32)", roles.replace("range(n)", "range(count)"), COPY, "    total += tile.load(s)"],
             "this load decides what the producer does", 4)
+    spin = ["while tile.load(out[1], sem='acquire') == 0:", "    pass"]
+    refused([*spin, roles, COPY, "    total += tile.load(s)"], "the producer, which runs ahead of the other warps, would not wait", 4)
+    refused(["for j in range(n):", f"    {roles}", f"    {COPY}", "        total += tile.load(s)", *(f"    {line}" for line in spin)], "would not wait", 8)
     kernel = tile.jit(source=f"def wrong(A, out, n):\n    s = tile.alloc((64,), A.dtype)\n    with tile.warp(0):\n        {roles}\n        {COPY}\n"
                              "            tile.store(out[0:64], tile.load(s))\n")
     with pytest.raises(CompilationError, match="narrower scope"):
         kernel.compile(tile.ArraySpec((64, 64), "float32"), tile.ArraySpec((64,), "float32"), 8)
+
+
+def test_loads_that_order_the_rest_of_a_kernel_may_follow_its_loops_with_roles():
+    """After the last loop, or where a narrower scope waits."""
+    @tile.jit
+    def signalled(A, out, flags):
+        s = tile.alloc((64,), A.dtype)
+        total = tile.zeros((64,))
+        for i in tile.pipelined(range(A.shape[0]), stages=2, warp_specialize=True):
+            tile.copy_async(s, A[i, 0:64])
+            total += tile.load(s)
+        while tile.load(flags[0], sem="acquire") == 0:
+            pass
+        tile.store(out[0:64], total)
+
+    a, out = np.random.default_rng(0).standard_normal((7, 64)).astype(np.float32), np.zeros(64, np.float32)
+    signalled.simulate(1, a, out, np.ones(1, np.int32)).raise_first()
+    np.testing.assert_allclose(out, a.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
 def test_groups_beside_those_of_the_loop_are_refused_inside_it():

@@ -7,10 +7,11 @@ that their ids are what they would be without it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, operands, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring import arrivals, ring_release
@@ -146,10 +147,25 @@ class Producer:
         self.writer = Loops(context, loops, make=False)
 
     def made(self, body: Block) -> Block:
+        for call in self.ahead_of_loops(body, False):
+            if call.op.name == "ordered_load":
+                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows after what others write, and the producer, which runs ahead "
+                                       "of the other warps, would not wait for it: give the roles by hand (tile.warpgroup, tile.ring)", call.loc)
         copier = Copier(self.kept)
         sliced = without_unused(self.sliced(copier, body))
         self.check(sliced)
         return sliced
+
+    def ahead_of_loops(self, block: Block, again: bool) -> Iterator[Call]:
+        """The calls at CTA scope that a pipelined loop comes after, if only in the next trip of a loop around (`again`)."""
+        holds = [any(n in self.loops for n in walk(Block((node,)))) for node in block.nodes]
+        for n, node in enumerate(block.nodes):
+            before = again or any(holds[n + 1:])
+            if isinstance(node, Call) and before:
+                yield node
+            elif isinstance(node, (For, While, If)):
+                for inner in blocks(node):
+                    yield from self.ahead_of_loops(inner, before or holds[n] and not isinstance(node, If))
 
     def kept(self, call: Call):
         """What the producer does as well: it computes, and like the others begins after the grids that this one depends on."""

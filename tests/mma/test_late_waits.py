@@ -1,0 +1,46 @@
+"""Waits for the reads of a store stand where the next trip needs them."""
+
+import re
+
+import numpy as np
+import tilejit as tile
+from tests.mma.pipelined_product import product
+
+
+def test_a_tile_is_stored_while_the_next_one_is_multiplied():
+    """The wait until the engine has read the staging buffer stands behind the next tile's products, and behind the loop over tiles."""
+    shape = tile.ArraySpec((4096, 4096), "bfloat16")
+    consumers = product.compile(shape, shape, shape).graph.split("  warpgroup ")[2]
+    names = re.findall(r"^ *(?:%\S+ = )?(mma_wait|bulk_wait|sync|store|fence_proxy_async|copy_async|bulk_commit|yield %pipeline)\b", consumers, re.MULTILINE)
+    tile_of = names[names.index("bulk_wait"):]
+    assert names.index("mma_wait") < names.index("bulk_wait")
+    assert tile_of == ["bulk_wait", "sync", "store", "fence_proxy_async", "sync", "copy_async", "bulk_commit", "yield %pipeline", "bulk_wait", "sync"]
+
+
+@tile.jit(num_warps=4)
+def turned_over(A, C, n):
+    """Threads write what the next trip's products read: the wait at the trip's end is the barrier between them, and stays there."""
+    s, sC = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), C.dtype, layout=tile.auto)
+    tile.store(s, tile.load(A[0:64, 0:64]))
+    tile.sync()
+    for i in range(n):
+        acc = tile.zeros((64, 64))
+        for _ in range(2):
+            acc = tile.dot(s, s, acc, trans_b=True)
+        tile.sync()
+        tile.store(sC, acc * (1 / 128))
+        tile.store(s, (acc * (1 / 128)).to(A.dtype))
+        tile.sync()
+        tile.copy_async(C[i * 64:i * 64 + 64, 0:64], sC).wait(read=True)
+
+
+def test_a_wait_that_orders_what_threads_write_stays_at_the_end_of_the_trip():
+    """The products of the next trip read it."""
+    a = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16)
+    c, x = np.zeros((192, 64), np.float32), a.astype(np.float64)
+    turned_over.simulate(1, a, c, 3).raise_first()
+    for i in range(3):
+        np.testing.assert_allclose(c[i * 64:i * 64 + 64], 2 * x @ x.T / 128, rtol=1e-5, atol=1e-5)
+        x = c[i * 64:i * 64 + 64].astype(np.float16).astype(np.float64)
+    text = turned_over.compile(a, c, 3).graph
+    assert re.search(r"bulk_commit\(\)\s+bulk_wait\(n=0, read=True\)\s+sync\(\)", text) and text.count("bulk_wait") == 1
