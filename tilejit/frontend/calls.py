@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import CompilationError
 from ..ir.builder import describe
-from ..ir.builtin import BoundMethod, Builtin, apply
+from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
 from ..names import InstructionName
@@ -52,7 +52,7 @@ def call(w: Walker, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return cast(w, function, *_bound(w, function.name, _CAST, args, kwargs))
     rule = PYTHON.get(function) if _hashable(function) else None
     if rule is not None:
-        _bound(w, function.__name__, inspect.signature(rule), (w, *args), kwargs)
+        _bound(w, function.__name__, signature_of(rule), (w, *args), kwargs)
         return rule(w, *args, **kwargs)
     if joins.is_record(function):
         return function(*_bound(w, function.__name__, inspect.signature(function), args, kwargs))

@@ -97,6 +97,23 @@ class Branch:
         return any(name in self.env and self.env[name].value is True for name in EXITS)
 
 
+class Place:
+    """A context in which the builder is at a place."""
+
+    __slots__ = ("g", "loc", "outer")
+
+    def __init__(self, g: Builder, loc: Loc):
+        self.g, self.loc = g, loc
+
+    def __enter__(self) -> None:
+        self.outer, self.g.loc = self.g.loc, self.loc
+
+    def __exit__(self, kind, error, trace) -> None:
+        if isinstance(error, TileError) and error.loc is None:
+            error.loc = self.g.loc
+        self.g.loc = self.outer
+
+
 @dataclass
 class Walker:
     """The state of one compilation's walk."""
@@ -117,18 +134,9 @@ class Walker:
     def loc(self, node: ast.AST) -> Loc:
         return self.frame.source.loc(node, self.frame.call_site)
 
-    @contextmanager
-    def place(self, node: ast.AST):
-        """Make `node` the place of the calls built, and of the errors raised, inside."""
-        outer, self.g.loc = self.g.loc, self.loc(node)
-        try:
-            yield
-        except TileError as error:
-            if error.loc is None:
-                error.loc = self.g.loc
-            raise
-        finally:
-            self.g.loc = outer
+    def place(self, node: ast.AST) -> Place:
+        """Inside, `node` is the place of the calls built, and of the errors raised."""
+        return Place(self.g, self.loc(node))
 
     def error(self, message: str, node: ast.AST | None = None) -> CompilationError:
         return CompilationError(message, self.g.loc if node is None else self.loc(node))

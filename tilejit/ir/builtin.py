@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from ..errors import CompilationError, at
@@ -89,8 +90,11 @@ def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:
         return _checked("tile." + function.name, function.function, (g, *args), kwargs)
 
 
+signature_of = lru_cache(maxsize=None)(inspect.signature)  # of this package's functions, which stay
+
+
 def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
-    signature = inspect.signature(function)
+    signature = signature_of(function)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

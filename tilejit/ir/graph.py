@@ -236,8 +236,9 @@ def walk(block: Block) -> Iterator[Node]:
     """Every node in and below `block`, outer before inner, in order."""
     for node in block.nodes:
         yield node
-        for inner in blocks(node):
-            yield from walk(inner)
+        if type(node) is not Call:  # most are, and have none
+            for inner in blocks(node):
+                yield from walk(inner)
 
 
 def results(node: Node) -> tuple[Value, ...]:
