@@ -1,0 +1,110 @@
+"""What a random kernel is made of: pieces of source together with what they compute, and the program of them.
+
+A value carries a bound of its error (`slack`): 0 where each operation is exact or correctly rounded, so that the bits are
+settled; otherwise what order of addition, contraction to a fused multiply-add, and the stated ulp may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tilejit as tile
+
+
+@dataclass
+class Node:
+    """An expression: its source, its type, and how to compute it. `shape` None is a scalar, the same for the whole CTA.
+
+    `exact`: its bits are settled. `product`: a multiplication of floats that a following addition may absorb.
+    """
+
+    text: str
+    shape: tuple | None
+    dtype: str
+    run: Callable[[dict], tuple[np.ndarray, Any]]
+    exact: bool = True
+    product: bool = False
+
+
+@dataclass
+class Statement:
+    """Lines of source and what they do to the variables."""
+
+    lines: list[str]
+    run: Callable[[dict], None]
+
+
+@dataclass
+class Program:
+    """A kernel's source, its arguments, its launch, and NumPy's outputs with their slack."""
+
+    seed: int
+    source: str
+    args: dict[str, Any]
+    grid: tuple
+    options: dict[str, Any]
+    expected: dict[str, np.ndarray]
+    slack: dict[str, np.ndarray]
+    kernel: Any = field(default=None, repr=False)
+
+    def compiled_kernel(self):
+        if self.kernel is None:
+            from tilejit.frontend import Source
+            from tilejit.jit import Kernel
+            self.kernel = Kernel(Source.from_text(self.source, {"tile": tile}, file=f"<seed {self.seed}>"), {})
+        return self.kernel
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {n: np.zeros_like(w) for n, w in self.expected.items()}
+
+    def simulate(self) -> dict[str, np.ndarray]:
+        """Run on the simulator; fails on its findings."""
+        outputs = self.outputs()
+        report = self.compiled_kernel().simulate(self.grid, **self.args, **outputs, **self.options)
+        assert not report.findings, f"seed {self.seed}: {report}\n{self.source}"
+        return outputs
+
+    def launch(self) -> dict[str, np.ndarray]:
+        """Run on the GPU."""
+        outputs = self.outputs()
+        there = {n: tile.to_device(a) if isinstance(a, np.ndarray) else a for n, a in {**self.args, **outputs}.items()}
+        self.compiled_kernel()[self.grid](**there, **self.options)
+        return {n: there[n].numpy() for n in outputs}
+
+    def differences(self, got: dict[str, np.ndarray], want: dict[str, np.ndarray] | None = None) -> list[str]:
+        """Where results differ from NumPy's (or from `want`) by more than their slack."""
+        found = []
+        for name, expected in (want or self.expected).items():
+            bad = ~_within(got[name], expected, self.slack[name])
+            if bad.any():
+                at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+                line = next(line.strip() for line in self.source.splitlines() if f"store({name}[" in line)
+                found.append(f"seed {self.seed}: {name}{list(map(int, at))} is {got[name][at]!r}, not {expected[at]!r} "
+                             f"(slack {self.slack[name][at]:.3g}; {int(bad.sum())} of {bad.size} differ)  {line}")
+        return found
+
+
+def _within(got: np.ndarray, want: np.ndarray, slack: np.ndarray) -> np.ndarray:
+    if got.dtype.kind in "biu":
+        return got == want
+    with np.errstate(all="ignore"):
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        equal = (a == b) | (np.isnan(a) & np.isnan(b))
+        near = np.abs(a - b) <= 2 * slack
+        largest = float(np.finfo(got.dtype).max) if got.dtype.kind == "f" and got.dtype.itemsize > 1 else 3.3e38
+        unsettled = (slack > 0) & (~np.isfinite(slack) | ~np.isfinite(b) | (np.abs(b) + slack >= largest))
+        return equal | near | unsettled
+
+
+def eps(dtype: str) -> float:
+    return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}.get(dtype, 0.0)
+
+
+def rounding(dtype: str, values: np.ndarray) -> np.ndarray:
+    """Half a unit in the last place, and the smallest subnormal."""
+    tiny = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150, "float64": 0.0}.get(dtype, 0.0)
+    with np.errstate(all="ignore"):
+        return np.abs(values.astype(np.float64)) * eps(dtype) + tiny
