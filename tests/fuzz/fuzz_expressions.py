@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzz_program import Node, eps, rounding
+from fuzz_program import Node, rounding
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "language"))
 from language_reference import BITWISE, COMPARE, binary, bits, cast, computed_in, is_float, np_dtype, promoted, tile_name

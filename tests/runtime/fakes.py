@@ -102,6 +102,7 @@ def make_torch():
             self._pointer, self.shape, self._strides = pointer, tuple(shape), tuple(strides)
             self.dtype, self._device = dtype, device
             self.is_cuda = device >= 0
+            self.negated = False
             self._c = (c_int64 * max(len(shape), 1))(*shape), (c_int64 * max(len(shape), 1))(*strides)
 
         def data_ptr(self):
@@ -114,7 +115,7 @@ def make_torch():
             return self._device
 
         def is_neg(self):
-            return False
+            return self.negated
 
     class Parameter(Tensor):
         pass
@@ -150,6 +151,6 @@ def make_torch():
     torch.Tensor = Tensor
     torch.nn = types.SimpleNamespace(Parameter=Parameter)
     torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: torch.stream)
-    for name in ("float32", "float16", "bfloat16", "int32", "int64", "bool", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn_x2", "uint8"):
+    for name in ("float64", "float32", "float16", "bfloat16", "int32", "int64", "bool", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn_x2", "uint8"):
         setattr(torch, name, Dtype(name))
     return torch

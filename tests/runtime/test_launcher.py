@@ -388,6 +388,45 @@ def test_native_calls_do_not_leak_references(torch, launch):
     assert [sys.getrefcount(thing) for thing in (grid, args, *args, 123456)] == before
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_lazily_negated_tensor_is_launched_by_nobody(launch, torch, dtype):
+    """It begins at an odd element, as the imaginary part of a conjugated tensor does; others that do are launched."""
+    driver, make = launch
+    launcher = make(make_recipe(arguments=[["array", dtype, 2]], params=[["ptr", 0], ["stride", 0, 1, "i64"]]))
+    nbytes = 2 * int(dtype[5:]) // 16
+    array = tensor(torch, 4096 + nbytes, (6, 8), (16, 2), dtype)
+    for array.negated in (False, True, False, True):
+        assert launcher((1, 1, 1), None, (array,)) is not array.negated
+    assert [call.params[0] for call in driver.launches] == [struct.pack("<Q", 4096 + nbytes)] * 2
+    if hasattr(launcher, "answers"):
+        assert launcher.answers == [True, False, True, False]
+
+
+def test_asking_a_tensor_leaks_no_references(torch, launch):
+    driver, make = launch
+    launcher = make(make_recipe(arguments=[["array", "float32", 2]], params=[["ptr", 0]]))
+    array, asked = tensor(torch, 4100, (6, 8), (16, 2)), (True, False, "is_neg")
+    array.negated = True
+    before = [sys.getrefcount(thing) for thing in (*asked, array)]
+    for _ in range(1000):
+        launcher((1, 1, 1), None, (array,))
+        getattr(launcher, "answers", []).clear()
+    assert all(abs(sys.getrefcount(thing) - n) < 100 for thing, n in zip((*asked, array), before)) and not driver.launches
+
+
+def test_the_imaginary_part_of_a_conjugated_tensor_is_refused_however_often_the_kernel_was_launched():
+    torch = pytest.importorskip("torch")
+    driver = FakeDriver()
+    launcher = driver.launcher(make_recipe(params=[["ptr", 0]], guards=[]), device=-1)
+    numbers = torch.zeros(6, 16, dtype=torch.complex64)
+    for native in (False, True):
+        if native and not launcher.prepare():
+            continue
+        for view in (lambda x: x, lambda x: x[1:, 3:], lambda x: x.T, lambda x: x[:, ::3], lambda x: x.expand(6, 16)):
+            assert launcher((2, 1, 1), None, (view(numbers.imag), 3, 2.5)) is True
+            assert view(numbers.conj().imag).is_neg() and launcher((2, 1, 1), None, (view(numbers.conj().imag), 3, 2.5)) is False
+
+
 @pytest.mark.parametrize("name, dtype", [("float4_e2m1fn_x2", "float4_e2m1fn"), ("float8_e8m0fnu", "float8_e8m0fnu")])
 def test_tensors_of_narrow_types_are_launched_as_what_they_hold(launch, torch, name, dtype):
     """Pairs of float4 are one element of torch's, with a name of their own; bytes are none of either."""

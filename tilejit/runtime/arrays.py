@@ -172,6 +172,10 @@ def _element_strides(shape, strides, itemsize: int) -> tuple[int, ...]:
 
 # -- torch -----------------------------------------------------------------------------------------------------------
 
+# A lazily negated view is the imaginary part of a conjugated tensor, whose real parts stand at the even elements: it begins at an odd
+# one, which is where launches look, since asking every tensor takes 30 ns.
+MAY_BE_NEGATED = ("float16", "float32", "float64")
+
 _torch_names: dict = {}  # torch dtype -> element type's name
 
 

@@ -17,13 +17,14 @@ import sys
 
 from tilejit.errors import TileError
 from tilejit.runtime import dlpack, tensormap
+from tilejit.runtime.arrays import MAY_BE_NEGATED
 from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT
 from tilejit.runtime.facts import condition
 from tilejit.runtime.recipe import GRID_LIMIT, Recipe
 
 # The table, in 8-byte words: Python's objects and functions, the library's, the driver's, and this launcher's values.
 _WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",
-          "as_integer", "from_integer", "incref", "clear_error", "save_thread", "restore_thread",
+          "as_integer", "from_integer", "incref", "decref", "clear_error", "call_method", "is_neg", "save_thread", "restore_thread",
           "borrow", "stream_of", "launch", "encode_tiled", "get_context",
           "context", "function", "attributes", "attribute_count", "device")
 
@@ -34,6 +35,7 @@ _ITEMS = tuple.__basicsize__             # where a tuple's items start; their nu
 _BYTES = bytes.__basicsize__ - 1         # where a bytes object's data starts
 
 _METH_FASTCALL = 0x80
+_IS_NEG = sys.intern("is_neg")           # kept here for the tables
 _kept: list = []                         # method definitions, which Python refers to but does not own
 _loaded: dict[str, int] = {}             # IR text -> address
 
@@ -93,7 +95,8 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
         true=id(True), false=id(False), none=id(None), int_type=id(int), float_type=id(float), tuple_type=id(tuple),
         tensor_type=id(torch.Tensor) if torch else 0, parameter_type=id(torch.nn.Parameter) if torch else 0,
         as_integer=python("PyLong_AsLongLongAndOverflow"), from_integer=python("PyLong_FromLong"),
-        incref=python("Py_IncRef"), clear_error=python("PyErr_Clear"),
+        incref=python("Py_IncRef"), decref=python("Py_DecRef"), clear_error=python("PyErr_Clear"),
+        call_method=python("PyObject_VectorcallMethod"), is_neg=id(_IS_NEG),
         save_thread=python("PyEval_SaveThread"), restore_thread=python("PyEval_RestoreThread"),
         borrow=borrow, stream_of=stream_of, launch=points.launch, encode_tiled=points.encode_tiled,
         get_context=points.get_context, context=link.context, function=launcher.function,
@@ -280,7 +283,25 @@ class _Code:
         if rank:
             self.need(f"icmp ne ptr {extents}, null")
             self.need(f"icmp ne ptr {strides}, null")
+        if dtype in MAY_BE_NEGATED:
+            self.need_plain(item, pointer, ELEMENT_TYPES[dtype].nbytes)
         self.arrays[i] = pointer, extents, strides
+
+    def need_plain(self, item: str, pointer: str, nbytes: int) -> None:
+        """That a tensor is no lazily negated view; only one that begins at an odd element is asked."""
+        self.count += 1
+        odd, plain = f"odd{self.count}", f"plain{self.count}"
+        test = self("icmp eq i64", self("and i64", pointer, nbytes), 0)
+        self.line(f"br i1 {test}, label %{plain}, label %{odd}")
+        self.label(odd)
+        given = self.room(8, 8)
+        self.store("ptr", item, given)
+        answer = self(f"call ptr {self.word('call_method')}(ptr {self.word('is_neg')}, ptr {given}, i64 1, ptr null)")
+        self.need(f"icmp ne ptr {answer}, null", "raised")
+        self.line(f"call void {self.word('decref')}(ptr {answer})")  # one of Python's two truths, which stay
+        self.need(f"icmp eq ptr {answer}, {self.word('false')}")
+        self.line(f"br label %{plain}")
+        self.label(plain)
 
     def read_scalar(self, i: int, item: str, dtype: str) -> None:
         if dtype in ("float32", "float64"):

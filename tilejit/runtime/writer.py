@@ -11,7 +11,7 @@ import sys
 
 from tilejit.errors import LaunchError
 from tilejit.runtime import streams, tensormap
-from tilejit.runtime.arrays import DESCRIBERS, ArrayView, describe
+from tilejit.runtime.arrays import DESCRIBERS, MAY_BE_NEGATED, ArrayView, describe
 from tilejit.runtime.device_array import DeviceArray
 from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, scalar_bytes
 from tilejit.runtime.facts import LEAVES, condition, python
@@ -112,6 +112,8 @@ def _read_array(i: int, dtype: str, strides: bool, torch: bool, written: bool) -
         lines += [f"    if x{i}.__class__ is Tensor or x{i}.__class__ is Parameter:",
                   f"        if x{i}.dtype is not D{i} or x{i}.get_device() != DEVICE: return False",
                   f"        p{i} = x{i}.data_ptr(); s{i} = x{i}.shape" + (f"; t{i} = x{i}.stride()" if strides else "")]
+        if dtype in MAY_BE_NEGATED:
+            lines.append(f"        if p{i} & {ELEMENT_TYPES[dtype].nbytes} and x{i}.is_neg(): return False")
     return lines + [f"    {'elif' if torch else 'if'} x{i}.__class__ is Own and x{i}.dtype is N{i} and x{i}.device == DEVICE:",
                     f"        p{i} = x{i}.pointer; s{i} = x{i}.shape; t{i} = x{i}.strides; own += 1",
                     "    else:",
