@@ -31,7 +31,7 @@ def tool(tmp_path):
 def launches():
     """Three launches, two of them of CTAs with shared memory, one of an empty grid, and one that does not fit."""
     from tests.runtime.fakes import FakeArray, FakeDriver
-    from tests.runtime.test_launcher import make_recipe
+    from tests.runtime.fakes import make_recipe
     array = FakeArray(4096, (6, 8), (64, 4))
     for shared, grid in ((0, (1, 1, 1)), (64, (1, 1, 1)), (64, (2, 1, 1)), (64, (0, 1, 1))):
         FakeDriver().launcher(make_recipe(shared=shared))(grid, None, (array, 1, 1.0))

@@ -154,3 +154,21 @@ def make_torch():
     for name in ("float64", "float32", "float16", "bfloat16", "int32", "int64", "bool", "float8_e4m3fn", "float8_e8m0fnu", "float4_e2m1fn_x2", "uint8"):
         setattr(torch, name, Dtype(name))
     return torch
+
+
+# -- a recipe, and a tensor that fits it ---------------------------------------------------------------------------------
+
+MAP = {"argument": 0, "base_offset": 64, "dtype": "float32", "rank": 2, "dims": [["size", 0, 1], ["size", 0, 0]],
+       "strides": [["mul", ["stride", 0, 0], 4]], "box": [32, 8], "element_strides": [1, 1], "interleave": 0, "swizzle": 3,
+       "l2_promotion": 2, "oob_fill": 1, "origin": "host"}
+
+
+def make_recipe(**changes):
+    return {"name": "k", "threads": 96, "cluster": None, "shared": 1024, "pdl": False,
+            "arguments": [["array", "float32", 2], ["scalar", "int32"], ["scalar", "float32"]],
+            "params": [["ptr", 0], ["size", 0, 1, "i32"], ["stride", 0, 0, "i64"], ["scalar", 1, "int32"], ["scalar", 2, "float32"]],
+            "maps": [], "guards": [], **changes}
+
+
+def tensor(torch, pointer=4096, shape=(6, 8), strides=(16, 1), dtype="float32", device=0):
+    return torch.Tensor(pointer, shape, strides, getattr(torch, dtype), device)

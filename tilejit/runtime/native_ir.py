@@ -1,0 +1,327 @@
+"""LLVM IR of a launcher, from its recipe; see `native`, which makes machine code of it."""
+
+from __future__ import annotations
+
+import struct
+
+from tilejit.runtime import tensormap
+from tilejit.runtime.arrays import MAY_BE_NEGATED
+from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT
+from tilejit.runtime.facts import condition
+from tilejit.runtime.recipe import GRID_LIMIT, Recipe
+
+# The table, in 8-byte words: Python's objects and functions, the library's, the driver's, and this launcher's values.
+WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",
+          "as_integer", "from_integer", "incref", "decref", "clear_error", "call_method", "is_neg", "save_thread", "restore_thread",
+          "borrow", "stream_of", "launch", "encode_tiled", "get_context",
+          "context", "function", "attributes", "attribute_count", "device")
+
+_TOO_LARGE, _INFINITE = struct.unpack("<2Q", struct.pack("<2d", FLOAT32_LIMIT, float("inf")))
+_HEAD = object.__basicsize__             # reference count and type
+_TYPE = _HEAD - 8                        # where an object's type stands
+_ITEMS = tuple.__basicsize__             # where a tuple's items start; their number stands at _HEAD
+_BYTES = bytes.__basicsize__ - 1         # where a bytes object's data starts
+
+
+def print_ir(recipe: Recipe) -> str:
+    """LLVM IR of ``launch(self, args, count)``, a METH_FASTCALL function of (grid, stream, arguments)."""
+    code = _Code()
+    count = len(recipe.params)
+    values, pointers = code.room(max(count, 1) * 8, 8), code.room(max(count, 1) * 8, 8)
+    config, answer, overflow = code.room(56, 8), code.room(8, 8), code.room(8, 8)
+    code.answer, code.overflow = answer, overflow
+
+    code.need("icmp eq i64 %count, 3")
+    grid, stream, arguments = (code.load("ptr", "%args", 8 * i) for i in range(3))
+    code.need_tuple(arguments, len(recipe.arguments))
+    for i, kind in enumerate(recipe.arguments):
+        item = code.load("ptr", arguments, _ITEMS + 8 * i)
+        if kind[0] == "array":
+            code.read_array(i, item, kind[1], kind[2])
+        else:
+            code.read_scalar(i, item, kind[1])
+    for fact, held in recipe.guards:
+        truth = code.truth(condition(fact, recipe.arguments))
+        code.need(f"icmp eq i1 {truth}, {'true' if held else 'false'}")
+
+    code.need_tuple(grid, 3)
+    empty = None
+    for axis, limit in enumerate(GRID_LIMIT):
+        extent = code.integer(code.load("ptr", grid, _ITEMS + 8 * axis))
+        code.need(f"icmp ule i64 {extent}, {limit}")
+        if recipe.cluster and recipe.cluster[axis] > 1:
+            code.need(f"icmp eq i64 {code('urem i64', extent, recipe.cluster[axis])}, 0")
+        code.store("i32", code(f"trunc i64 {extent} to i32"), config, 4 * axis)
+        zero = code("icmp eq i64", extent, 0)
+        empty = zero if empty is None else code("or i1", empty, zero)
+    code.line(f"br i1 {empty}, label %launched, label %filled")
+    code.label("filled")
+
+    code.need(f"icmp eq i64 {_context(code)}, {code.word('context', 'i64')}")
+    arrays = any(kind[0] == "array" for kind in recipe.arguments)
+    handle = code.stream(stream, arrays)
+    for index, param in enumerate(recipe.params):
+        place = code.at(values, 8 * index)
+        if param[0] == "map":
+            place = code.encode(recipe.maps[param[1]])
+        else:
+            code.put(param, place)
+        code.store("ptr", place, pointers, 8 * index)
+    for offset, value in ((12, recipe.threads), (16, 1), (20, 1), (24, recipe.shared)):
+        code.store("i32", value, config, offset)
+    code.store("i64", handle, config, 32)
+    code.store("ptr", code.word("attributes"), config, 40)
+    code.store("i64", code.word("attribute_count", "i64"), config, 48)
+
+    thread = code(f"call ptr {code.word('save_thread')}()")
+    result = code(f"call i32 {code.word('launch')}(ptr {config}, ptr {code.word('function')}, ptr {pointers}, ptr null)")
+    code.line(f"call void {code.word('restore_thread')}(ptr {thread})")
+    code.line(f"br i1 {code('icmp eq i32', result, 0)}, label %launched, label %failed")
+    code.label("failed")
+    error = code(f"call ptr {code.word('from_integer')}(i64 {code(f'zext i32 {result} to i64')})")
+    code.line(f"ret ptr {error}")
+    for label, word in (("launched", "true"), ("miss", "false")):
+        code.label(label)
+        found = code.word(word)
+        code.line(f"call void {code.word('incref')}(ptr {found})")
+        code.line(f"ret ptr {found}")
+    code.label("raised")
+    code.line(f"call void {code.word('clear_error')}()")
+    code.line("br label %miss")
+    lines = ["define ptr @launch(ptr %self, ptr %args, i64 %count) {", "entry:", *code.rooms,
+             *code.words.values(), "  br label %start", "start:", *code.lines, "}", ""]
+    return "\n".join(lines)
+
+
+def _context(code: "_Code") -> str:
+    code.store("i64", 0, code.answer)
+    code(f"call i32 {code.word('get_context')}(ptr {code.answer})")
+    return code.load("i64", code.answer)
+
+
+class _Code:
+    """IR text as it grows: `code(text)` names a new value; a `need` that does not hold leaves for the label miss."""
+
+    def __init__(self):
+        self.lines: list[str] = []
+        self.rooms: list[str] = []                         # of the stack, at the entry
+        self.words: dict[str, str] = {}                    # of the table, read once at the entry
+        self.count = 0
+        self.arrays: dict[int, tuple[str, str, str]] = {}  # argument -> pointer, address of extents, of strides
+        self.scalars: dict[int, str] = {}                  # argument -> its value: i64, or double for floats
+
+    def __call__(self, text: str, *operands) -> str:
+        self.count += 1
+        self.lines.append(f"  %v{self.count} = {text} {', '.join(map(str, operands))}".rstrip())
+        return f"%v{self.count}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def room(self, nbytes: int, align: int) -> str:
+        self.count += 1
+        self.rooms.append(f"  %v{self.count} = alloca [{nbytes} x i8], align {align}")
+        return f"%v{self.count}"
+
+    def at(self, base: str, offset: int) -> str:
+        return base if offset == 0 else self(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def load(self, kind: str, base: str, offset: int = 0) -> str:
+        return self(f"load {kind}, ptr {self.at(base, offset)}, align {4 if kind == 'i32' else 8}")
+
+    def store(self, kind: str, value, base: str, offset: int = 0) -> None:
+        self.line(f"store {kind} {value}, ptr {self.at(base, offset)}, align {4 if kind == 'i32' else 8}")
+
+    def word(self, name: str, kind: str = "ptr") -> str:
+        value = f"%{name}_{kind}"
+        self.words[value] = (f"  {value}_at = getelementptr i8, ptr %self, i64 {_BYTES + 8 * WORDS.index(name)}\n"
+                             f"  {value} = load {kind}, ptr {value}_at, align 8")
+        return value
+
+    def need(self, test: str, otherwise: str = "miss") -> None:
+        self.count += 1
+        here = f"n{self.count}"
+        self.line(f"br i1 {self(test)}, label %{here}, label %{otherwise}")
+        self.label(here)
+
+    # -- reading arguments -------------------------------------------------------------------------------------------
+
+    def is_a(self, item: str, word: str) -> str:
+        return self("icmp eq ptr", self.load("ptr", item, _TYPE), self.word(word))
+
+    def need_tuple(self, item: str, length: int) -> None:
+        self.need(f"icmp eq i1 {self.is_a(item, 'tuple_type')}, true")
+        self.need(f"icmp eq i64 {self.load('i64', item, _HEAD)}, {length}")
+
+    def integer(self, item: str) -> str:
+        """The value of an int object that fits in 64 bits."""
+        self.need(f"icmp eq i1 {self.is_a(item, 'int_type')}, true")
+        value = self(f"call i64 {self.word('as_integer')}(ptr {item}, ptr {self.overflow})")
+        self.need(f"icmp eq i32 {self.load('i32', self.overflow)}, 0")
+        return value
+
+    def read_array(self, i: int, item: str, dtype: str, rank: int) -> None:
+        known = self("or i1", self.is_a(item, "tensor_type"), self.is_a(item, "parameter_type"))
+        self.need(f"icmp eq i1 {known}, true")
+        tensor = self.room(48, 8)
+        failed = self(f"call i32 {self.word('borrow')}(ptr {item}, ptr {tensor})")
+        self.need(f"icmp eq i32 {failed}, 0", "raised")
+        self.need(f"icmp eq i64 {self.load('i64', tensor, 8)}, {self.word('device', 'i64')}")
+        self.need(f"icmp eq i32 {self.load('i32', tensor, 16)}, {rank}")
+        code, bits = ELEMENT_TYPES[dtype].dlpack
+        lanes = 2 if bits == 4 else 1  # torch has pairs of them in a byte
+        self.need(f"icmp eq i32 {self.load('i32', tensor, 20)}, {code | bits << 8 | lanes << 16}")
+        pointer = self("add i64", self.load("i64", tensor), self.load("i64", tensor, 40))
+        extents, strides = self.load("ptr", tensor, 24), self.load("ptr", tensor, 32)
+        if rank:
+            self.need(f"icmp ne ptr {extents}, null")
+            self.need(f"icmp ne ptr {strides}, null")
+        if dtype in MAY_BE_NEGATED:
+            self.need_plain(item, pointer, ELEMENT_TYPES[dtype].nbytes)
+        self.arrays[i] = pointer, extents, strides
+
+    def need_plain(self, item: str, pointer: str, nbytes: int) -> None:
+        """That a tensor is no lazily negated view; only one that begins at an odd element is asked."""
+        self.count += 1
+        odd, plain = f"odd{self.count}", f"plain{self.count}"
+        test = self("icmp eq i64", self("and i64", pointer, nbytes), 0)
+        self.line(f"br i1 {test}, label %{plain}, label %{odd}")
+        self.label(odd)
+        given = self.room(8, 8)
+        self.store("ptr", item, given)
+        answer = self(f"call ptr {self.word('call_method')}(ptr {self.word('is_neg')}, ptr {given}, i64 1, ptr null)")
+        self.need(f"icmp ne ptr {answer}, null", "raised")
+        self.line(f"call void {self.word('decref')}(ptr {answer})")  # one of Python's two truths, which stay
+        self.need(f"icmp eq ptr {answer}, {self.word('false')}")
+        self.line(f"br label %{plain}")
+        self.label(plain)
+
+    def read_scalar(self, i: int, item: str, dtype: str) -> None:
+        if dtype in ("float32", "float64"):
+            self.need(f"icmp eq i1 {self.is_a(item, 'float_type')}, true")
+            self.scalars[i] = self.load("double", item, _HEAD)
+            if dtype == "float32":  # nothing finite that would round to infinity; bits of absolute values order as they do
+                size = self("and i64", self.load("i64", item, _HEAD), 2**63 - 1)
+                self.need(f"icmp uge i64 {self('sub i64', size, _TOO_LARGE)}, {_INFINITE - _TOO_LARGE}")
+            return
+        if dtype == "bool":
+            yes = self("icmp eq ptr", item, self.word("true"))
+            either = self("or i1", yes, self("icmp eq ptr", item, self.word("false")))
+            self.need(f"icmp eq i1 {either}, true")
+            self.scalars[i] = self(f"zext i1 {yes} to i64")
+            return
+        value = self.scalars[i] = self.integer(item)
+        bits = 8 * ELEMENT_TYPES[dtype].nbytes
+        if dtype.startswith("uint"):
+            self.need(f"icmp sge i64 {value}, 0")
+            if bits < 64:
+                self.need(f"icmp slt i64 {value}, {1 << bits}")
+        elif bits < 64:
+            self.need(f"icmp sge i64 {value}, {-(1 << bits - 1)}")
+            self.need(f"icmp slt i64 {value}, {1 << bits - 1}")
+
+    def stream(self, item: str, arrays: bool) -> str:
+        """The handle of the stream argument: an int, or for None the current stream of the arrays' library."""
+        given, current, known = (f"{name}{self.count}" for name in ("given", "current", "known"))
+        place = self.room(8, 8)
+        none = self("icmp eq ptr", item, self.word("none"))
+        self.store("i64", 0, place)
+        self.line(f"br i1 {none}, label %{current}, label %{given}")
+        self.label(given)
+        self.store("i64", self.integer(item), place)
+        self.line(f"br label %{known}")
+        self.label(current)
+        if arrays:
+            device = self.word("device", "i64")
+            kind, ordinal = self(f"trunc i64 {device} to i32"), self(f"trunc i64 {self('lshr i64', device, 32)} to i32")
+            failed = self(f"call i32 {self.word('stream_of')}(i32 {kind}, i32 {ordinal}, ptr {place})")
+            self.need(f"icmp eq i32 {failed}, 0", "raised")
+        self.line(f"br label %{known}")
+        self.label(known)
+        return self.load("i64", place)
+
+    # -- expressions -------------------------------------------------------------------------------------------------
+
+    def truth(self, expression) -> str:
+        """The i1 of a condition."""
+        name, *rest = expression
+        if name in ("and", "or"):
+            return self(f"{name} i1", self.truth(rest[0]), self.truth(rest[1]))
+        return self(f"icmp {'eq' if name == 'eq' else 'sle'} i64", self.number(rest[0]), self.number(rest[1]))
+
+    def number(self, expression) -> str:
+        """The i64 of an expression."""
+        if not isinstance(expression, (list, tuple)):
+            return str(int(expression))
+        name, *rest = expression
+        if name == "ptr":
+            return self.arrays[rest[0]][0]
+        if name in ("size", "stride"):
+            return self.load("i64", self.arrays[rest[0]][1 if name == "size" else 2], 8 * rest[1])
+        if name == "scalar":
+            return self.scalars[rest[0]]
+        parts = [self.number(part) for part in rest]
+        match name:
+            case "add" | "sub" | "mul":
+                return self(f"{name} i64", *parts)
+            case "min" | "max":
+                less = self("icmp slt i64", *parts)
+                first, second = parts if name == "min" else reversed(parts)
+                return self(f"select i1 {less}, i64 {first}, i64 {second}")
+            case "abs":
+                negative = self("icmp slt i64", parts[0], 0)
+                return self(f"select i1 {negative}, i64 {self('sub i64', 0, parts[0])}, i64 {parts[0]}")
+            case "floordiv" | "mod":
+                return self.divide(name, *parts)
+        raise ValueError(f"no operation {name}")
+
+    def divide(self, name: str, a: str, b: str) -> str:
+        """Python's division, which rounds towards minus infinity."""
+        if b.startswith("%"):
+            self.need(f"icmp ne i64 {b}, 0")
+        rest = self("srem i64", a, b)
+        differ = self("icmp slt i64", self("xor i64", rest, b), 0)
+        adjust = self("and i1", differ, self("icmp ne i64", rest, 0))
+        if name == "mod":
+            return self("add i64", rest, self(f"select i1 {adjust}, i64 {b}, i64 0"))
+        return self("sub i64", self("sdiv i64", a, b), self(f"zext i1 {adjust} to i64"))
+
+    # -- parameters --------------------------------------------------------------------------------------------------
+
+    def put(self, param, place: str) -> None:
+        """Write one parameter's value at `place`."""
+        if param[0] == "scalar" and param[2] in ("float32", "float64"):
+            value = self.scalars[param[1]]
+            if param[2] == "float32":
+                single = self(f"fptrunc double {value} to float")
+                self.line(f"store float {single}, ptr {place}, align 4")
+            else:
+                self.line(f"store double {value}, ptr {place}, align 8")
+            return
+        value = self.number(list(param[:3]) if param[0] in ("size", "stride") else list(param[:2]))
+        if param[0] in ("size", "stride") and param[3] == "i32":
+            low = self(f"trunc i64 {value} to i32")
+            self.need(f"icmp eq i64 {self(f'sext i32 {low} to i64')}, {value}")
+        self.store("i64", value, place)
+
+    def encode(self, map_: dict) -> str:
+        """Encode a tensor map on the stack; its address. The driver checks what a call changes."""
+        room, dims, strides = self.room(128, 64), self.room(40, 8), self.room(40, 8)
+        box, steps = self.room(20, 4), self.room(20, 4)
+        for axis, part in enumerate(map_["dims"]):
+            self.store("i64", self.number(part), dims, 8 * axis)
+        for axis, part in enumerate(map_["strides"]):
+            self.store("i64", self.number(part), strides, 8 * axis)
+        for axis in range(map_["rank"]):
+            self.store("i32", map_["box"][axis], box, 4 * axis)
+            self.store("i32", map_["element_strides"][axis], steps, 4 * axis)
+        address = self.number(["add", ["ptr", map_["argument"]], map_["base_offset"]])
+        code = tensormap.tensor_map_type(map_["dtype"])[0]
+        tail = ", ".join(f"i32 {map_[key]}" for key in ("interleave", "swizzle", "l2_promotion", "oob_fill"))
+        failed = self(f"call i32 {self.word('encode_tiled')}(ptr {room}, i32 {code}, i32 {map_['rank']}, i64 {address}, "
+                      f"ptr {dims}, ptr {strides}, ptr {box}, ptr {steps}, {tail})")
+        self.need(f"icmp eq i32 {failed}, 0")
+        return room
