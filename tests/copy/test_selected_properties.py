@@ -21,8 +21,10 @@ def at_random(examples: int):
 
 def told(kernel, case):
     """The copies and the tensor maps of a kernel, before it is made machine code."""
-    bound, options, _ = kernel._bind(case.arguments, case.options)
-    version = kernel.version(bound, options, "sm_90a")
+    given = dict(case.options)
+    target = given.pop("target", "sm_90a")
+    bound, options, _ = kernel._bind(case.arguments, given)
+    version = kernel.version(bound, options, target)
     return version.copies, map_records(bound.names, emit(version.lowered.graph).maps, bound)
 
 
