@@ -15,6 +15,7 @@ from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.plan import TILES, Config, Problem, choose
+from tilejit.kernels.stream import stream
 from tilejit.runtime.arrays import describe
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -245,13 +246,15 @@ def scaled_plus(acc, row, column, scale, beside, other):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("bm,bn,behind,width", [(128, 64, False, 64), (64, 128, True, 32), (64, 128, False, 128)])
 @pytest.mark.parametrize("k", [40, 300])
-def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k):
-    """Many tiles for each CTA, ragged at both edges; by TMA where the dtype is the result's, by loads of threads else."""
+@pytest.mark.parametrize("stream", [False, True])
+def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, stream):
+    """Many tiles for each CTA, some of which share the last of them, ragged at both edges; by TMA where the dtype is the result's, by loads of
+    threads else."""
     rng = np.random.default_rng(5)
     m, n = 600, 328
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
     beside, other = drawn(rng, (m, n), dtype), drawn(rng, (m, n), np.float32)
-    config = replace(Config.of(bm, bn, stages=3), behind=behind, width=width, buffers=bn // width)
+    config = replace(Config.of(bm, bn, stages=3), behind=behind, width=width, buffers=bn // width, stream=stream)
     got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(0.25,), tiles=(beside, other), config=config)
     want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
     np.testing.assert_allclose(got, want, atol=2e-3, rtol=1e-3)
@@ -285,22 +288,26 @@ def of_several(acc, z, row, column, scale, beside, other):
 
 
 def test_a_large_product_chooses_to_bring_its_residual_ahead():
-    """The largest tile, with buffers for all of its columns and no spills; in few rounds two of them, so that half is stored earlier."""
+    """The largest tile, with buffers for all of its columns, and the last round is shared; no sums spill. In few rounds there are two
+    buffers, so that half is stored earlier."""
     assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).buffers == 2
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
-    c = planned(big, big, big, bias_gelu_added, (big,), config).constants
-    assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"]) == (128, 256, 256, 1)
-    spec = ArraySpec((8192, 8192), "bfloat16")
-    compiled = persistent.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, **dict(c, EXTRAS=2))
-    assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
+    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
+    for shared in (True, False):
+        launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared))
+        c = launch.constants
+        assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"]) == (128, 256, 256, 1) and launch.kernel is (stream if shared else persistent)
+        room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
+        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(c, EXTRAS=2))
+        assert compiled.spills <= (64 if shared else 0) and "convert_layout" not in str(compiled.graph)
 
 
 def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rounds():
     """But not where all CTAs go at one pace."""
-    long = Problem(16384, 16384, 16384, epilogue=True, ahead=True)
-    assert choose(long, 132).order == ("grouped", 8) and choose(replace(long, itemsize=1), 132).order == ("grouped", 8)
-    for other in (Problem(16384, 16384, 16384), Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
+    even, exact = Problem(16384, 66 * 256, 16384), Problem(16384, 16384, 16384, itemsize=1, promoted=())
+    assert choose(even, 132).order == ("grouped", 8) and choose(exact, 132).order == ("grouped", 8)
+    for other in (Problem(16384, 16384, 16384), Problem(16384, 16384, 16384, epilogue=True), Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
         assert choose(other, 132).order == ("grouped", 16)
 
 

@@ -164,12 +164,14 @@ def test_small_terms_are_added_to_a_large_one_in_float32():
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_tiles_beside_the_sums_come_ahead():
-    """A residual by TMA and by loads of threads, through many tiles of each CTA, one and several matrices; twice the same bits."""
+    """A residual by TMA and by loads of threads, through many tiles of each CTA, of which CTAs share the last of the last extents."""
     import torch
     from tilejit import kernels
+    from tilejit.kernels.plan import Problem, choose
     from tests.mma.test_matmul import bias_gelu_added
     torch.manual_seed(2)
-    extents = (1000, 776, 130), (64, 8192, 64), (4096, 4096, 512), (5000, 5000, 1000)
+    extents = (1000, 776, 130), (64, 8192, 64), (4096, 4096, 512), (5000, 5000, 1000), (2300, 2304, 8200)
+    assert choose(Problem(*extents[-1], epilogue=True, ahead=True), 132).stream
     for (m, n, k), dtype in some(itertools.product(extents, (torch.bfloat16, torch.float32)), least=4):
         a, b = torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()
         bias, residual = torch.randn(n), torch.randn(m, n).to(dtype)

@@ -31,26 +31,36 @@ def test_any_product_whose_tiles_are_shared(m, n, k, dtype, shape, swapped, a_is
     close(product(a, b, config=config, fast_accum=True), a, b)
 
 
+@tile.jit
+def plus(acc, row, column, beside):
+    return acc + beside
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12), rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
+@given(ahead=st.booleans(), tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12), rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
        stages=st.integers(2, 4), width=st.sampled_from((0, 32, 64)), behind=st.booleans(), seed=st.integers(0, 99))
-def test_any_number_of_ctas(tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
-    """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds. The flags are 0 afterwards, and each of
-    two launches gives the same bits."""
+def test_any_number_of_ctas(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
+    """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds, perhaps with a tile that comes ahead of
+    the end. The flags are 0 afterwards, and each of two launches gives the same bits."""
     rng = np.random.default_rng(seed)
     left = tiles[0] * tiles[1] % ctas
     helpers = min(helpers, ctas - left)
     parts = max(min(parts, helpers // (left % helpers), steps - 1), 1) if helpers and left % helpers else 1
     rest = max(min(rest, steps - 1), parts) if left and helpers and steps > 1 else 0
     m, n, k = tiles[0] * 64 - 3, tiles[1] * 64, steps * 64 - 8
-    a, b = drawn(rng, (m, k), BF16), drawn(rng, (n, k), BF16)
+    ahead = ahead and width > 0
+    a, b, beside = drawn(rng, (m, k), BF16), drawn(rng, (n, k), BF16), drawn(rng, (m, n), BF16)
     flags, results = np.zeros((ctas + 1, 3), np.int32), []
     for _ in range(2):
         c, partial = np.full((m, n), np.nan, BF16), np.full((ctas, 1, 64 * 64), np.nan, np.float32)
-        stream[ctas,](a, b, c, 1.0, 1.0, 0, 0, 0, 0, rest, helpers if rest else 0, parts, partial, flags, BM=64, BN=64, BK=64, STAGES=stages, ORDER=("grouped", 2),
+        stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, rest, helpers if rest else 0, parts, partial, flags, BM=64, BN=64, BK=64, STAGES=stages, ORDER=("grouped", 2),
                       BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, BUFFERS=2 if width == 32 else 1,
-                      FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=8)
-        close(c, a, b.T)
+                      FINISH=((), plus, False, False, 1) if ahead else ((), None, False, False, 0), EXTRAS=int(ahead), AHEAD=ahead, num_warps=8)
+        if ahead:
+            exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
+            np.testing.assert_allclose(c.astype(np.float64), exact, rtol=2.0 ** -8, atol=2e-3)
+        else:
+            close(c, a, b.T)
         assert not flags.any()
         results.append(c.tobytes())
     assert results[0] == results[1]
@@ -104,12 +114,13 @@ def test_what_is_left_for_others_moves_as_threads_hold_it(shape, spills):
     partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int32")
     compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, 9, 8, 2, partial, flags, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order,
                               BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers,
-                              FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps, spills=spills)
+                              FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=False, num_warps=c.num_warps, spills=spills)
     assert compiled.spills <= spills and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == compiled.ptx.count("ld.global.v4.b32") == c.bn // 8
 
 
 @pytest.mark.parametrize("extents,shared", [((2304, 2304, 8192), True), ((2048, 2048, 2048), False), ((3072, 3072, 3072), False), ((64, 4096, 4096), False)])
 def test_tiles_are_shared_where_rounds_fit_badly_and_k_is_long(extents, shared):
-    """Of 162 tiles a round leaves 30; of 128, or of 256 in two rounds, few places are idle."""
-    assert choose(Problem(*extents), 132).stream == shared
+    """Of 162 tiles a round leaves 30; of 128, or of 256 in two rounds, few places are idle. So it is with an epilogue."""
+    for more in ({}, dict(epilogue=True), dict(epilogue=True, ahead=True)):
+        assert choose(Problem(*extents, **more), 132).stream == shared

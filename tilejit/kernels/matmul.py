@@ -163,7 +163,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     scaled_blocks = of_blocks(scaled)
     blocks = by_rows(x, y, scaled) if scaled_blocks and target in HOPPER else ()
     block = block_of(x, y, scaled, k) if scaled_blocks and target in BLACKWELL else 0
-    if per == 2 and not scaled_blocks:
+    if per == 2 and not block:
         raise LaunchError("the tensor cores multiply float4 with a factor for each block along k: give scale_a and scale_b")
     float8 = x.dtype.startswith("float8") and target in HOPPER
     promoted = blocks if blocks else None if fast_accum or not float8 else ()
@@ -182,8 +182,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if config is None:
         ahead = bool(tiles) and _comes_ahead(tiles[0], z, 16)
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
-        across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in EITHER_MAJOR.get(target, (1, 2)) else (False, False)
-        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across)
+        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block)
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
@@ -197,7 +196,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
-        kernel, grid, constants, shares, room = _streamed(config, z, matrices, max(-(-k // config.bk), 1), sums, processors)
+        kernel, grid, constants, shares, room = _streamed(config, z, tiles, epilogue is not None, matrices, max(-(-k // config.bk), 1), sums, processors)
     else:
         kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, processors) if target in HOPPER
                                    else _on_blackwell(config, z, block, matrices, processors))
@@ -220,19 +219,25 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
                      num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
-    width = config.width if _stored_by_tma(z, config.width) else 0
-    ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
-    constants |= dict(ORDER=config.order, WIDTH=width, BUFFERS=config.buffers, DEPENDENT=config.dependent, AHEAD=ahead)
+    constants |= _results(config, z, beside) | dict(ORDER=config.order, DEPENDENT=config.dependent)
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 
-def _streamed(config: Config, z: ArrayView, matrices: int, steps: int, sums, processors: int) -> tuple:
+def _results(config: Config, z: ArrayView, beside: list[ArrayView]) -> dict:
+    """How results are stored, and whether the first of the arrays beside them comes to where they stand."""
+    width = config.width if _stored_by_tma(z, config.width) else 0
+    ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
+    return dict(WIDTH=width, BUFFERS=config.buffers, AHEAD=ahead)
+
+
+def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], epilogue: bool, matrices: int, steps: int, sums, processors: int) -> tuple:
     """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the
-    slots of k of a tile. With three consumers a few addresses spill where tiles change."""
+    slots of k of a tile. With three consumers, or a tile beside the sums, a few addresses spill where tiles change; an epilogue may
+    have more values at once than there are registers."""
     tiles = config.tiles(*z.shape[-2:]) * matrices
     ctas = min(tiles * steps, processors)
-    constants = dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=512, ORDER=config.order,
-                     BEHIND=config.behind, WIDTH=config.width if _stored_by_tma(z, config.width) else 0, BUFFERS=config.buffers)
+    constants = _results(config, z, beside) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=1 << 16 if epilogue else 512,
+                                                    ORDER=config.order, BEHIND=config.behind)
     shares = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
     return stream, (ctas,), constants, shares, ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 

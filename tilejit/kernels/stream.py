@@ -16,7 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import begun, box, by_row, by_thread, fill, finished, matrix_and_row, multiplied, put, send, send_all, slots
+from .hopper import begun, box, bring, by_row, by_thread, fill, finished, matrix_and_row, multiplied, put, send, send_all, slots
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -73,10 +73,10 @@ def awaited(flags, w, first, count, apart):
 
 
 @tile.jit
-def together(sums, partial, w, at: tile.constexpr, first, count, apart):
-    """Sums of the columns from `at` on, and those at `count` places."""
+def together(sums, partial, w, first, count, apart):
+    """A consumer's sums, and those at `count` places."""
     for i in range(count):
-        sums = sums + by_row(tile.load(partial[first + i * apart, w, 64 * at:64 * (at + sums.shape[1])]))
+        sums = sums + by_row(tile.load(partial[first + i * apart, w, 0:64 * sums.shape[1]]))
     return sums
 
 
@@ -102,16 +102,19 @@ def leave_pace(flags):
 @tile.jit
 def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
            STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-           SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
+           SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, AHEAD: tile.constexpr):
     """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
     for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
-    Results go by TMA from BUFFERS buffers of WIDTH columns, or (0) by stores."""
+    Results go by TMA from BUFFERS buffers of WIDTH columns, or (0) by stores; with `AHEAD` TMA brings the first of the epilogue's tiles to
+    the buffers, which then have room for all columns."""
     down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
     if WIDTH:
         staged = (BM // 64, BUFFERS, 64, WIDTH)
         stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
+    if AHEAD:
+        ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     whole, left, pieces = share(rows * across, helpers, parts)
     with tile.warpgroup(0, regs=REGS[0]):
@@ -130,37 +133,45 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                 fill(ring, A, B, z, m * BM, n * BN, near, end, turn, BK, A_KM, B_KN)
             leave_pace(flags)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w = warpgroup - 1
+        w, phase = warpgroup - 1, 0
         for x in range(whole + pieces):
             t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left)
             acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
-            acc = multiplied(acc, ring, w, end - begin if BEHIND else end - begin - 1, BEHIND, A_KM, B_KN)
+            done = begin if BEHIND else begin + 1
+            i, n = tile.tile_at(t, rows, across, *ORDER)
+            tile.assume((i >= 0) & (n >= 0))
+            z, m = matrix_and_row(i, down, len(C.shape) == 3)
+            row, column = m * BM + w * 64, n * BN
+            if AHEAD:  # each CTA at a time of its own, as in `persistent`
+                first, done = done, max(done, begin + (end - begin) * (tile.program_id(0) % 8 + 1) // 12)
+                acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN)
+                if begin == 0:
+                    with tile.elect():
+                        bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
+            acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN)
             if begin == 0:
-                i, n = tile.tile_at(t, rows, across, *ORDER)
-                tile.assume((i >= 0) & (n >= 0))
-                z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                row, column = m * BM + w * 64, n * BN
-                other, count, apart = 0, 0, 0
                 if end < steps:
-                    other = t - whole * tile.num_programs(0)
-                    apart = left % helpers
+                    other, apart = t - whole * tile.num_programs(0), left % helpers
                     count = parts if other >= left - apart else 1
                     awaited(flags, w, other, count, apart)
+                    acc = together(acc, partial, w, other, count, apart)
+                if AHEAD:
+                    ready[w].wait(phase=phase)
+                    phase = phase ^ 1
                 if WIDTH:
                     TOGETHER: tile.constexpr = BUFFERS * WIDTH == BN and BM < 192
                     for part in tile.static_range(BN // WIDTH):
                         buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
-                        sums = together(acc[:, part * WIDTH:part * WIDTH + WIDTH], partial, w, part * WIDTH, other, count, apart)
-                        values = finished(sums, z, row, at, SA, SB, extra, FINISH)
+                        beside = tile.load(buffer) if AHEAD else None
+                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH, beside)
                         if TOGETHER:
-                            put(values, buffer, part == 0)
+                            put(values, buffer, part == 0 and not AHEAD)
                         else:
                             send(values, buffer, box(C, z, row, at, (64, WIDTH)), BUFFERS)
                     if TOGETHER:
                         send_all(stage[w], C, z, row, column)
                 else:
-                    sums = together(acc, partial, w, 0, other, count, apart)
-                    tile.store(box(C, z, row, column, (64, BN)), finished(sums, z, row, column, SA, SB, extra, FINISH))
+                    tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH))
             else:
                 leave(acc, partial, flags, w, place)
         if WIDTH:
