@@ -15,7 +15,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 TILEJIT = """
 import time, llvmlite.binding, numpy
-import tilejit as tile, tilejit.compile, tilejit.frontend.building
+import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.roles, tilejit.ptx.lookup
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
 from tilejit.demo import {kernel}
 spec = [tile.ArraySpec(s, "float32") for s in {shapes}]
@@ -48,7 +48,7 @@ print(time.perf_counter() - start)
 
 PRODUCT = """
 import time, llvmlite.binding, numpy
-import tilejit as tile, tilejit.compile, tilejit.frontend.building
+import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.roles, tilejit.ptx.lookup
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.stream import stream
