@@ -21,6 +21,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import tilejit.compile
@@ -41,6 +42,7 @@ TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 VERSIONS = 6  # of one kernel that are assembled for one test
 
 Place = tuple[str, int]  # a kernel's file and line
+real = lru_cache(maxsize=None)(os.path.realpath)
 
 
 @dataclass
@@ -99,7 +101,7 @@ class Kernels:
         Kernel._lower, tilejit.compile.assemble_graph, calls.inline = lowered, written, inlined
 
     def _walk(self, source) -> None:
-        self.walked.add((os.path.realpath(source.file), source.tree.lineno))
+        self.walked.add((real(source.file), source.tree.lineno))
 
     # -- judging ---------------------------------------------------------------------------------------------------
 
