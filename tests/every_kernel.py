@@ -40,6 +40,7 @@ from tests.assembled_together import Queue, Waiting
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 VERSIONS = 6  # of one kernel that are assembled for one test
+REFUSALS = 2  # for one target of one kernel's versions that differ in facts alone, after which no more are asked for
 
 Place = tuple[str, int]  # a kernel's file and line
 real = lru_cache(maxsize=None)(os.path.realpath)
@@ -114,9 +115,8 @@ class Kernels:
         for sighting in seen.values():
             source = sighting.kernel.source
             versions.setdefault(source.name if drawn and source.file.startswith("<") else source.fingerprint(), []).append(sighting)
-        chosen = [sighting for same in versions.values() for sighting in spread(same, VERSIONS)]
         try:
-            return [problem for sighting in chosen for target in TARGETS for problem in self._problems(sighting, target, test)]
+            return [problem for same in versions.values() for target in TARGETS for problem in self._problems(same, target, test)]
         finally:
             self.watching = True
 
@@ -124,7 +124,17 @@ class Kernels:
         """Assemble what still waits; what is wrong with it."""
         return self.queue.finish()
 
-    def _problems(self, sighting: Sighting, target: str, test: str) -> list[str]:
+    def _problems(self, same: list[Sighting], target: str, test: str) -> list[str]:
+        """What is wrong with a kernel's versions for a target. Those that differ in facts alone lack the same instructions of it."""
+        problems, refused = [], Counter()
+        for sighting in spread(same, VERSIONS):
+            signature, before = (sighting.bound.key, repr(sighting.options)), self.count[target, "refused"]
+            if refused[signature] < REFUSALS:
+                problems += self._problem(sighting, target, test)
+                refused[signature] += self.count[target, "refused"] - before
+        return problems
+
+    def _problem(self, sighting: Sighting, target: str, test: str) -> list[str]:
         name = f"{sighting.kernel.source!r} for {target}"
         try:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
