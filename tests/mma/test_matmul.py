@@ -373,6 +373,17 @@ def test_where_memory_is_busy_slots_are_four_and_launches_begin_alone():
         assert (c.stages, c.dependent) == (stages, dependent)
 
 
+def test_an_operand_that_is_read_once_leaves_l2_first():
+    """Where it is larger than L2 and few rows of tiles read it; not one of a few large tiles' rows, nor one that L2 may hold for the next launch."""
+    for extents, passing in (((256, 8192, 8192), True), ((512, 28672, 4096), True), ((4096, 4096, 4096), False), ((256, 4096, 4096), False)):
+        assert choose(Problem(*extents), 132).passing is passing
+    a, b = np.ones((70, 256), BF16), laid(np.ones((256, 200), BF16), "columns")
+    config = replace(Config.of(64, 64), passing=True)
+    close(product(a, b, config=config), a, b)
+    ptx = persistent.compile(*[ArraySpec((256, 256), "bfloat16")] * 3, 1.0, 1.0, 0, 0, 0, 0, **planned(a, b, np.zeros((70, 200), BF16), None, (), config).constants).ptx
+    assert ptx.count("L2::cache_hint") == 1
+
+
 def test_every_choice_fits_in_shared_memory():
     for itemsize in (1, 2, 4):
         for m, n, k in ((1, 1, 1), (7, 5000, 100000), (300, 300, 300), (4096, 4096, 4096), (100000, 40, 70)):

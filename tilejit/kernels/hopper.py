@@ -57,14 +57,17 @@ def scales_of(S, row, k, extents, BY_ROW: tile.constexpr):
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None, BLOCKS: tile.constexpr = ()):
+def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None, BLOCKS: tile.constexpr = (),
+         PASSING: tile.constexpr = False):
     """The producer: slots `first` to `stop` of the rows from `m` and the columns from `n` on, along k, or backwards from slot `turn` if
-    that is no -1. Where alternate tiles go backwards, what they share is still in L2 from the end of the one before."""
+    that is no -1. Where alternate tiles go backwards, what they share is still in L2 from the end of the one before. `PASSING`: what
+    comes of B is read at this time only."""
+    KEPT = "evict_first" if PASSING else None
     for i in range(first, stop):
         k = (turn - i if turn >= 0 else i) * BK
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, k, slot.A.shape, A_KM), mbar=slot.full, prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+            tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, B_KN), mbar=slot.full, cache=KEPT, prefetch_map=True)
             if BLOCKS:
                 tile.copy_async(slot.SA, scales_of(SA, m, i, slot.SA.shape, BLOCKS[0]), mbar=slot.full, prefetch_map=True)
                 tile.copy_async(slot.SB, scales_of(SB, n, i, slot.SB.shape, BLOCKS[1]), mbar=slot.full, prefetch_map=True)
@@ -254,7 +257,7 @@ def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-               DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
+               DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
     turn, or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's tiles to the buffers during the products. With
@@ -277,7 +280,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
             turn = -1
             for i, n in tile.tile_order(rows, across, *ORDER):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS)
+                fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING)
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase = warpgroup - 1, 0

@@ -163,7 +163,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     scaled_blocks = of_blocks(scaled)
     blocks = by_rows(x, y, scaled) if scaled_blocks and target in HOPPER else ()
     block = block_of(x, y, scaled, k) if scaled_blocks and target in BLACKWELL else 0
-    if per == 2 and not block:
+    if per == 2 and not scaled_blocks:
         raise LaunchError("the tensor cores multiply float4 with a factor for each block along k: give scale_a and scale_b")
     float8 = x.dtype.startswith("float8") and target in HOPPER
     promoted = blocks if blocks else None if fast_accum or not float8 else ()
@@ -182,7 +182,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if config is None:
         ahead = bool(tiles) and _comes_ahead(tiles[0], z, 16)
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
-        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block)
+        across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in EITHER_MAJOR.get(target, (1, 2)) else (False, False)
+        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across)
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
@@ -219,7 +220,7 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
                      num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
-    constants |= _results(config, z, beside) | dict(ORDER=config.order, DEPENDENT=config.dependent)
+    constants |= _results(config, z, beside) | dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing)
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 

@@ -23,8 +23,8 @@ class Config:
     tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
     through each of `buffers` to the result; `dependent` whether the launch may begin before the grid ahead has ended; `stream`
-    whether all CTAs share what does not make whole rounds of tiles; `regs` the registers of a producer's and of a consumer's
-    thread (None: what the launch gives).
+    whether all CTAs share what does not make whole rounds of tiles; `passing` whether B goes through L2 without a stay; `regs` the
+    registers of a producer's and of a consumer's thread (None: what the launch gives).
     """
 
     bm: int = 128
@@ -40,6 +40,7 @@ class Config:
     buffers: int = 2
     dependent: bool = False
     stream: bool = False
+    passing: bool = False
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
@@ -78,7 +79,7 @@ def narrow(bn: int, width: int) -> int:
 # -- the model -------------------------------------------------------------------------------------------------------------
 
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
-TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.835, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.805, (128, 128): 0.79,
+TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785, (128, 128): 0.79,
          (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
@@ -92,8 +93,11 @@ BRIEF = 65000            # multiprocessors as these come free have no neighbours
 EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is, and others' addresses spill
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
+L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.1             # what it costs in few rounds, or in a split of k, that CTAs are at different places along k at one time
+NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
+ACROSS = 0.24            # cycles for each sum that is stored across rows, since operands have changed places
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
 MOVED = 0.17             # for each sum that it leaves or takes in
 
@@ -102,7 +106,8 @@ MOVED = 0.17             # for each sum that it leaves or takes in
 class Problem:
     """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
     function is applied to it and whether what that adds to the sums can come by TMA, how threads scale and add
-    up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none)."""
+    up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none),
+    whether A lies by columns and B by rows, k far apart."""
 
     m: int
     n: int
@@ -114,9 +119,10 @@ class Problem:
     ahead: bool = False
     promoted: tuple[bool, ...] | None = None
     block: int = 0
+    across: tuple[bool, bool] = False, False
 
     def turned(self) -> "Problem":
-        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1])
+        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1])
 
     def takes(self, bm: int, bn: int) -> bool:
         """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it.
@@ -195,7 +201,7 @@ def group(p: Problem, bm: int, bn: int, processors: int) -> int:
 def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Config:
     """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
     that they do not; without it the faster way is taken."""
-    best = None
+    best, busy = None, p.busy
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bm, bn), (splits, stream) in product(TILES, WAYS):
@@ -205,18 +211,20 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
             width = 128 if alone else 512 if q.ahead and tiles > 8 * processors else 256
-            long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
+            long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not busy
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                                epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or config.stages < 2 or not q.takes(bm, bn) or stream and p.promoted is not None:
                 continue
             cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors)
-            cost += bm * bn * 0.15 if swapped else 0  # stored across rows
+            cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
+            cost += -(-tiles // processors) * bm * bn * ACROSS if swapped else 0
             if best is None or cost < best[0]:
                 order = "grouped", 16 if stream else group(q, bm, bn, processors)   # at one pace rows of A come once
-                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), order=order, stream=stream,
-                                     dependent=cost < (BRIEF if p.busy else SHORT) and not stream)
+                passing = busy and not stream and q.m <= bm * order[1] and q.n * q.k * q.itemsize > L2
+                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), order=order, stream=stream, passing=passing,
+                                     dependent=cost < (BRIEF if busy else SHORT) and not stream)
     return best[1]
 
 
