@@ -56,6 +56,22 @@ def as_signed(x, y):
 
 
 @tile.jit(num_warps=1)
+def counted(x, y):
+    """A reduction at a peer goes by the instruction's type as well."""
+    s = tile.alloc((32,), x.dtype)
+    bar = tile.mbarrier()
+    me, i = tile.cta_rank(), tile.thread_id()
+    tile.copy(s, x[0:32])
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+    tile.cluster_sync()
+    tile.ptx.red.async_.relaxed.cluster.shared_cluster.mbarrier_complete_tx_bytes.inc.u32(s.peer(1 - me)[i], 7, bar.peer(1 - me))
+    bar.wait(phase=0)
+    tile.copy(y[me, 0:32], s)
+    tile.cluster_sync()
+
+
+@tile.jit(num_warps=1)
 def patches_to_both(X, Y):
     """A multicast of patches by a map of the launch and a raw instruction, from the second CTA of a cluster."""
     x = tile.im2col(X, (3, 3), padding=1)
@@ -86,6 +102,9 @@ def cases():
     yield Case("to an element", to_an_element, (1,), (x, np.ones_like(want)), {1: want})
     x, y = (rng.integers(0, 1 << 32, 32).astype(np.uint32) for _ in range(2))
     yield Case("as signed", as_signed, (1,), (x, y), {1: np.minimum(x.view(np.int32), y.view(np.int32)).view(np.uint32)})
+    x = np.arange(-16, 16).astype(np.int32)
+    want = np.stack([np.where(x.view(np.uint32) >= 7, 0, x + 1)] * 2).astype(np.int32)
+    yield Case("counted as unsigned", counted, (2,), (x, np.ones_like(want)), {1: want}, dict(cluster=(2, 1, 1)))
     x = rng.random((2, 4, 6, 32)).astype(np.float16)
     want = np.stack([reference_patches(x, (3, 3), 1, 1, 1)[5, 6:30]] * 2)
     yield Case("patches to both", patches_to_both, (2,), (x, np.zeros_like(want)), {1: want}, dict(cluster=(2, 1, 1)))
@@ -139,6 +158,7 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
 
 @pytest.mark.parametrize("body, kind, words", [
     (f"{BRING}(s[16 * i], x[16 * i])\ntile.store(y[i], tile.load(s[16 * i]))", "missing-wait", "cp.async"),
+    ("tile.store(y[i], tile.ptx.ld.global_.v4.b8(x[4 * i + 1])[0])", "misaligned", "ld.global.v4.b8 is given an address that is no multiple of 4"),
     (f"{BRING}(s[16 * i - i // 31 * 4], x[16 * i])", "misaligned", "writes shared memory at an address that is no multiple of 16"),
     (f"{BRING}(s[16 * i], x[16 * i + 4])", "misaligned", "reads global memory at an address that is no multiple of 16"),
     (f"{BRING}(s[32 * i], x[16 * i])", "out-of-bounds", "leaves the buffer of 512 bytes that it writes to"),
@@ -156,6 +176,36 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
 def test_a_raw_copy_that_is_wrong_is_a_finding(body, kind, words):
     findings = found(body)
     assert any(k == kind and words in message for k, message in findings), findings
+
+
+TOLD = "mbarrier_complete_tx_bytes"
+
+
+@pytest.mark.parametrize("body, nbytes", [(f"tile.ptx.st.async_.weak.shared_cluster.{TOLD}.v2.b32(s.peer(1 - me)[4], (7, 8), {{bar}})", 8),
+                                          (f"tile.ptx.red.async_.relaxed.cluster.shared_cluster.{TOLD}.add.u32(s.peer(1 - me)[4], 7, {{bar}})", 4),
+                                          (f"tile.ptx.cp_async.bulk.shared_cluster.shared_cta.{TOLD}(s.peer(1 - me)[0], s[32], 16, {{bar}})", 16)])
+def test_what_goes_to_a_peer_completes_on_the_peers_barrier(body, nbytes):
+    """Any other barrier would be told of bytes that its CTA never gets."""
+    head = ["def k(x, y):", "s = tile.alloc((64,), x.dtype)", "bar = tile.mbarrier()", "me = tile.cta_rank()", "tile.copy(s, x[0:64])", "tile.fence_proxy_async()",
+            "with tile.elect():", f"    bar.arrive_expect_tx({nbytes})", "tile.cluster_sync()", "with tile.elect():"]
+    tail = ["bar.wait(phase=0)", "tile.copy(y[me, 0:64], s)", "tile.cluster_sync()"]
+    x = np.arange(64).astype(np.uint32)
+    for bar, wrong in (("bar.peer(1 - me)", False), ("bar", True), ("bar.peer(me)", True)):
+        k = tile.jit(source="\n    ".join([*head, f"    {body.format(bar=bar)}", *tail]) + "\n", num_warps=1, cluster=(2, 1, 1))
+        findings = [(f.kind, f.message) for f in k.simulate((2,), x, np.zeros((2, 64), np.uint32)).findings]
+        assert any(kind == "transaction-count" and "give that CTA's barrier" in message for kind, message in findings) == wrong == bool(findings), findings
+
+
+def test_a_vector_in_an_instruction_is_of_elements_side_by_side():
+    @tile.jit(num_warps=1)
+    def every_second(x, y):
+        tile.store(y[tile.thread_id()], tile.ptx.ld.global_.v2.b32(x[2 * tile.thread_id()])[1])
+
+    x, y = np.arange(128).astype(np.uint32), np.zeros(32, np.uint32)
+    every_second.simulate(1, x[:64], y).raise_first()
+    assert (y == x[1:64:2]).all()
+    with pytest.raises(tile.SimulationError, match="on elements that lie side by side, and these do not"):
+        every_second.simulate(1, x[::2], y)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------------

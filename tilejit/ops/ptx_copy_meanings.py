@@ -5,26 +5,14 @@ reductions, stores and reductions to another CTA, and how they complete. PTX ISA
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
 from ..errors import SimulationError
-from ..types import DTYPES
+from ..types import dtype_of
 from .ptx_meanings import barrier_of, means
-
-_ELEMENTS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "b32": "uint32", "b64": "uint64"}
-
-
-def place_of(m, form, place):
-    """The buffer and the byte offset in it (B or 1, T or 1) of a place, where its address is: a swizzled element's own."""
-    if not hasattr(place, "buffer"):
-        raise SimulationError(f"the simulator runs {form.name} on places in memory, not on numbers as addresses", m.loc)
-    buffer, starts = place.buffer, np.broadcast_arrays(*(s.astype(np.int64) for s in place.starts))
-    if buffer.memory.scope == "global":
-        at = sum((s * k for s, k in zip(starts, buffer.strides)), np.zeros_like(starts[0]))
-    else:
-        at = np.asarray(buffer.type.layout.offset_of(*starts, shape=buffer.shape)).reshape(starts[0].shape)
-    return buffer, at * buffer.type.dtype.nbytes
+from .ptx_memory_meanings import element_of, elements_of, place_of
 
 
 def run_of(m, form, place):
@@ -72,6 +60,8 @@ def bulk_copy(m, form, x):
     """A reduction combines elements of the instruction's type, whatever the buffers' are."""
     (dst, to), (src, source) = run_of(m, form, x["dst"]), run_of(m, form, x["src"])
     barrier = barrier_of(m, form, x) if "bar" in x else None
+    if barrier is not None:
+        completes_there(m, form, barrier, dst)
     mask, byte_mask = (x[name][:, :1].astype(np.int64) if name in x else None for name in ("mask", "byte_mask"))
     kind = dtype = None
     if "reduce" in form.name:
@@ -85,23 +75,24 @@ def bulk_copy(m, form, x):
 @means(r"(st|red)\.async\.(weak|relaxed\.cluster)\.shared::cluster\.mbarrier::complete_tx::bytes(\.(add|min|max|inc|dec|and|or|xor))?"
        r"(\.v[24])?\.[bsuf](32|64)")
 def to_a_peer(m, form, x):
-    """The bytes complete where the place is, which is where the barrier has to be."""
+    """The bytes complete where the place is. The elements are of the instruction's type, whatever the buffer's is."""
     place, value, barrier = x["dst"], x["value"], barrier_of(m, form, x)
     if not hasattr(place, "buffer") or place.buffer.peer is None:
         raise SimulationError(f"the simulator runs {form.name} on a place in the memory of a peer, as in s.peer(1)[i]", m.loc)
+    (buffer, elements), element = elements_of(m, form, place), element_of(form)
+    completes_there(m, form, barrier, buffer)
+    buffer = replace(buffer, type=replace(buffer.type, dtype=dtype_of(element)))
     kind = form.name.split("bytes.")[1].split(".")[0] if form.name.startswith("red") else None
-    element, own = element_of(form), place.buffer.type.dtype.np
-    if own.itemsize != element.itemsize or kind in ("min", "max") and own != element:
-        raise SimulationError(f"the simulator runs {form.name} on elements of {element}, not of {own}", m.loc)
-    starts = [s.astype(np.int64) for s in place.starts]
-    for i, part in enumerate(value if isinstance(value, tuple) else (value,)):
-        m.remote(place.buffer, (*starts[:-1], starts[-1] + i), np.ascontiguousarray(part).view(own), barrier, kind=kind)
+    for at, part in zip(elements, value if isinstance(value, tuple) else (value,)):
+        m.remote(buffer, at, np.ascontiguousarray(part).view(element), barrier, kind=kind)
 
 
-def element_of(form) -> np.dtype:
-    """The type that a reduction's last word names."""
-    word = form.name.split(".")[-1]
-    return DTYPES[_ELEMENTS.get(word) or ("int" if word[0] == "s" else "uint") + word[1:]].np
+def completes_there(m, form, barrier, buffer) -> None:
+    """A finding if the barrier is not in the CTA whose memory is written."""
+    there, told = (np.full((1, 1), m.rank) if x.peer is None else x.peer for x in (buffer, barrier))
+    if (there != told).any():
+        m.finding("transaction-count", f"{form.name} writes the memory of the CTA of rank {int(there.flat[0])} in the cluster, and its barrier is that of "
+                                       f"rank {int(told.flat[0])}: give that CTA's barrier, as in bar.peer(1)")
 
 
-__all__ = ["place_of", "run_of"]
+__all__ = ["run_of"]

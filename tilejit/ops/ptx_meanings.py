@@ -237,75 +237,7 @@ def elect(m, form, x):
     return _threads(m, leader), _threads(m, np.arange(32) == leader)
 
 
-# -- memory ----------------------------------------------------------------------------------------------------------------
-
-def _place(m, form, place):
-    """The buffer and coordinates of a place whose elements are those of the instruction."""
-    bits = int(re.search(r"[bsuf]f?(\d+)", form.name.replace("::", " ").split(".")[-1] or "")[1])
-    if not hasattr(place, "buffer"):
-        raise SimulationError(f"the simulator runs {form.name} on a place in memory, as in x[i], not on a number as address", m.loc)
-    if place.buffer.type.dtype.bits != bits:
-        raise SimulationError(f"the simulator runs {form.name} on elements of {bits} bits, not on {place.buffer.type.dtype}", m.loc)
-    return place.buffer, tuple(s.astype(np.int64) for s in place.starts)
-
-
-def _vector(form) -> int:
-    found = re.search(r"\.v(\d)", form.name)
-    return int(found[1]) if found else 1
-
-
-def _elements(coords: tuple, count: int):
-    """Consecutive elements along the last dimension."""
-    for i in range(count):
-        yield (*coords[:-1], coords[-1] + i)
-
-
-@means(r"ld(\.volatile)?\.(global|shared(::cta)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
-def load(m, form, x):
-    buffer, coords = _place(m, form, x["a"])
-    word = np.dtype(f"u{buffer.type.dtype.nbytes}")
-    found = tuple(np.ascontiguousarray(m.read(buffer, at, bounds=False)).view(word) for at in _elements(coords, _vector(form)))
-    return found if len(found) > 1 else found[0]
-
-
-@means(r"st(\.volatile)?\.(global|shared(::cta)?)(\.(wb|cg|cs|wt))?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
-def store(m, form, x):
-    buffer, coords = _place(m, form, x["a"])
-    values = x["value"] if isinstance(x["value"], tuple) else (x["value"],)
-    for at, value in zip(_elements(coords, _vector(form)), values):
-        m.write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), bounds=False)
-
-
-@means(r"discard\.global\.L2")
-def discard(m, form, x):
-    """A write of bytes that mean nothing."""
-    if not hasattr(x["a"], "buffer"):
-        raise SimulationError(f"the simulator runs {form.name} on a place in memory, as in x[i], not on a number as address", m.loc)
-    buffer, own = x["a"].buffer, x["a"].buffer.type.dtype.np
-    nothing = np.full((1, own.itemsize), 0xff, np.uint8).view(own)
-    for at in _elements(tuple(s.astype(np.int64) for s in x["a"].starts), x["size"] // own.itemsize):
-        m.write(buffer, at, nothing, bounds=False)
-
-
-@means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::cta)\.(add|min|max|and|or|xor|exch|cas|inc|dec)"
-       r"\.(u32|s32|u64|s64|f32|f64|b32|b64)")
-def atomic(m, form, x):
-    """Every active thread acts for itself."""
-    buffer, coords = _place(m, form, x["a"])
-    if buffer.peer is not None:
-        raise SimulationError(f"the simulator runs {form.name} on the CTA's own shared memory", m.loc)
-    words = form.name.split(".")
-    kind, order = words[-2], words[1] if words[1] in ("acquire", "release", "acq_rel") else None
-    own = buffer.type.dtype.np
-    threads = lambda v: np.broadcast_to(np.ascontiguousarray(v).view(own), (m.batch, m.threads))
-    coords = tuple(np.broadcast_to(c, (m.batch, m.threads)) for c in coords)
-    swap = kind == "cas"
-    old = m.atomic(buffer, coords, kind, threads(x["c"] if swap else x["b"]), threads(x["b"]) if swap else None, order=order,
-                   scope=words[2] if words[1] in ("relaxed", "acquire", "release", "acq_rel") else "gpu")
-    return None if words[0] == "red" else np.ascontiguousarray(old).view(f"u{own.itemsize}") if words[-1][0] == "b" else old
-
-
-# -- barriers, fences ----------------------------------------------------------------------------------------------
+# -- barriers, fences --------------------------------------------------------------------------------------------------------
 
 def _times(m, n) -> np.ndarray:
     """What every thread of the scope does once, as one operation of the scope."""
