@@ -340,6 +340,13 @@ def test_a_target_without_replace_is_refused():
             compiled(MAP, target=target)
 
 
+@pytest.mark.parametrize("edit", ["global", "shared"])
+def test_a_map_is_seeded_from_constant_memory(edit):
+    """No load from memory stands between the stores: each would wait for the one before it."""
+    code = compiled(f"m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128], edit={edit!r})\nwith tile.elect():\n    m.seed()").sass()
+    assert "LDC" in code and len(re.findall(r"\bSTS?G?(?:\.E)?\.128\b", code)) == 8 and not re.search(r"\bLDG?\.E", code)
+
+
 def test_a_raw_replace_takes_the_slot_and_a_raw_fence_the_map():
     text = compiled(MAP + "with tile.elect():\n    m.seed()\n    tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(slots[1, 0], 1, 4)\n"
                           "    tile.ptx.fence.proxy.tensormap_generic.acquire.cta(m, 128)").ptx

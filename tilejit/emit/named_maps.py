@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ops.copy_async.tma_map import template
-from ..types import TensorMap, int32
+from ..types import TensorMap, int32, int64
 from .value import V
 
 
@@ -42,13 +42,18 @@ class NamedMapMixin:
         return map_.slot if map_.slot is not None else self.tensor_map(map_.template)
 
     def map_seed(self, map_: EMap) -> None:
-        """One thread copies all 128 bytes, 16 at a time: more than the hardware reads, and all that a driver may have written."""
-        source = self.tensor_map(map_.template)
+        """One thread copies all 128 bytes, 16 at a time: more than the hardware reads, and all that a driver may have written. They are loaded
+        as what they are, a parameter: by an address in any memory each load would wait for memory, one after the other between the stores."""
+        source, _ = self.map_parameter(map_.template)
         address, offset, space = self._edited(map_)
+
+        def word(at: int) -> V:
+            place = self.ins(f"getelementptr i8, ptr {source.text}, i64 {at}", int64)
+            return self.ins(f"load i32, ptr {place.text}, align 4", int32)
 
         def copy():
             for at in range(0, 128, 16):
-                words = self.asm(f"ld.v4.b32 {{$0, $1, $2, $3}}, [$4 + {at}];", [int32] * 4, [source])
+                words = [word(at + 4 * i) for i in range(4)]
                 self.asm(f"st.{space}.v4.b32 [$0 + {offset + at}], {{$1, $2, $3, $4}};", [], [address, *words])
         self.by_first_thread(copy)
 

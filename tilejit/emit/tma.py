@@ -17,12 +17,16 @@ class TmaMixin:
         that of one which the kernel names."""
         if isinstance(tensor_map, EMap):
             return self.map_address(tensor_map)
+        parameter, n = self.map_parameter(tensor_map)
+        return self.entry(("map", n), lambda: self.ins(f"ptrtoint ptr {parameter.text} to i64", int64))
+
+    def map_parameter(self, tensor_map) -> tuple[V, int]:
+        """A map as a parameter, and which of the launch's it is."""
         recipe = tensor_map.recipe()
         if recipe not in self.maps:
             self.maps.append(recipe)
         n = self.maps.index(recipe)
-        parameter = self.param(("map", n), int64)
-        return self.entry(("map", n), lambda: self.ins(f"ptrtoint ptr {parameter.text} to i64", int64))
+        return self.param(("map", n), int64), n
 
     def prefetch_tensor_map(self, tensor_map) -> None:
         """At the kernel's entry, thread 0 has a map fetched to where the copies look for it."""
