@@ -47,6 +47,7 @@ class Context:
                 self.ways.update(zip(node.results, zip(node.then.yields, node.orelse.yields)))
         self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
         self._divisors: dict[Value, int] = {}
+        self._intervals: dict[Value, tuple[int | None, int | None]] = {}
         self._promised: dict[object, Promise] = {}
 
     @contextmanager
@@ -56,14 +57,14 @@ class Context:
         if not found:
             yield
             return
-        outer = self._promised, self._divisors
-        self._promised, self._divisors = dict(self._promised), {}
+        outer = self._promised, self._divisors, self._intervals
+        self._promised, self._divisors, self._intervals = dict(self._promised), {}, {}
         for key, promise in found:
             self._promised[key] = self._promised.get(key, Promise()) & promise
         try:
             yield
         finally:
-            self._promised, self._divisors = outer
+            self._promised, self._divisors, self._intervals = outer
 
     def _promises(self, condition: Operand):
         """(what, Promise) of each integer that a condition which holds tells of."""
@@ -156,6 +157,11 @@ class Context:
             return None, None
         if isinstance(operand, Const):
             return int(operand.value), int(operand.value)
+        if operand not in self._intervals:
+            self._intervals[operand] = self._interval(operand, dtype)
+        return self._intervals[operand]
+
+    def _interval(self, operand: Operand, dtype) -> tuple[int | None, int | None]:
         low, high = self._from_definition(operand)
         least, most = integer_range(dtype) if dtype.is_int else (0, 1)
         if dtype not in (int32, int64) and (low is None or high is None or low < least or high > most):
