@@ -14,7 +14,7 @@ from tilejit.toolchain.assembler import assemble
 
 AT_ONCE = 24  # kernels in a run
 
-_ENTRY = re.compile(r"^\.visible \.entry ([\w$]+)\(", re.M)
+_ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.M)
 _COMMENT = re.compile(r"^\s*//.*\n", re.M)
 
 
@@ -47,7 +47,7 @@ class Module:
 
     def numbered(self, number: int, file: int) -> str:
         """The kernel and what follows, with the kernel's name and the files' numbers as these say."""
-        text = re.sub(rf"\b{re.escape(self.name)}(?=\(\n|_param_\d)", f"{self.name}_{number}", self.body)
+        text = re.sub(rf"(?<=\.entry ){self.name}(?=\()|\b{self.name}(?=_param_\d)", f"{self.name}_{number}", self.body)
         lines = lambda m: f"{m[1]}{int(m[2]) + file}{m[3]}"
         return re.sub(r"^(\s*\.loc\s+)(\d+)(\s)", lines, text, flags=re.M) + re.sub(r"^(\s*\.file\s+)(\d+)(\s)", lines, self.tail, flags=re.M)
 

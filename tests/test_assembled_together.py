@@ -20,16 +20,21 @@ def through_shared(x, y):
     tile.store(y[0:64], tile.sin(tile.load(s[0:64])))
 
 
+@tile.jit
+def of_nothing():
+    tile.sync()
+
+
 def waiting(kernel, target: str = "sm_90a", title: str = "") -> Waiting:
     x = np.zeros(64, np.float32)
-    return Waiting(title or kernel.name, target, kernel.compile(x, x, target=target).ptx)
+    return Waiting(title or kernel.name, target, kernel.compile(*[x] * len(kernel.parameters), target=target).ptx)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
 def test_kernels_of_one_name_and_with_lines_of_several_files_share_a_run(target):
     queue = Queue()
-    assert not [p for kernel in (doubled, through_shared, doubled) for p in queue.add(waiting(kernel, target))]
-    assert sum(map(len, queue.waiting.values())) == 3 and not queue.finish() and not queue.waiting
+    assert not [p for kernel in (doubled, through_shared, of_nothing, doubled) for p in queue.add(waiting(kernel, target))]
+    assert sum(map(len, queue.waiting.values())) == 4 and not queue.finish() and not queue.waiting
 
 
 def test_a_run_begins_when_enough_kernels_wait():
