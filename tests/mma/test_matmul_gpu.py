@@ -66,6 +66,22 @@ def test_products_of_every_dtype(dtype):
 
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
+def test_float32_whichever_way_it_lies():
+    """Either operand through registers, both copied to it, in every kernel: one set of registers and two, shared tiles, shared k."""
+    from dataclasses import replace
+    from tilejit.kernels.plan import Config
+    extents = ((1, 8, 4), (100, 200, 300), (64, 64, 20000), (3000, 1000, 64), (2304, 2304, 2048), (1001, 777, 500))
+    for (m, n, k), a_columns, b_columns in some(itertools.product(extents, (False, True), (False, True)), least=6):
+        checked(m, n, k, "float32", a_columns, b_columns)
+    config = lambda *shape, **options: Config.of(*shape, itemsize=4, stored=4, **options)
+    shapes = [config(*shape, splits=splits) for shape, splits in (((128, 256), 1), ((64, 64), 1), ((192, 128), 1), ((128, 64), 4))]
+    for c in [*shapes, replace(shapes[0], behind=True), replace(shapes[1], behind=False), replace(shapes[0], stream=True), replace(shapes[1], stream=True)]:
+        checked(900, 1200, 1100, "float32", True, True, config=c)
+        checked(900, 1200, 1100, "float32", config=replace(c, swapped=True))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=200)
 def test_every_tile_and_split():
     """Each tile of the choice, and every split that it can take, swapped or not."""
     from tilejit.kernels.plan import CLUSTERS, TILES, Config

@@ -54,7 +54,7 @@ def test_any_number_of_ctas(ahead, tiles, steps, ctas, rest, helpers, parts, sta
     for _ in range(2):
         c, partial = np.full((m, n), np.nan, BF16), np.full((ctas, 1, 64 * 64), np.nan, np.float32)
         stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, rest, helpers if rest else 0, parts, partial, flags, BM=64, BN=64, BK=64, STAGES=stages, ORDER=("grouped", 2),
-                      BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, BUFFERS=2 if width == 32 else 1,
+                      BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False, BUFFERS=2 if width == 32 else 1,
                       FINISH=((), plus, False, False, 1) if ahead else ((), None, False, False, 0), EXTRAS=int(ahead), AHEAD=ahead, num_warps=8)
         if ahead:
             exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
@@ -113,7 +113,7 @@ def test_what_is_left_for_others_moves_as_threads_hold_it(shape, spills):
     c, matrix = Config.of(*shape), ArraySpec((2560, 2560), "bfloat16")
     partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int32")
     compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, 9, 8, 2, partial, flags, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order,
-                              BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers,
+                              BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False,
                               FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=False, num_warps=c.num_warps, spills=spills)
     assert compiled.spills <= spills and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == compiled.ptx.count("ld.global.v4.b32") == c.bn // 8

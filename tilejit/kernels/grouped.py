@@ -17,13 +17,13 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.dtypes import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
 from .matmul import EITHER_MAJOR, NOTHING, RESULTS, _check_epilogue, _check_out, _extents, _stored_by_tma, _sums, _turned, remember
-from .pack import COLUMNS, ROWS, copied, packed, readable
+from .pack import copied, pack, readable
 from .plan import MEMORY, TILES, Config, narrow, tile_cycles
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
 FEW = 128  # rows, up to which a product takes its time from memory
-MAJORS = EITHER_MAJOR["sm_90a"]
+MAJORS = EITHER_MAJOR["sm_90a"][1]
 ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
 PLANS: dict = {}  # what lists, or stacked rows, of some forms come to
 HELD = []  # tables that a CUDA graph copies from whenever it runs
@@ -220,7 +220,7 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
         lists[2][g][...] = result[:, :plan.results[g][1]]
     for (side, at), x in copies.items() if not results else ():
         if side == 2:
-            packed[-(-x.shape[0] // ROWS) * -(-x.shape[1] // COLUMNS),](x, lists[2][plan.order[at]], ROWS=ROWS, COLUMNS=COLUMNS)
+            pack(x, lists[2][plan.order[at]])
 
 
 def _on_device(table: np.ndarray, like, first: ArrayView):

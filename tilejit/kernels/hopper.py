@@ -74,12 +74,31 @@ def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.
 
 
 @tile.jit
+def entering(part):
+    """64 rows of an operand [k, rows] of float32 for registers, where alone wgmma takes it so: [64, k], rows in an order of their own. In
+    that of wgmma's fragments (PTX ISA, "wgmma", the A fragment of .tf32) lanes would read, of four k, 8 rows side by side: 32 bytes that a
+    swizzle moves within one half of the banks. So the eight are pairs at places 2, 4 and 16, and half of a warp reads 8 bytes of each bank."""
+    bits = tile.reshape(tile.load(part), (part.shape[0], 2, 2, 2, 2, 2, 2))
+    return tile.reshape(tile.transpose(bits, (1, 3, 6, 4, 2, 5, 0)), (64, part.shape[0]))
+
+
+@tile.jit
+def in_order(sums):
+    """Sums whose rows are as `entering` has them, in the order of the rows."""
+    bits = tile.reshape(sums, (2, 2, 2, 2, 2, 2, sums.shape[1]))
+    return tile.reshape(tile.transpose(bits, (0, 4, 1, 3, 5, 2, 6)), sums.shape)
+
+
+@tile.jit
 def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
     """``acc + A @ B`` of the 64 rows of consumer `w`, started."""
     rows = slot.A
     if slot.A.shape[1 if A_KM else 0] > 64:
         rows = slot.A[:, w * 64:w * 64 + 64] if A_KM else slot.A[w * 64:w * 64 + 64, :]
-    acc = tile.mma_async(acc, rows, slot.B, trans_a=A_KM, trans_b=not B_KN, precision="tf32" if slot.A.dtype == tile.float32 else None)
+    if A_KM and slot.A.dtype == tile.float32:
+        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not B_KN, precision="tf32")
+    else:
+        acc = tile.mma_async(acc, rows, slot.B, trans_a=A_KM, trans_b=not B_KN, precision="tf32" if slot.A.dtype == tile.float32 else None)
     tile.mma_commit()
     return acc
 
@@ -94,14 +113,21 @@ def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
 
 
 @tile.jit
-def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, MIXED: tile.constexpr = False):
     """A consumer: `acc` and its 64 rows over `steps` slots. With `BEHIND` a product still runs while the next slot is awaited,
     which small tiles need to keep the tensor cores busy; large ones have another consumer for that, and use for every free
-    slot."""
-    for i in range(steps):
-        with ring.consume(behind=BEHIND) as slot:
-            acc = product(acc, slot, w, A_KM, B_KN)
-            tile.mma_wait(1 if BEHIND else 0)
+    slot. `MIXED` operands, those of `entering`, are then in one of two sets of registers in turn."""
+    TURNS: tile.constexpr = 2 if BEHIND and MIXED else 1
+    for i in range(steps // 2 if TURNS == 2 else steps):
+        for turn in tile.static_range(TURNS):
+            with ring.consume(behind=BEHIND) as slot:
+                acc = product(acc, slot, w, A_KM, B_KN)
+                tile.mma_wait(1 if BEHIND else 0)
+    if TURNS == 2:
+        for i in range(steps % 2):
+            with ring.consume(behind=True) as slot:
+                acc = product(acc, slot, w, A_KM, B_KN)
+                tile.mma_wait(0)
     tile.mma_wait(0)
     ring.release()
     return acc
@@ -155,9 +181,9 @@ def none(BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
 
 @tile.jit
 def added(sums, ring, w, first, stop, row, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr,
-          BLOCKS: tile.constexpr):
+          BLOCKS: tile.constexpr, MIXED: tile.constexpr):
     """A consumer: `sums`, from `row` on, and those of the slots `first` to `stop` along k."""
-    return promoted(sums, ring, w, first, stop, row, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN),)
+    return promoted(sums, ring, w, first, stop, row, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN, MIXED),)
 
 
 @tile.jit
@@ -167,10 +193,12 @@ def factor(x, IS_ARRAY: tile.constexpr):
 
 
 @tile.jit
-def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, staged=None):
-    """The sums from row `m` and column `n` on as they are stored: scaled, then given to the user's function, with its arguments
-    and the tiles of the arrays after them, of which `staged` may be the first."""
+def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr = False, staged=None):
+    """The sums from row `m` and column `n` on as they are stored: their rows in order if they are `MIXED`, scaled, then given to the
+    user's function, with its arguments and the tiles of the arrays after them, of which `staged` may be the first."""
     SCALED, EPILOGUE, BATCHED, SWAPPED, TILES = FINISH
+    if MIXED:
+        acc = in_order(acc)
     if SCALED:
         acc = tile.cast(acc, tile.float32) * (factor(SA, SCALED[0]) * factor(SB, SCALED[1]))
     if EPILOGUE is None:
@@ -204,6 +232,14 @@ def by_row(values):
     """The other way around."""
     eights = values.shape[0] // 512
     return tile.reshape(tile.transpose(tile.reshape(values, (eights, 4, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5)), (64, eights * 8))
+
+
+@tile.jit
+def staging(DTYPE: tile.constexpr, CONSUMERS: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr, ACROSS: tile.constexpr):
+    """BUFFERS buffers of 64 rows and WIDTH columns for each consumer's results; columns lie in one piece if those of the result do (`ACROSS`)."""
+    shape = (CONSUMERS, BUFFERS, WIDTH, 64) if ACROSS else (CONSUMERS, BUFFERS, 64, WIDTH)
+    stage = tile.alloc(shape, DTYPE, layout=tile.swizzled(DTYPE, shape, min(shape[3] * DTYPE.nbytes, 128)))
+    return stage.permute((0, 1, 3, 2)) if ACROSS else stage
 
 
 @tile.jit
@@ -256,19 +292,20 @@ def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
 @tile.jit
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
-               WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
+               WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
                DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
-    turn, or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's tiles to the buffers during the products. With
-    `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`."""
+    turn, which lie by columns if the results do (`ACROSS`), or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's
+    tiles to the buffers during the products. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of
+    `BLOCKS`."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
+    MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
     if WIDTH:
-        staged = (BM // 64, BUFFERS, 64, WIDTH)
-        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
+        stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS)
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
@@ -292,10 +329,10 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
             done = 1 if BEGUN else 0
             if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
                 first, done = done, max(done, steps * (tile.program_id(0) % 8 + 1) // 12)
-                sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
+                sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                 with tile.elect():
                     bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
+            sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
             if AHEAD:
                 ready[w].wait(phase=phase)
                 phase = phase ^ 1
@@ -303,12 +340,12 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 for part in tile.static_range(BN // WIDTH):
                     buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
                     beside = tile.load(buffer) if AHEAD else None
-                    values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, beside)
+                    values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, beside)
                     send(values, buffer, box(C, z, row, at, (64, WIDTH)), 0 if AHEAD else BUFFERS)
             else:
                 for h in tile.static_range(len(sums)):
                     at = column + h * (BN // len(sums))
-                    tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH))
+                    tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH, MIXED))
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)
@@ -326,6 +363,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
     PART = BN // SPLITS
+    MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
     parts = tile.alloc((BM // 64, SPLITS - 1, 64 * PART), SUMS)
     arrived = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
@@ -338,7 +376,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
         w = warpgroup - 1
         with tile.elect():
             arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
-        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS)
+        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
         total = columns(own, 0, PART)
         for s in tile.static_range(SPLITS):
             if s == rank:
@@ -350,7 +388,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexp
         for s in tile.static_range(SPLITS - 1):
             total = total + by_row(tile.load(parts[w, s]))
         row, column = m + w * 64, n + rank * PART
-        tile.store(box(C, z, row, column, (64, PART)), finished(total, z, row, column, SA, SB, extra, FINISH))
+        tile.store(box(C, z, row, column, (64, PART)), finished(total, z, row, column, SA, SB, extra, FINISH, MIXED))
 
 
 __all__ = ["persistent", "split"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,7 +24,7 @@ RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "
            "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
 NOTHING = (0,) * 4  # the arguments of an epilogue, at most
 HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
-EITHER_MAJOR = {"sm_90a": (2,)}  # bytes of the elements that tensor cores multiply whichever way they lie; the others': 1 and 2
+EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}  # bytes of the elements of A and B that are multiplied whichever way they lie (A of 4 from registers)
 
 
 def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
@@ -32,8 +33,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
 
     `a` is [..., M, K] and `b` is [..., K, N], any extents, in any strides; leading dimensions of both are equal, or one of
     them has none. Arrays are torch tensors, CuPy arrays, DeviceArrays (on the GPU) or NumPy arrays (on the simulator).
-    What TMA cannot read as it lies (rows not a multiple of 16 bytes apart; k not side by side in types of 1 or 4 bytes) is
-    copied first.
+    What TMA cannot read as it lies (rows not a multiple of 16 bytes apart; k not side by side in types of 1 byte, or in both operands of
+    float32) is copied first.
 
     float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 are summed in float32, int8
     and uint8 in int32. The result has the operands' dtype, bfloat16 for float8, int32 for integers; an `out` of another
@@ -88,7 +89,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
 class Launch:
     """What a call of these extents, strides and dtypes comes to: its result, and the kernel (None: nothing to launch) with its
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
-    `copied` which of A and B are copied first, as their elements of other sizes than `either` have to lie; `rows` how many the
+    `copied` which of A and B are copied first, as their elements of other sizes than those of `either` have to lie; `rows` how many the
     matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of what they leave for each
     other."""
 
@@ -100,7 +101,7 @@ class Launch:
     swapped: bool = False
     turned: tuple[bool, bool, bool] = (False, False, False)
     copied: tuple[bool, bool] = (False, False)
-    either: tuple[int, ...] = (2,)
+    either: tuple[tuple[int, ...], ...] = ()
     rows: int | None = None
     shares: tuple[int, ...] = ()
     room: tuple | None = None
@@ -117,9 +118,9 @@ class Launch:
         if self.swapped:
             a, b = b, a
         if self.copied[0]:
-            a = as_readable(turned(a) if self.swapped else a, self.either)
+            a = as_readable(turned(a) if self.swapped else a, self.either[0])
         if self.copied[1]:
-            b = as_readable(b if self.swapped else turned(b), self.either)
+            b = as_readable(b if self.swapped else turned(b), self.either[1])
         return tuple(turned(v) if turn else v for v, turn in zip((a, b, c), self.turned))
 
     def scales(self, a, b) -> tuple:
@@ -179,17 +180,18 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         x, z = (ArrayView(v.pointer, (rows, v.shape[-1]), (v.shape[-1], 1), v.dtype, v.device) for v in (x, z))
     processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
     matrices = z.shape[0] if len(z.shape) == 3 else 1
+    either = EITHER_MAJOR.get(target, ((1, 2), (1, 2)))
     if config is None:
         ahead = bool(tiles) and _comes_ahead(tiles[0], z, 16)
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
-        across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in EITHER_MAJOR.get(target, (1, 2)) else (False, False)
-        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across)
+        across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
+        problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
+                          (_copied_bytes(x, _turned(y), either), _copied_bytes(_turned(y), x, either)))
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (_turned(y), x) if swapped else (x, _turned(y))
     z = _turned(z) if swapped else z
-    either = EITHER_MAJOR.get(target, (1, 2))
-    copied = not readable(x, either), not readable(y, either)
+    copied = not readable(x, either[0]), not readable(y, either[1])
     if per > 1 and any(copied):
         raise LaunchError("rows of float4 begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
@@ -226,9 +228,9 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
 
 def _results(config: Config, z: ArrayView, beside: list[ArrayView]) -> dict:
     """How results are stored, and whether the first of the arrays beside them comes to where they stand."""
-    width = config.width if _stored_by_tma(z, config.width) else 0
+    width, across = _staged(z, config.width)
     ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
-    return dict(WIDTH=width, BUFFERS=config.buffers, AHEAD=ahead)
+    return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead)
 
 
 def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], epilogue: bool, matrices: int, steps: int, sums, processors: int) -> tuple:
@@ -268,6 +270,18 @@ def _stored_by_tma(z: ArrayView, width: int) -> bool:
     size = z.nbytes_per_element
     return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1])
             and width * size >= 32)
+
+
+def _staged(z: ArrayView, width: int) -> tuple[int, bool]:
+    """How many columns TMA stores at once to the result on Hopper, 0 where it cannot, and whether by columns: elements of 32 bits only, since
+    threads hold two of a row side by side."""
+    across = z.nbytes_per_element == 4 and z.strides[-1] != 1 and z.shape[-1] > 1
+    return width if _stored_by_tma(_turned(z) if across else z, width) else 0, across
+
+
+def _copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:
+    """The bytes of operands [.., rows, k] that are copied before a product."""
+    return sum(math.prod(v.shape) * v.nbytes_per_element for v, sizes in zip((x, y), either) if not readable(v, sizes))
 
 
 def _comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:

@@ -7,19 +7,44 @@ import tilejit as tile
 from ..runtime.arrays import ArrayView, describe
 from .views import new, turned
 
-ROWS, COLUMNS = 64, 64  # of a CTA's part
+ROWS, NBYTES = 64, 128  # of a CTA's part: its rows, and the bytes of each
+
+
+@tile.jit
+def part(X, z, i, j, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
+    """ROWS x COLUMNS of X (of matrix `z` of X, if it is several) from row `i` and column `j` on."""
+    return X[z, i:i + ROWS, j:j + COLUMNS] if len(X.shape) == 3 else X[i:i + ROWS, j:j + COLUMNS]
 
 
 @tile.jit(num_warps=4)
-def packed(X, Y, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
-    """``Y = X``, where Y may be larger than X, which counts as 0 beyond its edges."""
+def packed(X, Y, ROWS: tile.constexpr, COLUMNS: tile.constexpr, TURNED: tile.constexpr):
+    """``Y = X``, or that of the transposed matrices (`TURNED`), where Y may be larger, and counts as 0 beyond X's edges.
+
+    Transposed, a thread writes 16 bytes of a row of Y, and 8 neighbours 128. They come from as many rows of X, which lie in shared memory
+    in an order in which the swizzle has those of the eight in different banks.
+    """
     down, across = tile.cdiv(Y.shape[-2], ROWS), tile.cdiv(Y.shape[-1], COLUMNS)
     t = tile.program_id(0)
     z, i, j = t // (down * across), t // across % down * ROWS, t % across * COLUMNS
-    if len(X.shape) == 3:
-        tile.store(Y[z, i:i + ROWS, j:j + COLUMNS], tile.load(X[z, i:i + ROWS, j:j + COLUMNS]))
+    if TURNED:
+        UNIT: tile.constexpr = 16 // X.dtype.nbytes
+        shape = (COLUMNS, ROWS)
+        stage = tile.alloc(shape, X.dtype, layout=tile.swizzled(X.dtype, shape, min(ROWS * X.dtype.nbytes, 128)))
+        stage = stage.reshape((UNIT, COLUMNS // UNIT, ROWS)).permute((1, 0, 2)).reshape(shape)
+        tile.copy(stage, part(X, z, j, i, COLUMNS, ROWS))
+        tile.sync()
+        tile.store(part(Y, z, i, j, ROWS, COLUMNS), tile.load(stage.permute((1, 0))))
     else:
-        tile.store(Y[i:i + ROWS, j:j + COLUMNS], tile.load(X[i:i + ROWS, j:j + COLUMNS]))
+        tile.store(part(Y, z, i, j, ROWS, COLUMNS), tile.load(part(X, z, i, j, ROWS, COLUMNS)))
+
+
+def pack(x, y) -> None:
+    """Copy the matrices `x` into `y`, which may be larger: then 0 is what is beyond."""
+    view, (*batch, outer, inner) = describe(x), describe(y).shape
+    across = view.strides[-1] != 1 and view.strides[-2] == 1
+    columns = NBYTES // view.nbytes_per_element
+    grid = (batch[0] if batch else 1) * -(-outer // ROWS) * -(-inner // columns)
+    packed[grid,](turned(x) if across else x, y, ROWS=ROWS, COLUMNS=columns, TURNED=across)
 
 
 def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
@@ -44,8 +69,8 @@ def copied(x, k_first: bool = False):
         x, outer, inner = turned(x), inner, outer
     unit = 16 // describe(x).nbytes_per_element
     wide = new(x, (*batch, outer, -(-inner // unit) * unit), describe(x).dtype)
-    packed[((batch[0] if batch else 1) * -(-outer // ROWS) * -(-wide.shape[-1] // COLUMNS),)](x, wide, ROWS=ROWS, COLUMNS=COLUMNS)
+    pack(x, wide)
     return turned(wide[..., :inner]) if k_first else wide[..., :inner]
 
 
-__all__ = ["as_readable", "copied", "packed", "readable", "turned"]
+__all__ = ["as_readable", "copied", "pack", "readable", "turned"]

@@ -97,9 +97,11 @@ L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.1             # what it costs in few rounds, or in a split of k, that CTAs are at different places along k at one time
 NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
-ACROSS = 0.24            # cycles for each sum that is stored across rows, since operands have changed places
+ACROSS = 0.24            # cycles for each sum that is stored across rows, since operands have changed places,
+STAGED = 0.03            # and where that goes through shared memory, for elements of 4 bytes
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
 MOVED = 0.17             # for each sum that it leaves or takes in
+COPY = 4000              # cycles for a kernel of its own that copies operands, beside the bytes that it reads and writes
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ class Problem:
     """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
     function is applied to it and whether what that adds to the sums can come by TMA, how threads scale and add
     up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none),
-    whether A lies by columns and B by rows, k far apart."""
+    whether A lies by columns and B by rows, k far apart, the bytes of operands that are copied first, in
+    their places and in exchanged ones."""
 
     m: int
     n: int
@@ -120,9 +123,11 @@ class Problem:
     promoted: tuple[bool, ...] | None = None
     block: int = 0
     across: tuple[bool, bool] = False, False
+    copied: tuple[int, int] = 0, 0
 
     def turned(self) -> "Problem":
-        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1])
+        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1],
+                       copied=self.copied[::-1])
 
     def takes(self, bm: int, bn: int) -> bool:
         """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it.
@@ -219,7 +224,8 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
                 continue
             cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors)
             cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
-            cost += -(-tiles // processors) * bm * bn * ACROSS if swapped else 0
+            cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) if swapped else 0
+            cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
             if best is None or cost < best[0]:
                 order = "grouped", 16 if stream else group(q, bm, bn, processors)   # at one pace rows of A come once
                 passing = busy and not stream and q.m <= bm * order[1] and q.n * q.k * q.itemsize > L2

@@ -16,7 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import begun, box, bring, by_row, by_thread, fill, finished, matrix_and_row, multiplied, put, send, send_all, slots
+from .hopper import begun, box, bring, by_row, by_thread, fill, finished, matrix_and_row, multiplied, put, send, send_all, slots, staging
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -102,17 +102,18 @@ def leave_pace(flags):
 @tile.jit
 def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
            STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-           SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, AHEAD: tile.constexpr):
+           SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
+           EXTRAS: tile.constexpr, AHEAD: tile.constexpr):
     """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
     for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
-    Results go by TMA from BUFFERS buffers of WIDTH columns, or (0) by stores; with `AHEAD` TMA brings the first of the epilogue's tiles to
-    the buffers, which then have room for all columns."""
+    Results go by TMA from BUFFERS buffers of WIDTH columns, which lie by columns if the results do (`ACROSS`), or (0) by
+    stores; with `AHEAD` TMA brings the first of the epilogue's tiles to the buffers, which then have room for all columns."""
     down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
+    MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
     if WIDTH:
-        staged = (BM // 64, BUFFERS, 64, WIDTH)
-        stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
+        stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS)
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
@@ -144,11 +145,11 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
             row, column = m * BM + w * 64, n * BN
             if AHEAD:  # each CTA at a time of its own, as in `persistent`
                 first, done = done, max(done, begin + (end - begin) * (tile.program_id(0) % 8 + 1) // 12)
-                acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN)
+                acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
                 if begin == 0:
                     with tile.elect():
                         bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN)
+            acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN, MIXED)
             if begin == 0:
                 if end < steps:
                     other, apart = t - whole * tile.num_programs(0), left % helpers
@@ -163,7 +164,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                     for part in tile.static_range(BN // WIDTH):
                         buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
                         beside = tile.load(buffer) if AHEAD else None
-                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH, beside)
+                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH, MIXED, beside)
                         if TOGETHER:
                             put(values, buffer, part == 0 and not AHEAD)
                         else:
@@ -171,7 +172,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                     if TOGETHER:
                         send_all(stage[w], C, z, row, column)
                 else:
-                    tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH))
+                    tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH, MIXED))
             else:
                 leave(acc, partial, flags, w, place)
         if WIDTH:
