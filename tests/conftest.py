@@ -63,7 +63,6 @@ def pytest_sessionfinish(session):
     if mine:
         collect(config, sorted(mine.walked))
     if of_everything(config) and not session.shouldstop and not session.testsfailed:
-        config.stash[WALKED] = config.stash[WALKED]
         config.forgotten = sorted(f"{name} at {Path(file).relative_to(TESTS)}:{line}" for (file, line), name in defined().items()
                                   if (file, line) not in config.stash[WALKED])
         if config.forgotten:

@@ -49,8 +49,9 @@ class Lowered:
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
-PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(graph)),
-          ("variants", choose_variants), ("tokens", lambda graph, facts: wait_late(complete_tokens(graph, facts), facts)), ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
+PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts),
+          ("registers", lambda graph, facts: check_registers(graph)), ("variants", choose_variants), ("tokens", complete_tokens), ("waits", wait_late),
+          ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:

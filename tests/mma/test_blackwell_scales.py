@@ -46,7 +46,7 @@ def checked(m, n, k, form, seed=0, a_is="rows", b_is="rows", dtype=np.float32, f
 @given(m=st.integers(1, 300), n=st.integers(1, 300), k=st.integers(1, 12), form=st.sampled_from(sorted(FORMS)), seed=st.integers(0, 99), flat=st.booleans(),
        a_is=st.sampled_from(("rows", "columns", "padded", "spaced")), b_is=st.sampled_from(("rows", "columns", "reversed")),
        dtype=st.sampled_from((np.float32, ml_dtypes.bfloat16)))
-def test_any_extents_of_every_form_in_the_chosen_configuration(m, n, k, form, seed, flat, a_is, b_is, dtype):
+def test_any_extents_of_every_form_are_right_in_the_chosen_configuration(m, n, k, form, seed, flat, a_is, b_is, dtype):
     """Ragged rows, columns and units, elements of a byte in any strides, factors flat or in any shape of their units."""
     k = 32 * k if FORMS[form][0] is E2M1 else 32 * k - seed % 32
     checked(m, n, k, form, seed, a_is, b_is, dtype, flat)
@@ -54,7 +54,7 @@ def test_any_extents_of_every_form_in_the_chosen_configuration(m, n, k, form, se
 
 @pytest.mark.parametrize("form,bn,pair,splits,swapped", [("mxf8", 256, False, 1, False), ("nvf4", 128, True, 1, True), ("mxf8", 256, True, 1, False),
                                                           ("nvf4", 256, True, 1, False), ("mxf8", 128, False, 2, False), ("nvf4", 128, False, 4, True)])
-def test_tiles_pairs_and_splits_with_factors(form, bn, pair, splits, swapped):
+def test_tiles_pairs_and_splits_with_factors_are_right(form, bn, pair, splits, swapped):
     """Sums of one tile or of two beside the factors, two CTAs for a tile, several for its k, operands that change places."""
     checked(200, 270, 416, form, config=config_of(form, bn, pair, splits=splits, swapped=swapped, stages=2))
 
@@ -140,6 +140,7 @@ def test_what_does_not_fit_is_named():
 def test_a_transposed_packed_matrix_is_an_operand_of_products_only():
     x = tile.pack(np.arange(12).reshape(2, 6) % 6, "float4_e2m1fn")
     assert x.T.shape == (6, 2) and x.T.T.shape == (2, 6)
+    np.testing.assert_array_equal(x.T.unpack().astype(np.float32), x.unpack().T.astype(np.float32))
     with pytest.raises(LaunchError, match=r"packed float4_e2m1fn lies along a contiguous last dimension; this array has shape \(3, 2\) and strides \(1, 3\)"):
         cast[1,](x.T, np.zeros((6, 2), np.float32))
     with pytest.raises(LaunchError, match="a matrix has a transpose"):

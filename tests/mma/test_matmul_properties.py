@@ -112,12 +112,12 @@ def hold(where: str, most: int, examples: int) -> None:
     holds()
 
 
-def test_products_of_a_few_kinds():
+def test_products_of_any_kind_are_right_on_the_simulator():
     """What the GPU is held to below, of small extents on the simulator."""
     hold("host", 65, 6)
 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=150)
-def test_any_product_on_the_gpu():
+def test_any_product_is_right_on_the_gpu():
     hold("gpu", 1031, len(some(range(80), least=8)))

@@ -246,7 +246,8 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     ([LOOP, "    row = i if tile.load(out[i]) > 0 else 0", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"], "this load decides where", 5),
     ([LOOP, "    row = i", "    if i > 2:", "        row = tile.atomic_add(out[0], 1.0).to(tile.int32)", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"],
      "this atomic decides where", 7),
-    (["at = 0", LOOP, "    row = at if i > 2 else 0", COPY.replace("[i,", "[row,"), "    at = at * 2 + 1", "    total += tile.load(s)"], "depends on at, which the loop changes", 7),
+    (["at = 0", LOOP, "    row = at if i > 2 else 0", COPY.replace("[i,", "[row,"), "    at = at * 2 + 1", "    total += tile.load(s)"],
+     "depends on at, which the loop changes", 7),
 ])
 def test_what_cannot_run_ahead_is_an_error_at_its_line(body, words, line):
     """With the reason, before anything is simulated or assembled."""

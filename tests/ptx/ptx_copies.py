@@ -122,7 +122,8 @@ def brought_to_l2() -> Case:
     x = np.random.default_rng(2).integers(0, 1 << 32, (len(chosen) + len(policies), 128)).astype(np.uint32)
     lines = ["i = tile.thread_id()"]
     for n, form in enumerate(chosen):
-        lines += ["with tile.elect():", "    " + called(form, src=f"x[{n}, 0]", a=f"x[{n}, 0]", size="128" if form.inputs[1:] and form.inputs[1].kind == "imm" else "512", hint=EVICT_FIRST)]
+        size = "128" if form.inputs[1:] and form.inputs[1].kind == "imm" else "512"
+        lines += ["with tile.elect():", "    " + called(form, src=f"x[{n}, 0]", a=f"x[{n}, 0]", size=size, hint=EVICT_FIRST)]
     lines += [f"tile.store(y[0:{len(chosen)}, 0:128], tile.load(x[0:{len(chosen)}, 0:128]))",
               "tile.sync()", "with tile.elect():", "    tile.ptx.discard.global_.L2(y[0, 0], 128)", "tile.sync()", "tile.store(y[0, 0:128], tile.load(x[0, 0:128]))"]
     for n, form in enumerate(policies, len(chosen)):

@@ -46,6 +46,13 @@ def test_an_array_comes_back_as_it_went(memory, dtype):
     assert (array.shape, array.strides, array.nbytes, len(array), array.ndim) == ((2, 3, 4), (12, 4, 1), host.nbytes, 2, 3)
 
 
+def test_a_transposed_packed_matrix_stays_one_on_the_device(memory):
+    x = tile.pack(np.arange(24).reshape(4, 6) % 6, "float4_e2m1fn")
+    there = to_device(x.T)
+    assert there.shape == (6, 4) and describe(there).strides == (1, 3)
+    np.testing.assert_array_equal(there.unpack().astype(np.float32), x.unpack().T.astype(np.float32))
+
+
 def test_strided_host_arrays_lists_and_numbers_are_copied_whole(memory):
     host = np.arange(24.0, dtype="float32").reshape(4, 6)[::-1, ::2].T
     assert np.array_equal(to_device(host).numpy(), host)

@@ -29,7 +29,8 @@ def my_tiles(down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 
 @tile.jit
-def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, BLOCK: tile.constexpr, PAIR: tile.constexpr):
+def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, BLOCK: tile.constexpr,
+         PAIR: tile.constexpr):
     """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on, and the factors of their BLOCK of k
     each, those of all columns of the tile, from `column` on."""
     GROUP = 2 if PAIR else None

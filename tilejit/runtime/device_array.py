@@ -173,7 +173,7 @@ def to_device(array, device: int = 0) -> DeviceArray | Packed:
     import numpy
 
     if isinstance(array, Packed):
-        return Packed(to_device(array.data, device), array.dtype)
+        return array.over(to_device(array.data, device))
     if isinstance(array, (list, tuple, int, float, bool)):
         array = numpy.asarray(array)
         array = array.astype("float32") if array.dtype == numpy.float64 else array

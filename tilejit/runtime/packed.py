@@ -40,13 +40,19 @@ class Packed:
         shape = (*shape[:-1], held(self.dtype, shape[-1]))
         return shape[::-1] if self._transposed else shape
 
+    def over(self, data) -> "Packed":
+        """The same view of other bytes, a copy of these elsewhere."""
+        other = Packed(data, self.dtype)
+        other._transposed = self._transposed
+        return other
+
     @property
     def T(self) -> "Packed":
         """The view of a matrix with its axes exchanged, its elements packed along the first: [K, N] of [N, K], as `kernels.matmul` takes
         its second operand. No other kernel takes it."""
         if self.ndim != 2:
             raise LaunchError(f"a matrix has a transpose, and this array has shape {self.shape}")
-        other = Packed(self.data, self.dtype)
+        other = self.over(self.data)
         other._transposed = not self._transposed
         return other
 
@@ -69,8 +75,9 @@ class Packed:
         data = self.data.numpy() if hasattr(type(self.data), "__tilejit_view__") else describe(self.data).numpy()
         data = np.ascontiguousarray(data).view(np.uint8)
         elements, per = self.dtype.packing
-        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*self.shape, 8 * per // elements)
-        return np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
+        bits = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1], held(self.dtype, data.shape[-1]), 8 * per // elements)
+        found = np.packbits(bits, axis=-1, bitorder="little")[..., 0].view(self.dtype.np)
+        return found.T if self._transposed else found
 
 
 def pack(values, dtype=None) -> Packed:
