@@ -166,6 +166,8 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
     (f"{BRING}.zfill(s[16 * i], x[16 * i], i)", "out-of-bounds", "cp.async of 16 bytes is told to read more of them, 31"),
     (f"m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    {PATCH}.tile.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar)",
      "descriptor", "a copy of a tile takes a map of boxes"),
+    (f"m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    {PATCH}.im2col.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar, (0, 0))",
+     "out-of-bounds", "a tensor copy of 1024 bytes leaves the buffer of 512 bytes in shared memory"),
     (f"m = tile.tensor_map(z[0:1, 0:1, 0:4, 0:32])\nwith tile.elect():\n    {PATCH}.im2col.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar, (0, 0))",
      "descriptor", "an im2col copy takes a map that was encoded for it"),
     ("m = tile.tensor_map(tile.im2col(z, (3, 3), padding=1)[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "

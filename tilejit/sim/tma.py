@@ -32,7 +32,7 @@ class TensorCopies:
         """
         coords, offsets = columns(coords), columns(offsets)
         box = self._moved(map_, mode, coords, offsets)
-        if box is None or not self._legal(map_, coords, dst, dst_byte_offset, True, mode):
+        if box is None or not self._legal(map_, coords, box, dst, dst_byte_offset, True, mode):
             return
         if self.checks and map_.memory.maybe_written:
             self._check_elements(map_, mode, coords, offsets, False, positions)
@@ -119,7 +119,7 @@ class TensorCopies:
             return
         coords = columns(coords)
         box = self._moved(map_, mode, coords, ())
-        if box is None or not self._legal(map_, coords, src, src_byte_offset, False, mode):
+        if box is None or not self._legal(map_, coords, box, src, src_byte_offset, False, mode):
             return
         if self.checks and kind is None:  # reductions meet in memory one by one, as atomics do
             self._check_elements(map_, mode, coords, (), True, positions)
@@ -149,13 +149,16 @@ class TensorCopies:
         if self._moved(map_, mode, columns(coords), columns(offsets)) is not None:
             self._legal_map(map_, columns(coords), True, mode)
 
-    def _legal(self, map_: SimTensorMap, coords, buffer: SimBuffer, offset: Any, load: bool, mode: str = "tile") -> bool:
+    def _legal(self, map_: SimTensorMap, coords, box: Box, buffer: SimBuffer, offset: Any, load: bool, mode: str) -> bool:
         """Check the map's fields, the coordinates and the shared address (facts of the hardware, not of the ISA's text)."""
         if not self._legal_map(map_, coords, load, mode):
             return False
         if (self._absolute(buffer, offset) % 128).any():
             at = int(self._absolute(buffer, offset).flat[0])
             self.finding("misaligned", f"a tensor copy's shared address is a multiple of 128 bytes, not {at}")
+            return False
+        if (np.asarray(offset) < 0).any() or (np.asarray(offset) + box.span > buffer.type.nbytes).any():
+            self.finding("out-of-bounds", f"a tensor copy of {box.span} bytes leaves the buffer of {buffer.type.nbytes} bytes in shared memory")
             return False
         return True
 

@@ -23,6 +23,7 @@ class Box:
         # Rows narrower than a swizzle's span are pitched at the span; the gaps stay untouched.
         self.pitch = max(self.inner, 16 << map_.swizzle) if map_.swizzle else self.inner
         self.nbytes = self.inner * self.rows
+        self.span = self.pitch * (self.rows - 1) + self.inner  # with the gaps
         bits = packed_bits(map_)
         self.arriving = self.nbytes if bits is None else self.nbytes * bits // 8  # what is reported to a barrier
 
