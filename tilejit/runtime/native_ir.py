@@ -28,11 +28,34 @@ def print_ir(recipe: Recipe) -> str:
     code = _Code()
     count = len(recipe.params)
     values, pointers = code.room(max(count, 1) * 8, 8), code.room(max(count, 1) * 8, 8)
-    config, answer, overflow = code.room(56, 8), code.room(8, 8), code.room(8, 8)
-    code.answer, code.overflow = answer, overflow
+    config, code.answer, code.overflow = code.room(56, 8), code.room(8, 8), code.room(8, 8)
 
     code.need("icmp eq i64 %count, 3")
     grid, stream, arguments = (code.load("ptr", "%args", 8 * i) for i in range(3))
+    _read(code, recipe, arguments)
+    _fill_grid(code, recipe, grid, config)
+    code.need(f"icmp eq i64 {_context(code)}, {code.word('context', 'i64')}")
+    handle = code.stream(stream, any(kind[0] == "array" for kind in recipe.arguments))
+    for index, param in enumerate(recipe.params):
+        place = code.at(values, 8 * index)
+        if param[0] == "map":
+            place = code.encode(recipe.maps[param[1]])
+        else:
+            code.put(param, place)
+        code.store("ptr", place, pointers, 8 * index)
+    for offset, value in ((12, recipe.threads), (16, 1), (20, 1), (24, recipe.shared)):
+        code.store("i32", value, config, offset)
+    code.store("i64", handle, config, 32)
+    code.store("ptr", code.word("attributes"), config, 40)
+    code.store("i64", code.word("attribute_count", "i64"), config, 48)
+    _launch(code, config, pointers)
+    lines = ["define ptr @launch(ptr %self, ptr %args, i64 %count) {", "entry:", *code.rooms,
+             *code.words.values(), "  br label %start", "start:", *code.lines, "}", ""]
+    return "\n".join(lines)
+
+
+def _read(code: "_Code", recipe: Recipe, arguments: str) -> None:
+    """The arguments, and the facts of them that the kernel was compiled for."""
     code.need_tuple(arguments, len(recipe.arguments))
     for i, kind in enumerate(recipe.arguments):
         item = code.load("ptr", arguments, _ITEMS + 8 * i)
@@ -44,6 +67,9 @@ def print_ir(recipe: Recipe) -> str:
         truth = code.truth(condition(fact, recipe.arguments))
         code.need(f"icmp eq i1 {truth}, {'true' if held else 'false'}")
 
+
+def _fill_grid(code: "_Code", recipe: Recipe, grid: str, config: str) -> None:
+    """The grid in the launch's configuration; an empty one is launched by that."""
     code.need_tuple(grid, 3)
     empty = None
     for axis, limit in enumerate(GRID_LIMIT):
@@ -57,22 +83,9 @@ def print_ir(recipe: Recipe) -> str:
     code.line(f"br i1 {empty}, label %launched, label %filled")
     code.label("filled")
 
-    code.need(f"icmp eq i64 {_context(code)}, {code.word('context', 'i64')}")
-    arrays = any(kind[0] == "array" for kind in recipe.arguments)
-    handle = code.stream(stream, arrays)
-    for index, param in enumerate(recipe.params):
-        place = code.at(values, 8 * index)
-        if param[0] == "map":
-            place = code.encode(recipe.maps[param[1]])
-        else:
-            code.put(param, place)
-        code.store("ptr", place, pointers, 8 * index)
-    for offset, value in ((12, recipe.threads), (16, 1), (20, 1), (24, recipe.shared)):
-        code.store("i32", value, config, offset)
-    code.store("i64", handle, config, 32)
-    code.store("ptr", code.word("attributes"), config, 40)
-    code.store("i64", code.word("attribute_count", "i64"), config, 48)
 
+def _launch(code: "_Code", config: str, pointers: str) -> None:
+    """The driver's call, and what the function returns: True, the driver's error, or False where the launch is not for it."""
     thread = code(f"call ptr {code.word('save_thread')}()")
     result = code(f"call i32 {code.word('launch')}(ptr {config}, ptr {code.word('function')}, ptr {pointers}, ptr null)")
     code.line(f"call void {code.word('restore_thread')}(ptr {thread})")
@@ -88,9 +101,6 @@ def print_ir(recipe: Recipe) -> str:
     code.label("raised")
     code.line(f"call void {code.word('clear_error')}()")
     code.line("br label %miss")
-    lines = ["define ptr @launch(ptr %self, ptr %args, i64 %count) {", "entry:", *code.rooms,
-             *code.words.values(), "  br label %start", "start:", *code.lines, "}", ""]
-    return "\n".join(lines)
 
 
 def _context(code: "_Code") -> str:
