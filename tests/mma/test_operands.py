@@ -14,10 +14,11 @@ from tilejit import ArraySpec, kernels
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.matmul import _planned
 from tilejit.kernels.pack import copied, packed
-from tilejit.kernels.plan import Config
+from tilejit.kernels.plan import Config, Problem, choose
+from tilejit.kernels.stream import stream
 from tilejit.layout import thread_table
 from tilejit.layout.fragments import wgmma_a_registers
-from tilejit.runtime.arrays import describe
+from tilejit.runtime.arrays import ArrayView, describe
 
 DTYPES = (np.float32, np.float16, np.int8, ml_dtypes.float8_e4m3fn)
 
@@ -104,6 +105,18 @@ def test_the_largest_tile_of_float32_from_registers_is_fast_code(behind):
     assert compiled.spills == 0 and compiled.registers <= 168 and {c.variant for c in compiled.copies} == {"tma"}
     assert len(re.findall(r"ld\.shared\.v2\.b32", compiled.ptx)) == 8 * (3 if behind else 2)
     assert "m64n256k8.f32.tf32.tf32" in compiled.ptx and "convert_layout" not in compiled.graph
+
+
+def test_places_in_memory_stay_in_registers_where_tiles_are_shared():
+    """Of the addresses of large products that go through registers few spill, and those where tiles change."""
+    for how, b_is in (("rows", "rows"), ("columns", "columns")):
+        launch = _planned(*(ArrayView(0, (8192, 8192), (8192, 1) if h == "rows" else (1, 8192), "float32", "host") for h in (how, b_is)), None, "tf32",
+                          (), True, None, 0, [], choose(Problem(8192, 8192, 8192, 1, 4, 4), 132, how == "rows"), "sm_90a")
+        c = launch.constants
+        a, b, out = (ArraySpec((8192, 8192), "float32", s) for s in (None, None, (1, 8192) if launch.swapped else None))
+        room = ArraySpec((132, 2, 64 * 256), "float32"), ArraySpec((1024, 3), "int32")
+        compiled = stream.compile(a, b, out, 1.0, 1.0, 0, 0, 0, 0, 9, 8, 2, *room, **c)
+        assert launch.kernel is stream and c["A_KM"] and compiled.spills <= 160
 
 
 def test_operands_come_to_registers_without_bank_conflicts():
