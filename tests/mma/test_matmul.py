@@ -69,16 +69,18 @@ def laid(x, how: str):
     return np.ascontiguousarray(x)
 
 
-def entering(x):
-    """float64 of what the multipliers see: TF32 has 10 bits of mantissa."""
+def entering(x, rounded=True):
+    """float64 of what the multipliers see: TF32 has 10 bits of mantissa, to which TMA rounds to the nearest (even) or the tensor cores cut."""
     if x.dtype == np.float32:
-        x = (np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+        bits = np.ascontiguousarray(x).view(np.uint32)
+        bits = bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) if rounded else bits
+        x = (bits & np.uint32(0xFFFFE000)).view(np.float32)
     return x.astype(np.float64)
 
 
-def close(got, a, b, scale=1.0):
+def close(got, a, b, scale=1.0, rounded=True):
     """Exact for integers (which wrap); else within one rounding of the result, and the roundings of k sums in float32."""
-    x, y = entering(a), entering(b)
+    x, y = entering(a, rounded), entering(b, rounded)
     exact = (x @ y) * scale
     if got.dtype.kind in "iu":
         np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(got.dtype))
@@ -407,6 +409,8 @@ def test_wrong_operands_are_errors():
         "precision is None": lambda: kernels.matmul(a, b, precision="tf32"),
         r"out is of shape \(64, 64\)": lambda: kernels.matmul(a, b, np.empty((64, 32), np.float16)),
         "out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32)),
+        "and out is of int32": lambda: kernels.matmul(a, b, np.empty((64, 64), np.int32), scale_a=0.5),
+        "a multiple of 8 columns": lambda: kernels.matmul(a, b, config=Config.of(128, 160, splits=8)),
         "lie in one place": lambda: kernels.matmul(a, b, np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), (64, 64), (0, 2))),
         "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
         "there is none": lambda: kernels.matmul(a, b, arguments=(1,)),

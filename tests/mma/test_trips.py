@@ -81,14 +81,14 @@ def test_every_grouped_product_of_the_package(listed, stages):
         ks = [max(trips * step + more, 0) for trips in around(stages) for more in (0, -3)]
         a, b = [drawn(rng, (70, k), dtype) for k in ks], [drawn(rng, (k, 40), dtype) for k in ks]
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, **options)):
-            close(z, x, y)
+            close(z, x, y, rounded=False)
         return
     for trips in around(stages):
         k, sizes = trips * step, (70, 0, 64, 3)
         a, b = drawn(rng, (sum(sizes), k), dtype), drawn(rng, (len(sizes), k, 40), dtype)
         z, start = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), **options), 0
         for size, y in zip(sizes, b):
-            close(z[start:start + size], a[start:start + size], y)
+            close(z[start:start + size], a[start:start + size], y, rounded=False)
             start += size
 
 
@@ -151,4 +151,4 @@ def test_a_ring_of_wgmma(m, n, stages, which, less, consumers, bn, dtype, behind
     ringed.simulate(2, lay(a, ta), lay(b, tb), c, BM=64 * consumers, BN=64 if dtype == np.float32 else bn, BK=8 * unit, STAGES=stages, CONSUMERS=consumers,
                     BEHIND=behind, TA=ta, TB=tb, SUMS=tile.int32 if integers else tile.float32, PRECISION="tf32" if dtype == np.float32 else None,
                     num_warps=4 * (1 + consumers), seed=seed).raise_first()
-    close(c, a, b)
+    close(c, a, b, rounded=False)

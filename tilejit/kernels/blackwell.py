@@ -34,10 +34,11 @@ def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A
     """The producer: slots `first` to `stop` along k of the rows from `m` and the columns from `n` on, and the factors of their BLOCK of k
     each, those of all columns of the tile, from `column` on."""
     GROUP = 2 if PAIR else None
+    ROUNDED = "tf32" if A.dtype == tile.float32 else None  # to the nearest; the tensor cores would cut
     for i in range(first, stop):
         with ring.produce() as slot:
-            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
+            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, precision=ROUNDED, cta_group=GROUP, prefetch_map=True)
+            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cta_group=GROUP, prefetch_map=True)
             if BLOCK:
                 tile.copy_async(slot.SA, units(SA, m, i, slot.SA.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
                 tile.copy_async(slot.SB, units(SB, column, i, slot.SB.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)

@@ -69,7 +69,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     if launch is None:
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
-            made = _folded_out(a, out, x, y, z)
+            made = _folded_out(a, out, x, y, z, scaled)
             matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=[folded(t, "tiles") for t in tiles],
                    scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
             return made
@@ -135,12 +135,18 @@ class Launch:
         return 1.0 if a is None else a, 1.0 if b is None else b
 
 
-def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None):
+def result_dtype(operands: str, scaled: tuple) -> str:
+    """The dtype of a new result: sums of integers stay integers, unless they are scaled."""
+    dtype = RESULTS.get(operands, "bfloat16")
+    return "float32" if scaled and dtype == "int32" else dtype
+
+
+def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):
     """The result of a product with several leading dimensions: `out` if it fits, else a new one."""
     batch, m, n, _ = _extents(x, y)
     if z is not None and z.shape != (*batch, m, n):
         raise LaunchError(f"out is of shape {(*batch, m, n)}, not {z.shape}")
-    return new(a, (*batch, m, n), RESULTS.get(x.dtype, x.dtype)) if out is None else out
+    return new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
 
 
 PLANS: dict[tuple, Launch] = {}  # by all that `_planned` depends on
@@ -169,8 +175,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     float8 = x.dtype.startswith("float8") and target in HOPPER
     promoted = blocks if blocks else None if fast_accum or not float8 else ()
     shape = (*batch, m, n)
-    z = ArrayView(0, shape, row_major(shape), RESULTS.get(x.dtype, "bfloat16"), x.device) if out is None else out
-    _check_out(z, shape, sums, epilogue is not None or scaled != ())
+    z = ArrayView(0, shape, row_major(shape), result_dtype(x.dtype, scaled), x.device) if out is None else out
+    _check_out(z, shape, tile.float32 if scaled else sums, epilogue is not None)
     _check_tiles(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
@@ -221,6 +227,8 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:
+        if config.bn % (8 * config.splits):
+            raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is {config.bn}")
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
     constants |= _results(config, z, beside) | dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing)
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants

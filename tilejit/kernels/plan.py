@@ -217,10 +217,12 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
             width = 128 if alone else 512 if q.ahead and tiles > 8 * processors else 256
             long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not busy
+            by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored), least=3 if long or q.ahead else 4, blocks=bool(p.promoted))
-            if stream and swapped and p.stored == 4:  # places in more buffers by columns are registers that the products' loop lacks
-                config = replace(config, buffers=min(config.buffers, 2))
+                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored),
+                               least=3 if (long or q.ahead) and not by_columns else 4, blocks=bool(p.promoted))
+            if stream and by_columns:
+                config = replace(config, buffers=1)
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or config.stages < 2 or not q.takes(bm, bn) or stream and p.promoted is not None:
                 continue
