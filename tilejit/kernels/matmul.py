@@ -36,10 +36,11 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     What TMA cannot read as it lies (rows not a multiple of 16 bytes apart; k not side by side in types of 1 byte, or in both operands of
     float32) is copied first.
 
-    float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 are summed in float32, int8
-    and uint8 in int32. The result has the operands' dtype, bfloat16 for float8, int32 for integers; an `out` of another
-    float dtype is rounded to. Hopper's tensor cores keep only 13 bits below the largest term in sums of float8, so threads add
-    up the sums of 128 of k in float32, unless `fast_accum` leaves all to the tensor cores, which is faster.
+    float16, bfloat16, float8 (both kinds, also mixed) and, with ``precision="tf32"``, float32 (rounded to the nearest
+    of 10 bits of mantissa) are summed in float32, int8 and uint8 in int32. The result has the operands' dtype, bfloat16 for float8,
+    int32 for integers, float32 for scaled ones; an `out` of another float dtype is rounded to. Hopper's tensor cores keep only 13 bits
+    below the largest term in sums of float8, so threads add up the sums of 128 of k in float32, unless `fast_accum` leaves all to the
+    tensor cores, which is faster.
 
     `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32. For two matrices they may both be arrays with a
     factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
