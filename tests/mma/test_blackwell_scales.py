@@ -141,6 +141,9 @@ def test_a_transposed_packed_matrix_is_an_operand_of_products_only():
     x = tile.pack(np.arange(12).reshape(2, 6) % 6, "float4_e2m1fn")
     assert x.T.shape == (6, 2) and x.T.T.shape == (2, 6)
     np.testing.assert_array_equal(x.T.unpack().astype(np.float32), x.unpack().T.astype(np.float32))
+    y = np.zeros((6, 2), np.float32)
+    cast[1,](tile.pack(np.arange(12).reshape(6, 2) % 6, "float4_e2m1fn"), y)
+    np.testing.assert_array_equal(y, [[0, 1], [2, 3], [4, 4], [0, 1], [2, 3], [4, 4]])  # 5 lies between 4 and 6: to the even one
     with pytest.raises(LaunchError, match=r"packed float4_e2m1fn lies along a contiguous last dimension; this array has shape \(3, 2\) and strides \(1, 3\)"):
         cast[1,](x.T, np.zeros((6, 2), np.float32))
     with pytest.raises(LaunchError, match="a matrix has a transpose"):

@@ -2,6 +2,7 @@
 
 import ml_dtypes
 import numpy as np
+import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -115,6 +116,11 @@ def hold(where: str, most: int, examples: int) -> None:
 def test_products_of_any_kind_are_right_on_the_simulator():
     """What the GPU is held to below, of small extents on the simulator."""
     hold("host", 65, 6)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_products_with_an_epilogue_are_right_on_the_simulator(batch):
+    checked("host", (40, 33, 50, (np.float16, np.float16), batch, batch, "rows", "columns", "epilogue", np.float32, 5))
 
 
 @needs_gpu("sm_90a")
