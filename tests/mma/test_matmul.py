@@ -109,7 +109,7 @@ OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 20), EXTENT), dtypes=st.sampled_from(OPERANDS), a_is=LAYOUTS, b_is=LAYOUTS,
        batch=st.sampled_from(((), (), (2,), (2, 1))), shared=st.sampled_from(("neither", "a", "b")), seed=st.integers(0, 1 << 16))
-def test_any_extents_strides_and_dtypes(target, m, n, k, dtypes, a_is, b_is, batch, shared, seed):
+def test_products_of_any_extents_strides_and_dtypes_are_right(target, m, n, k, dtypes, a_is, b_is, batch, shared, seed):
     """M, N and K from 0 or 1 on, in every layout, one or several matrices, of every type that the tensor cores take."""
     rng = np.random.default_rng(seed)
     a = laid(drawn(rng, (*(batch if shared != "a" else ()), m, k), dtypes[0]), a_is)

@@ -46,7 +46,7 @@ def checked(m, n, k, dtype="bfloat16", a_columns=False, b_columns=False, pad=0, 
 
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
-def test_products_of_many_extents_and_orders():
+def test_products_of_many_extents_and_orders_are_right():
     """Chosen configurations, ragged extents, both majors of both operands, rows that TMA cannot take."""
     extents = ((1, 1, 1), (1, 4096, 4096), (16, 8192, 1024), (64, 4096, 4096), (130, 72, 200), (512, 512, 512), (1000, 1000, 1000),
                (257, 4099, 129), (2048, 2048, 2048), (64, 64, 65536), (4097, 4095, 260))
@@ -58,7 +58,7 @@ def test_products_of_many_extents_and_orders():
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float8_e4m3fn", "float8_e5m2", "int8"])
-def test_products_of_every_dtype(dtype):
+def test_products_of_every_dtype_are_right(dtype):
     extents = ((1, 8, 4), (100, 200, 300), (512, 512, 512), (64, 2048, 4096), (1024, 768, 2048))
     for (m, n, k), b_columns in some(itertools.product(extents, (False, True)), least=3):
         checked(m, n, k, dtype, b_columns=b_columns)
@@ -66,7 +66,7 @@ def test_products_of_every_dtype(dtype):
 
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
-def test_float32_whichever_way_it_lies():
+def test_float32_is_multiplied_whichever_way_it_lies():
     """Either operand through registers, both copied to it, in every kernel: one set of registers and two, shared tiles, shared k."""
     from dataclasses import replace
     from tilejit.kernels.plan import Config
@@ -82,7 +82,7 @@ def test_float32_whichever_way_it_lies():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=200)
-def test_every_tile_and_split():
+def test_every_tile_and_split_is_right():
     """Each tile of the choice, and every split that it can take, swapped or not."""
     from tilejit.kernels.plan import CLUSTERS, TILES, Config
     for (bm, bn), splits in some(itertools.product(TILES, CLUSTERS), least=18):
@@ -94,7 +94,7 @@ def test_every_tile_and_split():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
-def test_batches_epilogues_and_scales():
+def test_batches_epilogues_and_scales_go_together():
     import torch
     import tilejit as tile
     from tilejit import kernels

@@ -98,7 +98,7 @@ def checked(where: str, case) -> None:
         np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32))
         return
     exact, terms = (x @ y) * factor + more, np.abs(x) @ np.abs(y) * abs(factor)
-    narrow = {4: 2.0 ** -9, 1: 2.0 ** -12}.get(np.dtype(dtypes[0]).itemsize, 0.0)  # TF32 operands have 10 bits, sums of float8 keep 13 below the largest term
+    narrow = {4: 2.0 ** -10 + 2.0 ** -22, 1: 2.0 ** -12}.get(np.dtype(dtypes[0]).itemsize, 0.0)  # TF32 rounds both to 10 bits; float8 keeps 13 below the largest
     bound = np.abs(exact) * 2.0 ** -PLACES[got.dtype.name] + terms * ((k + 4 + spare) * 2.0 ** -23 + narrow) + (np.abs(more) + 1) * 2.0 ** -22
     assert (np.abs(got.astype(np.float64) - exact) <= bound).all(), np.abs((got.astype(np.float64) - exact) / bound).max()
 
@@ -121,6 +121,16 @@ def test_products_of_any_kind_are_right_on_the_simulator():
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_products_with_an_epilogue_are_right_on_the_simulator(batch):
     checked("host", (40, 33, 50, (np.float16, np.float16), batch, batch, "rows", "columns", "epilogue", np.float32, 5))
+
+
+@pytest.mark.parametrize("shape", [(40, 50, 33), (2, 40, 50, 33)])
+def test_scaled_sums_of_integers_are_floats(shape):
+    *batch, m, k, n = shape
+    rng = np.random.default_rng(7)
+    a, b = drawn(rng, (*batch, m, k), np.int8), drawn(rng, (k, n), np.int8)
+    got = kernels.matmul(a, b, scale_a=0.375, scale_b=np.full(1, 0.5, np.float32))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)) * 0.1875)  # below 2^24, and of few bits
 
 
 @needs_gpu("sm_90a")

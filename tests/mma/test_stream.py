@@ -23,7 +23,7 @@ def streamed(bm, bn, dtype=BF16, stored=2, **options):
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)), dtype=st.sampled_from((BF16, np.float16, np.float32, E4M3, np.int8)),
        shape=st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128))), swapped=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS,
        batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
-def test_any_product_whose_tiles_are_shared(m, n, k, dtype, shape, swapped, a_is, b_is, batch, seed):
+def test_any_product_whose_tiles_are_shared_is_right(m, n, k, dtype, shape, swapped, a_is, b_is, batch, seed):
     """One tile and many, fewer slots of k than CTAs, none at all; the flags of a launch serve the next."""
     rng = np.random.default_rng(seed)
     a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
@@ -39,7 +39,7 @@ def plus(acc, row, column, beside):
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ahead=st.booleans(), tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12), rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
        stages=st.integers(2, 4), width=st.sampled_from((0, 32, 64)), behind=st.booleans(), seed=st.integers(0, 99))
-def test_any_number_of_ctas(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
+def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
     """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds, perhaps with a tile that comes ahead of
     the end. The flags are 0 afterwards, and each of two launches gives the same bits."""
     rng = np.random.default_rng(seed)

@@ -21,9 +21,9 @@ class BlackwellConfig:
     """The shape of the kernel.
 
     The tile is 128 by `bn`, or with `pair` 256 by `bn` for two CTAs together; `bk` the elements of k in each of `stages` slots;
-    `splits` how many CTAs of a cluster share a tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order of the tiles and its
-    group; `width` how many columns go to the result at a time; `dependent` whether the launch may begin before the grid ahead has
-    ended.
+    `splits` how many CTAs of a cluster share a tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts
+    rows of A); `order` the order of the tiles and its group; `width` how many columns go to the result at a time; `dependent` whether the
+    launch may begin before the grid ahead has ended.
     """
 
     bn: int = 256
@@ -62,7 +62,8 @@ class BlackwellConfig:
         return -(-m // self.rows) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}" + (" by pairs" if self.pair else "") + (f" k/{self.splits}" if self.splits > 1 else "") + (" swapped" if self.swapped else "")
+        shared = f" k/{self.splits}" if self.splits > 1 else ""
+        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}" + " by pairs" * self.pair + shared + " swapped" * self.swapped
 
 
 # -- the model -------------------------------------------------------------------------------------------------------------

@@ -132,7 +132,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     if table[hopper.END, -1] >= hopper.NONE:
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
     grid = int(min(table[hopper.END, -1], processors))
-    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, _constants(config, across, sums, config.width, epilogue, extras, swapped), swapped)
+    constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
+    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped)
 
 
 def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
@@ -291,7 +292,8 @@ class Stacked:
     constants: dict = field(default_factory=dict)
 
 
-def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None, config: Config | None, epilogue, extras: int) -> Stacked:
+def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None, config: Config | None, epilogue,
+                   extras: int) -> Stacked:
     if len(x.shape) != 2 or len(y.shape) != 3:
         raise LaunchError(f"with offs=, a is [rows, K] and b is [G, K, N], not of shapes {x.shape} and {y.shape}")
     if ends.dtype != "int32" or ends.shape != y.shape[:1]:

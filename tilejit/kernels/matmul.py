@@ -257,7 +257,8 @@ def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], epilogue: b
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int) -> tuple:
     """The kernel with its grid, and the constants and options that are its own. Blocks of `block` along k have factors, if it is not 0."""
     if block and (config.bn % blackwell.ROWS or config.bk % (4 * block)):
-        raise LaunchError(f"factors come in units of {blackwell.ROWS} columns and 4 blocks of {block} along k, and the configuration's bn and bk are {config.bn} and {config.bk}")
+        raise LaunchError(f"factors come in units of {blackwell.ROWS} columns and 4 blocks of {block} along k, and the configuration's bn and bk are "
+                          f"{config.bn} and {config.bk}")
     constants = dict(BLOCK=block, num_warps=blackwell.NUM_WARPS)
     if config.splits > 1:
         return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, pdl=True, cluster=config.splits)

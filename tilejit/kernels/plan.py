@@ -68,7 +68,8 @@ class Config:
         return -(-m // self.bm) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}" + (f" k/{self.splits}" if self.splits > 1 else "") + " swapped" * self.swapped + " stream" * self.stream
+        shared = f" k/{self.splits}" if self.splits > 1 else ""
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + " swapped" * self.swapped + " stream" * self.stream
 
 
 def narrow(bn: int, width: int) -> int:
