@@ -11,7 +11,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -119,6 +122,17 @@ class ToolchainError(TileError):
 
 class TileWarning(UserWarning):
     """What a kernel's author should know of a kernel that compiles: ``warnings`` filters it as any other."""
+
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+
+
+def warn(text: str) -> None:
+    """A TileWarning at the line outside this package that called."""
+    frame, level = sys._getframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, TileWarning, stacklevel=level)
 
 
 @contextmanager

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import sys
-import warnings
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
 from .config import checked_target, config
-from .errors import CompilationError, LaunchError, TileError, TileWarning
+from .errors import CompilationError, LaunchError, TileError, warn
 from .frontend import Capture, Source
 from .ir.builder import Facts
 from .ir.graph import Launch
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from .compile import Lowered
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
-_HERE = os.path.dirname(__file__) + os.sep
 CALL_OPTIONS = ("backend", "stream", "device")
 
 
@@ -252,12 +249,8 @@ class Kernel:
             print(f"tilejit: {how}", file=sys.stderr)
 
     def _warn_of(self, told: tuple) -> None:
-        """A TileWarning each, at the line outside this package that called."""
-        frame, level = sys._getframe(), 1
-        while frame is not None and frame.f_code.co_filename.startswith(_HERE):
-            frame, level = frame.f_back, level + 1
         for text in told:
-            warnings.warn(f"{self.name}: {text}", TileWarning, stacklevel=level)
+            warn(f"{self.name}: {text}")
 
     # -- without a GPU ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_matmul import laid, on, planned
+from tests.mma.products import laid, on, planned
 from tests.tmem.test_block_scaled import E2M1, FORMS, operand
 from tilejit import kernels
 from tilejit.errors import LaunchError

@@ -6,7 +6,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.test_matmul import EXTENT, LAYOUTS, laid, planned, product
+from tests.mma.products import EXTENT, LAYOUTS, laid, planned, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import persistent

@@ -7,7 +7,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.test_matmul import BF16, E4M3, E5M2, close, drawn, laid
+from tests.mma.products import BF16, E4M3, E5M2, close, drawn, laid
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import grouped_hopper

@@ -1,108 +1,19 @@
 """The matrix product of tilejit.kernels: on the simulator against NumPy in float64, and what the compiler makes of it on Hopper."""
 
-import os
-from contextlib import contextmanager
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, close, drawn, laid, on, planned, plus_one,
+                                product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.plan import TILES, Config, Problem, choose
-from tilejit.kernels.stream import stream
-from tilejit.runtime.arrays import describe
-
-BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-SMALL = Config.of(128, 64)
-PLACES = {"float16": 11, "bfloat16": 8, "float32": 24, "float8_e4m3fn": 4}  # significant bits of a result
-
-
-TARGETS = ("sm_90a", "sm_100a")
-
-
-@contextmanager
-def on(target: str):
-    """NumPy arrays are multiplied as on the target."""
-    before = os.environ.get("TILEJIT_TARGET")
-    os.environ["TILEJIT_TARGET"] = target
-    try:
-        yield
-    finally:
-        os.environ.pop("TILEJIT_TARGET")
-        if before is not None:
-            os.environ["TILEJIT_TARGET"] = before
-
-
-def with_configs(hopper, blackwell):
-    """Parametrize by target and configuration: None, and those given for either target."""
-    return pytest.mark.parametrize("target,config", [*(("sm_90a", c) for c in (None, *hopper)), *(("sm_100a", c) for c in (None, *blackwell))])
-
-
-def drawn(rng, shape, dtype):
-    if np.dtype(dtype).kind in "iu":
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max + 1, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
-
-
-def laid(x, how: str):
-    """The same numbers in other strides: rows or columns side by side, rows padded to 16 bytes, every second element, reversed."""
-    *batch, m, n = x.shape
-    if how == "columns":
-        return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
-    if how == "padded":
-        wide = np.zeros((*batch, m, -(-n // 16) * 16 + 16), x.dtype)
-        wide[..., :n] = x
-        return wide[..., :n]
-    if how == "spaced":
-        wide = np.zeros((*batch, m, 2 * n + 1), x.dtype)
-        wide[..., 1::2] = x
-        return wide[..., 1::2]
-    if how == "reversed":
-        return np.ascontiguousarray(x[..., ::-1])[..., ::-1]
-    return np.ascontiguousarray(x)
-
-
-def entering(x, rounded=True):
-    """float64 of what the multipliers see: TF32 has 10 bits of mantissa, to which TMA rounds to the nearest (even) or the tensor cores cut."""
-    if x.dtype == np.float32:
-        bits = np.ascontiguousarray(x).view(np.uint32)
-        bits = bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)) if rounded else bits
-        x = (bits & np.uint32(0xFFFFE000)).view(np.float32)
-    return x.astype(np.float64)
-
-
-def close(got, a, b, scale=1.0, rounded=True):
-    """Exact for integers (which wrap); else within one rounding of the result, and the roundings of k sums in float32."""
-    x, y = entering(a, rounded), entering(b, rounded)
-    exact = (x @ y) * scale
-    if got.dtype.kind in "iu":
-        np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(got.dtype))
-        return
-    bound = np.abs(exact) * 2.0 ** -PLACES[got.dtype.name] + np.abs(x) @ np.abs(y) * scale * (a.shape[-1] + 2) * 2.0 ** -23 + 1e-6
-    assert (np.abs(got.astype(np.float64) - exact) <= bound).all()
-
-
-def product(a, b, out_dtype=None, **options):
-    """The result, of an `out` full of NaN (or of the largest integer) before."""
-    shape = (*(a.shape[:-2] or b.shape[:-2]), a.shape[-2], b.shape[-1])
-    dtype = np.dtype(out_dtype or (np.int32 if a.dtype.kind in "iu" else BF16 if a.dtype.itemsize == 1 else a.dtype))
-    out = np.full(shape, np.iinfo(dtype).max if dtype.kind in "iu" else np.nan, dtype)
-    precision = "tf32" if a.dtype == np.float32 else None
-    assert kernels.matmul(a, b, out, precision=precision, **options) is out
-    return out
-
-
-LAID = ("rows", "columns", "padded", "spaced", "reversed")
-LAYOUTS = st.sampled_from(LAID)
-EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 96, 128, 130, 200)))
-OPERANDS = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (np.int8, np.int8), (np.uint8, np.int8))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -199,135 +110,6 @@ def test_empty_results_and_an_inner_extent_of_zero(target):
         np.testing.assert_array_equal(product(zero(3, 0), zero(0, 4), epilogue=plus_one).astype(np.float32), 1)
 
 
-# -- epilogues and scales --------------------------------------------------------------------------------------------------
-
-@tile.jit
-def plus_one(acc, row, column):
-    return acc + 1
-
-
-@tile.jit
-def bias_gelu_residual(acc, row, column, bias, residual):
-    rows, columns = acc.shape
-    v = acc + tile.load(bias[column:column + columns])[None, :]
-    v = 0.5 * v * (1 + tile.erf(v * 0.70710678))
-    return v + tile.load(residual[row:row + rows, column:column + columns])
-
-
-@tile.jit
-def matrix_and_place(acc, z, row, column, scale):
-    rows, columns = acc.shape
-    where = (row + tile.arange(rows))[:, None] * 100 + (column + tile.arange(columns))[None, :]
-    return acc * 0 + tile.cast(where, tile.float32) * scale + z
-
-
-@with_configs([Config.of(128, 64, stages=3), Config.of(64, 64, splits=2, stages=3), Config.of(64, 32, swapped=True, stages=3),
-               Config.of(64, 64, splits=4, swapped=True, stages=3)],
-              [BlackwellConfig.of(64, epilogue=True), BlackwellConfig.of(64, True, stored=4, epilogue=True), BlackwellConfig.of(32, False, True, epilogue=True),
-               BlackwellConfig.of(64, True, True, epilogue=True), BlackwellConfig.of(64, stored=4, epilogue=True, splits=2),
-               BlackwellConfig.of(32, False, True, epilogue=True, splits=4)])
-def test_an_epilogue_sees_sums_and_where_they_are(target, config):
-    """Bias, activation and residual, through every kernel, swapped or not."""
-    rng = np.random.default_rng(3)
-    m, n, k = 100, 72, 300
-    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
-    bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
-    with on(target):
-        got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
-    v = a.astype(np.float64) @ b.astype(np.float64) + bias
-    from math import erf
-    want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
-    np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-5)
-
-
-@tile.jit
-def scaled_plus(acc, row, column, scale, beside, other):
-    return acc * scale + beside - tile.cast(other, tile.float32)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("bm,bn,behind,width", [(128, 64, False, 64), (64, 128, True, 32), (64, 128, False, 128)])
-@pytest.mark.parametrize("k", [40, 300])
-@pytest.mark.parametrize("stream", [False, True])
-def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, stream):
-    """Many tiles for each CTA, some of which share the last of them, ragged at both edges; by TMA where the dtype is the result's, by loads of
-    threads else."""
-    rng = np.random.default_rng(5)
-    m, n = 600, 328
-    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
-    beside, other = drawn(rng, (m, n), dtype), drawn(rng, (m, n), np.float32)
-    config = replace(Config.of(bm, bn, stages=3), behind=behind, width=width, buffers=bn // width, stream=stream)
-    got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(0.25,), tiles=(beside, other), config=config)
-    want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
-    np.testing.assert_allclose(got, want, atol=2e-3, rtol=1e-3)
-    launch = planned(a, b, got, scaled_plus, (beside, other), config)
-    assert launch.constants["AHEAD"] == (dtype == np.float16)
-
-
-def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False, scales=(), target="sm_90a"):
-    from tilejit.kernels.matmul import _planned
-    from tilejit.kernels.scales import scale
-    scaled = tuple(scale("a scale", s) for s in scales)
-    return _planned(*map(describe, (a, b, out)), None, scaled, fast_accum, epilogue, 0, [describe(t) for t in tiles], config, target)
-
-
-@pytest.mark.parametrize("how", LAID)
-@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
-@with_configs([Config.of(64, 32, swapped=True, stages=3)], [BlackwellConfig.of(32, False, True, epilogue=True)])
-def test_tiles_in_any_strides_and_leading_dimensions(how, batch, target, config):
-    rng = np.random.default_rng(6)
-    a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
-    beside, other = laid(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
-    with on(target):
-        got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other), config=config)
-    want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
-    np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
-
-
-@tile.jit
-def of_several(acc, z, row, column, scale, beside, other):
-    return scaled_plus(acc, row, column, scale, beside, other)
-
-
-def test_a_large_product_chooses_to_bring_its_residual_ahead():
-    """The largest tile, with buffers for all of its columns, and the last round is shared; no sums spill. In few rounds there are two
-    buffers, so that half is stored earlier."""
-    assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).buffers == 2
-    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
-    config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
-    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
-    for shared in (True, False):
-        launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared))
-        c = launch.constants
-        assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"]) == (128, 256, 256, 1) and launch.kernel is (stream if shared else persistent)
-        room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
-        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(c, EXTRAS=2))
-        assert compiled.spills <= (64 if shared else 0) and "convert_layout" not in str(compiled.graph)
-
-
-def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rounds():
-    """But not where all CTAs go at one pace."""
-    even, exact = Problem(16384, 66 * 256, 16384), Problem(16384, 16384, 16384, itemsize=1, promoted=())
-    assert choose(even, 132).order == ("grouped", 8) and choose(exact, 132).order == ("grouped", 8)
-    for other in (Problem(16384, 16384, 16384), Problem(16384, 16384, 16384, epilogue=True), Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
-        assert choose(other, 132).order == ("grouped", 16)
-
-
-@tile.jit
-def bias_gelu_added(acc, row, column, bias, residual):
-    v = acc + tile.load(bias[column:column + acc.shape[1]])[None, :]
-    return 0.5 * v * (1 + tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True)) + residual
-
-
-@with_configs([Config.of(64, 32), Config.of(64, 32, swapped=True)], [BlackwellConfig.of(32, stored=4), BlackwellConfig.of(32, False, True, stored=4)])
-def test_an_epilogue_of_several_matrices_is_given_their_number(target, config):
-    a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
-    with on(target):
-        got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
-    z, i, j = np.indices((3, 70, 40))
-    np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_scales_are_numbers_or_arrays_of_one(target):
     """Factors of the result, before the epilogue; integers become floats."""
@@ -373,6 +155,14 @@ def test_where_memory_is_busy_slots_are_four_and_launches_begin_alone():
     for extents, stages, dependent in (((256, 8192, 8192), 6, False), ((512, 8192, 8192), 4, False), ((4096, 4096, 4096), 3, True), ((64, 4096, 4096), 13, True)):
         c = choose(Problem(*extents), 132)
         assert (c.stages, c.dependent) == (stages, dependent)
+
+
+def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rounds():
+    """But not where all CTAs go at one pace."""
+    even, exact = Problem(16384, 66 * 256, 16384), Problem(16384, 16384, 16384, itemsize=1, promoted=())
+    assert choose(even, 132).order == ("grouped", 8) and choose(exact, 132).order == ("grouped", 8)
+    for other in (Problem(16384, 16384, 16384), Problem(16384, 16384, 16384, epilogue=True), Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
+        assert choose(other, 132).order == ("grouped", 16)
 
 
 def test_an_operand_that_is_read_once_leaves_l2_first():

@@ -98,7 +98,7 @@ def test_batches_epilogues_and_scales_go_together():
     import torch
     import tilejit as tile
     from tilejit import kernels
-    from tests.mma.test_matmul import bias_gelu_residual
+    from tests.mma.products import bias_gelu_residual
     torch.manual_seed(0)
     a, b = (torch.randn(s, device="cuda").to(torch.bfloat16) for s in ((3, 2, 200, 320), (3, 2, 320, 264)))
     torch.testing.assert_close(kernels.matmul(a, b), a @ b, rtol=1e-2, atol=1e-2)
@@ -184,7 +184,7 @@ def test_tiles_beside_the_sums_come_ahead():
     import torch
     from tilejit import kernels
     from tilejit.kernels.plan import Problem, choose
-    from tests.mma.test_matmul import bias_gelu_added
+    from tests.mma.products import bias_gelu_added
     torch.manual_seed(2)
     extents = (1000, 776, 130), (64, 8192, 64), (4096, 4096, 512), (5000, 5000, 1000), (2300, 2304, 8200)
     assert choose(Problem(*extents[-1], epilogue=True, ahead=True), 132).stream
@@ -237,3 +237,25 @@ def test_products_whose_tiles_are_shared():
         assert all(torch.equal(z, first) for z in made)
     checked(2560, 2560, 2560, config=configs[0])
     checked(300, 500, 5000, dtype="float8_e4m3fn", fast_accum=True, config=replace(Config.of(128, 128, itemsize=1), stream=True))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=100)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_epilogue_that_spills_warns_once_at_the_call(stream):
+    import warnings
+    from dataclasses import replace
+
+    import torch
+    import tilejit
+    from tests.mma.products import of_many_values
+    from tilejit import kernels
+    from tilejit.kernels.plan import Config
+    a = torch.randn((2304, 256), device="cuda", dtype=torch.bfloat16)
+    config = replace(Config.of(128, 256, epilogue=True), stream=stream)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        first, second = (kernels.matmul(a, a.t(), epilogue=of_many_values, config=config) for _ in range(2))
+    assert torch.equal(first, second)
+    (warning,) = (w for w in told if w.category is tilejit.TileWarning)
+    assert "bytes of registers" in str(warning.message) and warning.filename == __file__

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.test_block_scales import scales, spread, up
-from tests.mma.test_matmul import BF16, E4M3, E5M2, drawn
+from tests.mma.products import BF16, E4M3, E5M2, drawn
 from tilejit import kernels
 from tilejit.kernels.views import turned
 

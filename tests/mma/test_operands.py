@@ -9,7 +9,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.test_matmul import close, drawn, laid, product
+from tests.mma.products import close, drawn, laid, product
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.matmul import _planned

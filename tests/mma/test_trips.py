@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
-from tests.mma.test_matmul import BF16, E4M3, E5M2, close, drawn, product
+from tests.mma.products import BF16, E4M3, E5M2, close, drawn, product
 from tilejit import kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.plan import Config

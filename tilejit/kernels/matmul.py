@@ -9,7 +9,7 @@ from functools import cached_property
 import tilejit as tile
 
 from ..config import config as settings
-from ..errors import LaunchError
+from ..errors import LaunchError, warn
 from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
@@ -23,6 +23,8 @@ from .views import folded, new, turned
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
            "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
 NOTHING = (0,) * 4  # the arguments of an epilogue, at most
+FEW = 512           # bytes of registers that may spill without a word: addresses, once for each tile
+ANY = 1 << 20       # bytes that an epilogue may make spill: `warn_of_spills` tells of them
 HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
 EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}  # bytes of the elements of A and B that are multiplied whichever way they lie (A of 4 from registers)
 
@@ -55,7 +57,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     dimensions) and the `arguments`, arrays or numbers; it returns a tile of the same shape. `tiles` are arrays of the result's
     shape, such as a residual: after the arguments the function gets of each of them the tile that lies where the sums do. The
     first of them, if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run. Arguments
-    and tiles together are up to four. The same call gives the same bits each time. LaunchError says what does not fit.
+    and tiles together are up to four; a TileWarning says where one has more values at once than there are registers. The same call
+    gives the same bits each time. LaunchError says what does not fit.
 
     The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
     Blackwell have run on the simulator and been assembled, and not on a GPU.
@@ -66,7 +69,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     forms = seen(a), seen(b), None if out is None else seen(out), *map(seen, tiles)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, precision, scaled, fast_accum, epilogue, len(arguments), config, target
-    launch = PLANS.get(key)
+    launch = known = PLANS.get(key)
     if launch is None:
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
@@ -76,14 +79,26 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
             return made
         launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config,
                           target or driver.target(x.device))
-        remember(PLANS, key, launch)
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
     extra = (*arguments, *tiles)
     room = () if launch.room is None else workspace(made, *launch.room)
-    launch.prepared(*launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *launch.shares, *room)
+    given = *launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *launch.shares, *room
+    if known is None:
+        if epilogue is not None and target is None:
+            warn_of_spills(launch, given, driver.target(x.device))
+        remember(PLANS, key, launch)
+    launch.prepared(*given)
     return made
+
+
+def warn_of_spills(launch: Launch, given: tuple, target: str) -> None:
+    """Say so where an epilogue has more values at once than there are registers: TileWarning. `given` are the kernel's arguments."""
+    spilled = launch.kernel.compile(*given, target=target, **launch.constants).spills
+    if spilled > FEW:
+        warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
+             f"tile; a config with a bn below {launch.constants['BN']}, or an epilogue with fewer values at once, avoids it")
 
 
 @dataclass(frozen=True)
@@ -206,12 +221,14 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
-        kernel, grid, constants, shares, room = _streamed(config, z, tiles, epilogue is not None, matrices, max(-(-k // config.bk), 1), sums, processors)
+        kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, max(-(-k // config.bk), 1), sums, processors)
     else:
         kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, processors) if target in HOPPER
                                    else _on_blackwell(config, z, block, matrices, processors))
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
+    if epilogue is not None:
+        constants["spills"] = ANY
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
@@ -242,13 +259,12 @@ def _results(config: Config, z: ArrayView, beside: list[ArrayView]) -> dict:
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead)
 
 
-def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], epilogue: bool, matrices: int, steps: int, sums, processors: int) -> tuple:
+def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, steps: int, sums, processors: int) -> tuple:
     """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the
-    slots of k of a tile. With three consumers, or a tile beside the sums, a few addresses spill where tiles change; an epilogue may
-    have more values at once than there are registers."""
+    slots of k of a tile. With three consumers, or a tile beside the sums, a few addresses spill where tiles change."""
     tiles = config.tiles(*z.shape[-2:]) * matrices
     ctas = min(tiles * steps, processors)
-    constants = _results(config, z, beside) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=1 << 16 if epilogue else 512,
+    constants = _results(config, z, beside) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=FEW,
                                                     ORDER=config.order, BEHIND=config.behind)
     shares = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
     return stream, (ctas,), constants, shares, ((ctas, config.bm // 64, 64 * config.bn), sums.name)

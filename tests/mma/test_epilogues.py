@@ -1,0 +1,126 @@
+"""Functions through which sums go before they are stored: on the simulator against NumPy, and what the compiler makes of them."""
+
+import warnings
+from dataclasses import replace
+from math import erf
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.mma.products import (BF16, LAID, bias_gelu_added, bias_gelu_residual, drawn, laid, of_many_values, on, planned, plus_one,
+                                product, with_configs)
+from tilejit import ArraySpec
+from tilejit.kernels.blackwell_plan import BlackwellConfig
+from tilejit.kernels.hopper import persistent
+from tilejit.kernels.matmul import FEW, warn_of_spills
+from tilejit.kernels.plan import Config, Problem, choose
+from tilejit.kernels.stream import stream
+
+
+@tile.jit
+def matrix_and_place(acc, z, row, column, scale):
+    rows, columns = acc.shape
+    where = (row + tile.arange(rows))[:, None] * 100 + (column + tile.arange(columns))[None, :]
+    return acc * 0 + tile.cast(where, tile.float32) * scale + z
+
+
+@with_configs([Config.of(128, 64, stages=3), Config.of(64, 64, splits=2, stages=3), Config.of(64, 32, swapped=True, stages=3),
+               Config.of(64, 64, splits=4, swapped=True, stages=3)],
+              [BlackwellConfig.of(64, epilogue=True), BlackwellConfig.of(64, True, stored=4, epilogue=True), BlackwellConfig.of(32, False, True, epilogue=True),
+               BlackwellConfig.of(64, True, True, epilogue=True), BlackwellConfig.of(64, stored=4, epilogue=True, splits=2),
+               BlackwellConfig.of(32, False, True, epilogue=True, splits=4)])
+def test_an_epilogue_sees_sums_and_where_they_are(target, config):
+    """Bias, activation and residual, through every kernel, swapped or not."""
+    rng = np.random.default_rng(3)
+    m, n, k = 100, 72, 300
+    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
+    bias, residual = drawn(rng, (n,), np.float32), drawn(rng, (m, n), np.float16)
+    with on(target):
+        got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
+    v = a.astype(np.float64) @ b.astype(np.float64) + bias
+    want = 0.5 * v * (1 + np.vectorize(erf)(v * 0.70710678)) + residual
+    np.testing.assert_allclose(got, want, atol=2e-4, rtol=1e-5)
+
+
+@tile.jit
+def scaled_plus(acc, row, column, scale, beside, other):
+    return acc * scale + beside - tile.cast(other, tile.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("bm,bn,behind,width", [(128, 64, False, 64), (64, 128, True, 32), (64, 128, False, 128)])
+@pytest.mark.parametrize("k", [40, 300])
+@pytest.mark.parametrize("stream", [False, True])
+def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, stream):
+    """Many tiles for each CTA, some of which share the last of them, ragged at both edges; by TMA where the dtype is the result's, by loads of
+    threads else."""
+    rng = np.random.default_rng(5)
+    m, n = 600, 328
+    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
+    beside, other = drawn(rng, (m, n), dtype), drawn(rng, (m, n), np.float32)
+    config = replace(Config.of(bm, bn, stages=3), behind=behind, width=width, buffers=bn // width, stream=stream)
+    got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(0.25,), tiles=(beside, other), config=config)
+    want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
+    np.testing.assert_allclose(got, want, atol=2e-3, rtol=1e-3)
+    launch = planned(a, b, got, scaled_plus, (beside, other), config)
+    assert launch.constants["AHEAD"] == (dtype == np.float16)
+
+
+@pytest.mark.parametrize("how", LAID)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+@with_configs([Config.of(64, 32, swapped=True, stages=3)], [BlackwellConfig.of(32, False, True, epilogue=True)])
+def test_tiles_in_any_strides_and_leading_dimensions(how, batch, target, config):
+    rng = np.random.default_rng(6)
+    a, b = drawn(rng, (*batch, 130, 40), np.float16), drawn(rng, (*batch, 40, 72), np.float16)
+    beside, other = laid(drawn(rng, (*batch, 130, 72), np.float16), how), drawn(rng, (*batch, 130, 72), np.float16)
+    with on(target):
+        got = product(a, b, np.float16, epilogue=of_several if batch else scaled_plus, arguments=(2.0,), tiles=(beside, other), config=config)
+    want = (a.astype(np.float64) @ b.astype(np.float64)) * 2 + beside - other
+    np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
+
+
+@tile.jit
+def of_several(acc, z, row, column, scale, beside, other):
+    return scaled_plus(acc, row, column, scale, beside, other)
+
+
+def test_a_large_product_chooses_to_bring_its_residual_ahead():
+    """The largest tile, with buffers for all of its columns, and the last round is shared; no sums spill. In few rounds there are two
+    buffers, so that half is stored earlier."""
+    assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).buffers == 2
+    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
+    config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
+    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
+    for shared in (True, False):
+        launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared))
+        c = launch.constants
+        assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"]) == (128, 256, 256, 1) and launch.kernel is (stream if shared else persistent)
+        room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
+        compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(c, EXTRAS=2))
+        assert compiled.spills <= (64 if shared else 0) and "convert_layout" not in str(compiled.graph)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("epilogue,spills", [(plus_one, False), (of_many_values, True)])
+def test_an_epilogue_that_spills_registers_warns_of_the_bytes_and_what_to_change(stream, epilogue, spills):
+    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (2304, 2304), (4608, 2))
+    launch = planned(big, big, big, epilogue, (), replace(Config.of(128, 256, epilogue=True), stream=stream))
+    spec = ArraySpec(big.shape, "bfloat16")
+    given = (spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *((ArraySpec(*launch.room), ArraySpec((1024, 3), "int32")) if stream else ()))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        warn_of_spills(launch, given, "sm_90a")
+        spilled = launch.kernel.compile(*given, target="sm_90a", **launch.constants).spills
+    assert (spilled > FEW) == spills and len(told) == spills
+    for warning in told:
+        assert warning.category is tile.TileWarning and warning.filename == __file__
+        assert f"each thread spills {spilled} bytes" in str(warning.message) and "a config with a bn below 256" in str(warning.message)
+
+
+@with_configs([Config.of(64, 32), Config.of(64, 32, swapped=True)], [BlackwellConfig.of(32, stored=4), BlackwellConfig.of(32, False, True, stored=4)])
+def test_an_epilogue_of_several_matrices_is_given_their_number(target, config):
+    a, b = np.zeros((3, 70, 16), BF16), np.zeros((3, 16, 40), BF16)
+    with on(target):
+        got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
+    z, i, j = np.indices((3, 70, 40))
+    np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
