@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
 from .config import checked_target, config
+from .dtypes import DType, bool_, float32, int32, int64
 from .errors import CompilationError, LaunchError, TileError, warn
 from .frontend import Capture, Source
 from .ir.builder import Facts
@@ -20,7 +21,6 @@ from .ir.op import variant_names
 from .manifest import Shelf, difference
 from .names import nearest
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host
-from .types import DType, bool_, float32, int32, int64
 from .warm import Warm, form_of, has_zero
 
 if TYPE_CHECKING:

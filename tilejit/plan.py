@@ -9,6 +9,7 @@ from typing import Any
 
 from .config import checked_target
 from .dispatch import Choice, choose
+from .dtypes import dtype_of, int32, stored
 from .errors import CompilationError
 from .ir.builder import Facts
 from .ir.graph import Const
@@ -21,7 +22,7 @@ from .ops.packed import in_memory
 from .ops.tmem.alloc import default_layout
 from .ops.tmem.fragments import SHAPES
 from .ops.tmem.ldst import VARIANTS as MOVES, MoveSite
-from .types import Buffer, Region, Tile, dtype_of, int32, stored
+from .types import Buffer, Region, Tile
 
 ADDRESS = 256  # the alignment that an array's address is taken to have
 

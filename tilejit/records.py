@@ -8,7 +8,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from .types import DTYPES, DType
+from .dtypes import DTYPES, DType
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from .dtypes import int32, uint32
 from .frontend.ranges import LoopRange
 from .ir.builder import Builder, describe, type_of
 from .ir.builtin import builtin
@@ -12,7 +13,7 @@ from .jit import Kernel, jit
 from .ops.atomics import BUILTINS as ATOMICS
 from .ops.ids import num_programs, program_id
 from .ops.language import binary, strong_cast
-from .types import Points, Region, Scalar, int32, uint32
+from .types import Points, Region, Scalar
 
 
 # -- orders: functions of the tile's number t and the extents of the grid of tiles ---------------------------------------

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .config import checked_target, config
+from .dtypes import dtype_of, float8_e8m0fnu
 from .errors import LaunchError, VerificationError
 from .jit import Kernel, checked_grid
 from .runtime.arguments import ArraySpec
 from .runtime.packed import Packed
-from .types import dtype_of, float8_e8m0fnu
 
 ULPS = 8  # differences that are allowed by default, in units of the dtype's precision
 

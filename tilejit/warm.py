@@ -5,9 +5,9 @@ from __future__ import annotations
 from threading import Lock
 from typing import Any
 
+from .dtypes import DType
 from .frontend.captures import Capture, Watch
 from .runtime.arguments import parts_of
-from .types import DType
 
 
 class Warm:

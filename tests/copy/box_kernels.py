@@ -109,7 +109,7 @@ def reduction_case(kind: str, dtype: str, rank: int = 2) -> Case:
     """A ragged part of an array, clipped below and to the right; what lies around it stays."""
     shape, box, start = scaled(RANKS[rank], dtype)
     start = tuple(map(abs, start))
-    made = tile.types.dtype_of(dtype).np
+    made = tile.dtypes.dtype_of(dtype).np
     draw = lambda seed, shape: np.random.default_rng(seed).integers(0 if made.kind == "u" else -50, 50, shape).astype(made)
     a, b = draw(1, (3, prod(box))), draw(2, (*(n + 2 for n in shape[:-1]), shape[-1] + 32))
     if kind in ("inc", "dec"):

@@ -4,7 +4,7 @@ import numpy as np
 import tilejit as tile
 from receivers import awaited
 from reduced import combined
-from tilejit.types import dtype_of
+from tilejit.dtypes import dtype_of
 from values import WHOLE, any_bits  # noqa: F401
 
 

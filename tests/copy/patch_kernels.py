@@ -91,7 +91,7 @@ def every_patch():
     """Cases of their own; every rank by every dtype; fills, roundings and policies."""
     yield from map(patches_case, PATCHES)
     for (shape, filter, stride, padding), dtype in product(OF_RANK.values(), WHOLE):
-        row = 32 * tile.types.dtype_of(dtype).nbytes
+        row = 32 * tile.dtypes.dtype_of(dtype).nbytes
         yield patches_case((shape, dtype, filter, stride, padding, 1, 24, 32, row if row <= 128 else 0))
     for (shape, filter, stride, padding), dtype in product(OF_RANK.values(), NAN):
         yield patches_case((shape, dtype, filter, stride, padding, 2 if len(filter) == 1 else 1, 24, 16, 0), "nan")
@@ -151,7 +151,7 @@ def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilati
     """A place of the filter at which all pixels are inside; pixels beyond the last are dropped."""
     part = VIEWED[view] if view else lambda x: x
     met = reference_patches(part(np.arange(np.prod(shape)).reshape(shape)), filter, stride, padding, dilation)[place]
-    made = tile.types.dtype_of(dtype).np
+    made = tile.dtypes.dtype_of(dtype).np
     if kind is None:
         x, y = any_bits(dtype, met.shape, 4), any_bits(dtype, shape, 5)
     else:
@@ -172,7 +172,7 @@ STORED = (((3, 41, 16), (4,), 2), ((3, 5, 6, 16), (3, 2), 3), ((2, 4, 3, 6, 16),
 def every_store():
     """Every rank by every dtype and by every reduction; steps, padding, dilation."""
     for (shape, filter, place), dtype in product(STORED, WHOLE):
-        if tile.types.dtype_of(dtype).nbytes > 1:  # rows of 16 elements are a swizzle's
+        if tile.dtypes.dtype_of(dtype).nbytes > 1:  # rows of 16 elements are a swizzle's
             yield unfolded_case(None, dtype, shape, filter, place)
     for dtype in ("uint8", "bool", "float8_e5m2"):
         yield unfolded_case(None, dtype, (3, 5, 6, 32), (3, 3), 5)

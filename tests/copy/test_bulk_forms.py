@@ -94,7 +94,7 @@ def fetched(A, B, row, M: tile.constexpr, N: tile.constexpr, CACHE: tile.constex
 
 def every_fetch():
     for dtype, cache, row in product(("uint8", "bfloat16", "float32", "int64"), (None, "evict_first", ("evict_last", 0.5)), (0, 3, -2, 40)):
-        columns = 512 // tile.types.dtype_of(dtype).nbytes
+        columns = 512 // tile.dtypes.dtype_of(dtype).nbytes
         a = any_bits(dtype, (12, columns), 4)
         want = np.zeros((8, columns), a.dtype)
         low, high = max(row, 0), min(row + 8, 12)

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings, strategies as st
 import tilejit as tile
 from named_map_kernels import (EVERY, across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes, of_rank, through,
                                through_case, to_both)
-from tilejit.types import dtype_of
+from tilejit.dtypes import dtype_of
 from values import same
 
 RNG = np.random.default_rng(7)

@@ -54,6 +54,18 @@ def test_what_cannot_be_planned_is_an_error_that_says_what_it_is(call, words):
     assert words in str(error.value)
 
 
+def test_an_unknown_element_type_is_answered_with_those_that_the_package_has_by_name():
+    with pytest.raises(tile.CompilationError) as error:
+        BufferSpec((4,), "float17", "global")
+    listed = str(error.value).rpartition("the element types are ")[2].split(", ")
+    assert {"bool", "int8", "float4_e2m1fn", "float64"} <= set(listed) and all(hasattr(tile, name) for name in listed if name != "bool")
+
+
+def test_an_element_type_is_written_as_a_kernel_writes_it():
+    for dtype in (tile.bool_, tile.float16, tile.float4_e2m1fn, tile.padded(tile.float6_e2m3fn)):
+        assert eval(repr(dtype)) == dtype
+
+
 def test_a_region_of_an_array_may_leave_it_on_either_side():
     for region in ((slice(100, 228), slice(0, 64)), (slice(-8, 120), slice(0, 64))):
         assert plan_copy(buffer(), array(region=region), variant="tma").plan.instructions == 1

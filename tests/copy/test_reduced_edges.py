@@ -10,7 +10,7 @@ import reduced
 import tilejit as tile
 from box_kernels import INTEGERS, REDUCTIONS
 from remote_kernels import TAKEN
-from tilejit.types import dtype_of
+from tilejit.dtypes import dtype_of
 
 from tests.cases import Case, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu

@@ -8,7 +8,7 @@ import pytest
 import tilejit as tile
 from reduced import combined
 from remote_kernels import STORED, TAKEN, gather_sums, one_number_each, pass_on, row_of_next
-from tilejit.types import dtype_of
+from tilejit.dtypes import dtype_of
 
 RNG = np.random.default_rng(5)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.gpu import in_child, needs_gpu
-from tilejit.types import dtype_of
+from tilejit.dtypes import dtype_of
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 

@@ -8,7 +8,7 @@ from receivers import awaited
 
 def numbers(shape, dtype, seed=0):
     """Small numbers of any dtype."""
-    return np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 50, shape).astype(tile.types.dtype_of(dtype).np)
+    return np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 50, shape).astype(tile.dtypes.dtype_of(dtype).np)
 
 
 @tile.jit(num_warps=2)

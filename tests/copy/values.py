@@ -2,7 +2,7 @@
 
 import numpy as np
 import tilejit as tile
-from tilejit.types import dtype_of
+from tilejit.dtypes import dtype_of
 
 #: Elements of one byte, of two, four and eight.
 WHOLE = ("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "int16", "uint16", "float16", "bfloat16", "int32", "uint32",

@@ -123,7 +123,7 @@ def code(x) -> str:
 
 
 def table_dtypes() -> str:
-    from tilejit.types import DTYPES
+    from tilejit.dtypes import DTYPES
     return markdown(("dtype", "bytes", "values"), (
         (code(f"tile.{d}"), f"{d.packing[1]}/{d.packing[0]}" if d.packed else d.nbytes, {
             "bool": "true, false", "int": f"-2^{d.bits - 1} to 2^{d.bits - 1} - 1", "uint": f"0 to 2^{d.bits} - 1",
@@ -132,7 +132,7 @@ def table_dtypes() -> str:
 
 
 def table_promotion() -> str:
-    from tilejit.types import DTYPES, promote
+    from tilejit.dtypes import DTYPES, promote
     shown = [d for name, d in DTYPES.items() if name not in ("int16", "uint16", "uint32", "float8_e8m0fnu") and not d.packed]
     return markdown(("", *map(code, shown)), ((code(a), *(promote(a, b) for b in shown)) for a in shown))
 

@@ -4,12 +4,13 @@ from textwrap import dedent
 
 import pytest
 
+from tilejit.dtypes import float32, int32
 from tilejit.errors import CompilationError
 from tilejit.frontend import Built, Source, build
 from tilejit.ir.builder import Facts
 from tilejit.ir.check import check
 from tilejit.ir.graph import Launch
-from tilejit.types import Buffer, float32, int32
+from tilejit.types import Buffer
 
 X = ("buffer", Buffer(float32, (64,), "global", None, (1,), 0))
 Y = ("buffer", Buffer(float32, (64,), "global", None, (1,), 1))

@@ -286,9 +286,9 @@ def test_a_dot_that_only_some_threads_reach_is_an_error():
 
 def test_the_instructions_are_those_of_the_table():
     """Every pair of types: the mnemonic exists for its targets, and takes as many registers as the code gives it."""
+    from tilejit.dtypes import DTYPES
     from tilejit.ops.mma.warp import FLOATS8, instruction, results_of, words_of
     from tilejit.ptx import form
-    from tilejit.types import DTYPES
     for a in DTYPES.values():
         for b in DTYPES.values():
             for result in results_of(a.name, b.name):

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilejit as tile
+from tilejit.dtypes import float32
 from tilejit.layout import blocked, thread_table
 from tilejit.ops.layout_change import _mapped, register_moves
-from tilejit.types import Tile, float32
+from tilejit.types import Tile
 from tests.gpu import in_child, needs_gpu
 
 

@@ -11,10 +11,10 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from llvmlite import binding
 
+from tilejit.dtypes import DTYPES, float32
 from tilejit.emit.narrow import NarrowFloats
 from tilejit.emit.value import V
 from tilejit.ops.elementwise import cast_array
-from tilejit.types import DTYPES, float32
 
 SMALL = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
 NARROW = (*SMALL, "float8_e8m0fnu")

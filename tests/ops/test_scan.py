@@ -7,11 +7,12 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.dispatch import Choice
+from tilejit.dtypes import int32
 from tilejit.ir.graph import Call, Value
 from tilejit.layout import blocked, mma_fragment, wgmma_accumulator
 from tilejit.ops.combine import Combine, Known
 from tilejit.ops.scan import plan_scan, scan_
-from tilejit.types import Tile, int32
+from tilejit.types import Tile
 
 
 @lru_cache(maxsize=None)

@@ -2,9 +2,10 @@
 
 import numpy as np
 from hypothesis import assume, given, settings, strategies as st
+from tilejit.dtypes import float32
 from tilejit.layout import blocked, collapse, thread_table
 from tilejit.ops.shape import _permuted, reshaped
-from tilejit.types import Tile, float32
+from tilejit.types import Tile
 
 EXTENTS = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33, 64])
 

@@ -80,7 +80,7 @@ def by_the_engine(pattern: str, shift: int) -> Case:
     phase = 0
     for form in chosen:
         d = dtype_of(form)
-        n, rows, nbytes = len(given[f"x_{d}"]), rows_of(form, d, shift), CELLS * tile.types.dtype_of(d).nbytes
+        n, rows, nbytes = len(given[f"x_{d}"]), rows_of(form, d, shift), CELLS * tile.dtypes.dtype_of(d).nbytes
         x, y = rows["b"], rows["a"]
         given[f"x_{d}"].append(x)
         given[f"y_{d}"].append(np.stack([y, y]))
@@ -109,7 +109,7 @@ def by_the_engine(pattern: str, shift: int) -> Case:
 
 def rows_of(form, dtype: str, seed: int) -> dict[str, np.ndarray]:
     """Two rows: small numbers of floats, any of integers."""
-    made, rng = tile.types.dtype_of(dtype).np, np.random.default_rng(seed + len(form.name))
+    made, rng = tile.dtypes.dtype_of(dtype).np, np.random.default_rng(seed + len(form.name))
     draw = lambda: (rng.integers(np.iinfo(made).min, np.iinfo(made).max, CELLS, made, endpoint=True) if made.kind in "iu"
                     else rng.integers(-60, 60, CELLS).astype(made))
     return {"a": draw(), "b": draw()}

@@ -238,7 +238,7 @@ LINES = [*INTEGERS, *FLOATS, *WARPS]
 
 def inputs(dtype: str):
     """Two numbers for each thread."""
-    rng, made = np.random.default_rng(11), tile.types.dtype_of(dtype).np
+    rng, made = np.random.default_rng(11), tile.dtypes.dtype_of(dtype).np
     if made.kind in "iu":
         return [rng.integers(np.iinfo(made).min, np.iinfo(made).max, THREADS, made, endpoint=True) for _ in range(2)]
     return [(rng.uniform(0.5, 6, THREADS) * rng.choice((-1, 1), THREADS)).astype(made) for _ in range(2)]
@@ -250,7 +250,7 @@ def kernel_of(lines):
     body = ["i = tile.thread_id()", "v, w = tile.load(x[i]), tile.load(y[i])"]
     body += [f"tile.store(o_{line.gives}[{n}, i], tile.ptx.{line.text})" for n, line in enumerate(lines)]
     head = f"def lines(x, y, {', '.join('o_' + d for d in outputs)}):"
-    arrays = [np.zeros((len(lines), THREADS), tile.types.dtype_of(d).np) for d in outputs]
+    arrays = [np.zeros((len(lines), THREADS), tile.dtypes.dtype_of(d).np) for d in outputs]
     return tile.jit(source="\n    ".join([head, *body]) + "\n", num_warps=THREADS // 32), arrays, outputs
 
 

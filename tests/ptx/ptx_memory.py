@@ -50,10 +50,10 @@ def parts_of(form) -> int:
 
 def arrays_of(form, n: int) -> dict[str, np.ndarray]:
     """The cells of a form before, and its operands."""
-    made, rng = tile.types.dtype_of(dtype_of(form)).np, np.random.default_rng(n)
+    made, rng = tile.dtypes.dtype_of(dtype_of(form)).np, np.random.default_rng(n)
     added = ADDED.get(value_of(form).type)
     if added or made.kind not in "iu":
-        narrow = tile.types.dtype_of(added).np if added else made
+        narrow = tile.dtypes.dtype_of(added).np if added else made
         draw = lambda: np.ascontiguousarray(rng.integers(-60, 60, CELLS * made.itemsize // narrow.itemsize).astype(narrow)).view(made)
     else:
         draw = lambda: rng.integers(np.iinfo(made).min, np.iinfo(made).max, CELLS, made, endpoint=True)
@@ -75,7 +75,7 @@ def after(form, a, b, c):
         return np.where(reached, b, a)
     what = re.search(r"\.(add|min|max|and|or|xor|exch|cas|inc|dec)\b", form.name)[1]
     added = ADDED.get(value_of(form).type)
-    seen = lambda x: x.view(tile.types.dtype_of(added).np) if added else x
+    seen = lambda x: x.view(tile.dtypes.dtype_of(added).np) if added else x
     if what == "cas":
         same = (a == b).reshape(-1, parts_of(form)).all(axis=1).repeat(parts_of(form))
         new = np.where(same, c, a)
@@ -108,7 +108,7 @@ def text_of(form, n: int) -> list[str]:
     call = f"tile.ptx.{ptx.python_name(form)}({', '.join(map(operand, form.inputs))})"
     lines = [f"tile.store(s_{d}, tile.load(a_{d}[me, {n}, 0:{CELLS}]))"] if shared else []
     if ".async" in form.name:
-        lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {LANES * parts * tile.types.dtype_of(d).nbytes})"]
+        lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {LANES * parts * tile.dtypes.dtype_of(d).nbytes})"]
     lines += ["tile.cluster_sync()"] if shared else []
     if form.results:
         result = form.results[0]
@@ -135,7 +135,7 @@ def kernel_of(forms):
     rows = [arrays_of(form, n) for n, form in enumerate(forms)]
     given, wants = {}, {}
     for d in dtypes:
-        made = tile.types.dtype_of(d).np
+        made = tile.dtypes.dtype_of(d).np
         row = lambda x: np.stack([r[x] if dtype_of(f) == d else np.zeros(CELLS, made) for f, r in zip(forms, rows)])
         both = lambda x: np.stack([x, x])
         given |= {f"a_{d}": both(row("a")), f"b_{d}": row("b"), f"c_{d}": row("c"), f"o_{d}": np.zeros((2, len(forms), CELLS), made)}

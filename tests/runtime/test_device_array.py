@@ -227,9 +227,9 @@ def test_without_a_driver_the_error_says_what_to_do():
         assert driver.available() is False
         with pytest.raises(LaunchError, match="simulator"):
             driver.allocate(16)
-    assert "CUDA_ERROR_INVALID_VALUE (1)" in driver.error_text(1)
-    assert "forked after CUDA had started" in driver.error_text(3)
-    assert "launched earlier" in driver.error_text(700) and "(99999)" in driver.error_text(99999)
+    assert "CUDA_ERROR_INVALID_VALUE (1)" in libcuda.error_text(1)
+    assert "forked after CUDA had started" in libcuda.error_text(3)
+    assert "launched earlier" in libcuda.error_text(700) and "(99999)" in libcuda.error_text(99999)
 
 
 def test_a_launch_on_host_arrays_tells_of_the_gpu_and_leaves_the_driver_alone(monkeypatch, capsys):

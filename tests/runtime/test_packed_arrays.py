@@ -8,10 +8,10 @@ import pytest
 import tilejit as tile
 from hypothesis import given, strategies as st
 
+from tilejit.dtypes import DTYPES, dtype_of
 from tilejit.runtime import dlpack
 from tilejit.runtime.arguments import ArraySpec
 from tilejit.runtime.arrays import describe
-from tilejit.types import DTYPES, dtype_of
 
 TYPES = {name: getattr(ml_dtypes, name) for name in ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")}
 

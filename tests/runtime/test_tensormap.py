@@ -5,7 +5,7 @@ import pytest
 from tests.runtime.fakes import FakeDriver
 from tilejit.errors import LaunchError
 from tilejit.runtime import tensormap
-from tilejit.runtime.dtypes import ELEMENT_TYPES
+from tilejit.runtime.element_types import ELEMENT_TYPES
 from tilejit.runtime.tensormap import check_im2col, check_tiled, tensor_map_type
 
 GOOD = dict(dtype="float16", rank=3, address=1024, dims=[64, 8, 4], strides=[512, 128], box=[64, 8, 4],

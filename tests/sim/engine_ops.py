@@ -4,10 +4,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+from tilejit.dtypes import float32
 from tilejit.ir.builder import type_of
 from tilejit.ir.op import op
 from tilejit.layout import TileLayout
-from tilejit.types import Buffer, Scalar, Tile, float32
+from tilejit.types import Buffer, Scalar, Tile
 
 
 def fields(buffer, box, swizzle=0, dtype=None, dims=None, strides=None, element_strides=None, oob_fill=0):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tilejit as tile
+from tilejit.dtypes import dtype_of
 from tilejit.layout import TileLayout
-from tilejit.types import dtype_of
 
 #: For each form its rows, their bytes, and the lanes that row r goes to (PTX ISA, "tcgen05.cp").
 FORMS = {

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
+from tilejit.dtypes import dtype_of
 from tilejit.layout import TileLayout, tmem_datapath
-from tilejit.types import dtype_of
 
 DTYPES = ("uint8", "int8", "float8_e5m2", "uint16", "float16", "bfloat16", "int32", "uint32", "float32")
 SHAPES = (None, "32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")

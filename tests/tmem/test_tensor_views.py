@@ -20,7 +20,7 @@ def reread(x, y, DTYPE: tile.constexpr, SHAPE: tile.constexpr, LAYOUT: tile.cons
 def test_a_view_has_the_bytes_of_each_lane(dtype, per):
     """All of them, or fewer columns."""
     x = np.random.default_rng(0).integers(0, 1 << 32, (128, 32), np.uint32)
-    np_dtype = tile.types.dtype_of(dtype).np
+    np_dtype = tile.dtypes.dtype_of(dtype).np
     for columns in (32 * per, 8 * per):
         y = np.zeros((128, columns), np_dtype)
         options = dict(DTYPE=dtype, SHAPE=(128, columns), LAYOUT=None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..dtypes import DType, float32, int32, int64
 from ..ir.graph import Call, Const, Operand, Value
 from ..passes.accumulators import Pinned, is_product
-from ..types import DType, float32, int32, int64
 from .value import V
 
 AT_ONCE = 32  # registers moved by one asm

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..dtypes import bool_, int32
 from ..ir.graph import Value
-from ..types import bool_, int32
 from .value import V
 
 

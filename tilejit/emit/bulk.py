@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import DType, float32, int16, int32, int64
+from ..dtypes import DType, float32, int16, int32, int64
 from .barriers import EBarrier
 from .value import V
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..types import int32
+from ..dtypes import int32
 from .value import V
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..config import architecture
+from ..dtypes import DType, bool_, float32, int32, int64
 from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
-from ..types import Buffer, DType, Scalar, Sym, bool_, float32, int32, int64
+from ..types import Buffer, Scalar, Sym
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
 from .bulk import BulkMixin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import DType, bool_, float32, float64, int16, int32, int64, int8
+from ..dtypes import DType, bool_, float32, float64, int16, int32, int64, int8
 from .narrow import NarrowFloats
 from .value import V
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..dtypes import int32, int64
 from ..ops.copy_async.tma_map import template
-from ..types import TensorMap, int32, int64
+from ..types import TensorMap
 from .value import V
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..dtypes import DType, bool_, float16, float32, int16, int32, int8
 from ..errors import CompilationError
-from ..types import DType, bool_, float16, float32, int16, int32, int8
 from .value import V
 
 # PTX's names of pairs (``cvt``), and the first architecture that converts them.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from ..dtypes import bool_, int32
 from ..errors import CompilationError
 from ..ir.graph import Call, Const, Value, walk
-from ..types import bool_, int32
 from .value import V
 
 HARDWARE_BARRIERS = 16  # of a CTA (PTX ISA, "barrier")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..dtypes import DType, bool_, float32, float64, int16, int32, int64
 from ..ops.access import Access, AccessPlan
-from ..types import DType, bool_, float32, float64, int16, int32, int64
 from .barriers import EBarrier
 from .named_maps import EMap
 from .value import V

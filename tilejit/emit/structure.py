@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..dtypes import bool_, int32
 from ..ir.builder import ExecScope
 from ..ir.graph import Const, For, If, Scope, Value, While
-from ..types import bool_, int32
 from .accumulators import Pins
 from .value import V
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..types import Tile, bool_
+from ..dtypes import bool_
+from ..types import Tile
 from .value import V
 
 

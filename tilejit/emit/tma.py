@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import int32, int64
+from ..dtypes import int32, int64
 from .barriers import EBarrier
 from .bulk import BYTES, HINT, _place
 from .named_maps import EMap

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..dtypes import int32
 from ..ir.graph import Value
 from ..passes.tensor_memory import leaders
-from ..types import int32
 from .value import V
 
 GROUP = ".cta_group::{}.sync.aligned"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import DType, bool_, int32, int64
+from ..dtypes import DType, bool_, int32, int64
 
 
 class V:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import DType, bool_, float32, int32, int64
+from ..dtypes import DType, bool_, float32, int32, int64
 from .value import V
 
 

@@ -9,6 +9,7 @@ import math
 from types import BuiltinFunctionType, BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
+from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builder import describe
 from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
@@ -16,7 +17,6 @@ from ..ir.graph import Const, Value
 from ..ir.op import Op
 from ..names import InstructionName
 from ..ops import language, ptx_calls
-from ..types import DType
 from . import joins
 from .captures import of_tilejit, source_of
 from .expressions import folded, items

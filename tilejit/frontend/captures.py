@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builtin import Builtin
 from ..ir.op import Op
-from ..types import DType
 from .source import MISSING, Source
 
 

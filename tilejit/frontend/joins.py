@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..dtypes import DType, promote
 from ..ir.builder import describe, type_of
 from ..ir.graph import Const, Operand, Value
-from ..types import DType, Scalar, Tile, Type, Uniformity, promote
+from ..types import Scalar, Tile, Type, Uniformity
 from .names import Undefined
 
 

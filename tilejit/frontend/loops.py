@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
+from ..dtypes import bool_, int32, promote
 from ..ir.builder import describe, type_of, weak_dtype
 from ..ir.graph import Block, Const, For, Operand, Value, While
 from ..ops import language
 from ..ops.pipeline import pipeline_turn
-from ..types import Scalar, bool_, int32, promote
+from ..types import Scalar
 from .branches import only_if, truth
 from .carried import Trip, carries, settle
 from .names import Entry, Undefined, assigned

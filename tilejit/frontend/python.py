@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+from ..dtypes import bool_, float32, int32
 from ..ir.builder import describe, type_of
 from ..ir.builtin import apply, member
 from ..ir.graph import Const
 from ..ops import language, pointwise
-from ..types import Buffer, Points, Region, Tile, bool_, float32, int32
+from ..types import Buffer, Points, Region, Tile
 from . import joins
 from .expressions import folded, numbers, operator
 from .ranges import LoopRange, StaticRange, range_

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..dtypes import int32
 from ..ir.builder import Builder, ExecScope, describe, type_of, written
 from ..ir.builtin import builtin
 from ..ir.graph import Call, Const, Operand, Value
-from ..types import Scalar, int32
+from ..types import Scalar
 from .ranges import LoopRange
 
 UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads of one instance

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from ..dtypes import int32
 from ..ir.graph import Block, Const, For, Scope, Value, results, walk
 from ..ir.builder import describe
 from ..ops.copy_async.tokens import Token
-from ..types import Scalar, Uniformity, int32
+from ..types import Scalar, Uniformity
 from . import joins
 from .names import Undefined
 from .scopes import EachScope, ScopeSpec, absent, first_operand, opened

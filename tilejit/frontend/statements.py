@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from ..dtypes import DType, dtype_of
 from ..ir.builder import describe, type_of
 from ..ir.graph import Value
 from ..ops.pointwise import device_assert
-from ..types import DType, Tile, dtype_of
+from ..types import Tile
 from .branches import truth
 from .calls import call
 from .captures import source_of

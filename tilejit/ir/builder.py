@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import architecture
+from ..dtypes import bool_, float32, int32, int64, keeps
 from ..errors import CompilationError, Loc, at
-from ..types import Buffer, Scalar, Tile, Type, Uniformity, bool_, float32, int32, int64, keeps
+from ..types import Buffer, Scalar, Tile, Type, Uniformity
 from .graph import Call, Const, Launch, Node, Operand, Value
 from .op import Op
 

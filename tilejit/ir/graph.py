@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..dispatch import Choice
+from ..dtypes import DType
 from ..errors import Loc
-from ..types import MEMORY_TYPES, DType, Region, Type
+from ..types import MEMORY_TYPES, Region, Type
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..types import DType, Tile
+from ..dtypes import DType
+from ..types import Tile
 
 
 class Wait:

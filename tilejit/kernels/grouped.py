@@ -8,15 +8,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-import tilejit as tile
-
 from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver, streams
 from ..runtime.arrays import ArrayView, describe, row_major, seen
-from ..runtime.dtypes import ELEMENT_TYPES, numpy_dtype
+from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
-from .matmul import EITHER_MAJOR, NOTHING, RESULTS, _check_epilogue, _check_out, _extents, _stored_by_tma, _sums, _turned, remember
+from .matmul import remember
+from .operands import EITHER_MAJOR, NOTHING, RESULTS, check_epilogue, check_out, dtype_of_sums, extents_of, stored_by_tma
 from .pack import copied, pack, readable
 from .plan import MEMORY, TILES, Config, narrow, tile_cycles
 from .views import new, turned
@@ -48,7 +47,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     cannot store to them as they lie. Nothing waits for the GPU. The same call gives the same bits each time. LaunchError says what does not fit.
     """
     if epilogue is not None or arguments:
-        _check_epilogue(epilogue, arguments, ())
+        check_epilogue(epilogue, arguments, ())
     if offs is not None:
         return _stacked(a, b, out, offs, precision, config, epilogue, arguments)
     for name, x in (("a", a), ("b", b), ("out", out)):
@@ -108,7 +107,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
     swapped = config.swapped if config is not None else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
     if swapped:
-        (a, b, out), shapes = ([_turned(x) for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
+        (a, b, out), shapes = ([x.turned for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
     size = ELEMENT_TYPES[stored].nbytes
     unit = 16 // size
     results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
@@ -117,11 +116,11 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
         return Listed(results, stored, swapped=swapped)
     processors = _processors(device)
     config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors, epilogue is not None)
-    forms = [(a[g], _turned(b[g]), out[g] if out else None) for g in order]
+    forms = [(a[g], b[g].turned, out[g] if out else None) for g in order]
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
     across = tuple(any(found) and False not in found for found in zip(*lies))
     copies = [(side, at) for side in (0, 1) for at, some in enumerate(lies) if some[side] != across[side]]
-    copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not _stored_by_tma(z, config.width)]
+    copies += [(2, at) for at, (*_, z) in enumerate(forms) if z is not None and not stored_by_tma(z, config.width)]
     table = np.zeros((hopper.FIELDS, len(order)), np.int64)
     for at, (g, (x, y, z)) in enumerate(zip(order, forms)):
         m, n, k = shapes[g]
@@ -157,10 +156,10 @@ def _checked(a: list, b: list, out: list, precision: str | None, changed: bool) 
             for name, v in (("a", x), ("b", y)):
                 if len(v.shape) != 2:
                     raise LaunchError(f"{name} is a matrix, not of shape {v.shape}")
-            shapes.append(_extents(x, y)[1:])
-            sums = _sums(x, y, precision)
+            shapes.append(extents_of(x, y)[1:])
+            sums = dtype_of_sums(x, y, precision)
             if z is not None:
-                _check_out(z, shapes[-1][:2], sums, changed)
+                check_out(z, shapes[-1][:2], sums, changed)
                 if z.device != x.device:
                     raise LaunchError(f"out is where a and b are, on {x.device}, not on {z.device}")
         except LaunchError as error:
@@ -300,10 +299,10 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
         raise LaunchError(f"offs is an array of {y.shape[0]} int32, one for each matrix of b, not {ends.shape} of {ends.dtype}")
     if ends.device != x.device:
         raise LaunchError(f"offs is where a is, on {x.device}, not on {ends.device}")
-    _, rows, n, k = _extents(x, ArrayView(0, y.shape[1:], y.strides[1:], y.dtype, y.device))
-    sums, groups = _sums(x, y, precision), y.shape[0]
+    _, rows, n, k = extents_of(x, ArrayView(0, y.shape[1:], y.strides[1:], y.dtype, y.device))
+    sums, groups = dtype_of_sums(x, y, precision), y.shape[0]
     z = ArrayView(0, (rows, n), row_major((rows, n)), RESULTS[x.dtype], x.device) if out is None else out
-    _check_out(z, (rows, n), sums, epilogue is not None)
+    check_out(z, (rows, n), sums, epilogue is not None)
     if 0 in (rows, n, groups):
         return Stacked((rows, n), z.dtype)
     processors = _processors(x.device)
@@ -311,9 +310,9 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
         raise LaunchError(f"products of stacked rows do not swap their operands, and config is {config!r}")
     config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors,
                                                                       epilogue is not None)
-    y = _turned(y)
+    y = y.turned
     copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
-    width = config.width if _stored_by_tma(z, config.width) else 0
+    width = config.width if stored_by_tma(z, config.width) else 0
     grid = min((-(-rows // config.bm) + groups) * -(-n // config.bn), processors)
     return Stacked((rows, n), z.dtype, grid, copies, _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width, epilogue, extras))
 

@@ -14,19 +14,16 @@ from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_epilogue, check_out, check_target, check_tiles, comes_ahead,
+                       dtype_of_sums, extents_of, in_byte, result_dtype, stored_by_tma)
 from .pack import as_readable, readable
 from .plan import Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import stream, workspace
 from .views import folded, new, turned
 
-RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
-           "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
-NOTHING = (0,) * 4  # the arguments of an epilogue, at most
 FEW = 512           # bytes of registers that may spill without a word: addresses, once for each tile
 ANY = 1 << 20       # bytes that an epilogue may make spill: `warn_of_spills` tells of them
-HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
-EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}  # bytes of the elements of A and B that are multiplied whichever way they lie (A of 4 from registers)
 
 
 def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
@@ -65,7 +62,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     """
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     if arguments or tiles or epilogue is not None:
-        _check_epilogue(epilogue, arguments, tiles)
+        check_epilogue(epilogue, arguments, tiles)
     forms = seen(a), seen(b), None if out is None else seen(out), *map(seen, tiles)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, precision, scaled, fast_accum, epilogue, len(arguments), config, target
@@ -151,15 +148,9 @@ class Launch:
         return 1.0 if a is None else a, 1.0 if b is None else b
 
 
-def result_dtype(operands: str, scaled: tuple) -> str:
-    """The dtype of a new result: sums of integers stay integers, unless they are scaled."""
-    dtype = RESULTS.get(operands, "bfloat16")
-    return "float32" if scaled and dtype == "int32" else dtype
-
-
 def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):
     """The result of a product with several leading dimensions: `out` if it fits, else a new one."""
-    batch, m, n, _ = _extents(x, y)
+    batch, m, n, _ = extents_of(x, y)
     if z is not None and z.shape != (*batch, m, n):
         raise LaunchError(f"out is of shape {(*batch, m, n)}, not {z.shape}")
     return new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
@@ -178,10 +169,10 @@ def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
 def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int,
              tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str) -> Launch:
     """The launch for operands like these. LaunchError says what does not fit."""
-    _check_target(target, x, config)
-    per = _in_byte(x, y, target)
-    batch, m, n, k = _extents(x, y)
-    sums = _sums(x, y, precision) if per == 1 else tile.float32
+    check_target(target, x, config)
+    per = in_byte(x, y, target)
+    batch, m, n, k = extents_of(x, y)
+    sums = dtype_of_sums(x, y, precision) if per == 1 else tile.float32
     k *= per
     scaled_blocks = of_blocks(scaled)
     blocks = by_rows(x, y, scaled) if scaled_blocks and target in HOPPER else ()
@@ -192,8 +183,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     promoted = blocks if blocks else None if fast_accum or not float8 else ()
     shape = (*batch, m, n)
     z = ArrayView(0, shape, row_major(shape), result_dtype(x.dtype, scaled), x.device) if out is None else out
-    _check_out(z, shape, tile.float32 if scaled else sums, epilogue is not None)
-    _check_tiles(tiles, z)
+    check_out(z, shape, tile.float32 if scaled else sums, epilogue is not None)
+    check_tiles(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
     rows = None
@@ -204,15 +195,15 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     either = EITHER_MAJOR.get(target, ((1, 2), (1, 2)))
     if config is None:
-        ahead = bool(tiles) and _comes_ahead(tiles[0], z, 16)
+        ahead = bool(tiles) and comes_ahead(tiles[0], z, 16)
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
-                          (_copied_bytes(x, _turned(y), either), _copied_bytes(_turned(y), x, either)))
+                          (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)))
         config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
-    x, y = (_turned(y), x) if swapped else (x, _turned(y))
-    z = _turned(z) if swapped else z
+    x, y = (y.turned, x) if swapped else (x, y.turned)
+    z = z.turned if swapped else z
     copied = not readable(x, either[0]), not readable(y, either[1])
     if per > 1 and any(copied):
         raise LaunchError("rows of float4 begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
@@ -255,7 +246,7 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
 def _results(config: Config, z: ArrayView, beside: list[ArrayView]) -> dict:
     """How results are stored, and whether the first of the arrays beside them comes to where they stand."""
     width, across = _staged(z, config.width)
-    ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and _comes_ahead(beside[0], z, width)
+    ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and comes_ahead(beside[0], z, width)
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead)
 
 
@@ -280,124 +271,22 @@ def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: i
         return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, pdl=True, cluster=config.splits)
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
-    by_tma = _stored_by_tma(z, config.width)
+    by_tma = stored_by_tma(z, config.width)
     return blackwell.persistent, (grid,), constants | dict(
         PAIR=config.pair, ORDER=config.order, WIDTH=config.width, BY_TMA=by_tma, BUFFERS=2 if config.bn >= 2 * config.width else 1,
         PLACES=config.places(block), DEPENDENT=config.dependent, pdl=config.dependent, cluster=2 if config.pair else None)
-
-
-def _turned(v: ArrayView) -> ArrayView:
-    swap = lambda t: (*t[:-2], t[-1], t[-2])
-    return ArrayView(v.pointer, swap(v.shape), swap(v.strides), v.dtype, v.device)
-
-
-def _stored_by_tma(z: ArrayView, width: int) -> bool:
-    """Whether TMA can store `width` columns at once to the result."""
-    size = z.nbytes_per_element
-    return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1])
-            and width * size >= 32)
 
 
 def _staged(z: ArrayView, width: int) -> tuple[int, bool]:
     """How many columns TMA stores at once to the result on Hopper, 0 where it cannot, and whether by columns: elements of 32 bits only, since
     threads hold two of a row side by side."""
     across = z.nbytes_per_element == 4 and z.strides[-1] != 1 and z.shape[-1] > 1
-    return width if _stored_by_tma(_turned(z) if across else z, width) else 0, across
+    return width if stored_by_tma(z.turned if across else z, width) else 0, across
 
 
 def _copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:
     """The bytes of operands [.., rows, k] that are copied before a product."""
     return sum(math.prod(v.shape) * v.nbytes_per_element for v, sizes in zip((x, y), either) if not readable(v, sizes))
-
-
-def _comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:
-    """Whether TMA can bring `width` columns of an array at once to where the result's stand."""
-    return tile.dtype == z.dtype and _stored_by_tma(tile, width) and _stored_by_tma(z, width)
-
-
-# -- what does not fit ---------------------------------------------------------------------------------------------------
-
-def _extents(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, int]:
-    """The leading extents, M, N and K."""
-    for name, v in (("a", x), ("b", y)):
-        if len(v.shape) < 2:
-            raise LaunchError(f"{name} is a matrix, or several, not of shape {v.shape}")
-    (*batch, m, k), (*other, k2, n) = x.shape, y.shape
-    if k != k2:
-        raise LaunchError(f"a is [{m}, {k}] and b is [{k2}, {n}]: their inner extents differ")
-    if batch and other and batch != other:
-        raise LaunchError(f"the leading extents of a are {tuple(batch)} and those of b are {tuple(other)}: they are equal, or one has none")
-    if x.device != y.device:
-        raise LaunchError(f"a and b are in one place, and a is on {x.device} and b on {y.device}")
-    return tuple(batch or other), m, n, k
-
-
-def _check_target(target: str, x: ArrayView, config) -> None:
-    if target not in HOPPER + BLACKWELL:
-        raise LaunchError(f"matmul has kernels for {', '.join(HOPPER + BLACKWELL)}, and the target is {target}")
-    if target == "sm_103a" and x.dtype in ("int8", "uint8"):
-        raise LaunchError(f"the tensor cores of sm_103a multiply no integers, and a is of {x.dtype}")
-    kind = Config if target in HOPPER else BlackwellConfig
-    if not isinstance(config, (kind, type(None))):
-        raise LaunchError(f"config is a {kind.__name__} for {target}, not {config!r}")
-
-
-def _in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
-    """How many elements of the operands are in a byte: 2 of float4, side by side along k."""
-    four = [v.dtype == "float4_e2m1fn" for v in (x, y)]
-    if not any(four):
-        return 1
-    if target not in BLACKWELL:
-        raise LaunchError(f"float4 is multiplied by the tensor cores of {' and '.join(BLACKWELL)}, and the target is {target}")
-    if not all(four):
-        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
-    for name, v, k in (("a", x, -1), ("b", y, -2)):
-        if len(v.shape) > 1 and v.strides[k] != 1:
-            raise LaunchError(f"pairs of float4 lie along k: {name} has a stride of {v.strides[k]} bytes there. b is the transpose (.T) of packed [N, K]")
-    return 2
-
-
-def _sums(x: ArrayView, y: ArrayView, precision: str | None):
-    """The dtype in which products are summed."""
-    for name, v in (("a", x), ("b", y)):
-        if v.dtype not in RESULTS:
-            raise LaunchError(f"the tensor cores take {', '.join(RESULTS)}, and {name} is of {v.dtype}")
-    kinds = [v.dtype.rstrip("0123456789_emfn") if v.nbytes_per_element == 1 else v.dtype for v in (x, y)]
-    kinds = [k.removeprefix("u") for k in kinds]
-    if kinds[0] != kinds[1]:
-        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
-    if precision not in (None, "tf32") or precision and x.dtype != "float32":
-        raise LaunchError(f"precision is None, or 'tf32' for operands of float32, not {precision!r} for {x.dtype}")
-    if x.dtype == "float32" and precision is None:
-        raise LaunchError("float32 enters the tensor cores rounded to TF32 (10 bits of mantissa); say precision='tf32' to have it so")
-    return tile.int32 if kinds[0] == "int" else tile.float32
-
-
-def _check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None:
-    if z.shape != shape:
-        raise LaunchError(f"out is of shape {shape}, not {z.shape}")
-    floats = z.dtype.startswith(("float", "bfloat"))
-    if not changed and (z.dtype != "int32" if sums == tile.int32 else not floats):
-        raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")
-    if 0 not in shape and any(s == 0 and e > 1 for s, e in zip(z.strides, z.shape)):
-        raise LaunchError("out has elements that lie in one place: it is a broadcast view")
-
-
-def _check_tiles(tiles: list[ArrayView], z: ArrayView) -> None:
-    for t in tiles:
-        if t.shape != z.shape:
-            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, not {t.shape}")
-        if t.device != z.device:
-            raise LaunchError(f"the result is on {z.device}, and an array of tiles on {t.device}")
-
-
-def _check_epilogue(epilogue, arguments, tiles) -> None:
-    if epilogue is not None and not isinstance(epilogue, tile.Kernel):
-        raise LaunchError("an epilogue is a function under @tile.jit")
-    if epilogue is None and (arguments or tiles):
-        raise LaunchError("arguments and tiles are those of an epilogue, and there is none")
-    if len(arguments) + len(tiles) > len(NOTHING):
-        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, not {len(arguments) + len(tiles)}; more go in one array")
 
 
 __all__ = ["BlackwellConfig", "Config", "choose", "matmul"]

@@ -8,7 +8,7 @@ import sys
 from ..errors import LaunchError
 from ..runtime.arrays import describe
 from ..runtime.device_array import DeviceArray, empty
-from ..runtime.dtypes import numpy_dtype
+from ..runtime.element_types import numpy_dtype
 from ..runtime.packed import Packed
 
 

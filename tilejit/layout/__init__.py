@@ -1,13 +1,13 @@
 """Layouts: where each element of a tile lives, in memory, in tensor memory or in registers."""
 
-from tilejit.layout.algebra import S, TileLayout, row_major, strided
-from tilejit.layout.auto import Auto, auto
-from tilejit.layout.axes import Axis, OnAxis, R, Replicas, axis
-from tilejit.layout.fragments import (
+from .algebra import S, TileLayout, row_major, strided
+from .auto import Auto, auto
+from .axes import Axis, OnAxis, R, Replicas, axis
+from .fragments import (
     blocked, collapse, drop_dim, insert_dim, mma_fragment, owner_table, reg_count, tcgen05_registers, thread_table,
     tmem_datapath, wgmma_a_registers, wgmma_accumulator)
-from tilejit.layout.standard import standard
-from tilejit.layout.swizzle import Swizzle
+from .standard import standard
+from .swizzle import Swizzle
 
 __all__ = [
     "Auto", "Axis", "OnAxis", "R", "Replicas", "S", "Swizzle", "TileLayout", "auto", "axis", "blocked", "collapse", "drop_dim",

@@ -7,13 +7,13 @@ from functools import cached_property
 from math import prod
 from typing import Any, Callable
 
-from tilejit.errors import CompilationError
-from tilejit.layout import maps
-from tilejit.layout import shards as _shards
-from tilejit.layout.axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shard, axis, row_major_strides,
-                                 shards_of, spelled, whole)
-from tilejit.layout.indexing import add, evaluate, index_plan
-from tilejit.layout.swizzle import Swizzle
+from ..errors import CompilationError
+from . import maps
+from . import shards as _shards
+from .axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shard, axis, row_major_strides,
+                   shards_of, spelled, whole)
+from .indexing import add, evaluate, index_plan
+from .swizzle import Swizzle
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -385,7 +385,7 @@ class TileLayout:
 
     def draw(self, shape=None, bits: int | None = None) -> str:
         """An SVG of the layout's cells; see `tilejit.layout.draw.draw`."""
-        from tilejit.layout.draw import draw
+        from .draw import draw
         return draw(self, shape, bits)
 
     def _repr_svg_(self) -> str:

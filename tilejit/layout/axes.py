@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from tilejit.errors import CompilationError
+from ..errors import CompilationError
 
 
 class Axis(str):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from tilejit.errors import CompilationError
-from tilejit.layout.axes import axis, whole
+from ..errors import CompilationError
+from .axes import axis, whole
 
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 52, 20, 34  # pixels
 MOST_ROWS, MOST_COLUMNS = 64, 64

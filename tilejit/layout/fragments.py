@@ -12,9 +12,9 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from tilejit.errors import CompilationError
-from tilejit.layout.algebra import TileLayout
-from tilejit.layout.axes import axis, whole
+from ..errors import CompilationError
+from .algebra import TileLayout
+from .axes import axis, whole
 
 REG, LANE, WARP = axis.reg, axis.laneid, axis.warpid
 LANES = 32  # threads of a warp

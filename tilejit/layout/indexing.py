@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from tilejit.layout.shards import Shards, fuse, group, same
+from .shards import Shards, fuse, group, same
 
 
 @lru_cache(maxsize=4096)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from tilejit.errors import CompilationError
-from tilejit.layout.axes import axis, row_major_strides
-from tilejit.layout.shards import Shards, fuse
+from ..errors import CompilationError
+from .axes import axis, row_major_strides
+from .shards import Shards, fuse
 
 if TYPE_CHECKING:
-    from tilejit.layout.algebra import TileLayout
+    from .algebra import TileLayout
 
 
 def inverse(layout: TileLayout, axes: tuple) -> TileLayout:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tilejit.errors import CompilationError
-from tilejit.layout.algebra import TileLayout
-from tilejit.layout.axes import whole
-from tilejit.layout.swizzle import Swizzle
+from ..errors import CompilationError
+from .algebra import TileLayout
+from .axes import whole
+from .swizzle import Swizzle
 
 # Bytes of a swizzled row, and the address bits that its mode XORs (PTX ISA, "Swizzling modes").
 SWIZZLE_BITS = {32: 1, 64: 2, 128: 3}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tilejit.errors import CompilationError
-from tilejit.layout.axes import whole
+from ..errors import CompilationError
+from .axes import whole
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..config import architecture
+from ..dtypes import DType
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Call, Value, blocks, operands, walk
 from ..ir.op import op
-from ..types import Buffer, DType, Points, Region, Scalar, Tile, Uniformity
+from ..types import Buffer, Points, Region, Scalar, Tile, Uniformity
 from .access import AccessPlan, plan_access
 from .language import as_mask, coerce
 from .memory import coordinates, differs_by_thread, reached, whole

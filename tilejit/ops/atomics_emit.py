@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..types import DType, Scalar, Tile, bool_, float32, int16, int32, int64
+from ..dtypes import DType, bool_, float32, int16, int32, int64
+from ..types import Scalar, Tile
 from .access import Access, groups
 from .atomics import AtomicPlan, atomic_
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..dtypes import bool_, int32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Call, Const, Value
 from ..ir.op import op
-from ..types import Barrier, BarrierRef, Scalar, Uniformity, bool_, int32
+from ..types import Barrier, BarrierRef, Scalar, Uniformity
 from .language import binary, uniform_scalar
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from ..dtypes import dtype_of
 from ..ir.builder import Builder, describe
 from ..ir.builtin import method
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import TileLayout, axis
-from ..types import Buffer, Region, dtype_of
+from ..types import Buffer, Region
 from .language import getitem
 from .packed import refused, shape_of
 from .shared import laid_out

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import DType, bool_
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import apply
 from ..ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While, operands, walk
 from ..ir.printer import function_text
-from ..types import DType, Scalar, Uniformity, bool_
+from ..types import Scalar, Uniformity
 from . import elementwise as ew
 from .language import converted
 

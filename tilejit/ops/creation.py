@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dtypes import dtype_of, float32, int32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.op import op
-from ..types import Scalar, Tile, Uniformity, dtype_of, float32, int32
+from ..types import Scalar, Tile, Uniformity
 
 
 @op("pure")

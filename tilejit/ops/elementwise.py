@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..dtypes import DType, bool_, int32, integer_range
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Const, Operand
 from ..ir.op import Op
-from ..types import DType, Scalar, Tile, Uniformity, bool_, int32, integer_range
+from ..types import Scalar, Tile, Uniformity
 
 
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:

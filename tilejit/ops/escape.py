@@ -6,11 +6,12 @@ import re
 
 import numpy as np
 
+from ..dtypes import DType, dtype_of, float32, float64, int32, int64
 from ..errors import SimulationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.op import op
-from ..types import DType, Scalar, Tile, dtype_of, float32, float64, int32, int64
+from ..types import Scalar, Tile
 from .elementwise import result_type
 from .language import broadcast_shape, converted, number, spread
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dtypes import int32
 from ..errors import CompilationError
 from ..ir.builder import Builder
 from ..ir.builtin import builtin
 from ..ir.op import op
-from ..types import Scalar, Uniformity, int32
+from ..types import Scalar, Uniformity
 from .language import binary
 
 

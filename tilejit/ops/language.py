@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import reduce
 
+from ..dtypes import DType, bool_, float32, float64, int32, int64, integer_range, promote, uint64
 from ..errors import LaunchError
 from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.graph import Call, Const, Operand, Value
-from ..types import (Barrier, Buffer, DType, Points, Region, Scalar, Sym, TensorMap, Tile, Type, Uniformity, bool_, float32, float64,
-                     int32, int64, integer_range, promote, uint64)
+from ..types import Barrier, Buffer, Points, Region, Scalar, Sym, TensorMap, Tile, Type, Uniformity
 from . import creation, elementwise as ew, shape as shapes
 
 

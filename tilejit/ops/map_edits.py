@@ -7,12 +7,13 @@ that writes it: the writing threads release, whoever copies acquires. PTX ISA, "
 
 from __future__ import annotations
 
+from ..dtypes import int32, int64
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of, written
 from ..ir.builtin import builtin, method
 from ..ir.graph import Call, Const, Value
 from ..ir.op import op
-from ..types import Buffer, Region, Scalar, Sym, TensorMap, Tile, int32, int64
+from ..types import Buffer, Region, Scalar, Sym, TensorMap, Tile
 from .barriers import FENCE_SCOPES
 from .language import binary, converted, uniform_scalar
 from .memory import index

@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
+from ..dtypes import bool_, float32, int32
 from ..ir.builtin import builtin
 from ..ir.op import Op
-from ..types import bool_, float32, int32
 from .elementwise import elementwise
 from .language import float_operand
 

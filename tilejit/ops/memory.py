@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dtypes import held, int32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
-from ..types import Buffer, Points, Region, Scalar, Sym, Tile, Uniformity, held, int32, int64
+from ..types import Buffer, Points, Region, Scalar, Sym, Tile, Uniformity
 from . import creation, packed, shape as shapes
 from .language import as_index, as_mask, binary, broadcast_shape, coerce, spread
 from .reduce import collective

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..dtypes import DType, counted, float32, held, stored, uint8, uint32
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Swizzle, TileLayout
-from ..types import DType, counted, float32, held, stored, uint8, uint32
 from . import creation, elementwise as ew, shape as shapes
 from .language import binary, converted, spread
 

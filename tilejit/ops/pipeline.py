@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
+from ..dtypes import int32
 from ..ir.builder import Builder
 from ..ir.op import op
-from ..types import int32
 from .ring import advanced
 
 

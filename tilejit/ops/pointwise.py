@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dtypes import bool_, dtype_of, float32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Value
 from ..ir.op import op, variant_names
 from ..names import nearest
-from ..types import Scalar, Tile, bool_, dtype_of, float32
+from ..types import Scalar, Tile
 from . import elementwise as ew
 from . import math as elementary
 from .language import as_condition, binary, broadcast_shape, common_dtype, converted, float_operand, matched, number, spread, strong_cast

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..dtypes import (DType, bfloat16, bool_, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int16, int32,
+                      int64, uint8, uint16, uint32, uint64)
 from ..errors import SimulationError
 from ..ir.builder import Builder, describe, type_of, written
 from ..ir.graph import Call, Const, Operand, Value
 from ..ir.op import Op, op
 from ..ir.protocols import Wait
-from ..types import (BarrierRef, Buffer, DType, Region, Scalar, TensorMap, Tile, Uniformity, bfloat16, bool_, float8_e4m3fn, float8_e5m2,
-                     float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64)
+from ..types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
 from .elementwise import result_type
 from .language import broadcast_shape, fitted, number, spread
 from .memory import index, whole

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..dtypes import dtype_of
 from ..errors import SimulationError
-from ..types import dtype_of
 from .ptx_meanings import barrier_of, means
 from .ptx_memory_meanings import element_of, elements_of, place_of
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..dtypes import DTYPES
 from ..errors import SimulationError
-from ..types import DTYPES
 
 _MEANINGS: list[tuple[re.Pattern, Callable]] = []
 

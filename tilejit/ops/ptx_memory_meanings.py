@@ -8,8 +8,8 @@ import re
 
 import numpy as np
 
+from ..dtypes import DTYPES
 from ..errors import SimulationError
-from ..types import DTYPES
 from .ptx_meanings import means
 
 _ELEMENTS = {"f16": "float16", "bf16": "bfloat16", "b32": "uint32", "b64": "uint64"}

@@ -14,11 +14,12 @@ from math import prod
 
 import numpy as np
 
+from ..dtypes import DType, bool_
 from ..ir.builder import Builder, type_of, written
 from ..ir.graph import Call
 from ..ir.op import op
 from ..layout import collapse, drop_dim
-from ..types import DType, Scalar, Tile, bool_
+from ..types import Scalar, Tile
 from .combine import Combine, Guarded, Known
 from .digits import Digit, crossable, digits, inside, lane_masks, padded, register_coordinates
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..dtypes import DType, bool_, dtype_of, float32, int32, uint32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Operand, Value
-from ..types import DType, Region, Scalar, Tile, bool_, dtype_of, float32, int32, uint32
+from ..types import Region, Scalar, Tile
 from . import creation, elementwise as ew, math as elementary
 from .combine import Combine, Known, grouped, trace
 from .language import converted, number

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import arriving, dtype_of, int32
 from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, auto, axis
-from ..types import BarrierRef, arriving, dtype_of, int32
+from ..types import BarrierRef
 from . import barriers
 from .creation import checked_shape
 from .language import binary, compare, getitem

@@ -17,11 +17,12 @@ from math import prod
 
 import numpy as np
 
+from ..dtypes import DType, bool_, dtype_of
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Call
 from ..ir.op import op
-from ..types import DType, Tile, bool_, dtype_of
+from ..types import Tile
 from .combine import Combine, Guarded, Known, grouped, trace
 from .digits import Digit, crossable, digits, inside, padded, register_coordinates
 from .language import converted

@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ..dtypes import int32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Value
 from ..ir.op import op
-from ..types import Buffer, Patches, Rows, Scalar, Tile, Window, int32
+from ..types import Buffer, Patches, Rows, Scalar, Tile, Window
 from .language import binary, uniform_scalar
 from .packed import bytes_along, refused
 from .pointwise import maximum

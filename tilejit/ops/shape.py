@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from ..dtypes import dtype_of
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin, method
@@ -13,7 +14,7 @@ from ..ir.graph import Value
 from ..ir.op import op
 from ..layout import TileLayout
 from ..layout.fragments import register_slice
-from ..types import Scalar, Tile, Uniformity, dtype_of
+from ..types import Scalar, Tile, Uniformity
 from .creation import constant_integer
 
 

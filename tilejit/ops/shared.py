@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from ..dtypes import DType, dtype_of
 from ..ir.builder import Builder, describe, written
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, standard
-from ..types import Buffer, DType, Points, Region, dtype_of
+from ..types import Buffer, Points, Region
 from .creation import checked_shape
 from .language import binary, getitem, uniform_scalar
 from .packed import in_memory, shape_of

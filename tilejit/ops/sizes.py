@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dtypes import held, int32, int64
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Value
 from ..ir.op import op
-from ..types import Scalar, Sym, Uniformity, held, int32, int64
+from ..types import Scalar, Sym, Uniformity
 from .language import binary, converted
 
 

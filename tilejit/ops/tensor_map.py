@@ -6,13 +6,14 @@ What changes them, and the fences that stand between that and copies, is in `map
 from __future__ import annotations
 
 
+from ..dtypes import int32, uint8
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin
 from ..ir.graph import Call, Const, Value
 from ..ir.op import op
 from ..layout import TileLayout
-from ..types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap, int32, uint8
+from ..types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap
 from .copy_async.options import L2_PROMOTION
 from .copy_async.selected_plan import MAX_PIXELS, window_fits
 from .copy_async.tma import NAN_FILLED, PAIRED, STORED_AS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..dispatch import Need
-from ..types import int8, int16, int32
+from ..dtypes import int8, int16, int32
 from .partition import Partition, Side, make_partition
 
 WIDTHS = (16, 8, 4, 2, 1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
+from ..dtypes import int32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
-from ..types import Buffer, int32, int64
+from ..types import Buffer
 from . import elementwise as ew
 from .language import as_index, binary, matched, number, uniform_scalar
 from .packed import refused

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import gcd, lcm, prod
 
+from ..dtypes import int32, int64, integer_range, keeps, stored
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, walk, written
-from ..types import DType, Points, Region, Scalar, Selected, Tile, int32, int64, integer_range, keeps, stored
+from ..types import Points, Region, Scalar, Selected, Tile
 
 
 @dataclass(frozen=True)

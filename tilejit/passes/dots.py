@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..dispatch import Choice
+from ..dtypes import int32
 from ..errors import CompilationError, at
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
@@ -22,7 +23,7 @@ from ..ops.mma.dot import dot_
 from ..ops.mma.thread import WRITTEN_OUT, thread_product
 from ..ops.mma.warp import SHAPES, arrangement, fragment, mma_
 from ..ops.shared import alloc, sync, widest_swizzle
-from ..types import Tile, int32
+from ..types import Tile
 from .context import Context, written_by_threads
 from .layouts import reduced_axes
 from .tensor_dots import TensorDots

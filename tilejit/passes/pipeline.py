@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..dispatch import Choice
+from ..dtypes import int32
 from ..errors import CompilationError, at
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
@@ -23,7 +24,7 @@ from ..ops.pointwise import where
 from ..ops.ring import flipped, ring_slot
 from ..ops.shared import alloc_shared, sync
 from ..ops.tmem.slots import commit, products_of
-from ..types import Barrier, Buffer, int32
+from ..types import Barrier, Buffer
 from .context import Context
 from .slices import Copier
 from .staging import VIEWS, Finder, Staged

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..dtypes import int32
 from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring import arrivals, ring_release
 from ..ops.tmem.slots import reads_late
-from ..types import int32
 from .context import Context
 from .pipeline import Loops, one_of, turned
 from .slices import Copier, defined, without_unused

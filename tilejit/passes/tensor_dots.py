@@ -24,12 +24,13 @@ from ..ops.mma.dot import dot_
 from ..ops.mma.dot_tensor import kind_of, left_layout, sums_layout
 from ..ops.mma.site import MmaSite
 from ..ops.mma.tcgen05 import tensor_mma
+from ..dtypes import bool_, int32
 from ..ops.pipeline import pipeline_slot
 from ..ops.shared import sync
 from ..ops.tmem.alloc import COLUMNS, LANES, alloc_tmem, allocate
 from ..ops.tmem.ldst import tmem_load, tmem_store
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
-from ..types import Barrier, Region, Tile, bool_, int32
+from ..types import Barrier, Region, Tile
 from .tensor_memory import columns_needed
 
 MOVE = {"shape": None, "pack": None, "wait": True}

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from ..dtypes import int32
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, walk
@@ -24,7 +25,7 @@ from ..ops.copy_async.tokens import token_wait
 from ..ops.ids import cta_rank
 from ..ops.shared import sync
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
-from ..types import Barrier, BarrierRef, Scalar, Uniformity, int32
+from ..types import Barrier, BarrierRef, Scalar, Uniformity
 from .announced import check_announced
 from .clusters import at_rank, blocks_alike, of_cluster
 

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from ..ir.builder import type_of
-from ..ir.graph import Block, Call, Const, For, Graph, Operand, While, blocks
+from ..ir.graph import Block, Call, Const, For, Graph, Operand, Value, While, blocks
 from ..layout import thread_table
 from ..ops.layout_change import register_moves
 from ..types import Points, Region, Scalar, Tile

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..dtypes import int32
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Block, Carry, Const, For, If, Operand, Value
-from ..types import Scalar, int32
+from ..types import Scalar
 from .context import Context
 
 

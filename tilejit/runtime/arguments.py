@@ -9,12 +9,13 @@ from inspect import Parameter
 from operator import index
 from typing import Any
 
+from ..dtypes import DTYPES, DType, dtype_of, stored
 from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..layout import Auto
-from ..types import DTYPES, Buffer, DType, Sym, dtype_of, stored
+from ..types import Buffer, Sym
 from .arrays import ArrayView, describe
-from .dtypes import fits_float32
+from .element_types import fits_float32
 from .facts import evaluate_fact
 
 

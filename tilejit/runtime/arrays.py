@@ -9,10 +9,10 @@ import ctypes
 import sys
 from dataclasses import dataclass, field
 
-from tilejit.errors import LaunchError
-from tilejit.runtime import dlpack
-from tilejit.runtime.dtypes import ELEMENT_TYPES, numpy_dtype, unfit
-from tilejit.types import DTYPES, bool_
+from ..dtypes import DTYPES, bool_
+from ..errors import LaunchError
+from . import dlpack
+from .element_types import ELEMENT_TYPES, numpy_dtype, unfit
 
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # CUDA's handles for its two default streams; 0 is the legacy one as well
 
@@ -54,6 +54,11 @@ class ArrayView:
             extent == 1 or stride == step
             for extent, stride, step in zip(self.shape, self.strides, row_major(self.shape)))
 
+    @property
+    def turned(self) -> "ArrayView":
+        """The view with its last two axes exchanged, without an owner."""
+        swap = lambda t: (*t[:-2], t[-1], t[-2])
+        return ArrayView(self.pointer, swap(self.shape), swap(self.strides), self.dtype, self.device)
 
     def numpy(self):
         """A NumPy array over the same memory. LaunchError when it is not on the host."""
@@ -283,7 +288,7 @@ def _pointer_device(obj, pointer: int) -> int:
         return device
     if hasattr(obj, "__dlpack_device__"):
         return int(obj.__dlpack_device__()[1])
-    from tilejit.runtime import driver
+    from . import driver
 
     return driver.device_of_pointer(pointer)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import weakref
 
-from tilejit.errors import LaunchError
-from tilejit.runtime import dlpack, driver
-from tilejit.runtime.arrays import LEGACY_STREAM, ArrayView, describe, numpy_name, row_major
-from tilejit.runtime.dtypes import element_type, numpy_dtype
-from tilejit.runtime.packed import Packed
-from tilejit.types import DTYPES, bool_, stored
+from ..dtypes import DTYPES, bool_, stored
+from ..errors import LaunchError
+from . import dlpack, driver
+from .arrays import LEGACY_STREAM, ArrayView, describe, numpy_name, row_major
+from .element_types import element_type, numpy_dtype
+from .packed import Packed
 
 
 class Memory:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-from tilejit.errors import LaunchError
-from tilejit.runtime.dtypes import BY_DLPACK, ELEMENT_TYPES
+from ..errors import LaunchError
+from .element_types import BY_DLPACK, ELEMENT_TYPES
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 DEVICE_NAMES = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 11: "ROCm", 12: "ExtDev", 14: "oneAPI",

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilejit.errors import LaunchError
-from tilejit.runtime.libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, error_text, library  # noqa: F401
-from tilejit.runtime.recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
+from ..errors import LaunchError
+from .libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, library
+from .recipe import ATTRIBUTE_BYTES, CLUSTER_ATTRIBUTE, CONFIG
 
 # compute capability -> the target whose cubins it runs
 _TARGETS = {(8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100a",
@@ -329,7 +329,7 @@ def encode_im2col(device: int = 0, **fields) -> bytes:
 
 
 def _encode(kind: str, device: int, fields: dict) -> bytes:
-    from tilejit.runtime import tensormap
+    from . import tensormap
 
     room = ctypes.create_string_buffer(tensormap.NBYTES + tensormap.ALIGNMENT)
     start = -ctypes.addressof(room) % tensormap.ALIGNMENT

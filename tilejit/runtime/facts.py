@@ -11,8 +11,8 @@ from __future__ import annotations
 import operator
 from functools import reduce
 
-from tilejit.errors import LaunchError
-from tilejit.runtime.dtypes import element_type
+from ..errors import LaunchError
+from .element_types import element_type
 
 INT32_LIMIT = 2 ** 31
 

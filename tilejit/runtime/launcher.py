@@ -11,13 +11,14 @@ import struct
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tilejit.errors import LaunchError
-from tilejit.runtime import driver, streams, tensormap
-from tilejit.runtime.driver import EntryPoints
-from tilejit.runtime.dtypes import scalar_bytes
-from tilejit.runtime.facts import describe_fact, evaluate, evaluate_fact
-from tilejit.runtime.recipe import ATTRIBUTE_BYTES, IM2COL_FIELDS, MAP_FIELDS, PORTABLE_CLUSTER, Recipe
-from tilejit.runtime.writer import LAUNCH, is_scalar, view_of, write
+from ..errors import LaunchError
+from . import driver, streams, tensormap
+from .driver import EntryPoints
+from .element_types import scalar_bytes
+from .facts import describe_fact, evaluate, evaluate_fact
+from .libcuda import error_text
+from .recipe import ATTRIBUTE_BYTES, IM2COL_FIELDS, MAP_FIELDS, PORTABLE_CLUSTER, Recipe
+from .writer import LAUNCH, is_scalar, view_of, write
 
 PATIENCE = 100  # launches after which LLVM is loaded to make a native launcher
 _ONE_POINTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -116,7 +117,7 @@ class Launcher:
 
         Called on the second launch, so that a kernel launched once does not pay, and without patience on a later one.
         """
-        from tilejit.runtime import native
+        from . import native
 
         if self._native is None and self._wait >= 0:
             self._native = native.build(self, self._store, patient)
@@ -195,7 +196,7 @@ class Launcher:
     def refused(self, code: int, grid) -> None:
         recipe = self.recipe
         cluster = f", cluster {recipe.cluster}" if recipe.cluster else ""
-        raise LaunchError(f"{recipe.name}: the launch failed: {driver.error_text(code)}; grid {grid}, {recipe.threads} threads, "
+        raise LaunchError(f"{recipe.name}: the launch failed: {error_text(code)}; grid {grid}, {recipe.threads} threads, "
                           f"{recipe.shared} bytes of shared memory{cluster}, device {self.link.device}")
 
     def pick_stream(self, views, own: int, arrays: int) -> int:

@@ -11,7 +11,7 @@ import os
 from functools import lru_cache
 from typing import Any
 
-from tilejit.errors import LaunchError
+from ..errors import LaunchError
 
 _STICKY = {700, 702, 710, 714, 715, 716, 717, 718, 719, 721}  # errors after which a context is of no more use
 

@@ -15,11 +15,11 @@ import platform
 import struct
 import sys
 
-from tilejit.errors import TileError
-from tilejit.runtime import dlpack
-from tilejit.runtime.dtypes import ELEMENT_TYPES
-from tilejit.runtime.native_ir import WORDS, print_ir
-from tilejit.runtime.recipe import Recipe
+from ..errors import TileError
+from . import dlpack
+from .element_types import ELEMENT_TYPES
+from .native_ir import WORDS, print_ir
+from .recipe import Recipe
 
 _METH_FASTCALL = 0x80
 _IS_NEG = sys.intern("is_neg")           # kept here for the tables
@@ -94,7 +94,7 @@ def _table(launcher, torch, borrow: int, stream_of: int) -> bytes:
 
 def _address(text: str, store, patient: bool) -> int | None:
     """The code's address: from memory, from the store, or newly compiled and then stored."""
-    from tilejit.toolchain import executable
+    from ..toolchain import executable
 
     known = _loaded.get(text)
     if known is None:
@@ -103,7 +103,7 @@ def _address(text: str, store, patient: bool) -> int | None:
         if code is None:
             if patient and "llvmlite.binding" not in sys.modules:
                 return None
-            from tilejit.toolchain import llvm
+            from ..toolchain import llvm
 
             code = llvm.machine_code(text, "launch")
             if store is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from tilejit.runtime import tensormap
-from tilejit.runtime.arrays import MAY_BE_NEGATED
-from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT
-from tilejit.runtime.facts import condition
-from tilejit.runtime.recipe import GRID_LIMIT, Recipe
+from . import tensormap
+from .arrays import MAY_BE_NEGATED
+from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT
+from .facts import condition
+from .recipe import GRID_LIMIT, Recipe
 
 # The table, in 8-byte words: Python's objects and functions, the library's, the driver's, and this launcher's values.
 WORDS = ("true", "false", "none", "int_type", "float_type", "tuple_type", "tensor_type", "parameter_type",

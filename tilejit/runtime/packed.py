@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import ArrayView, describe
-from tilejit.types import dtype_of, held
+from ..dtypes import dtype_of, held
+from ..errors import LaunchError
+from .arrays import ArrayView, describe
 
 
 ALIGNED = 256  # bytes, as device memory begins; the tensor engine pads arrays that begin at multiples of 32
@@ -88,7 +88,7 @@ def pack(values, dtype=None) -> Packed:
     """
     import numpy as np
 
-    from tilejit.ops.elementwise import cast_array
+    from ..ops.elementwise import cast_array
 
     values = np.asarray(values)
     target = dtype_of(values.dtype if dtype is None else dtype)

@@ -19,10 +19,10 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilejit.errors import LaunchError
-from tilejit.runtime import tensormap
-from tilejit.runtime.dtypes import element_type
-from tilejit.runtime.facts import condition
+from ..errors import LaunchError
+from . import tensormap
+from .element_types import element_type
+from .facts import condition
 
 # CUlaunchConfig: grid, block, dynamic shared bytes, stream, attributes, their number
 CONFIG = struct.Struct("<7I4xQQI4x")

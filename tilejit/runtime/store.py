@@ -14,9 +14,9 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilejit.config import config
-from tilejit.errors import CacheError
-from tilejit.toolchain.files import read_sealed, write_sealed
+from ..config import config
+from ..errors import CacheError
+from ..toolchain.files import read_sealed, write_sealed
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _warned: set[str] = set()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tilejit.errors import LaunchError
-from tilejit.runtime.arrays import LEGACY_STREAM, ArrayView
+from ..errors import LaunchError
+from .arrays import LEGACY_STREAM, ArrayView
 
 
 def torch_stream(device: int) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int, c_uint32, c_uint64, c_void_p
 
-from tilejit.errors import LaunchError
-from tilejit.runtime.dtypes import ELEMENT_TYPES, TENSOR_MAP_ONLY
+from ..errors import LaunchError
+from .element_types import ELEMENT_TYPES, TENSOR_MAP_ONLY
 
 NBYTES = 128          # of a tensor map
 ALIGNMENT = 64        # of a tensor map where a copy reads it

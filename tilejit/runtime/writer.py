@@ -9,13 +9,13 @@ import ctypes
 import struct
 import sys
 
-from tilejit.errors import LaunchError
-from tilejit.runtime import streams, tensormap
-from tilejit.runtime.arrays import DESCRIBERS, MAY_BE_NEGATED, ArrayView, describe
-from tilejit.runtime.device_array import DeviceArray
-from tilejit.runtime.dtypes import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, scalar_bytes
-from tilejit.runtime.facts import LEAVES, condition, python
-from tilejit.runtime.recipe import CONFIG, Recipe, normal_grid
+from ..errors import LaunchError
+from . import streams, tensormap
+from .arrays import DESCRIBERS, MAY_BE_NEGATED, ArrayView, describe
+from .device_array import DeviceArray
+from .element_types import ELEMENT_TYPES, FLOAT32_LIMIT, fits_float32, scalar_bytes
+from .facts import LEAVES, condition, python
+from .recipe import CONFIG, Recipe, normal_grid
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 _SCALARS = (int, float, bool, type(None), str)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import float16, int32
 from ..ops.mma.descriptor import Derived, Descriptor, encoded
-from ..types import Tile, float16, int32
+from ..types import Tile
 from .engines import Span
 
 ROWS, CHUNK = 64, 16  # rows of an instruction, bytes that a swizzle keeps together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..types import DTYPES
+from ..dtypes import DTYPES
 from .values import SimTensorMap
 
 SWIZZLE_NONE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = range(4)

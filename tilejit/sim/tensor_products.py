@@ -9,8 +9,8 @@ import numpy as np
 from ..ops.mma.descriptor import Descriptor
 from ..ops.mma.tcgen05_kinds import K_BYTES, KINDS, Instruction, accumulator_lanes
 from ..ops.mma.tcgen05_operands import accumulator_layout
+from ..dtypes import float16, float32, int32
 from ..ops.tmem.descriptor import SharedDescriptor
-from ..types import float16, float32, int32
 from .engines import Span
 from .memory import TensorMemory
 from .tensor_copies import decompressed

@@ -13,9 +13,9 @@ import shutil
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tilejit.config import config
-from tilejit.errors import Loc, ToolchainError
-from tilejit.toolchain.packages import package
+from ..config import config
+from ..errors import Loc, ToolchainError
+from .packages import package
 
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
@@ -99,7 +99,7 @@ def _find(setting: str, home: str, path: str) -> Assembler:
             return Assembler("ptxas", name, os.path.realpath(found))
     if _driver_is_there():
         return Assembler("driver", "driver")
-    from tilejit.toolchain import nvjitlink
+    from . import nvjitlink
 
     linker = nvjitlink.locate()
     if linker is not None:
@@ -140,7 +140,7 @@ def assemble(ptx: str, target: str, *, line_info: bool = True, options: tuple[st
     if assembler.kind == "driver":
         return Assembled(None, -1, -1, -1, -1, -1, (), "driver", "", ptx)
     if assembler.kind == "nvjitlink":
-        from tilejit.toolchain import nvjitlink
+        from . import nvjitlink
 
         code, cubin, log = nvjitlink.run(assembler.path, ptx, target, line_info, options)
     else:

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from functools import lru_cache
 
-from tilejit.errors import ToolchainError
-from tilejit.toolchain.packages import package
+from ..errors import ToolchainError
+from .packages import package
 
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump", "nvidia-cuda-nvcc")
 

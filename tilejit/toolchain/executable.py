@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import platform
 
-from tilejit.errors import ToolchainError
+from ..errors import ToolchainError
 
 _kept: list = []  # code lives as long as the process
 

@@ -10,9 +10,9 @@ import os
 import sys
 from functools import lru_cache
 
-from tilejit.config import config
-from tilejit.errors import ToolchainError
-from tilejit.toolchain.packages import package
+from ..config import config
+from ..errors import ToolchainError
+from .packages import package
 
 _ASSEMBLERS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 _LIBDEVICES = ("nvidia-nvvm", *_ASSEMBLERS)
@@ -45,7 +45,7 @@ def _holder(names: tuple[str, ...], file: str, mode: int):
 
 def _asked() -> str:
     """The same from the tools' own modules, which know every place where a tool may be."""
-    from tilejit.toolchain import assembler, libdevice, llvm
+    from . import assembler, libdevice, llvm
 
     parts = [f"llvmlite {llvm.version()}"]
     for find in (assembler.fingerprint, lambda: libdevice.locate()[1]):

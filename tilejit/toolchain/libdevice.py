@@ -12,10 +12,10 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from tilejit.config import config
-from tilejit.errors import ToolchainError
-from tilejit.toolchain.files import read_sealed, write_sealed
-from tilejit.toolchain.packages import package
+from ..config import config
+from ..errors import ToolchainError
+from .files import read_sealed, write_sealed
+from .packages import package
 
 _WHEELS = ("nvidia-nvvm", "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 _CALL = re.compile(r"@(__nv_[A-Za-z0-9_]+)")

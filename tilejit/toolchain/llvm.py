@@ -25,11 +25,11 @@ import struct
 import sys
 from functools import lru_cache
 
-from tilejit.errors import ToolchainError
-from tilejit.toolchain import libdevice as _libdevice
-from tilejit.toolchain import screen
-from tilejit.toolchain.intrinsics import TARGETS
-from tilejit.toolchain.packages import package
+from ..errors import ToolchainError
+from . import libdevice as _libdevice
+from . import screen
+from .intrinsics import TARGETS
+from .packages import package
 
 PASSES = {"none": None, "light": 1, "O3": 3}
 
@@ -221,6 +221,6 @@ def _text_section(elf: bytes, name: str) -> bytes:
 
 def native(ir: str, name: str) -> int:
     """The address of the function `name` compiled for this host; see `machine_code` for what the text may hold."""
-    from tilejit.toolchain import executable
+    from . import executable
 
     return executable.load(machine_code(ir, name))

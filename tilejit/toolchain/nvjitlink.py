@@ -7,8 +7,8 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from tilejit.errors import ToolchainError
-from tilejit.toolchain.packages import package
+from ..errors import ToolchainError
+from .packages import package
 
 _WHEELS = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 _PTX = 2  # nvJitLinkInputType

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tilejit.errors import ToolchainError
-from tilejit.toolchain.intrinsics import architecture, refusal
+from ..errors import ToolchainError
+from .intrinsics import architecture, refusal
 
 _INTRINSIC = re.compile(r"@(llvm\.[\w.$-]+)")
 _APPROXIMATE = re.compile(r"\bcall\s+[a-z ]*\b(?:afn|fast)\b|^\s*declare\b")

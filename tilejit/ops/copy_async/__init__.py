@@ -6,10 +6,11 @@ from dataclasses import replace
 from math import prod
 
 from ...dispatch import Need, Variant, choose
+from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
-from ...types import BarrierRef, int32
+from ...types import BarrierRef
 from ..language import uniform_scalar
 from ..sides import asked_variant, checked_sides, moves_tile
 from . import bulk, dsmem, ldgsts, selected, tcgen05_cp, tma, tma_map, vector

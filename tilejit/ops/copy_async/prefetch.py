@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...dispatch import Need, Variant
+from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
 from ...ir.graph import Const
 from ...layout import Swizzle, TileLayout, axis
-from ...types import Buffer, Patches, Region, Selected, int32
+from ...types import Buffer, Patches, Region, Selected
 from ..memory import whole
 from ..partition import checked, driving_order
 from . import selected, tma

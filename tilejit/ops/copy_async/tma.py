@@ -13,7 +13,8 @@ from math import prod
 import numpy as np
 
 from ...dispatch import Need, Variant
-from ...types import Selected, Sym, int32, stored
+from ...dtypes import int32, stored
+from ...types import Selected, Sym
 from .options import L2_PROMOTION, Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
 from .selected_plan import ROWS, selected_boxes, selected_view

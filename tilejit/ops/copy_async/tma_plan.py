@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from math import gcd, prod
 
-from .tma_view import Dim, Number, View, multiple, over, times
+from .tma_view import Dim, Number, View, multiple, over
 
 MAX_RANK, MAX_BOX, MAX_BOX_BYTES, MAX_ISSUES = 5, 256, 233_472, 256
 SPAN = (0, 32, 64, 128)  # bytes of a swizzled row, by mode

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
+from ...dtypes import held
 from ...errors import CompilationError
 from ...layout import TileLayout
 from ...layout.shards import slice_dim
-from ...types import Sym, held
+from ...types import Sym
 
 # A number known at launch, as data: an int, ("size", argument, dimension), ("stride", argument, dimension) in elements,
 # or an operation on two of them: mul, floordiv, min, max.

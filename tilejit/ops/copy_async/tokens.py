@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...dtypes import int32
 from ...ir.builder import Builder
 from ...ir.builtin import MEMBERS
 from ...ir.graph import Value
 from ...ir.op import op
-from ...types import int32
 from ..language import binary
 
 

@@ -6,11 +6,12 @@ PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 from __future__ import annotations
 
 from ...dispatch import Variant
+from ...dtypes import DType, dtype_of, float16, float32, int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
-from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, int32
+from ...types import Buffer, Region, Tile
 from ..memory import whole
 from ..packed import refused
 from ..reduce import collective

@@ -7,11 +7,12 @@ are, their types, the execution scope and the target; passes/dots.py then writes
 from __future__ import annotations
 
 from ...dispatch import Need, Variant
+from ...dtypes import DType, dtype_of, float16, float32, float64, int32, int64
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
-from ...types import Buffer, DType, Region, Tile, dtype_of, float16, float32, float64, int32, int64
+from ...types import Buffer, Region, Tile
 from ..language import converted
 from ..memory import whole
 from ..packed import refused

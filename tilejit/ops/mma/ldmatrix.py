@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...dtypes import int32
 from ...errors import CompilationError
 from ...ir.graph import Const
 from ...layout import thread_table
-from ...types import Region, Tile, int32
+from ...types import Region, Tile
 from ..memory import load_
 from ..partition import shared_runs
 

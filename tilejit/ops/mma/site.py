@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...dtypes import DType
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Value
-from ...types import DType, Region, Tile
+from ...types import Region, Tile
 from ..copy_async.site import alignment
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...dispatch import Need, Variant
+from ...dtypes import bool_
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
 from ...ir.op import op
-from ...types import Buffer, Region, Scalar, bool_
+from ...types import Buffer, Region, Scalar
 from ..language import as_condition
 from ..memory import whole
 from ..packed import shape_of

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...dtypes import float16
 from ...ir.op import op
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
-from ...types import Tile, float16
+from ...types import Tile
 
 # bits of an operand's element -> (fragments, rows, columns and k of an instruction)
 SHAPES = {8: ("m16n8k32", 16, 8, 32), 16: ("m16n8k16", 16, 8, 16), 32: ("m16n8k8", 16, 8, 8), 64: ("m8n8k4", 8, 8, 4)}

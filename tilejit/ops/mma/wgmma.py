@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...dispatch import Need, Variant
+from ...dtypes import DType
 from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
-from ...types import DType, Tile
+from ...types import Tile
 from .descriptor import K_BYTES, Derived
 from .shared_matrix import shared_matrix
 from .site import MmaSite, bare

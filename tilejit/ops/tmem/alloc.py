@@ -10,12 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...dispatch import Need
+from ...dtypes import DType
 from ...ir.builder import Builder, describe
 from ...ir.builtin import method
 from ...ir.graph import Call, Value
 from ...ir.op import op
 from ...layout import TileLayout, axis
-from ...types import Buffer, DType
+from ...types import Buffer
 from ..barriers import cluster_arrive, cluster_wait
 from ..shared import sync
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...dispatch import Need, Variant
+from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
-from ...types import Buffer, Region, Tile, int32
+from ...types import Buffer, Region, Tile
 from ..language import coerce
 from ..memory import whole
 from ..packed import refused

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...dtypes import int32
 from ...ir.builder import Builder
 from ...ir.graph import Block, Call, Node, Operand, Scope, Value, blocks
-from ...types import int32
 from ..ids import cta_rank
 from ..language import binary
 from .order import tcgen05_commit_

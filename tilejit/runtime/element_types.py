@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilejit.errors import LaunchError
-from tilejit.types import DTYPES
+from ..dtypes import DTYPES
+from ..errors import LaunchError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,186 @@
+"""Element types: what an element is in memory and in registers, which names lead to it, what an operation of two has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import CompilationError
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is the size in memory and in registers.
+
+    Elements of less than a byte are packed along the last dimension of what lies in memory, `packing` (elements, bytes) at a
+    time: shapes, strides, layouts and regions count bytes there, and a register holds one element. A `padded` dtype, which
+    names that of its elements, is how shared memory holds them for the tensor cores: 16 elements, and padding to 16 bytes.
+    """
+
+    name: str
+    kind: str
+    bits: int
+    llvm: str         # the type in registers
+    mantissa: int = 0  # explicit mantissa bits of a float
+    numpy: str = ""   # the name that NumPy (with ml_dtypes) knows it by, if not `name`
+    packing: tuple[int, int] = (1, 1)
+    padded: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def signed(self) -> bool:
+        return self.kind in ("int", "float")
+
+    @property
+    def packed(self) -> bool:
+        """Whether memory has several elements of it in a byte, or padding between them."""
+        return self.packing != (1, 1)
+
+    @property
+    def unit(self) -> "DType":
+        """What memory is counted in: bytes of packed elements, else the elements."""
+        return uint8 if self.packed else self
+
+    @property
+    def codes(self) -> int:
+        """How many values of its bits there are."""
+        return 1 << {"float4": 4, "float6": 6}.get(self.name[:6], self.bits)
+
+    @property
+    def np(self):
+        """The NumPy dtype of an element by itself."""
+        import numpy
+        name = self.numpy or self.name
+        try:
+            return numpy.dtype(name)
+        except TypeError:
+            import ml_dtypes
+            return numpy.dtype(getattr(ml_dtypes, name))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        if self.padded:
+            return f"tile.padded(tile.{self.padded})"
+        return "tile.bool_" if self.name == "bool" else f"tile.{self.name}"
+
+
+bool_ = DType("bool", "bool", 8, "i1")
+int8 = DType("int8", "int", 8, "i8")
+int16 = DType("int16", "int", 16, "i16")
+int32 = DType("int32", "int", 32, "i32")
+int64 = DType("int64", "int", 64, "i64")
+uint8 = DType("uint8", "uint", 8, "i8")
+uint16 = DType("uint16", "uint", 16, "i16")
+uint32 = DType("uint32", "uint", 32, "i32")
+uint64 = DType("uint64", "uint", 64, "i64")
+float8_e4m3fn = DType("float8_e4m3fn", "float", 8, "i8", 3)
+float8_e5m2 = DType("float8_e5m2", "float", 8, "i8", 2)
+float8_e8m0fnu = DType("float8_e8m0fnu", "float", 8, "i8")
+float6_e2m3fn = DType("float6_e2m3fn", "float", 8, "i8", 3, packing=(4, 3))
+float6_e3m2fn = DType("float6_e3m2fn", "float", 8, "i8", 2, packing=(4, 3))
+float4_e2m1fn = DType("float4_e2m1fn", "float", 8, "i8", 1, packing=(2, 1))
+float16 = DType("float16", "float", 16, "half", 10)
+bfloat16 = DType("bfloat16", "float", 16, "bfloat", 7)
+float32 = DType("float32", "float", 32, "float", 23)
+float64 = DType("float64", "float", 64, "double", 52)
+
+_PADDED = tuple(DType(f"{d.name}_p{pad}", "float", 8, "i8", d.mantissa, "uint8", (16, 16), d.name)
+                for d, pad in ((float4_e2m1fn, 64), (float6_e2m3fn, 32), (float6_e3m2fn, 32)))
+
+DTYPES = {d.name: d for d in (
+    bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+    float4_e2m1fn, float6_e2m3fn, float6_e3m2fn, float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float16, bfloat16, float32, float64, *_PADDED)}
+_ALIASES = {"float4_e2m1fn_x2": "float4_e2m1fn"}  # torch's name of a byte of two
+
+
+def padded(dtype) -> DType:
+    """The dtype of shared memory in which 16 elements of 4 or 6 bits stand in 16 bytes: the elements (8 or 12 bytes), then
+    padding. So the tensor cores' kinds f8f6f4 and mxf8f6f4 read them (PTX ISA, ``.b4x16_p64``, ``.b6x16_p32``)."""
+    dtype = dtype_of(dtype)
+    found = next((d for d in _PADDED if d.padded == dtype.name), None)
+    if found is None:
+        raise CompilationError(f"elements of 4 and 6 bits are padded, and {dtype} has {dtype.bits}: {', '.join(d.padded for d in _PADDED)}")
+    return found
+
+
+def dtype_of(spec) -> DType:
+    """The DType that `spec` names: a DType, a NumPy dtype, a Python type or a name. CompilationError otherwise."""
+    if isinstance(spec, DType):
+        return spec
+    if isinstance(spec, type) and spec in (bool, int, float):
+        return {bool: bool_, int: int32, float: float32}[spec]
+    name = spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", None) or str(spec)
+    name = name.removeprefix("torch.")
+    name = _ALIASES.get(name, name)
+    if name in DTYPES:
+        return DTYPES[name]
+    raise CompilationError(f"{spec!r} is not an element type of tilejit; the element types are {', '.join(n for n, d in DTYPES.items() if not d.padded)}")
+
+
+def counted(dtype: DType) -> str:
+    """A dtype as it stands before extents in memory, for messages."""
+    return f"{dtype} bytes" if dtype.packed else str(dtype)
+
+
+def stored(dtype: DType, n: int) -> int | None:
+    """The units of memory that `n` elements side by side take; None where they do not fill bytes (or blocks, of padded ones)."""
+    elements, units = dtype.packing
+    return None if n % elements else n // elements * units
+
+
+def held(dtype: DType, units: int) -> int:
+    """The elements that `units` of memory hold."""
+    elements, per = dtype.packing
+    return units // per * elements
+
+
+def arriving(dtype: DType, nbytes: int) -> int:
+    """The bytes that a copy to `nbytes` of shared memory reports to its barrier: those of the elements, without their padding."""
+    return stored(DTYPES[dtype.padded], nbytes) if dtype.padded else nbytes
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number of an integer dtype."""
+    return (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+
+
+def keeps(source: DType, target: DType) -> bool:
+    """Whether a cast leaves an integer what it is. 32-bit index arithmetic that wraps is an error of the kernel."""
+    if not source.is_int or not target.is_int:
+        return False
+    (low, high), (least, most) = integer_range(source), integer_range(target)
+    return target in (int32, int64) or least <= low and high <= most
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The dtype of an operation on `a` and `b`: NumPy's, but an int with a float gives that float's dtype."""
+    if a == b:
+        return a
+    if a.kind == "bool":
+        return b
+    if b.kind == "bool":
+        return a
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    if a.is_float:
+        if a.bits != b.bits:
+            return a if a.bits > b.bits else b
+        return float32  # float16 with bfloat16; e4m3 with e5m2
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    if signed.bits > unsigned.bits:
+        return signed
+    return {8: int16, 16: int32, 32: int64, 64: int64}[unsigned.bits]

@@ -1,0 +1,119 @@
+"""Which operands, results and epilogues matrix products take, and in words what does not fit."""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+from ..errors import LaunchError
+from ..runtime.arrays import ArrayView
+from .blackwell_plan import BlackwellConfig
+from .plan import Config
+
+RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
+           "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
+NOTHING = (0,) * 4  # the arguments of an epilogue, at most
+HOPPER, BLACKWELL = ("sm_90a",), ("sm_100a", "sm_103a")
+EITHER_MAJOR = {"sm_90a": ((2, 4), (2,))}  # bytes of the elements of A and B that are multiplied whichever way they lie (A of 4 from registers)
+
+
+def result_dtype(operands: str, scaled: tuple) -> str:
+    """The dtype of a new result: sums of integers stay integers, unless they are scaled."""
+    dtype = RESULTS.get(operands, "bfloat16")
+    return "float32" if scaled and dtype == "int32" else dtype
+
+
+def stored_by_tma(z: ArrayView, width: int) -> bool:
+    """Whether TMA can store `width` columns at once to the result."""
+    size = z.nbytes_per_element
+    return (z.strides[-1] == 1 and z.pointer % 16 == 0 and z.shape[-1] * size % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in z.strides[:-1])
+            and width * size >= 32)
+
+
+def comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:
+    """Whether TMA can bring `width` columns of an array at once to where the result's stand."""
+    return tile.dtype == z.dtype and stored_by_tma(tile, width) and stored_by_tma(z, width)
+
+
+# -- what does not fit ---------------------------------------------------------------------------------------------------
+
+def extents_of(x: ArrayView, y: ArrayView) -> tuple[tuple[int, ...], int, int, int]:
+    """The leading extents, M, N and K."""
+    for name, v in (("a", x), ("b", y)):
+        if len(v.shape) < 2:
+            raise LaunchError(f"{name} is a matrix, or several, not of shape {v.shape}")
+    (*batch, m, k), (*other, k2, n) = x.shape, y.shape
+    if k != k2:
+        raise LaunchError(f"a is [{m}, {k}] and b is [{k2}, {n}]: their inner extents differ")
+    if batch and other and batch != other:
+        raise LaunchError(f"the leading extents of a are {tuple(batch)} and those of b are {tuple(other)}: they are equal, or one has none")
+    if x.device != y.device:
+        raise LaunchError(f"a and b are in one place, and a is on {x.device} and b on {y.device}")
+    return tuple(batch or other), m, n, k
+
+
+def check_target(target: str, x: ArrayView, config) -> None:
+    if target not in HOPPER + BLACKWELL:
+        raise LaunchError(f"matmul has kernels for {', '.join(HOPPER + BLACKWELL)}, and the target is {target}")
+    if target == "sm_103a" and x.dtype in ("int8", "uint8"):
+        raise LaunchError(f"the tensor cores of sm_103a multiply no integers, and a is of {x.dtype}")
+    kind = Config if target in HOPPER else BlackwellConfig
+    if not isinstance(config, (kind, type(None))):
+        raise LaunchError(f"config is a {kind.__name__} for {target}, not {config!r}")
+
+
+def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
+    """How many elements of the operands are in a byte: 2 of float4, side by side along k."""
+    four = [v.dtype == "float4_e2m1fn" for v in (x, y)]
+    if not any(four):
+        return 1
+    if target not in BLACKWELL:
+        raise LaunchError(f"float4 is multiplied by the tensor cores of {' and '.join(BLACKWELL)}, and the target is {target}")
+    if not all(four):
+        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
+    for name, v, k in (("a", x, -1), ("b", y, -2)):
+        if len(v.shape) > 1 and v.strides[k] != 1:
+            raise LaunchError(f"pairs of float4 lie along k: {name} has a stride of {v.strides[k]} bytes there. b is the transpose (.T) of packed [N, K]")
+    return 2
+
+
+def dtype_of_sums(x: ArrayView, y: ArrayView, precision: str | None):
+    """The dtype in which products are summed."""
+    for name, v in (("a", x), ("b", y)):
+        if v.dtype not in RESULTS:
+            raise LaunchError(f"the tensor cores take {', '.join(RESULTS)}, and {name} is of {v.dtype}")
+    kinds = [v.dtype.rstrip("0123456789_emfn") if v.nbytes_per_element == 1 else v.dtype for v in (x, y)]
+    kinds = [k.removeprefix("u") for k in kinds]
+    if kinds[0] != kinds[1]:
+        raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
+    if precision not in (None, "tf32") or precision and x.dtype != "float32":
+        raise LaunchError(f"precision is None, or 'tf32' for operands of float32, not {precision!r} for {x.dtype}")
+    if x.dtype == "float32" and precision is None:
+        raise LaunchError("float32 enters the tensor cores rounded to TF32 (10 bits of mantissa); say precision='tf32' to have it so")
+    return tile.int32 if kinds[0] == "int" else tile.float32
+
+
+def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None:
+    if z.shape != shape:
+        raise LaunchError(f"out is of shape {shape}, not {z.shape}")
+    floats = z.dtype.startswith(("float", "bfloat"))
+    if not changed and (z.dtype != "int32" if sums == tile.int32 else not floats):
+        raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")
+    if 0 not in shape and any(s == 0 and e > 1 for s, e in zip(z.strides, z.shape)):
+        raise LaunchError("out has elements that lie in one place: it is a broadcast view")
+
+
+def check_tiles(tiles: list[ArrayView], z: ArrayView) -> None:
+    for t in tiles:
+        if t.shape != z.shape:
+            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, not {t.shape}")
+        if t.device != z.device:
+            raise LaunchError(f"the result is on {z.device}, and an array of tiles on {t.device}")
+
+
+def check_epilogue(epilogue, arguments, tiles) -> None:
+    if epilogue is not None and not isinstance(epilogue, tile.Kernel):
+        raise LaunchError("an epilogue is a function under @tile.jit")
+    if epilogue is None and (arguments or tiles):
+        raise LaunchError("arguments and tiles are those of an epilogue, and there is none")
+    if len(arguments) + len(tiles) > len(NOTHING):
+        raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, not {len(arguments) + len(tiles)}; more go in one array")
