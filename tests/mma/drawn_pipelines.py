@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import tilejit as tile
-from tests.mma.test_dot import np_dtype, numbers
+from tests.drawn import numbers
+from tests.mma.test_dot import np_dtype
 
 ROOM = 96 << 10  # bytes of shared memory that every target has
 

@@ -36,14 +36,6 @@ def with_configs(hopper, blackwell):
     return pytest.mark.parametrize("target,config", [*(("sm_90a", c) for c in (None, *hopper)), *(("sm_100a", c) for c in (None, *blackwell))])
 
 
-def drawn(rng, shape, dtype):
-    """Integers of the whole range, or normal floats."""
-    if np.dtype(dtype).kind in "iu":
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max + 1, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
-
-
 def laid(x, how: str):
     """The same numbers in other strides: rows or columns side by side, rows padded to 16 bytes, every second element, reversed."""
     *batch, m, n = x.shape

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.drawn import numbers
 from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError, DispatchError
 
@@ -28,14 +29,6 @@ def product(A, B, C, a_shape: tile.constexpr, b_shape: tile.constexpr, TA: tile.
     if TWICE:
         acc = tile.dot(a, b, acc, trans_a=TA, trans_b=TB, precision=PRECISION, variant=VARIANT)
     tile.store(C[0:acc.shape[0], 0:acc.shape[1]], acc)
-
-
-def numbers(shape, dtype, seed):
-    rng = np.random.default_rng(seed)
-    if np.dtype(dtype).kind in "iu":
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
 
 
 def check(m, n, k, dtype="float16", other=None, ta=False, tb=False, places="ab", layout=tile.auto, acc="float32", precision=None, variant=None,

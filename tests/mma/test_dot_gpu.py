@@ -3,12 +3,12 @@
 import ml_dtypes
 import numpy as np
 from hypothesis import Phase, given, settings, strategies as st
+from tests.drawn import numbers
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.pipelined_product import product
 from tests.mma.test_dot import BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product
 from tests.mma.test_order import ahead
 from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
-from tests.mma.test_wgmma import numbers
 import tilejit as tile
 
 

@@ -7,8 +7,9 @@ from math import erf
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.products import (BF16, LAID, bias_gelu_added, bias_gelu_residual, drawn, laid, of_many_values, on, planned, plus_one,
-                                product, with_configs)
+from tests.drawn import drawn
+from tests.mma.products import (BF16, LAID, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
+                                plus_one, product, with_configs)
 from tilejit import ArraySpec
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent

@@ -7,7 +7,8 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.products import BF16, E4M3, E5M2, close, drawn, laid
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, E5M2, close, laid
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import grouped_hopper

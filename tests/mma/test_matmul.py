@@ -7,7 +7,8 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, close, drawn, laid, on, planned, plus_one,
+from tests.drawn import drawn
+from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, close, laid, on, planned, plus_one,
                                 product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError

@@ -7,7 +7,8 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, close, drawn, laid, on, product
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, close, laid, on, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell import NUM_WARPS, persistent, split

@@ -1,14 +1,14 @@
 """Any product by the plain call against float64 NumPy: extents from 1 on, strides, dtypes, matrices, epilogues, scales; on the GPU where there is one."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.test_block_scales import scales, spread, up
-from tests.mma.products import BF16, E4M3, E5M2, drawn
+from tests.mma.products import BF16, E4M3, E5M2
 from tilejit import kernels
 from tilejit.kernels.views import turned
 

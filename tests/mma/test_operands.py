@@ -9,7 +9,8 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.products import close, drawn, laid, product
+from tests.drawn import drawn
+from tests.mma.products import close, laid, product
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.hopper import persistent
 from tilejit.kernels.matmul import _planned
@@ -78,8 +79,8 @@ def test_a_function_of_the_sums_sees_their_rows_in_order():
     by_row, by_column, residual = (rng.integers(-99, 99, s).astype(np.float32) for s in ((200,), (136,), (200, 136)))
     for a_is, b_is in (("rows", "rows"), ("columns", "columns")):
         a, b = (laid(rng.integers(-3, 4, s).astype(np.float32), how) for s, how in (((200, 104), a_is), ((104, 136), b_is)))
-        for stream in (False, True):
-            config = replace(Config.of(128, 64, itemsize=4, stored=4, swapped=b_is == "rows", stages=2), stream=stream)
+        for shared in (False, True):
+            config = replace(Config.of(128, 64, itemsize=4, stored=4, swapped=b_is == "rows", stages=2), stream=shared)
             got = product(a, b, epilogue=numbered, arguments=(by_row, by_column), tiles=(residual,), config=config)
             np.testing.assert_array_equal(got, a @ b + by_row[:, None] + by_column[None, :] + residual)
 

@@ -7,7 +7,8 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, close, drawn, laid, product
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, close, laid, product
 from tilejit import ArraySpec
 from tilejit.kernels.plan import Config, Problem, choose, shared_rest
 from tilejit.kernels.stream import piece, share, stream

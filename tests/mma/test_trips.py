@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
-from tests.mma.products import BF16, E4M3, E5M2, close, drawn, product
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, E5M2, close, product
 from tilejit import kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.plan import Config

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.drawn import numbers
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tilejit.errors import DispatchError
 
@@ -22,14 +23,6 @@ def product(A, B, C, a_shape: tile.constexpr, b_shape: tile.constexpr, SWIZZLE: 
     tile.mma_commit()
     tile.mma_wait(0)
     tile.store(C[0:a_shape[1 if TA else 0], 0:b_shape[0 if TB else 1]], acc)
-
-
-def numbers(shape, dtype, seed):
-    rng = np.random.default_rng(seed)
-    if np.dtype(dtype).kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        return rng.integers(low, high, shape, endpoint=True).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
 
 
 def checked(M, N, K, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, precision=None, other=None, compile=False):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
-from test_products import accumulator, memory_dtype, numbers, packed
+from tensor_operands import accumulator, memory_dtype, packed
+from tests.drawn import numbers
 from tilejit.layout import TileLayout, tmem_datapath
 from tilejit.ops.mma.tcgen05_kinds import columns_allowed
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tilejit as tile
 from faulty import check
-from tilejit.layout import TileLayout, tmem_datapath
+from tensor_operands import BOTH, accumulator
+from tests.drawn import numbers
+from tilejit.layout import tmem_datapath
 from tilejit.ops.mma.tcgen05_kinds import KINDS, Instruction
-
-BOTH = ("sm_100a", "sm_103a")
 
 
 @tile.jit
@@ -32,19 +32,6 @@ def product(A, B, C, A_SMEM: tile.constexpr, B_SMEM: tile.constexpr, ACC: tile.c
     part = columns // 2 if columns > 136 else columns
     for i in range(columns // part):
         tile.store(C[0:rows, part * i:part * i + part], tile.load(acc[:, part * i:part * i + part]))
-
-
-def numbers(shape, dtype, seed):
-    rng = np.random.default_rng(seed)
-    if np.dtype(dtype).kind in "iu":
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
-
-
-def accumulator(m, n, acc):
-    layout, per = tmem_datapath("D" if m == 128 else "F", n), 32 // acc.bits
-    return TileLayout([(e, s * per if a == "TCol" else s, a) for e, s, a in layout.shards])
 
 
 def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, precision=None, other=None, targets=(), times=2, negate=False):
@@ -177,137 +164,6 @@ def test_a_pair_of_ctas_multiplies_by_one_thread(rows, target):
         kernel.simulate(2, a, b, c, seed=seed, target=target).raise_first()
         np.testing.assert_allclose(c, 2 * (a.astype(np.float64) @ b.astype(np.float64).T), rtol=1e-5, atol=1e-4)
     assert "tcgen05.mma.cta_group::2.kind::f16" in kernel.compile(a, b, c, target=target).ptx
-
-
-# -- scale factors ---------------------------------------------------------------------------------------------------------
-
-@tile.jit
-def scaled(A, B, SA, SB, C, K: tile.constexpr, BYTES: tile.constexpr, N: tile.constexpr, WIDE: tile.constexpr, KIND: tile.constexpr,
-           TYPES: tile.constexpr, BLOCK: tile.constexpr, CHUNKS: tile.constexpr):
-    """A and B are bytes as shared memory has them."""
-    sA = tile.alloc((128, K), TYPES[0], layout=tile.swizzled(TYPES[0], (128, K), 32))
-    sB = tile.alloc((N, K), TYPES[1], layout=tile.swizzled(TYPES[1], (N, K), 32))
-    whole = CHUNKS if CHUNKS > 4 else 4                                # registers move whole words of four
-    fA = tile.alloc((128, whole), SA.dtype, scope="tmem", layout=tile.scale_layout(128, whole))
-    fB = tile.alloc((WIDE, whole), SB.dtype, scope="tmem", layout=tile.scale_layout(WIDE, whole))
-    acc = tile.alloc((128, N), "float32", scope="tmem")
-    bar = tile.mbarrier()
-    tile.copy(sA.view(tile.uint8, (128, BYTES), tile.swizzled(tile.uint8, (128, BYTES), 32)), A[0:128, 0:BYTES])
-    tile.copy(sB.view(tile.uint8, (N, BYTES), tile.swizzled(tile.uint8, (N, BYTES), 32)), B[0:N, 0:BYTES])
-    tile.store(fA, tile.load(SA[0:128, 0:whole], other=0))
-    tile.store(fB, tile.load(SB[0:WIDE, 0:whole], other=0))
-    tile.fence_proxy_async()
-    tile.tcgen05_fence("before_thread_sync")
-    tile.sync()
-    with tile.elect():
-        tile.tcgen05_fence("after_thread_sync")
-        tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False, kind=KIND, scale_a=fA[:, 0:CHUNKS],
-                       scale_b=fB[:, 0:CHUNKS], block=BLOCK)
-        tile.tcgen05_commit(bar)
-    bar.wait(phase=0)
-    tile.tcgen05_fence("after_thread_sync")
-    tile.store(C[0:128, 0:N], tile.load(acc))
-
-
-def memory_dtype(name, kind):
-    """The dtype of shared memory that holds elements of PTX's `name` for a kind."""
-    dtype = tile.ArraySpec((), VALUES[name].__name__).dtype
-    return tile.padded(dtype) if dtype.packed and KINDS[kind].k != 64 else dtype
-
-
-VALUES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn,
-          "e2m1": ml_dtypes.float4_e2m1fn}
-
-
-def packed(shape, name, kind, seed):
-    """Random elements, as bytes in memory and as numbers."""
-    rng = np.random.default_rng(seed)
-    bits = {"e2m1": 4, "e2m3": 6, "e3m2": 6}.get(name, 8)
-    codes = rng.integers(0, 1 << bits, shape).astype(np.uint8)
-    if bits == 8:
-        codes = np.where(np.isfinite(codes.view(VALUES[name]).astype(np.float64)), codes, 0).astype(np.uint8)
-    values = codes.view(VALUES[name]).astype(np.float64)
-    if KINDS[kind].k == 64:
-        return codes[:, 0::2] | codes[:, 1::2] << 4, values
-    if bits == 8:
-        return codes, values
-    data = np.zeros((*shape[:1], shape[1] // 16, 16), np.uint8)
-    for k in range(16):
-        for bit in range(bits):
-            at = k * bits + bit
-            data[..., at // 8] |= (codes.reshape(*data.shape)[..., k] >> bit & 1) << at % 8
-    return data.reshape(shape), values
-
-
-@pytest.mark.parametrize("kind,types,block,factors", [
-    ("mxf8f6f4", ("e4m3", "e4m3"), 32, "ue8m0"), ("mxf8f6f4", ("e5m2", "e2m1"), 32, "ue8m0"), ("mxf8f6f4", ("e2m3", "e3m2"), 32, "ue8m0"),
-    ("mxf4", ("e2m1", "e2m1"), 32, "ue8m0"), ("mxf4nvf4", ("e2m1", "e2m1"), 32, "ue8m0"), ("mxf4nvf4", ("e2m1", "e2m1"), 16, "ue8m0"),
-    ("mxf4nvf4", ("e2m1", "e2m1"), 16, "ue4m3")])
-@pytest.mark.parametrize("n,k", [(32, 64), (96, 256), (40, 128)])
-def test_each_block_along_k_is_scaled(kind, types, block, factors, n, k):
-    """Every block-scaled kind, with its factors in tensor memory; a word holds those of four blocks."""
-    wide, chunks = -(-n // 32) * 32, k // block
-    (a, x), (b, y) = packed((128, k), types[0], kind, 1), packed((n, k), types[1], kind, 2)
-    rng = np.random.default_rng(3)
-    low, high = (120, 134) if factors == "ue8m0" else (0x20, 0x50)
-    sa, sb = rng.integers(low, high, (128, chunks)).astype(np.uint8), rng.integers(low, high, (wide, chunks)).astype(np.uint8)
-    number = lambda s: s.view(ml_dtypes.float8_e8m0fnu if factors == "ue8m0" else ml_dtypes.float8_e4m3fn).astype(np.float64)
-    expected = (x * np.repeat(number(sa), block, 1)) @ (y * np.repeat(number(sb), block, 1)[:n]).T
-    bound = np.abs(x * np.repeat(number(sa), block, 1)) @ np.abs(y * np.repeat(number(sb), block, 1)[:n]).T * k * 2.0 ** -23
-    held = ml_dtypes.float8_e4m3fn if factors == "ue4m3" else ml_dtypes.float8_e8m0fnu
-    sa, sb, types = sa.view(held), sb.view(held), tuple(memory_dtype(t, kind) for t in types)
-    c = np.zeros((128, n), np.float32)
-    options = dict(K=k, BYTES=a.shape[1], N=n, WIDE=wide, KIND=kind, TYPES=types, BLOCK=block, CHUNKS=chunks)
-    scaled.simulate(1, a, b, sa, sb, c, **options, target="sm_100a").raise_first()
-    assert (np.abs(c - expected) <= bound + 1e-12).all()
-    if n == 96:
-        for target in BOTH:
-            assert f".kind::{kind}.block_scale.scale_vec::" in scaled.compile(a, b, sa, sb, c, **options, target=target).ptx
-
-
-def test_scale_factors_come_by_copies_of_the_same_thread():
-    """tcgen05.cp to the lanes of every warp, then the product, with nothing between them."""
-    scales = TileLayout([(4, 512, "m"), (32, 4, "m"), (4, 1, "m")])  # as tensor memory has them, 16 bytes of a row together
-
-    @tile.jit
-    def kernel(A, B, SA, SB, C):
-        sA = tile.alloc((128, 128), A.dtype, layout=tile.swizzled(A.dtype, (128, 128), 128))
-        sB = tile.alloc((128, 128), B.dtype, layout=tile.swizzled(B.dtype, (128, 128), 128))
-        gA, gB = tile.alloc((128, 4), SA.dtype, layout=ROWS), tile.alloc((128, 4), SB.dtype, layout=ROWS)
-        fA = tile.alloc((128, 4), SA.dtype, scope="tmem", layout=tile.scale_layout(128, 4))
-        fB = tile.alloc((128, 4), SB.dtype, scope="tmem", layout=tile.scale_layout(128, 4))
-        acc = tile.alloc((128, 128), "float32", scope="tmem")
-        bar = tile.mbarrier()
-        tile.copy(sA, A[0:128, 0:128])
-        tile.copy(sB, B[0:128, 0:128])
-        tile.copy(gA, SA[0:128, 0:4])
-        tile.copy(gB, SB[0:128, 0:4])
-        tile.fence_proxy_async()
-        tile.sync()
-        with tile.elect():
-            tile.copy_async(fA, gA)
-            tile.copy_async(fB, gB)
-            tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False, scale_a=fA, scale_b=fB)
-            tile.tcgen05_commit(bar)
-        bar.wait(phase=0)
-        tile.tcgen05_fence("after_thread_sync")
-        tile.store(C[0:128, 0:128], tile.load(acc))
-
-    (a, x), (b, y) = packed((128, 128), "e4m3", "mxf8f6f4", 1), packed((128, 128), "e4m3", "mxf8f6f4", 2)
-    rng = np.random.default_rng(3)
-    sa, sb = (rng.integers(120, 134, (128, 4)).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu) for _ in range(2))
-    c = np.zeros((128, 128), np.float32)
-    a, b = a.view(ml_dtypes.float8_e4m3fn), b.view(ml_dtypes.float8_e4m3fn)
-    for target in BOTH:
-        kernel.simulate(1, a, b, sa, sb, c, target=target).raise_first()
-        assert kernel.compile(a, b, sa, sb, c, target=target).cubin
-    number = lambda s: np.repeat(s.astype(np.float64), 32, 1)
-    np.testing.assert_allclose(c, (x * number(sa)) @ (y * number(sb)).T, rtol=1e-4, atol=1e-3 * 448 * 448 * 64)
-    exact = (x * number(sa)) @ (y * number(sb)).T
-    assert (np.abs(c - exact) <= np.abs(x * number(sa)) @ np.abs(y * number(sb)).T * 128 * 2.0 ** -23).all()
-
-
-ROWS = TileLayout([(4, 4, "m"), (32, 16, "m"), (4, 1, "m")])  # 32 rows of 16 bytes: the factors of rows r, r + 32, r + 64, r + 96
 
 
 # -- instruction descriptors -----------------------------------------------------------------------------------------------
