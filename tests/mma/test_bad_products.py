@@ -114,6 +114,54 @@ def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
             f"{sums} from kind::|float16 from bf16", 5, target="sm_100a")
 
 
+@pytest.mark.parametrize("call", ["tile.mma_commit()", "tile.mma_wait(0)"])
+@pytest.mark.parametrize("around,words,options", [
+    (["with tile.elect():"], "not of one thread", {}), (["with tile.warp(1):"], "not of a warp of 32 threads", {}), ([], "not of a cta of 96 threads", dict(num_warps=3)),
+    (["if tile.thread_id() < 5:"], "`tile.thread_id.. < 5` differs between them", {}), ([], "needs sm_90a, and the target is sm_80", dict(target="sm_80")),
+    ([], "awaited by tile.tcgen05_commit", dict(target="sm_100a")),
+])
+def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, words, options):
+    """By whole warpgroups, on the target that has it."""
+    refused([*around, "    " * len(around) + call], words, len(around) + 1, **options)
+
+
+R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_async(slot.A, x[0:64, 0:64], mbar=slot.full)"
+
+
+@pytest.mark.parametrize("lines,words,line", [
+    ([R, "with ring.consume() as slot:", "    tile.store(x[0:64, 0:64], tile.load(slot.A))"], "nothing fills this ring's slots", 2),
+    ([R, "with tile.elect():", "    with ring.produce() as slot:", "        tile.copy_async(slot.A, x[0:64, 0:64])"], "16384 bytes are announced, and no copy brings any", 3),
+    ([R, "with ring.produce() as slot:", "    tile.store(slot.A, 1.0)"], "16384 bytes are announced, and no copy brings any", 2),
+    ([R, "with tile.warp(0):", "    if tile.lane_id() > 3:", "        with ring.produce() as slot:", "        " + FILL], "produce.. of a ring needs all threads of the warp", 4),
+    ([R, "if tile.thread_id() < 64:", "    with ring.consume() as slot:", "        tile.load(slot.A)"], "consume.. of a ring needs all threads of the cta", 3),
+    ([R, "slot = ring.produce()", FILL[4:]], "Turn has no attribute 'A': `with ring.produce", 3),
+    ([R, "with ring.produce() as slot:", FILL.replace("slot.A", "slot.B")], "Slot has no attribute 'B'; it has A, full, release", 3),
+    ([R, "with ring.consumer() as slot:", "    pass"], "has no attribute 'consumer' .did you mean 'consume", 2),
+    (["ring = tile.ring(2, A=((64, 64), tile.float32), consumer=2)"], "not the number 2 .did you mean 'consumers'", 1),
+    (["ring = tile.ring(2, A=(64, 64))"], "A is given as .shape, dtype. or .shape, dtype, layout., not tuple .64, 64", 1),
+    (["ring = tile.ring(0, A=((64, 64), tile.float32))"], "stages is a constant of at least 1, not the number 0", 1),
+    (["ring = tile.ring(x.shape[0], A=((64, 64), tile.float32))"], "stages is a constant of at least 1, not a scalar int32", 1),
+    (["for i in range(3):", "    ring = tile.ring(2, A=((64, 64), tile.float32))"], "once, at CTA scope and outside loops", 2),
+])
+def test_rings_that_nobody_could_use(lines, words, line):
+    """Slots that are never filled, or that only some threads take; names that a ring and its slots do not have."""
+    refused(lines, words, line)
+
+
+@pytest.mark.parametrize("call,words", [
+    ("tile.mma_async(acc, a, b, trans_b=True, block=32)", "give scale_a= and scale_b= too"),
+    ("tile.mma_async(acc, a, b, trans_b=True, accumulate=0.5)", "accumulate is a condition, as k > 0, not the number 0.5"),
+    ("tile.mma_async(acc, a, b, transb=True)", "did you mean 'trans_b'"),
+])
+def test_options_that_say_nothing_to_a_product_into_tensor_memory(call, words):
+    refused([*operands((128, 64), (64, 64), "float16"), 'acc = tile.alloc((128, 64), "float32", scope="tmem")', "with tile.elect():", f"    {call}"], words, 5, target="sm_100a")
+
+
+def test_buffers_that_tensor_memory_has_no_room_for():
+    """Named at the largest one."""
+    refused([f'acc{n} = tile.alloc((128, {n}), "float32", scope="tmem")' for n in (64, 256, 224)], "1024 columns of tensor memory", 2, target="sm_100a")
+
+
 @pytest.mark.parametrize("lines,words,line,target", [
     (["ring = tile.ring(8, filled='stores', A=((128, 64), tile.float32))", "with ring.produce() as slot:", "    tile.store(slot.A, tile.load(x[0:128, 0:64]))"],
      r"needs 2\d+ bytes of shared memory, and sm_90a allows 232448", 1, "sm_90a"),

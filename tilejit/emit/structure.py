@@ -198,6 +198,5 @@ class StructureMixin:
 
     def set_registers(self, count: int) -> None:
         """``setmaxnreg``: more registers than the launch gave, or fewer (PTX ISA; sm_90a and later)."""
-        launched = 65536 // self.graph.launch.threads // 8 * 8
-        word = "inc" if count > min(launched, 255) else "dec"
+        word = "inc" if count > self.graph.launch.registers else "dec"
         self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)

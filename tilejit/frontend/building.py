@@ -48,6 +48,8 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
     params = _parameters(w, source, arguments)
     try:
         run(w)
+        for ring in g.state.get("rings", ()):
+            ring.check()
     except RecursionError:
         raise CompilationError("the code nests too deeply to be compiled; split it, or write a loop", w.g.loc) from None
     finally:

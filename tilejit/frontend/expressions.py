@@ -183,8 +183,10 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     try:
         value = getattr(x, node.attr)
     except AttributeError:
-        known = [n for n in dir(x) if not n.startswith("_")]
-        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{nearest(node.attr, known)}") from None
+        own = [name for kind, name in MEMBERS if kind is type(x)]
+        known = [*own, *getattr(x, "tile_names", [n for n in dir(x) if not n.startswith("_")])]
+        there = nearest(node.attr, known) or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else "")
+        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}") from None
     path = _path(w, node)
     if path is None and isinstance(x, ModuleType) and not of_tilejit(x) and x.__name__ not in sys.stdlib_module_names:
         raise w.error(f"{x.__name__} goes by a local name here, and what is read from it could change without the kernel "

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import CompilationError, at
+from ..names import nearest
 from .builder import Builder, describe, type_of
 from .op import Op
 
@@ -99,5 +100,6 @@ def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         shown = list(signature.parameters.values())[1:]
-        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {error}") from None
+        unknown = next((k for k in kwargs if k not in signature.parameters), "")
+        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {error}{nearest(unknown, signature.parameters)}") from None
     return function(*args, **kwargs)

@@ -180,6 +180,13 @@ class Launch:
     def threads(self) -> int:
         return 32 * self.num_warps
 
+    @property
+    def registers(self) -> int:
+        """The most registers of a thread that a CTA begins with: what a multiprocessor's 65536 are divided into, by eights
+        (CUDA C++ Programming Guide, "Compute Capabilities"), 256 where a thread can use 255, or `max_registers`."""
+        share = min(65536 // (self.threads * (self.min_ctas or 1)) // 8 * 8, 256)
+        return min(share, self.max_registers or share)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:

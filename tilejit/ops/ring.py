@@ -16,22 +16,26 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import arriving, dtype_of, int32
+from ..errors import CompilationError
 from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, auto, axis
+from ..names import nearest
 from ..types import BarrierRef
 from . import barriers
 from .creation import checked_shape
 from .language import binary, compare, getitem
 from .pointwise import where
+from .reduce import collective
 from .shared import alloc
 from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
 from .tmem.order import tcgen05_fence
 from .tmem.slots import commit, leader, pair_mask, products_of, read_by_threads, release_by_commit
 
 FILLED = ("copies", "stores", "products")
+OPTIONS = ("consumers", "filled", "multicast", "cta_group")
 ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")  # calls that read no slot in threads' own time
 
 
@@ -42,6 +46,13 @@ class Ring:
                  full: Value, empty: Value):
         self.number, self.stages, self.consumers, self.filled, self.ranks, self.cta_group = number, stages, consumers, filled, ranks, cta_group
         self.buffers, self.full, self.empty = buffers, full, empty
+        self.used: dict[str, Any] = {}  # "produce" and "consume": where, first
+
+    def check(self) -> None:
+        """CompilationError where slots are awaited that nobody fills."""
+        if "consume" in self.used and "produce" not in self.used:
+            raise CompilationError("nothing fills this ring's slots, and a full one would be awaited for ever: fill them in `with ring.produce() as slot:`",
+                                   self.used["consume"])
 
     @property
     def slot_bytes(self) -> int:
@@ -60,6 +71,10 @@ class Slot:
     entered: int
     released: bool = False
 
+    @property
+    def tile_names(self) -> list[str]:
+        return [*self.ring.buffers, "full"]
+
 
 @dataclass(eq=False)
 class Turn:
@@ -70,8 +85,11 @@ class Turn:
     behind: bool = False
     slot: Slot | None = field(default=None)
     tile_expires = "was a ring's slot, which is held inside its `with` block only"
+    tile_hint = ": `with ring.produce() as slot:` and `with ring.consume() as slot:` give the slot"
 
     def tile_enter(self, g: Builder) -> Slot:
+        collective(g, f"{self.role}() of a ring")
+        self.ring.used.setdefault(self.role, g.loc)
         ring, (stage, phase) = self.ring, g.cells.setdefault(_cursor(g, self.ring, self.role), (0, 0))
         full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
         if self.role == "produce":
@@ -200,12 +218,12 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     if not buffers:
         raise g.error("a ring has at least one buffer, as in ring(4, A=((128, 64), A.dtype))")
     made = g.state.setdefault("rings", [])
-    made.append(None)
     held = {name: _buffer(g, name, stages, spec, filled, cta_group) for name, spec in buffers.items()}
     ranks = prod(g.launch.cluster or (1,)) if multicast else 1
     arming, releasing = (cta_group, consumers) if filled == "copies" else (1, consumers * cta_group)
     full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (arming, releasing * ranks))
-    return Ring(len(made), stages, consumers, filled, ranks, cta_group, held, full, empty)
+    made.append(Ring(len(made) + 1, stages, consumers, filled, ranks, cta_group, held, full, empty))
+    return made[-1]
 
 
 def _check_pair(g: Builder, cta_group, filled: str, multicast: bool) -> None:
@@ -222,8 +240,8 @@ def _check_pair(g: Builder, cta_group, filled: str, multicast: bool) -> None:
 def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: int) -> Value:
     if name in Slot.__dataclass_fields__ or name == "release":
         raise g.error(f"a slot has a {name!r} of its own; give the buffer another name")
-    if not isinstance(spec, tuple) or not 2 <= len(spec) <= 3:
-        raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), not {describe(spec)}")
+    if not isinstance(spec, tuple) or not 2 <= len(spec) <= 3 or isinstance(spec[1], int):
+        raise g.error(f"{name} is given as (shape, dtype) or (shape, dtype, layout), not {describe(spec)}{nearest(name, OPTIONS)}")
     shape, dtype, layout = (*spec, None)[:3]
     shape = checked_shape(g, shape)
     if filled == "products":

@@ -1,9 +1,10 @@
-"""Refuse tiles that no thread can hold, before the simulator or the assembler tries to."""
+"""Refuse tiles that no thread can hold, before the simulator or the assembler tries to, and warpgroups that would keep more
+registers than the CTA has."""
 
 from __future__ import annotations
 
 from ..errors import CompilationError
-from ..ir.graph import Call, For, Graph, If, Node, Value, While, walk
+from ..ir.graph import Call, Const, For, Graph, If, Node, Scope, Value, While, walk
 from ..types import Tile
 
 REGISTERS = 255  # 32-bit registers a thread may have (CUDA C++ Programming Guide, "Compute Capabilities")
@@ -33,6 +34,37 @@ def check_registers(graph: Graph) -> Graph:
                 raise CompilationError(f"{what} has {count} elements for each thread, and at most "
                                        f"{WRITTEN_OUT} are written out: {advice}", value.loc or node.loc)
     return graph
+
+
+def check_shares(graph: Graph) -> Graph:
+    """The graph as it is. CompilationError where the warpgroups of a CTA would keep more registers together than it begins with:
+    ``setmaxnreg.inc`` waits until others have released enough (PTX ISA). Of a warpgroup with several numbers the least counts."""
+    asked = _asked(graph)
+    if not asked:
+        return graph
+    begin, groups = graph.launch.registers, -(-graph.launch.num_warps // 4)
+    kept = [min((s.regs for s in asked.get(w, ())), default=begin) for w in range(groups)]
+    if sum(kept) > begin * groups:
+        most = max((s for scopes in asked.values() for s in scopes), key=lambda s: s.regs)
+        raise CompilationError(f"the warpgroups would keep {' + '.join(map(str, kept))} = {sum(kept)} registers for each of their threads, and a CTA of "
+                               f"{graph.launch.threads} threads begins with {groups} times {begin}: who asks for more would wait for ever; lower regs=, or have "
+                               "another warpgroup give more back, as with tile.warpgroup(0, regs=24)", most.loc)
+    return graph
+
+
+def _asked(graph: Graph) -> dict[int, list[Scope]]:
+    """The scopes with `regs` of each warpgroup, where constants tell which."""
+    asked: dict[int, list[Scope]] = {}
+    loops = {node.index: node for node in walk(graph.body) if isinstance(node, For)}
+    for node in walk(graph.body):
+        if not isinstance(node, Scope) or node.regs is None:
+            continue
+        bounds = (node.first, node.first) if isinstance(node.first, Const) else (loops[node.first].start, loops[node.first].stop) if node.first in loops else ()
+        if bounds and all(isinstance(b, Const) for b in bounds):
+            last = bounds[1].value + (node.count if bounds[0] is bounds[1] else 0)
+            for w in range(bounds[0].value, last):
+                asked.setdefault(w, []).append(node)
+    return asked
 
 
 def _made(node: Node) -> tuple[Value, ...]:

@@ -12,7 +12,7 @@ from .context import Context
 
 
 def choose_variants(graph: Graph, facts: Facts) -> Graph:
-    """The graph with a `choice` on every call whose op has variants or a plan."""
+    """The graph with a `choice` on every call whose op has variants or a plan. CompilationError for a call that does not fit where it stands."""
     context = Context(graph, facts)
     return replace(graph, body=_block(context, graph.body))
 
@@ -50,6 +50,8 @@ def _call(context: Context, call: Call) -> Call:
 
 def _chosen(context: Context, call: Call) -> Call:
     with at(call.loc):
+        if "check" in call.op.rules:
+            call.op.rules["check"](context, call)
         if call.op.variants:
             site = call.op.rules["site"](context, call)
             variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants

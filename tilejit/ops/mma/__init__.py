@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...dispatch import Variant
 from ...dtypes import DType, dtype_of, float16, float32, int32
+from ...errors import CompilationError
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
@@ -138,6 +139,19 @@ def mma_commit():
 def mma_wait(n=0):
     """Wait until at most the last `n` groups of matrix products are pending: the results of the others may be read, and
     their operands written."""
+
+
+def _of_warpgroups(g, call) -> None:
+    """CompilationError where no group of wgmma can be closed or awaited; after the choice of the products before it."""
+    if g.target != "sm_90a":
+        raise CompilationError(f"{call.op.name} is of wgmma, which needs sm_90a, and the target is {g.target}: tile.dot multiplies on every target, and "
+                               "products into tensor memory are awaited by tile.tcgen05_commit(bar)")
+    if g.scope.kind not in ("cta", "warpgroup") or g.scope.threads % 128:
+        scope = f"a {g.scope.kind} of {g.scope.threads} threads" if g.scope.threads > 1 else "one thread"
+        raise CompilationError(f"{call.op.name} is of whole warpgroups, as mma_async is, and not of {scope}")
+
+
+mma_commit.rules["check"] = mma_wait.rules["check"] = _of_warpgroups
 
 
 @mma_commit.infer

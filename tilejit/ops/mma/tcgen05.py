@@ -270,6 +270,8 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
     scales = [_operand(g, s, n, ("tmem",)) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b")) if s is not None]
     if len(scales) == 1:
         raise g.error("scale_a= and scale_b= go together")
+    if block is not None and not scales:
+        raise g.error("block= says along how many elements of k a scale factor counts: give scale_a= and scale_b= too, or leave it out")
     for s in scales:
         if s.type.dtype.name not in SCALES:
             raise g.error(f"scale factors are {' or '.join(SCALES)}, not {s.type.dtype}")
@@ -292,8 +294,8 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
         block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
     flag = accumulate if isinstance(accumulate, bool) else None
     if flag is None:
-        if not isinstance(type_of(accumulate), Scalar):
-            raise g.error(f"accumulate is a condition, not {describe(accumulate)}")
+        if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
+            raise g.error(f"accumulate is a condition, as k > 0, not {describe(accumulate)}")
         accumulate = as_condition(g, accumulate)
     g.call(tensor_mma, made, x, y, Const(flag, bool_) if flag is not None else accumulate, *scales, trans_a=trans_a, trans_b=trans_b, kind=kind,
            types=types, block=block, options={name: option for name, option in options.items() if option})
