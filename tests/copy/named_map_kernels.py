@@ -67,6 +67,36 @@ def through_case(dtype: str):
 
 
 @tile.jit(num_warps=1)
+def rounded(A, slots, out, EDIT: tile.constexpr):
+    """Rows of float32 rounded to TF32 by a map of the launch, or (`EDIT`) of the kernel, bound to them."""
+    s, bar = tile.alloc((16, 32), A.dtype), tile.mbarrier()
+    if EDIT:
+        m = tile.tensor_map(A[0:16, 0:32], precision="tf32", slot=slots[0, 0:128], edit=EDIT)
+        rebound(m, A, "cta", EDIT)
+        tile.sync()
+        m.fence_acquire("cta")
+    else:
+        m = tile.tensor_map(A[0:16, 0:32], precision="tf32")
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, m[0:16, 0:32], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(out[0:16, 0:32], tile.load(s))
+
+
+def rounded_case():
+    """(float32 of all exponents, ties and special values among them; what 10 bits of mantissa, to the nearest even, leave of them; zeros)."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, (12, 32), dtype=np.uint32)
+    bits[1] = bits[1] & np.uint32(0xffffe000) | np.uint32(0x1000)                         # ties
+    bits[0, :6] = 0, 0x80000000, 0x7f800000, 0xff800000, 0x7f7fffff, 0x00000fff           # zeros, infinities, the largest, one without an exponent
+    a = bits.view(np.float32)
+    bits[np.isnan(a)] = 0x3f801fff
+    nearest = bits + np.uint32(0xfff) + (bits >> np.uint32(13) & np.uint32(1)) & np.uint32(0xffffe000)
+    return a, np.where(np.isinf(a), a, nearest.view(np.float32)), np.ones((16, 32), np.float32)
+
+
+@tile.jit(num_warps=1)
 def grouped(template, storage, table, slots, out, BM: tile.constexpr, BN: tile.constexpr, EDIT: tile.constexpr, STORE: tile.constexpr = False):
     """One CTA for each array of `table` (start in storage, rows, columns): copies it to its plane of `out`, or from there."""
     me = tile.program_id(0)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 import tilejit as tile
-from named_map_kernels import (EVERY, across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes, of_rank, through,
-                               through_case, to_both)
+from named_map_kernels import (EVERY, across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes, of_rank, rounded,
+                               rounded_case, through, through_case, to_both)
 from tilejit.dtypes import dtype_of
 from values import same
 
@@ -51,6 +51,15 @@ def test_a_named_map_fills_what_is_out_of_bounds_as_it_says():
     a, b = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
     clean(kernel, (1,), a, b)
     assert np.isnan(b[:2]).all() and np.isnan(b[:, 32:]).all() and (b[2:, :32] == 1).all()
+
+
+@pytest.mark.parametrize("edit", [None, "global", "shared"])
+def test_a_named_map_rounds_to_tf32_to_the_nearest_even(edit):
+    a, nearest, out = rounded_case()
+    clean(rounded, 1, a, aligned((1, 128)), out, EDIT=edit)
+    assert same(out[:12], nearest) and not out[12:].any()
+    compiled = rounded.compile(a, aligned((1, 128)), out, EDIT=edit)
+    assert {m.dtype for m in compiled.tensor_maps} == {"tfloat32"} and compiled.cubin
 
 
 def test_a_box_larger_than_256_is_cut_into_several():
@@ -288,6 +297,9 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     ("m = tile.tensor_map(A[0:8, 0:64], swizzle=16)",               "swizzle is 0, 32, 64 or 128 bytes, not 16"),
     ("m = tile.tensor_map(A[0:8, 0:64], fill=3)",                   'fill is 0, or "nan"'),
     ("m = tile.tensor_map(A[0:8, 0:64], l2_promotion=1)",           "l2_promotion is 0, 64, 128 or 256 bytes"),
+    ("m = tile.tensor_map(A[0:8, 0:64], precision='bf16')",         'precision is "tf32", of a map of float32, or None, not \'bf16\' for float32'),
+    ("m = tile.tensor_map(H[0:8, 0:64], precision='tf32')",         "not 'tf32' for float16"),
+    ("m = tile.tensor_map(A[0:8, 0:64], precision='tf32')\ntile.copy_async(m[0:8, 0:64], s)", "a map that rounds to TF32 on loads only"),
     ("m = tile.tensor_map(A[0:8, 0:64], edit='shared')",            "is published to global memory, where copies read it: give slot="),
     ("m = tile.tensor_map(A[0:8, 0:64], slot=s[0, 0:32])",          "a slot is 128 bytes of global memory, as in slots[i, 0:128] of uint8"),
     ("m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 0:64])",      "this region has 64 bytes"),

@@ -33,6 +33,16 @@ def test_copies_by_a_named_map_move_every_dtype_with_every_swizzle_on_the_gpu():
 
 
 @needs_gpu(*HOPPER)
+@in_child(timeout=60)
+@pytest.mark.parametrize("edit", [None, "global", "shared"])
+def test_a_named_map_rounds_to_tf32_to_the_nearest_even_on_the_gpu(edit):
+    cases = _kernels()
+    a, nearest, out = cases.rounded_case()
+    cases.rounded[1,](a, cases.aligned((1, 128)), out, EDIT=edit, backend="cuda")
+    assert cases.same(out[:12], nearest) and not out[12:].any()
+
+
+@needs_gpu(*HOPPER)
 @in_child(timeout=240)
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])

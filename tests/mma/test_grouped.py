@@ -51,7 +51,7 @@ def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed
     assert len(got) == len(groups)
     for x, y, z in zip(a, b, got):
         assert z.dtype == result_type(dtypes[0])
-        close(z, x, y, rounded=False)
+        close(z, x, y)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,7 +69,7 @@ def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_i
     assert got.shape == (total, n) and (out is None or got is out)
     start = 0
     for size, y in zip(sizes, b):
-        close(got[start:start + size], a[start:start + size], y, rounded=False)
+        close(got[start:start + size], a[start:start + size], y)
         start += size
     assert out is None or got[start:].tobytes() == blank((after, n), got.dtype).tobytes()
 
@@ -147,7 +147,7 @@ def test_what_lies_between_the_elements_of_a_result_is_left_alone():
     a, b = [drawn(rng, (70, 40), BF16), drawn(rng, (3, 8), BF16)], [drawn(rng, (40, 72), BF16), drawn(rng, (8, 13), BF16)]
     kernels.grouped_matmul(a, b, outs)
     for x, y, z, w in zip(a, b, outs, wide):
-        close(z, x, y, rounded=False)
+        close(z, x, y)
         z[...] = np.nan
         assert np.isnan(w.astype(np.float32)).all()
 

@@ -82,14 +82,14 @@ def test_every_grouped_product_of_the_package(listed, stages):
         ks = [max(trips * step + more, 0) for trips in around(stages) for more in (0, -3)]
         a, b = [drawn(rng, (70, k), dtype) for k in ks], [drawn(rng, (k, 40), dtype) for k in ks]
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, **options)):
-            close(z, x, y, rounded=False)
+            close(z, x, y)
         return
     for trips in around(stages):
         k, sizes = trips * step, (70, 0, 64, 3)
         a, b = drawn(rng, (sum(sizes), k), dtype), drawn(rng, (len(sizes), k, 40), dtype)
         z, start = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), **options), 0
         for size, y in zip(sizes, b):
-            close(z[start:start + size], a[start:start + size], y, rounded=False)
+            close(z[start:start + size], a[start:start + size], y)
             start += size
 
 

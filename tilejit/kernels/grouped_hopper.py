@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .hopper import begun, finished, multiplied, operand, put, send, send_all, slots
+from .hopper import begun, finished, multiplied, operand, put, rounded, send, send_all, slots
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
 SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs
@@ -53,15 +53,15 @@ def number(table, field: tile.constexpr, g):
 # -- maps ------------------------------------------------------------------------------------------------------------------
 
 @tile.jit
-def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: tile.constexpr = "global"):
+def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: tile.constexpr = "global", precision: tile.constexpr = None):
     """The map in slot `at`, of a matrix like X that goes in boxes of these rows and columns."""
-    return tile.tensor_map(X[0:rows, 0:columns], swizzle=min(columns * X.dtype.nbytes, 128), slot=maps[at, 0:128], edit=edit)
+    return tile.tensor_map(X[0:rows, 0:columns], swizzle=min(columns * X.dtype.nbytes, 128), precision=precision, slot=maps[at, 0:128], edit=edit)
 
 
 @tile.jit
 def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: tile.constexpr, edit: tile.constexpr = "global"):
     """The map of an operand given as [rows, k], or as [k, rows] (`K_FIRST`)."""
-    return map_of(X, maps, at, k, rows, edit) if K_FIRST else map_of(X, maps, at, rows, k, edit)
+    return map_of(X, maps, at, k, rows, edit, rounded(X)) if K_FIRST else map_of(X, maps, at, rows, k, edit, rounded(X))
 
 
 @tile.jit
@@ -164,7 +164,7 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.conste
             i, j, at = tile.load(piece.T[1]) * BM, tile.load(piece.T[2]) * BN, own + tile.load(piece.T[3])
             if LISTED:
                 a, b = operand_map(A, maps, at, BM, BK, A_KM), operand_map(B, maps, at + 1, BN, BK, B_KN)
-            backwards = tile.load(piece.T[4])
+            backwards, ROUNDED = tile.load(piece.T[4]), rounded(A)
             for s in range(steps):
                 k = (steps - 1 - s if backwards > 0 else s) * BK
                 with ring.produce() as slot:
@@ -172,8 +172,8 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.conste
                         tile.copy_async(slot.A, part(a, i, k, slot.A.shape, A_KM), mbar=slot.full)
                         tile.copy_async(slot.B, part(b, j, k, slot.B.shape, B_KN), mbar=slot.full)
                     else:
-                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, k, slot.A.shape, False), mbar=slot.full, prefetch_map=True)
-                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, k, slot.B.shape, B_KN), mbar=slot.full, prefetch_map=True)
+                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, k, slot.A.shape, False), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
+                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
 
 
 @tile.jit

@@ -16,7 +16,7 @@ from ..layout import TileLayout
 from ..types import Buffer, Patches, Region, Scalar, Selected, Sym, TensorMap
 from .copy_async.options import L2_PROMOTION
 from .copy_async.selected_plan import MAX_PIXELS, window_fits
-from .copy_async.tma import NAN_FILLED, PAIRED, STORED_AS
+from .copy_async.tma import NAN_FILLED, PAIRED, STORED_AS, TF32
 from .copy_async.tma_plan import MAX_BOX, MAX_BOX_BYTES, MAX_RANK, SPAN
 from .packed import bytes_along, refused, shape_of
 from .selected import ImageMatrix, Taken
@@ -75,12 +75,13 @@ tensor_map_.rules["written"] = lambda call, mapped: [call.args[1]] if call.args[
 
 
 @builtin
-def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=None, edit="global"):
+def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precision=None, slot=None, edit="global"):
     """A tensor map of the array that `region` is of, with a box of its extents; copies go by ``m[i:i + N, j:j + M]``.
 
     `region` begins at 0 in every dimension. Its extents are cut into boxes of at most 256 elements, and rows of at most
     `swizzle` bytes (0, 32, 64 or 128: the swizzle of the shared buffers that it is copied to). `fill` (0 or "nan") is what is
-    read out of bounds, `l2_promotion` (0, 64, 128 or 256) the bytes that L2 fetches. Of patches, as in
+    read out of bounds, `l2_promotion` (0, 64, 128 or 256) the bytes that L2 fetches; ``precision="tf32"`` has loads round float32
+    to TF32 on the way. Of patches, as in
     ``tile.tensor_map(tile.im2col(x, (3, 3))[0:64, 0, 0, 0:32])``, it is the im2col map of copies of so many pixels and
     channels, for the instructions ``tile.ptx.cp_async.bulk.tensor...im2col``; it has no slot.
 
@@ -99,7 +100,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
     if slot is None and isinstance(region, ImageMatrix):
         raise g.error("a tensor map of patches is for copies of so many pixels and channels: index the matrix, as in x[0:64, 0, 0, 0:32]")
     if slot is None and isinstance(type_of(region), Patches):
-        return g.call(tensor_map_, g.definitions[region].args[0], None, None, map=_map_of_patches(g, region, swizzle, fill, l2_promotion))
+        return g.call(tensor_map_, g.definitions[region].args[0], None, None, map=_map_of_patches(g, region, swizzle, fill, l2_promotion, precision))
     host_born(g, region, "a tensor map by name is of boxes of an array")
     if not isinstance(type_of(region), Region) or type_of(region).scope != "global" or type_of(region).buffer.map is not None:
         raise g.error(f"a tensor map is of a region of an array that begins at 0, as in A[0:64, 0:64], not {describe(region)}")
@@ -108,7 +109,7 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, slot=Non
         raise g.error("a tensor map has the bounds of a whole array, and this is a window: name the array")
     if any(not isinstance(s, Const) or s.value for s in g.definitions[region].args[1:]):
         raise g.error("a tensor map is of a whole array: its region gives the box, and begins at 0 in every dimension")
-    map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion)
+    map_ = _checked_map(g, region.type, swizzle, fill, l2_promotion, precision)
     shared = None
     if slot is not None:
         refused(g, "a tensor map that the kernel edits", region.type.dtype)
@@ -136,9 +137,9 @@ def host_born(g: Builder, x, what: str) -> None:
         raise g.error(f"{what}, and these are rows one by one: copy_async has their map made where it is given the rows, with boxes of one row{raw}")
 
 
-def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion) -> TensorMap:
+def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion, precision) -> TensorMap:
     """The descriptor of a region's array; says which of its fields or facts of the array do not fit."""
-    fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion)
+    fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
     span = SPAN[MODES[swizzle]] // t.dtype.nbytes if swizzle else MAX_BOX
     box = tuple(_largest(n, min(MAX_BOX, span) if d == len(t.extents) - 1 else MAX_BOX) for d, n in enumerate(t.extents))
     size = t.dtype.nbytes
@@ -151,11 +152,11 @@ def _checked_map(g: Builder, t: Region, swizzle, fill, l2_promotion) -> TensorMa
     return TensorMap(t.buffer, box, *fields)
 
 
-def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion) -> TensorMap:
+def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion, precision) -> TensorMap:
     """The descriptor of a copy's patches; says which of its fields do not fit."""
     t, at = region.type, g.definitions[region].args[1:]
     window, rank, (rows, channels) = t.window, len(t.buffer.shape), t.extents
-    fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion)
+    fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
     offsets = (0,) * (rank - 2) if window.along is None else (window.halo, 0)
     if [getattr(x, "value", None) for x in at] != [0, *window.lower, 0, *offsets]:
         raise g.error("a tensor map is of whole images: its patches give the pixels and channels of a copy, and begin at pixel 0, place 0 of the filter "
@@ -175,7 +176,7 @@ def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion) -> T
     return TensorMap(t.buffer, (rows, channels), *fields, window=window)
 
 
-def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion) -> tuple[int, int, int, str]:
+def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion, precision) -> tuple[int, int, int, str]:
     """A descriptor's swizzle, fill, promotion and element type; says which of them or which facts of the array do not fit."""
     dtype, ask = array.dtype, g.facts.ask
     if swizzle not in MODES or isinstance(swizzle, bool):
@@ -185,6 +186,8 @@ def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion) -> tu
     nan = fill == "nan" or isinstance(fill, float) and fill != fill
     if not nan and (isinstance(fill, (bool, str)) or fill != 0) or nan and dtype.name not in NAN_FILLED:
         raise g.error(f"fill is 0, or \"nan\" for {', '.join(NAN_FILLED)}, not {fill!r} for {dtype}")
+    if precision not in (None, "tf32") or precision and dtype.name != "float32":
+        raise g.error(f'precision is "tf32", of a map of float32, or None, not {precision!r} for {dtype}')
     if not 1 <= len(array.shape) <= MAX_RANK:
         raise g.error(f"a tensor map has 1 to {MAX_RANK} dimensions, not {len(array.shape)}")
     if not ask("aligned", array.arg, 16):
@@ -197,7 +200,7 @@ def _checked_array(g: Builder, array: Buffer, swizzle, fill, l2_promotion) -> tu
         if not fits:
             needed = "1" if d == len(array.shape) - 1 else f"a multiple of {16 // dtype.nbytes or 1} elements (16 bytes) and not negative"
             raise g.error(f"the stride of dimension {d} of a tensor map's array is {needed}, and this one's is not")
-    return MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion], STORED_AS.get(dtype.name, dtype.name)
+    return MODES[swizzle], int(nan), L2_PROMOTION[l2_promotion], TF32 if precision else STORED_AS.get(dtype.name, dtype.name)
 
 
 def in_steps(stride: int | Sym, nbytes: int, ask) -> bool:

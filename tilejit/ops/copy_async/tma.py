@@ -27,6 +27,7 @@ MAX_BYTES = (1 << 20) - 1   # what a phase of an mbarrier may have pending (PTX 
 STORED_AS = {"bool": "uint8", "int8": "uint8", "uint8": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "float8_e8m0fnu": "uint8", "float4_e2m1fn": "uint8", "float6_e2m3fn": "uint8", "float6_e3m2fn": "uint8",
              "int16": "uint16", "uint16": "uint16"}
+TF32 = "tfloat32"           # the element type of a map that rounds float32
 NAN_FILLED = ("float16", "bfloat16", "float32", "float64")
 LOAD_MODES = {"tile": "", "im2col": ".im2col", "im2col::w": ".im2col::w", "im2col::w::128": ".im2col::w::128", "rows": ".tile::gather4"}
 STORE_MODES = {"tile": ".tile", "im2col": ".im2col_no_offs", "rows": ".tile::scatter4"}
@@ -309,7 +310,7 @@ def map_dtype(site: CopySite) -> str:
     name, kind = site.src.dtype.name, site.options.get("reduce")
     if kind is not None:
         return TYPES["tensor map", kind][name]
-    return "tfloat32" if site.options.get("precision") else STORED_AS.get(name, name)
+    return TF32 if site.options.get("precision") else STORED_AS.get(name, name)
 
 
 def emit(e, plan: Plan, call, dst, src, mbar, mask=None):

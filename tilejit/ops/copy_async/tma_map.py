@@ -164,6 +164,7 @@ NEEDS = (
     Need("starts of a store that are provably at least 0", lambda s: s.scopes == tma.LOAD or tma.not_negative(s)),
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == tma.LOAD or _clipped(s)),
     Need("fill, L2 promotion and precision as the map has them", _not_in_the_map),
+    Need("a map that rounds to TF32 on loads only", lambda s: s.scopes == tma.LOAD or named(s).stored != tma.TF32),
     Need("an L2 policy as the cache option", is_policy),
     Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == tma.LOAD),
     Need("a reduction that the hardware has, by a map of its type", _reduced),
