@@ -36,6 +36,8 @@ class Expressions:
         self.count = 0
         self.depth = 0
         self.largest = 1                # elements of the largest tile, extents rounded up to powers of two
+        self.limit = 4096               # elements of a tile that a reduction or a slice takes
+        self.written: dict[str, np.ndarray] = {}  # outputs that statements write
 
     # -- small choices ----------------------------------------------------------------------------------------------------
 
@@ -96,7 +98,14 @@ class Expressions:
         return Node(f"tile.cast({value}, {tile_name(dtype)})", None, dtype, lambda env: (array, 0.0))
 
     def load(self, shape: tuple) -> Node:
-        """A region of a new argument, at a place that may depend on the CTA and reach out of bounds."""
+        """A region of a new argument."""
+        text, dtype, inside = self.region(shape)
+        other = self.constant(dtype)
+        return Node(f"tile.load({text}, other={other.text})", shape, dtype, lambda env: (inside(env, other.run(env)[0]), 0.0))
+
+    def region(self, shape: tuple):
+        """(text, dtype, values) of a region of a new argument or of a window of it, at a place that may depend on the CTA and
+        reach out of bounds; ``values(env, other)`` are its elements."""
         self.note(shape)
         dtype = self.r.choice(STORED)
         name = self.name("a")
@@ -108,23 +117,28 @@ class Expressions:
         if self.r.random() < 0.3:
             array = np.asfortranarray(array)
         self.args[name] = array
-        other = self.constant(dtype)
         moved = self.r.random() < 0.6
+        text, low, high = name, [0] * len(shape), list(array.shape)
+        if self.r.random() < 0.15:
+            low, sizes = [self.r.choice((0, 1, -1)) for _ in shape], [self.r.choice((n, max(1, n - 2), n + 5)) for n in array.shape]
+            high = [min(n, b + e) for n, b, e in zip(array.shape, low, sizes)]
+            written = lambda ns: ", ".join(f"zero + {n}" for n in ns) + ("," if len(shape) == 1 else "")
+            text = f"tile.window({name}, ({written(low)}), ({written(sizes)}))"
 
-        def run(env):
-            starts = [o + (env["pid"] * shape[0] if moved and d == 0 else 0) for d, o in enumerate(offsets)]
-            out = np.full(shape, other.run(env)[0], array.dtype)
-            inner = [slice(max(0, s), max(0, min(n, s + e))) for s, e, n in zip(starts, shape, array.shape)]
+        def values(env, other):
+            starts = [b + o + (env["pid"] * shape[0] if moved and d == 0 else 0) for d, (b, o) in enumerate(zip(low, offsets))]
+            out = np.full(shape, other, array.dtype)
+            inner = [slice(max(0, b, s), max(0, b, min(n, s + e))) for b, s, e, n in zip(low, starts, shape, high)]
             if all(c.stop > c.start for c in inner):
                 out[tuple(slice(c.start - s, c.stop - s) for c, s in zip(inner, starts))] = array[tuple(inner)]
-            return out, 0.0
+            return out
 
         # a run-time start (n is 0) below 0 is out of bounds; a literal one would count from the end
         index = []
         for d, (o, n) in enumerate(zip(offsets, shape)):
             start = f"pid * {n} + {o}" if moved and d == 0 else f"zero + {o}"
             index.append(f"{start}:{start} + {n}")
-        return Node(f"tile.load({name}[{', '.join(index)}], other={other.text})", shape, dtype, run)
+        return f"{text}[{', '.join(index)}]", dtype, values
 
     def gather(self, shape: tuple) -> Node:
         """Elements of a new argument of one dimension at computed places, some of them out of bounds."""
@@ -166,7 +180,7 @@ class Expressions:
             out = cast(value, dtype)
             if not np.any(slack):
                 return out, 0.0
-            return out, np.where(np.asarray(slack) > 0, slack + 2 * rounding(dtype, out), 0.0)
+            return out, np.nan_to_num(np.where(np.asarray(slack) > 0, slack + 2 * rounding(dtype, out), 0.0), nan=np.inf, posinf=np.inf)
         exact = x.exact and not (x.product and is_float(dtype))
         return Node(f"tile.cast({x.text}, {tile_name(dtype)})", x.shape, dtype, run, exact, x.product and is_float(dtype))
 
@@ -174,11 +188,13 @@ class Expressions:
         """A random expression that broadcasts to `shape`."""
         if depth <= 0 or self.r.random() < 0.1:
             return self.leaf(shape)
-        kinds = ["binary"] * 6 + ["unary", "cast", "where", "extreme", "function", "compare"]
-        if shape is not None:
-            kinds += ["reduce", "slice", "shape", "gather", "scan"]
-        node = getattr(self, f"make_{self.r.choice(kinds)}")(shape, depth - 1)
+        node = getattr(self, f"make_{self.r.choice(self.kinds(shape))}")(shape, depth - 1)
         return node if len(node.text) < 600 else self.leaf(shape)
+
+    def kinds(self, shape: tuple | None) -> list[str]:
+        """The kinds of expressions, some of them several times."""
+        kinds = ["binary"] * 6 + ["unary", "cast", "where", "extreme", "function", "compare"]
+        return kinds if shape is None else kinds + ["reduce", "slice", "shape", "gather", "scan"]
 
     def make_gather(self, shape, depth):
         return self.gather(shape)
@@ -235,7 +251,7 @@ class Expressions:
                 error = error + 2 * rounding(common, out)
                 if absorbs:
                     error = error + 2 * rounding(common, x) + 2 * rounding(common, y)
-                return out, error * (1 + 1e-9)
+                return out, np.where(np.isnan(error), np.inf, error * (1 + 1e-9))
         return Node(f"({a.text} {symbol} {b.text})", joint(a.shape, b.shape), common, run, a.exact and b.exact and not absorbs, symbol == "*")
 
     def make_compare(self, shape, depth):
@@ -296,7 +312,8 @@ class Expressions:
                 out = getattr(np, name)(inner)
                 out = np.where(np.isnan(v.astype(np.float64)), np.nan, out)
                 rounded = cast(out.astype(np.float32) if bits(x.dtype) < 64 else out, x.dtype)
-                return rounded, 60 * np.asarray(dv) + 12 * rounding(x.dtype, out) + 12 * (rounding("float32", out) if bits(x.dtype) < 64 else 0)
+                slack = 60 * np.asarray(dv) + 12 * rounding(x.dtype, out) + 12 * (rounding("float32", out) if bits(x.dtype) < 64 else 0)
+                return rounded, np.nan_to_num(slack, nan=np.inf, posinf=np.inf)
         return Node(f"tile.{name}(tile.clip({x.text}, -4.0, 4.0))", x.shape, x.dtype, run_bounded, False)
 
     def make_reduce(self, shape, depth):
@@ -304,7 +321,7 @@ class Expressions:
         extra = self.r.choice((2, 3, 8, 17))
         at = self.r.randrange(len(shape) + 1)
         larger = shape[:at] + (extra,) + shape[at:]
-        if len(larger) > 3 or int(np.prod(larger)) > 4096:
+        if len(larger) > 3 or int(np.prod(larger)) > self.limit:
             return self.leaf(shape)
         self.depth += 1
         x = self.full(self.expression(larger, min(depth, 1)), larger)
@@ -334,7 +351,7 @@ class Expressions:
                 out = cast(wide.sum(axis=at, keepdims=keep), dtype)
                 size = np.abs(wide).sum(axis=at, keepdims=keep)
                 error = np.broadcast_to(dv, v.shape).sum(axis=at, keepdims=keep) + extra * 2 * rounding("float32" if narrow else dtype, size)
-                return out, error + 2 * rounding(dtype, out)
+                return out, np.nan_to_num(error + 2 * rounding(dtype, out), nan=np.inf, posinf=np.inf)
         exact = x.exact and not (name == "sum" and is_float(x.dtype))
         return Node(f"tile.{name}({x.text}, axis={at}{', keepdims=True' if keep else ''})", out_shape, dtype, run, exact, name in ("max", "min") and x.product)
 
@@ -349,7 +366,7 @@ class Expressions:
         """A constant slice of a larger tile."""
         cuts = [(self.r.choice((0, 1, 3)), self.r.choice((1, 1, 2))) for _ in shape]
         larger = tuple(s + (n - 1) * step + 1 + self.r.choice((0, 2)) for n, (s, step) in zip(shape, cuts))
-        if int(np.prod(larger)) > 4096:
+        if int(np.prod(larger)) > self.limit:
             return self.leaf(shape)
         x = self.full(self.expression(larger, min(depth, 1)), larger)
         parts = tuple(slice(s, s + (n - 1) * step + 1, step) for n, (s, step) in zip(shape, cuts))

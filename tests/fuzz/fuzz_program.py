@@ -52,9 +52,10 @@ class Program:
 
     def compiled_kernel(self):
         if self.kernel is None:
+            from fuzz_shapes import HELPERS
             from tilejit.frontend import Source
             from tilejit.jit import Kernel
-            self.kernel = Kernel(Source.from_text(self.source, {"tile": tile}, file=f"<seed {self.seed}>"), {})
+            self.kernel = Kernel(Source.from_text(self.source, {"tile": tile, **HELPERS}, file=f"<seed {self.seed}>"), {})
         return self.kernel
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -81,7 +82,7 @@ class Program:
             bad = ~_within(got[name], expected, self.slack[name])
             if bad.any():
                 at = np.unravel_index(int(np.argmax(bad)), bad.shape)
-                line = next(line.strip() for line in self.source.splitlines() if f"store({name}[" in line)
+                line = next((line.strip() for line in self.source.splitlines() if f"({name}[" in line), "")
                 found.append(f"seed {self.seed}: {name}{list(map(int, at))} is {got[name][at]!r}, not {expected[at]!r} "
                              f"(slack {self.slack[name][at]:.3g}; {int(bad.sum())} of {bad.size} differ)  {line}")
         return found

@@ -6,13 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from fuzz_expressions import Expressions
+from fuzz_products import Products
 from fuzz_program import Node, Program, Statement
 from language_reference import is_float, np_dtype, tile_name
 
 
-class Generator(Expressions):
+class Generator(Products):
     """Draws statements, and makes one program of them."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.tokens = self.r.random() < 0.5    # copies are waited for by tokens, or by hand
+        self.roles = self.r.random() < 0.3     # pipelined loops have a producer
+        self.most_warps = self.r.choice((1, 2, 4, 8))
+        self.fewest_warps = 1
+        self.threads = 1024                    # of the scope; of the CTA, more than any
+        self.meeting: list[tuple] = []         # buffers in which the results of scopes meet: (buffer, variable, shape, dtype)
 
     # -- statements ------------------------------------------------------------------------------------------------------------
 
@@ -127,9 +136,38 @@ class Generator(Expressions):
                     break
         return Statement(lines, run)
 
+    def walk(self) -> Statement:
+        """A loop of a number of trips that is known as it runs, left in its middle."""
+        self.soften()
+        k, count = self.name("i"), self.count_of(self.r.choice((1, 3, 4)))
+        self.variables[k] = Node(k, None, "int32", lambda env: env[k])
+        self.locked.add(k)
+        inner = self.body(self.r.randint(0, 2))
+        del self.variables[k]
+        cut, word, at = self.r.randint(0, len(inner)), self.r.choice(("break", "continue", "pass")), self.r.choice((0, 1, 2))
+        head = self.r.choice(([f"{k} = {count.text}", f"while {k} > 0:", f"    {k} = {k} - 1"],
+                              [f"{k} = {count.text}", "while True:", f"    if {k} <= 0:", "        break", f"    {k} = {k} - 1"],
+                              [f"for {k} in range({count.text} - 1, -1, -1):"]))
+        lines = [*head, *("    " + line for s in inner[:cut] for line in s.lines), f"    if {k} == {at}:", f"        {word}",
+                 *("    " + line for s in inner[cut:] for line in s.lines)]
+
+        def run(env):
+            for n in reversed(range(int(count.run(env)[0]))):
+                env[k] = np.array(n, np.int32), 0.0
+                for s in inner[:cut]:
+                    s.run(env)
+                if n == at and word == "break":
+                    break
+                if n == at and word == "continue":
+                    continue
+                for s in inner[cut:]:
+                    s.run(env)
+        return Statement(lines, run)
+
     def branch(self) -> Statement:
         """An `if` on a condition that is the same for the whole CTA."""
-        test = self.r.choice((("pid % 2 == 0", lambda e: e["pid"] % 2 == 0), ("pid > 0", lambda e: e["pid"] > 0), ("zero == 0", lambda e: True),
+        steers = self.count_of(2)
+        test = (f"{steers.text} == 1", lambda e: int(steers.run(e)[0]) == 1) if self.r.random() < 0.4 else self.r.choice((("pid % 2 == 0", lambda e: e["pid"] % 2 == 0), ("pid > 0", lambda e: e["pid"] > 0), ("zero == 0", lambda e: True),
                               ("zero > pid", lambda e: False), ("yes", lambda e: True), ("not yes", lambda e: False),
                               ("zero == 0 and pid < 2", lambda e: e["pid"] < 2)))
         self.soften()
@@ -145,9 +183,13 @@ class Generator(Expressions):
         return Statement(lines, run)
 
     def statement(self) -> Statement:
-        kinds = [self.assign, self.assign, self.reassign, self.stage]
+        kinds = [self.assign, self.assign, self.reassign, self.stage, self.shared, self.shared, self.store_out, self.atomic, self.divergent, self.scalar]
+        if self.threads >= 32:
+            kinds.append(self.product)
         if self.depth < 2:
-            kinds += [self.loop, self.branch]
+            kinds += [self.loop, self.branch, self.walk]
+            if self.threads == 1024:
+                kinds += [self.scoped, self.pipelined]
         return self.r.choice(kinds)()
 
     # -- the program -----------------------------------------------------------------------------------------------------------
@@ -167,10 +209,12 @@ class Generator(Expressions):
             expected[out] = np.stack([np.asarray(env[name][0]).astype(np_dtype(v.dtype), copy=False) for env in envs])
             slack[out] = np.stack([np.broadcast_to(np.asarray(env[name][1], np.float64), v.shape) for env in envs])
             stores.append(f"tile.store({out}[pid, {', '.join(f'0:{n}' for n in v.shape)}], {name})")
+        for name, array in self.written.items():
+            expected[name], slack[name] = array, np.zeros(array.shape)
         lines = ["pid = tile.program_id(0)", *(line for s in statements for line in s.lines), *stores]
         parameters = ", ".join([*self.args, *expected, "zero", "yes"])
         source = f"def fuzzed({parameters}):\n    " + "\n    ".join(lines) + "\n"
-        warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w]  # 64-bit elements in half of the registers
+        warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w and w >= self.fewest_warps]  # 64-bit elements in half of the registers
         return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack)
 
 

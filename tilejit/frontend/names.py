@@ -17,12 +17,14 @@ RESULT = "result of the call"
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """What a name holds, where it was assigned, and the scope it lives in. `read` says whether anyone has looked."""
+    """What a name holds, where it was assigned, and the scope it lives in. `read` says whether anyone has looked, `came_out`
+    that it was assigned in a narrower scope and holds what came out of it."""
 
     value: Any
     loc: Loc | None
     home: Any
     read: bool = False
+    came_out: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -103,7 +103,7 @@ def _leave(w: Walker, branch: Branch) -> None:
             what = "was moved" if is_cell(name) else "was assigned"
             value = Undefined(f"{what} inside an execution scope, and registers do not leave it; pass it through a buffer"
                               + where("assigned", entry.loc))
-        w.frame.env[name] = type(entry)(value, entry.loc, w.home)
+        w.frame.env[name] = type(entry)(value, entry.loc, w.home, came_out=True)
 
 
 def _comes_out(name: Any, value: Any, made: set[Value]) -> bool:

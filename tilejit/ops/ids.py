@@ -41,7 +41,7 @@ def _id(name: str, doc: str, uniform: Uniformity, simulate, emit, by_axis: bool 
 
     @declared.emit
     def _(e, call):
-        return emit(e, **call.attrs)
+        return e.as_value(emit(e, **call.attrs), int32)  # in a scope of one thread its id is a number
 
     return declared
 
