@@ -1,5 +1,7 @@
 """Execution scopes: which open where, what a condition on an id means, and what enters and leaves them."""
 
+import re
+
 import tilejit as tile
 from graphs import body, built, error, expect, marked
 
@@ -240,6 +242,17 @@ def test_sibling_scopes_use_the_same_names():
                 tile.store(y[k], 1.0)
 
     assert body(kernel).count("for %i") == 2
+
+
+def test_a_buffer_that_came_out_of_a_scope_leaves_its_name_to_the_next_scope():
+    def kernel(y):
+        for g in tile.static_range(2):
+            with tile.warp(g):
+                s = tile.alloc((16,), tile.float32)
+                tile.store(s[g], 1.0)
+        tile.store(s[3], 2.0)
+
+    assert re.findall(r"region\(%(\S+),", body(kernel)) == ["alloc", "alloc.1", "alloc.1"]
 
 
 def test_buffers_come_out_of_a_scope_and_registers_do_not():

@@ -12,6 +12,7 @@ from kernel_fuzz import generate
 
 from tests.gpu import needs_gpu, run_child, some
 
+pytestmark = pytest.mark.filterwarnings("ignore::tilejit.TileWarning")
 SEEDS = range(20)
 MORE = int(os.environ.get("TILEJIT_FUZZ", "0"))
 

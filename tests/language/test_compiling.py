@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import control_cases
 import memory_cases
 import operator_cases
+import numpy as np
 import pytest
 import shape_cases
 import tilejit as tile
@@ -56,3 +57,19 @@ def test_the_upper_of_two_bfloat16_becomes_float32_in_one_instruction():
 
     ptx = widened.compile(tile.ArraySpec((256,), "bfloat16"), tile.ArraySpec((256,), "float32"), target="sm_90a").ptx
     assert len(re.findall(r"and\.b32\s+%r\d+, %r\d+, -65536", ptx)) == 1 and "shr" not in ptx.partition("ld.global")[2]
+
+
+@pytest.mark.parametrize("scope", ["elect()", "thread(3)", "warp(1)", "warpgroup(0)"])
+def test_the_thread_of_a_scope_is_a_number_to_compute_with(scope):
+    """Also in a scope of one thread, where it is 0."""
+    kernel = tile.jit(source=f"""
+def kernel(y):
+    with tile.{scope}:
+        t = tile.thread_id(scope="scope")
+        if t < 1:
+            tile.store(y[t], t + 5)
+""")
+    y = np.zeros(2, np.int32)
+    kernel[1,](y)
+    assert y.tolist() == [5, 0]
+    kernel.compile(y, target="sm_90a")

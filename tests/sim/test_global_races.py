@@ -1,6 +1,7 @@
 """Global memory between CTAs: writes to one element, reads of what another wrote, atomics that order them."""
 
 import numpy as np
+import pytest
 import tilejit as tile
 from engine_ops import test_tma_load as tma_load
 from engine_ops import test_tma_store as tma_store
@@ -50,6 +51,49 @@ def test_ctas_share_no_element_without_atomics():
     check(read_of_anothers_write, (4,), X, Y)
     check(in_place_with_halo, (4,), X)
     check(in_place, (8,), X, result=0, expected=X + 1)
+
+
+@tile.jit
+def copied_ahead(x, y, FIRST: tile.constexpr, SIZE: tile.constexpr):
+    i = tile.program_id(0)
+    s = tile.alloc((64,), x.dtype)
+    tile.copy_async(s, x[0:64])  # finds: race
+    tile.cp_async_commit()
+    tile.cp_async_wait(0)
+    tile.sync()
+    tile.store(y[i, 0:64], tile.load(s))
+    tile.store(x[i * 64 + FIRST:i * 64 + FIRST + SIZE], tile.zeros((SIZE,), x.dtype))  # finds: race
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 7, 62, 63])
+def test_a_copy_by_cp_async_reads_every_element_of_its_bytes(first):
+    """Each CTA copies the first elements, 16 bytes a thread, of which CTA 0 writes one."""
+    x, y = np.arange(128, dtype=np.int16), np.zeros((2, 64), np.int16)
+    report = copied_ahead.simulate((2,), x, y, FIRST=first, SIZE=1)
+    assert [f.kind for f in report.findings] == ["race"]
+    assert copied_ahead.compile(x, y, FIRST=0, SIZE=1).copies[0].plan.vec_bytes == 16
+    assert not copied_ahead.simulate((2,), x, y, FIRST=64 + first, SIZE=1).findings
+
+
+@tile.jit
+def copied_behind(x, y, BARRIER: tile.constexpr):
+    s = tile.alloc((64,), x.dtype)
+    tile.store(x[tile.arange(64)], tile.full((64,), 1, x.dtype))
+    if BARRIER:
+        tile.sync()
+    tile.copy_async(s, x[0:64])
+    tile.cp_async_commit()
+    tile.cp_async_wait(0)
+    tile.sync()
+    tile.store(y[0:64], tile.load(s))
+
+
+def test_a_copy_by_cp_async_reads_what_other_threads_wrote_behind_a_barrier():
+    """A thread copies 8 elements, which 8 threads have written."""
+    x, y = np.zeros(64, np.int16), np.zeros(64, np.int16)
+    finding, = copied_behind.simulate((1,), x, y, BARRIER=False).findings
+    assert finding.kind == "race" and "thread 0 reads an element of x, written by thread 1" in finding.message
+    assert not copied_behind.simulate((1,), x, y, BARRIER=True).findings and (y == 1).all()
 
 
 def test_arguments_that_alias_are_one_memory():

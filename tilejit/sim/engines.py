@@ -249,7 +249,16 @@ class Engines:
         if (((low < 0) | (low + count > src.memory.bytes.size)) & read).any():
             self.finding("out-of-bounds", f"cp.async reads outside of {src.memory.name}")
         if self.checks and src.memory.maybe_written:
-            self._check_global(src.memory, np.clip(low // src.memory.itemsize, 0, max(src.memory.flat.size - 1, 0)), read, writing=False)
+            self._check_sources(src.memory, low, count, read, nbytes)
+
+    def _check_sources(self, memory, low: np.ndarray, count: np.ndarray, read: np.ndarray, nbytes: int) -> None:
+        """Every element of which cp.async reads a byte, by the thread that issues it: `count` bytes from `low` (B or 1, T, k)."""
+        size = memory.itemsize
+        most = (nbytes + size - 2) // size + 1
+        element = low[..., None] // size + np.arange(most)
+        inside = read[..., None] & (element * size < (low + count)[..., None]) & (element >= 0) & (element < memory.flat.size)
+        owner = np.broadcast_to(np.arange(self.threads).reshape(-1, 1, 1), element.shape[1:])
+        self._check_global(memory, np.clip(element, 0, max(memory.flat.size - 1, 0)), inside, writing=False, owner=owner)
 
     def cp_async_commit(self) -> None:
         """``cp.async.commit_group`` in every thread of the scope."""
