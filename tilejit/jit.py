@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import ast
 import sys
-from dataclasses import dataclass, fields, replace
-from functools import wraps
+from dataclasses import dataclass
+from functools import cache, wraps
 from inspect import Parameter
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 from .compiled import CompiledKernel
 from .config import checked_target, config
-from .dtypes import DType, bool_, float32, int32, int64
 from .errors import CompilationError, LaunchError, TileError, warn
 from .frontend import Capture, Source
 from .ir.builder import Facts
-from .ir.graph import Launch
 from .ir.op import variant_names
 from .manifest import Shelf, difference
 from .names import nearest
-from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host
+from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
+from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, checked_grid, make_launch, padded_grid
 from .warm import Warm, form_of, has_zero
 
 if TYPE_CHECKING:
     from .compile import Lowered
-
-LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
-CALL_OPTIONS = ("backend", "stream", "device")
 
 
 def jit(function=None, *, source: str | None = None, **options):
@@ -46,27 +41,6 @@ def jit(function=None, *, source: str | None = None, **options):
         frame = sys._getframe(1)
         return Kernel(Source.from_text(source, frame.f_globals), options)
     return Kernel(Source.of(function) if source is None else Source.from_text(source, function.__globals__), options)
-
-
-def make_launch(options: dict[str, Any]) -> Launch:
-    """Checked launch options. LaunchError names the option that does not fit."""
-    launch = Launch(**options)
-    warps = launch.num_warps
-    if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= 32:
-        raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
-    if launch.cluster is not None:
-        shape = launch.cluster if isinstance(launch.cluster, tuple) else (launch.cluster,)
-        if not 1 <= len(shape) <= 3 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
-            raise LaunchError(f"cluster is one to three positive numbers of CTAs, not {launch.cluster!r}")
-        shape = shape + (1,) * (3 - len(shape))
-        if shape[0] * shape[1] * shape[2] > 16:
-            raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {shape}")
-        launch = replace(launch, cluster=shape)
-    for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None), ("max_shared", 0, None)):
-        n = getattr(launch, name)
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < least or most is not None and n > most):
-            raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
-    return launch
 
 
 @dataclass
@@ -93,6 +67,19 @@ class Version:
     @property
     def copies(self) -> tuple:
         return (self.lowered or self.compiled).copies
+
+
+def _plain(method):
+    """Let a user's mistake surface from the call that the user made, without the compiler's own frames."""
+    @wraps(method)
+    def call(*args, **kwargs):
+        try:
+            return method(*args, **kwargs)
+        except TileError as error:
+            if config().log:
+                raise
+            raise error.with_traceback(None) from None
+    return call
 
 
 class Kernel:
@@ -125,7 +112,7 @@ class Kernel:
 
     def __getitem__(self, grid):
         """The kernel with its grid: one to three numbers of CTAs, or a function of the arguments by name."""
-        grid = _padded(grid)
+        grid = padded_grid(grid)
 
         def launch(*args, **kwargs):
             for launcher in self.warm.find(form_of(kwargs)):
@@ -143,7 +130,7 @@ class Kernel:
 
     def prepared(self, grid, **kwargs):
         """``self[grid]`` with the keywords looked at once: a function of the arrays and numbers that remain."""
-        grid, form = _padded(grid), form_of(kwargs)
+        grid, form = padded_grid(grid), form_of(kwargs)
 
         def launch(*args):
             for launcher in self.warm.find(form):
@@ -254,6 +241,7 @@ class Kernel:
 
     # -- without a GPU ---------------------------------------------------------------------------------------------------
 
+    @_plain
     def compile(self, *specs, target: str | None = None, **kwargs) -> CompiledKernel:
         """Compile for `target` ("sm_90a" by default) without a launch.
 
@@ -264,6 +252,7 @@ class Kernel:
         bound, options, _ = self._bind(specs, kwargs)
         return self.compiled(bound, options, target).told_for(bound)
 
+    @_plain
     def simulate(self, grid, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
         """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place."""
         from .sim import simulate
@@ -284,6 +273,7 @@ class Kernel:
 
     # -- launch ------------------------------------------------------------------------------------------------------------
 
+    @_plain
     def launch(self, grid, args: tuple, kwargs: dict):
         bound, options, call = self._bind(args, kwargs)
         backend = call.get("backend") or config().backend or ("sim" if is_host(bound) else "cuda")
@@ -327,71 +317,8 @@ class Kernel:
             self.warm.add(form_of(kwargs), launcher, version.captured)
 
 
-def _padded(grid):
-    """A grid of one to three numbers as one of three; any other as it is."""
-    if isinstance(grid, tuple) and 0 < len(grid) < 3:
-        return grid + (1,) * (3 - len(grid))
-    return (grid, 1, 1) if isinstance(grid, int) else grid
-
-
-_said = False
-
-
+@cache
 def _say_once_that_a_gpu_is_there() -> None:
-    global _said
-    if _said:
-        return
-    _said = True
     from .runtime.libcuda import device_files
     if device_files():
         print("tilejit: host arrays run on the simulator; pass device arrays, or backend=\"cuda\", to use the GPU", file=sys.stderr)
-
-
-def _plain(method):
-    """Let a user's mistake surface from the call that the user made, without the compiler's own frames."""
-    @wraps(method)
-    def call(*args, **kwargs):
-        try:
-            return method(*args, **kwargs)
-        except TileError as error:
-            if config().log:
-                raise
-            raise error.with_traceback(None) from None
-    return call
-
-
-for _name in ("compile", "simulate", "launch"):
-    setattr(Kernel, _name, _plain(getattr(Kernel, _name)))
-
-
-def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
-    """A grid as three numbers; a callable is given the arguments by name. LaunchError says what does not fit."""
-    if callable(grid):
-        grid = grid(bound.meta())
-    grid = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-    if not 1 <= len(grid) <= 3:
-        raise LaunchError(f"a grid has one to three dimensions, not {len(grid)}")
-    limits = (2**31 - 1, 65535, 65535)
-    for axis, n in enumerate(grid):
-        count = _integer(n)
-        if count is None:
-            raise LaunchError(f"a grid is made of integers, not {n!r}")
-        if not 0 <= count <= limits[axis]:
-            raise LaunchError(f"the grid has {n} CTAs along axis {axis}, and 0 to {limits[axis]} are possible")
-    return tuple(map(index, grid)) + (1,) * (3 - len(grid))
-
-
-def _integer(n) -> int | None:
-    try:
-        return None if isinstance(n, bool) else index(n)
-    except TypeError:  # of NumPy's arrays too, which have an __index__
-        return None
-
-
-def scalar_dtype(value, n: int, facts: Facts) -> DType:
-    """The dtype of a Python scalar argument: int32, or int64 where it does not fit; float32; bool."""
-    if isinstance(value, bool):
-        return bool_
-    if isinstance(value, float):
-        return float32
-    return int32 if facts.ask("scalar_fits32", n) else int64

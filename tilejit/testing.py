@@ -9,8 +9,9 @@ from typing import Any
 from .config import checked_target, config
 from .dtypes import dtype_of, float8_e8m0fnu
 from .errors import LaunchError, VerificationError
-from .jit import Kernel, checked_grid
+from .jit import Kernel
 from .runtime.arguments import ArraySpec
+from .runtime.options import checked_grid
 from .runtime.packed import Packed
 
 ULPS = 8  # differences that are allowed by default, in units of the dtype's precision

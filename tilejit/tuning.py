@@ -18,9 +18,10 @@ from typing import Any
 from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, ToolchainError
 from .frontend.captures import Unrecorded, identity
-from .jit import LAUNCH_OPTIONS, Kernel
+from .jit import Kernel
 from .manifest import package
 from .runtime.arguments import ArraySpec, Bound, is_host
+from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
 from .toolchain.installed import tools
 

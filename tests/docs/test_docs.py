@@ -89,7 +89,7 @@ def test_every_example_of_a_page_runs_and_prints_what_stands_below_it(page, tmp_
     for name in [n for n in os.environ if n.startswith("TILEJIT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(import_module("tilejit.jit"), "_said", True)  # that there is a GPU, where there is one
+    monkeypatch.setattr(import_module("tilejit.jit"), "_say_once_that_a_gpu_is_there", lambda: None)  # that there is a GPU, where there is one
     namespace = {"__name__": "example"}
     for example in examples(page.read_text()):
         try:
@@ -275,7 +275,7 @@ def test_every_public_name_stands_on_the_page_of_the_language():
 
 def test_every_launch_option_stands_on_the_page_of_the_language():
     """In the table of launch options."""
-    from tilejit.jit import CALL_OPTIONS, LAUNCH_OPTIONS
+    from tilejit.runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS
     page = (ROOT / "docs" / "language.md").read_text()
     assert not [name for name in LAUNCH_OPTIONS + CALL_OPTIONS if f"| `{name}` |" not in page]
 

@@ -238,7 +238,7 @@ def test_a_launch_on_host_arrays_tells_of_the_gpu_and_leaves_the_driver_alone(mo
     for module in (driver, libcuda):
         monkeypatch.setattr(module, "library", lambda: started.append(1))
     monkeypatch.setattr(libcuda, "device_files", lambda: True)
-    monkeypatch.setitem(sys.modules["tilejit.jit"].__dict__, "_said", False)
+    sys.modules["tilejit.jit"]._say_once_that_a_gpu_is_there.cache_clear()
     kernel, x = tile.jit(source="def k(x):\n    tile.store(x[0], 1)\n"), np.zeros(1, np.float32)
     kernel[1,](x)
     kernel[1,](x)

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Callable
 
 from ..errors import CompilationError
-from . import maps
+from . import maps, units
 from . import shards as _shards
 from .axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shard, axis, row_major_strides,
                    shards_of, spelled, whole)
@@ -313,37 +313,11 @@ class TileLayout:
 
     def pack(self, n: int, along: str = axis.m) -> "TileLayout":
         """The layout of groups of `n` elements that are neighbours on an axis; strides there count groups."""
-        along = as_axis(along)
-        fused = list(_shards.fuse(self.shards))
-        if n == 1:
-            return self
-        if n < 1:
-            raise CompilationError(f"elements are packed in groups of at least 1, found {n}")
-        extent, stride, innermost = fused[-1] if fused else (1, 1, along)
-        others = [s[1] for s in fused[:-1] + list(self.replicas) if s[2] == along] + [self.offset.get(along, 0)]
-        whole_chunks = not self.swizzle or along != "m" or n <= self.swizzle.chunk and n & (n - 1) == 0
-        if innermost != along or stride != 1 or extent % n or any(other % n for other in others) or not whole_chunks:
-            raise CompilationError(f"{self} does not fall into groups of {n} neighbours on axis {along}")
-        fused[-1] = (extent // n, n, along)
-        return self._scaled(along, lambda value: value // n, fused, 1 - n.bit_length())
+        return units.pack(self, n, as_axis(along))
 
     def unpack(self, n: int, along: str = axis.m) -> "TileLayout":
         """The layout of the `n` parts of each element, neighbours on an axis; strides there count parts."""
-        along = as_axis(along)
-        if self.swizzle and along == "m" and n & (n - 1):
-            raise CompilationError(f"a swizzled layout unpacks into a power of two of parts, found {n}")
-        layout = self._scaled(along, lambda value: value * n, self.shards, n.bit_length() - 1)
-        return layout._with(shards=(*layout.shards, (n, 1, along)))
-
-    def _scaled(self, along: Axis, scale, shards, bits: int) -> "TileLayout":
-        """Strides and offset along an axis scaled, and the swizzle shifted by as many bits."""
-        def of(s):
-            return (s[0], scale(s[1]), s[2]) if s[2] == along else s
-        swizzle = self.swizzle
-        if swizzle and along == axis.m:
-            swizzle = Swizzle(swizzle.per_element + bits, swizzle.swizzle_len, swizzle.atom_len, swizzle.inner)
-        offset = {name: scale(value) if name == along else value for name, value in self.offsets}
-        return TileLayout([of(s) for s in shards], [of(s) for s in self.replicas], offset, swizzle)
+        return units.unpack(self, n, as_axis(along))
 
     # ---- runs ----
 

@@ -9,7 +9,7 @@ from inspect import Parameter
 from operator import index
 from typing import Any
 
-from ..dtypes import DTYPES, DType, dtype_of, stored
+from ..dtypes import DTYPES, DType, bool_, dtype_of, float32, int32, int64, stored
 from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..layout import Auto
@@ -236,6 +236,15 @@ def buffer_type(spec: ArraySpec, arg: int, name: str, facts: Facts) -> Buffer:
             strides[d] = 1
             break
     return Buffer(spec.dtype, shape, "global", strides=tuple(strides), arg=arg)
+
+
+def scalar_dtype(value, n: int, facts: Facts) -> DType:
+    """The dtype of a Python scalar argument: int32, or int64 where it does not fit; float32; bool."""
+    if isinstance(value, bool):
+        return bool_
+    if isinstance(value, float):
+        return float32
+    return int32 if facts.ask("scalar_fits32", n) else int64
 
 
 def answer(fact: tuple, bound: Bound) -> bool:

@@ -9,16 +9,17 @@ import numpy as np
 from ..ir.graph import Call, For, If, Operand, Scope, Value, While
 from ..ir.protocols import Wait
 from ..types import Scalar
+from .control import Control
 from .machine import Machine
-from .parting import Frame, Parting, Spawn
+from .parting import Frame, Spawn
 from .program import scope_threads
 from .values import take
-from .waits import ChildWait, RowWait, SpinWait
+from .waits import ChildWait, RowWait
 
 RUN_AHEAD = 64  # pending children of a fiber per set of threads
 
 
-class Fiber(Parting):
+class Fiber(Control):
     """Threads `low` to `high` of the CTAs `rows` (numbers in the chunk, of one cluster rank)."""
 
     def __init__(self, sim, rank: int, rows: np.ndarray, low: int, high: int, env: dict, frames: list[Frame],
@@ -257,138 +258,6 @@ class Fiber(Parting):
         self.sim.version += 1
         self.sim.remove(self)
 
-    # -- conditions ------------------------------------------------------------------------------------------------------------
-
-    def decide(self, test: np.ndarray, active: np.ndarray | None):
-        """True or False when all agree, a mask over CTAs when those differ, a mask (B or 1, T) when threads do."""
-        test = np.asarray(test, bool)
-        if active is not None:
-            mask = test & active
-            return False if not mask.any() else True if np.array_equal(mask, np.broadcast_to(active, mask.shape)) else mask
-        if test.size == 1:
-            return bool(test.flat[0])
-        by_cta = test.all(axis=1)
-        if test.shape[1] > 1 and (by_cta != test.any(axis=1)).any():
-            return test
-        return True if by_cta.all() else by_cta if by_cta.any() else False
-
-    def _if(self, frame: Frame, node: If) -> None:
-        way = self.decide(self.value(node.test), frame.active)
-        if isinstance(way, np.ndarray) and way.ndim == 1:
-            self.open_join()
-            self.fork(way)
-            return  # both come back here, each of one mind
-        if isinstance(way, np.ndarray):
-            outer = True if frame.active is None else frame.active
-            self.frames.append(Frame(self.sim.program.code(node.then, node), node, "then", (way,), way & outer))
-            return
-        block = node.then if way else node.orelse
-        self.frames.append(Frame(self.sim.program.code(block, node), node, "whole", (), frame.active))
-
-    def _end_if(self, frame: Frame) -> None:
-        node = frame.node
-        values = tuple(self.value(y) for y in frame.code.yields)
-        self.frames.pop()
-        below = self.frames[-1]
-        if frame.stage == "then":
-            outer = True if below.active is None else below.active
-            rest = ~frame.state[0] & outer
-            self.frames.append(Frame(self.sim.program.code(node.orelse, node), node, "else", (frame.state[0], values), rest))
-            return
-        if frame.stage == "else":
-            test, first = frame.state
-            values = tuple(_select(test, a, b) for a, b in zip(first, values))
-        for value, x in zip(node.results, values):
-            self.define(value, x)
-        self._end_construct(below)
-
-    def _for(self, frame: Frame, node: For) -> None:
-        start, stop, step = (self.value(x) for x in (node.start, node.stop, node.step))
-        for carry in node.carried:
-            self.env[carry.inner] = self.value(carry.init)
-        dtype = node.index.type.dtype.np
-        index = start.astype(dtype)
-        loop = Frame(self.sim.program.code(node.body, node), node, "body", (index, stop, step), frame.active)
-        loop.pc = len(loop.code.nodes)
-        self.open_join()
-        self.frames.append(loop)
-        self._next(loop)
-
-    def _next(self, frame: Frame) -> None:
-        """Begin the next trip of a for loop with those that still have one."""
-        index, stop, step = frame.state
-        with np.errstate(over="ignore"):
-            test = np.where(step > 0, index < stop, index > stop)
-        way = self.decide(test, frame.active)
-        if isinstance(way, np.ndarray):
-            if way.ndim == 1 and frame.active is None:
-                rest = self.fork(way)
-                rest._exit_loop(rest.frames[-1])
-                frame = self.frames[-1]
-                index = frame.state[0]
-            else:
-                frame.active = way
-        elif not way:
-            self._exit_loop(frame)
-            return
-        frame.pc = 0
-        self.env[frame.node.index] = index
-
-    def _exit_loop(self, frame: Frame) -> None:
-        for carry in frame.node.carried:
-            self.env[carry.result] = self.env.pop(carry.inner)
-        self.frames.pop()
-        self._end_construct(self.frames[-1])
-
-    def _carry(self, frame: Frame) -> None:
-        node = frame.node
-        values = [self.value(y) for y in frame.code.yields]
-        for carry, x in zip(node.carried, values):
-            self.env[carry.inner] = x if frame.active is None else _select(frame.active, x, self.env[carry.inner])
-
-    def _end_for(self, frame: Frame) -> None:
-        self._carry(frame)
-        index, stop, step = frame.state
-        with np.errstate(over="ignore"):
-            frame.state = ((index + step).astype(index.dtype), stop, step)
-        self._next(frame)
-
-    def _while(self, frame: Frame, node: While) -> None:
-        for carry in node.carried:
-            self.env[carry.inner] = self.value(carry.init)
-        self.open_join()
-        self.spin = None
-        self.frames.append(Frame(self.sim.program.code(node.test, node), node, "test", (), frame.active))
-
-    def _end_while(self, frame: Frame) -> None:
-        node = frame.node
-        if frame.stage == "body":
-            self._carry(frame)
-            frame.stage, frame.code, frame.pc = "test", self.sim.program.code(node.test, node), 0
-            self._notice_spinning(node)
-            return
-        way = self.decide(self.value(frame.code.yields[0]), frame.active)
-        if isinstance(way, np.ndarray):
-            if way.ndim == 1 and frame.active is None:
-                rest = self.fork(way)
-                rest._exit_loop(rest.frames[-1])
-                frame = self.frames[-1]
-            else:
-                frame.active = way
-        elif not way:
-            self._exit_loop(frame)
-            return
-        frame.stage, frame.code, frame.pc = "body", self.sim.program.code(node.body, node), 0
-
-    def _notice_spinning(self, node: While) -> None:
-        """A trip that changed nothing, here or anywhere: the next one waits until something has changed."""
-        state = [self.env[c.inner] for c in node.carried]
-        version = self.sim.version
-        old = self.spin
-        self.spin = (node, version, state)
-        if old is not None and old[0] is node and old[1] == version and all(_equal(a, b) for a, b in zip(old[2], state)):
-            self.block(SpinWait(self, node, version))
-
 
 def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
     """Of the scopes before threads `low` to `high`, those that no later one stands behind for the same threads."""
@@ -398,17 +267,6 @@ def _last(ahead: tuple[Spawn, ...], low: int, high: int) -> tuple[Spawn, ...]:
         if not any(later.low <= first and stop <= later.high for later in found):
             found.append(s)
     return tuple(found)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and np.array_equal(a, b))
-
-
-def _select(test: np.ndarray, a: Any, b: Any) -> Any:
-    """`a` where threads took the one way, `b` where they took the other."""
-    if a is b or not isinstance(a, np.ndarray):
-        return a
-    return np.where(test, a, b)
 
 
 _STEP = {Call: Fiber._call, Scope: Fiber._scope, If: Fiber._if, For: Fiber._for, While: Fiber._while}

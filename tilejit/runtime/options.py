@@ -1,0 +1,66 @@
+"""The options of launches and calls, and grids: what they may be, and in words what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from operator import index
+from typing import Any
+
+from ..errors import LaunchError
+from ..ir.graph import Launch
+from .arguments import Bound
+
+LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
+CALL_OPTIONS = ("backend", "stream", "device")
+
+
+def make_launch(options: dict[str, Any]) -> Launch:
+    """Checked launch options. LaunchError names the option that does not fit."""
+    launch = Launch(**options)
+    warps = launch.num_warps
+    if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= 32:
+        raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
+    if launch.cluster is not None:
+        shape = launch.cluster if isinstance(launch.cluster, tuple) else (launch.cluster,)
+        if not 1 <= len(shape) <= 3 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
+            raise LaunchError(f"cluster is one to three positive numbers of CTAs, not {launch.cluster!r}")
+        shape = shape + (1,) * (3 - len(shape))
+        if shape[0] * shape[1] * shape[2] > 16:
+            raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {shape}")
+        launch = replace(launch, cluster=shape)
+    for name, least, most in (("min_ctas", 1, 32), ("max_registers", 1, 255), ("spills", 0, None), ("max_shared", 0, None)):
+        n = getattr(launch, name)
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < least or most is not None and n > most):
+            raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
+    return launch
+
+
+def padded_grid(grid):
+    """A grid of one to three numbers as one of three; any other as it is."""
+    if isinstance(grid, tuple) and 0 < len(grid) < 3:
+        return grid + (1,) * (3 - len(grid))
+    return (grid, 1, 1) if isinstance(grid, int) else grid
+
+
+def checked_grid(grid, bound: Bound) -> tuple[int, int, int]:
+    """A grid as three numbers; a callable is given the arguments by name. LaunchError says what does not fit."""
+    if callable(grid):
+        grid = grid(bound.meta())
+    grid = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    if not 1 <= len(grid) <= 3:
+        raise LaunchError(f"a grid has one to three dimensions, not {len(grid)}")
+    limits = (2**31 - 1, 65535, 65535)
+    for axis, n in enumerate(grid):
+        count = _integer(n)
+        if count is None:
+            raise LaunchError(f"a grid is made of integers, not {n!r}")
+        if not 0 <= count <= limits[axis]:
+            raise LaunchError(f"the grid has {n} CTAs along axis {axis}, and 0 to {limits[axis]} are possible")
+    return tuple(map(index, grid)) + (1,) * (3 - len(grid))
+
+
+def _integer(n) -> int | None:
+    try:
+        return None if isinstance(n, bool) else index(n)
+    except TypeError:  # of NumPy's arrays too, which have an __index__
+        return None
