@@ -1,11 +1,13 @@
-"""The code of products of warps, followed register by register: ldmatrix brings what fragments hold, mma.sync makes the product."""
+"""The code of products of warps, followed register by register: ldmatrix brings what fragments hold, mma.sync makes the product, stmatrix
+stores it."""
 
 import numpy as np
 import pytest
 import tilejit as tile
-from tests.mma.threads import held, loaded, multiplied
+from tests.mma.threads import held, loaded, multiplied, stored
 from tilejit.ir.graph import Call, walk
 from tilejit.ops.mma.ldmatrix import LdMatrix
+from tilejit.ops.mma.stmatrix import StMatrix
 
 
 @tile.jit
@@ -82,3 +84,36 @@ def test_operands_that_ldmatrix_cannot_bring_are_loaded_one_by_one(dtype, ta, tb
 def test_extents_of_any_size_are_padded_with_zeros_along_k(m, n, k, dtype):
     """What registers hold beyond the extents, infinities here, is no part of the product."""
     run(m, n, k, dtype)
+
+
+@tile.jit
+def kept(A, B, index, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr, COLUMN: tile.constexpr, MOVING: tile.constexpr):
+    """A product stored to a part of a buffer, whose first column may be known at run time only."""
+    sA, sB = tile.alloc((M, 16), A.dtype, layout=tile.auto), tile.alloc((N, 16), B.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:M, 0:16])
+    tile.copy(sB, B[0:N, 0:16])
+    tile.sync()
+    s = tile.alloc((3, 256, 128), tile.bfloat16, layout=LAYOUT)
+    product = tile.dot(sA, sB, trans_b=True, variant="wgmma").to(tile.bfloat16)
+    column = index % 4 * 8 if MOVING else COLUMN
+    tile.store(s[index % 3, ROW:ROW + M, column:column + N], product)
+
+
+@pytest.mark.parametrize("swizzle", [None, 0, 32, 64, 128])
+@pytest.mark.parametrize("m,n,warps", [(64, 16, 4), (64, 64, 4), (128, 48, 4), (128, 32, 8)])
+@pytest.mark.parametrize("row,column", [(0, 0), (0, 16), (64, 32), (0, 8), (4, 48), (72, 40), (0, None)])
+def test_stmatrix_stores_to_any_part_of_a_buffer(swizzle, m, n, warps, row, column):
+    """Nothing else is written. Parts that begin at multiples of 16 columns share their addresses with the whole buffer."""
+    a, b = (tile.ArraySpec((extent, 16), "bfloat16") for extent in (m, n))
+    layout = None if swizzle is None else tile.swizzled(tile.bfloat16, (3, 256, 128), swizzle)
+    bound, options, _ = kept._bind((a, b, 2), dict(M=m, N=n, LAYOUT=layout, ROW=row, COLUMN=column, MOVING=column is None, num_warps=warps))
+    calls = [x for x in walk(kept.version(bound, options, "sm_90a").lowered.graph.body) if isinstance(x, Call)]
+    call, = [x for x in calls if isinstance(x.choice and x.choice.plan, StMatrix)]
+    region, = [x for x in calls if call.args[0] in x.results]
+    values = np.random.default_rng(0).standard_normal((m, n))
+    starts = (2, 8) if column is None else (2,)
+    want, at = np.zeros((3, 256, 128)), starts[1] if column is None else column
+    want[2, row:row + m, at:at + n] = values
+    np.testing.assert_array_equal(stored(call, region, values, 32 * warps, starts), want)
+    if row % 64 == 0 and column is not None and column % 16 == 0:
+        assert None not in call.choice.plan.ways

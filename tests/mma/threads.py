@@ -9,7 +9,8 @@ import numpy as np
 
 from tilejit.emit.tiles import register_table
 from tilejit.layout import thread_table
-from tilejit.ops.mma import ldmatrix
+from tilejit.ir.graph import Const
+from tilejit.ops.mma import ldmatrix, stmatrix
 from tilejit.types import Tile
 
 G, T = np.arange(32) // 4, np.arange(32) % 4  # groupID and threadID_in_group
@@ -35,6 +36,9 @@ class Threads:
 
     def lane_id(self):
         return np.arange(self.threads) % 32
+
+    def thread_warp(self):
+        return np.arange(self.threads) // 32
 
     def cached(self, key, make):
         return make()
@@ -72,6 +76,8 @@ class Threads:
     def asm(self, text, outputs=(), inputs=(), **_):
         if text.startswith("ldmatrix"):
             return self.ldmatrix(text, *inputs)
+        if text.startswith("stmatrix"):
+            return self.stmatrix(text, *inputs)
         kind = re.match(r"mma\.sync\.aligned\.(\w+)\.row\.col", text)[1]
         return self.mma(kind, inputs, len(outputs))
 
@@ -92,6 +98,17 @@ class Threads:
             else:
                 words.append(tuple(rows[n, l // 4, l % 4 * (per // 4) + i] for i in range(per // 4)))
         return words
+
+    def stmatrix(self, text, address, *words):
+        """Of 16-bit elements: lane l holds two of row l / 4 of each matrix, and gives the address of row l % 8 of matrix l / 8."""
+        constant = int(re.search(r"\+ (\d+)\]", text)[1])
+        at = np.broadcast_to(address + constant, (self.threads,)) // self.itemsize
+        assert ((address + constant) % 16 == 0).all()
+        thread = np.arange(self.threads)
+        for j, word in enumerate(words):
+            start = at[thread // 32 * 32 + 8 * j + thread % 32 // 4]
+            for i, v in enumerate(word):
+                self.memory[start + thread % 4 * 2 + i] = v
 
     def mma(self, kind, inputs, results):
         a_at, a_count, b_at, b_count = FRAGMENTS[kind]
@@ -129,6 +146,17 @@ def loaded(call, region, values, threads):
     source = type("Region", (), {"type": region.result.type, "starts": [s.value for s in region.args[1:]],
                                  "buffer": type("Buffer", (), {"type": buffer, "offset": 0})})
     return ldmatrix.emit(e, call.choice.plan, source, call.result.type)
+
+
+def stored(call, region, values, threads, index):
+    """What is in a buffer of zeros after stmatrix has stored a tile of `values` to a region; `index` are the starts not known before."""
+    buffer, t, index = region.result.type.buffer, call.args[1].type, iter(index)
+    e = Threads(threads, np.zeros(buffer.layout.span("m")))
+    e.itemsize, e.per = t.dtype.nbytes, 2
+    starts = [s.value if isinstance(s, Const) else np.int64(next(index)) for s in region.args[1:]]
+    target = type("Region", (), {"type": region.result.type, "starts": starts, "buffer": type("Buffer", (), {"type": buffer, "offset": 0})})
+    stmatrix.emit(e, call.choice.plan, target, held(t, values, threads))
+    return e.memory[np.asarray(buffer.layout.offset_of(*np.indices(buffer.shape), shape=buffer.shape))]
 
 
 def multiplied(call, acc, a, b, threads):

@@ -23,8 +23,9 @@ from ..partition import shared_runs
 @dataclass(frozen=True)
 class Group:
     """Words `word` on of the tile, a matrix each, by one instruction. `at` is where the first matrix begins in the tile,
-    `odd` and `high` how far the second and the third begin after it. The address is that of the first group of these steps,
-    XORed with `flip` and moved by `step` elements; where `flip` is None it is computed anew."""
+    `odd` and `high` how far the second and the third begin after it. The address is that of the first group of these steps in a
+    region whose constant starts are 0, so that regions of one buffer share it, XORed with `flip` and moved by `step` elements; where
+    `flip` is None it is computed anew."""
 
     word: int
     count: int
@@ -124,35 +125,50 @@ def _grouped(at: list[tuple[int, int]]) -> list[Group]:
 
 def _steps(t: Tile, source: Region, starts, row: int, transposed: bool, table, groups: list[Group]) -> tuple[Group, ...]:
     """The groups, with how their addresses come from the first's where all threads agree on that."""
-    layout, shape = source.buffer.layout, source.buffer.shape
-    try:
-        plain, at = layout.group(shape)
-    except CompilationError:
+    known = known_starts(source, starts)
+    if known is None:
         return tuple(groups)
-    period = layout.swizzle.period if layout.swizzle is not None else 1
-    known = []
-    for d, start in enumerate(starts):
-        known.append(int(start.value) if isinstance(start, Const) else 0)
-        if not isinstance(start, Const) and (source.extents[d] != 1 or any(s[1] % period for s in plain.shards[at[d]:at[d + 1]])):
-            return tuple(groups)
     thread = np.arange(len(table))
     warp = [c[thread // 32] for c in np.unravel_index(table[::32, 0], t.domain)]  # where each warp's own part begins
 
-    def offsets(group: Group):
+    def offsets(group: Group, starts: list[int]):
         inside = _coordinates(group, row, transposed, thread % 32)
-        full = list(known)
+        full = list(starts)
         for k, d in enumerate(source.kept):
             full[d] = full[d] + warp[k] + inside[k] + group.at[k]
-        return np.asarray(layout.offset_of(*full, shape=shape)) + 0 * thread
+        return np.asarray(source.buffer.layout.offset_of(*full, shape=source.buffer.shape)) + 0 * thread
 
-    block, first, made = layout.swizzle.block if layout.swizzle is not None else 1, {}, []
+    first, made = {}, []
     for group in groups:
-        origin = first.setdefault((group.count, group.odd, group.high), (group, offsets(group)))[1]
-        target = offsets(group)
-        flip = int(origin[0] ^ target[0]) & (block - 1)
-        moved = target - (origin ^ flip)
-        made.append(replace(group, flip=flip, step=int(moved[0])) if (moved == moved[0]).all() else group)
+        key = group.count, group.odd, group.high
+        if key not in first:
+            first[key] = offsets(group, [0] * len(known))
+        way = moved(source.buffer.layout, first[key], offsets(group, known))
+        made.append(group if way is None else replace(group, flip=way[0], step=way[1]))
     return tuple(made)
+
+
+def known_starts(region: Region, starts) -> list[int] | None:
+    """The starts of a shared region that are constants, 0 for the others; None where what the others add may change what a swizzle
+    XORs, or carry."""
+    layout, shape = region.buffer.layout, region.buffer.shape
+    try:
+        plain, at = layout.group(shape)
+    except CompilationError:
+        return None
+    period, known = layout.swizzle.period if layout.swizzle is not None else 1, []
+    for d, start in enumerate(starts):
+        known.append(int(start.value) if isinstance(start, Const) else 0)
+        if not isinstance(start, Const) and (region.extents[d] != 1 or any(s[1] % period for s in plain.shards[at[d]:at[d + 1]])):
+            return None
+    return known
+
+
+def moved(layout, origin, target) -> tuple[int, int] | None:
+    """How the threads' offsets `target` come from others: (flip, step), by ``(origin ^ flip) + step``, if by the same for all."""
+    flip = int(origin[0] ^ target[0]) & (layout.swizzle.block - 1 if layout.swizzle is not None else 0)
+    step = target - (origin ^ flip)
+    return (flip, int(step[0])) if (step == step[0]).all() else None
 
 
 def _coordinates(group: Group, row: int, transposed: bool, lane) -> list:
@@ -173,9 +189,9 @@ def emit(e, plan: LdMatrix, source, t: Tile) -> list:
     words, origins, buffer = [], {}, source.buffer
     nbytes, lane = buffer.type.dtype.nbytes, e.lane_id()
 
-    def offset(group: Group):
+    def offset(group: Group, starts):
         inside = _coordinates(group, plan.row, plan.transposed, lane)
-        full = list(source.starts)
+        full = list(starts)
         for k, d in enumerate(source.type.kept):
             full[d] = full[d] + e.warp_coordinate(t, k) + inside[k] + group.at[k]
         return buffer.type.layout.offset_of(*full, shape=buffer.type.shape) * nbytes
@@ -183,10 +199,10 @@ def emit(e, plan: LdMatrix, source, t: Tile) -> list:
     for group in plan.groups:
         key = (group.count, group.odd, group.high)
         if group.flip is None:
-            at, constant = offset(group), 0
+            at, constant = offset(group, source.starts), 0
         else:
             if key not in origins:
-                origins[key] = {0: offset(group)}
+                origins[key] = {0: offset(group, [0 if isinstance(start, int) else start for start in source.starts])}
             flipped = origins[key]
             if group.flip not in flipped:
                 flipped[group.flip] = flipped[0] ^ (group.flip * nbytes)

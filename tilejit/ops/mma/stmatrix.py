@@ -16,14 +16,18 @@ from ..access import AccessPlan, plan_access
 from ..memory import store_
 from ..partition import shared_runs
 from . import wgmma
+from .ldmatrix import known_starts, moved
 
 
 @dataclass(frozen=True)
 class StMatrix:
-    """`tiles` blocks of 64 rows for each warpgroup of the scope, `pairs` times 16 columns."""
+    """`tiles` blocks of 64 rows for each warpgroup of the scope, `pairs` times 16 columns. `ways` has for each of these blocks how its
+    addresses come from those of the first in a region whose constant starts are 0, so that regions of one buffer share them: XORed
+    with so many elements, then moved by so many; None where they are computed anew."""
 
     tiles: int
     pairs: int
+    ways: tuple[tuple[int, int] | None, ...]
 
     @property
     def instructions(self) -> int:
@@ -55,65 +59,58 @@ def plan_matrices(g, call) -> StMatrix | None:
     access: AccessPlan = plan_access(g, call.args[0], t, False)
     if not rows_of_16_bytes or access.checked:
         return None
-    return StMatrix(t.shape[0] // (g.scope.threads // 2), t.shape[1] // 16)
+    tiles, pairs = t.shape[0] // (g.scope.threads // 2), t.shape[1] // 16
+    return StMatrix(tiles, pairs, _ways(target, starts, g.scope.threads, tiles, pairs))
+
+
+def _ways(target: Region, starts, threads: int, tiles: int, pairs: int) -> tuple:
+    known, thread = known_starts(target, starts), np.arange(threads)
+    if known is None:
+        return (None,) * (tiles * pairs)
+
+    def offsets(starts: list[int], tile: int, pair: int):
+        at = _coordinates(target, starts, _rows(thread // 32, thread % 32, threads, tiles), (64 * tile, 16 * pair))
+        return np.asarray(target.buffer.layout.offset_of(*at, shape=target.buffer.shape))
+
+    origin = offsets([0] * len(known), 0, 0)
+    return tuple(moved(target.buffer.layout, origin, offsets(known, tile, pair)) for tile in range(tiles) for pair in range(pairs))
+
+
+def _rows(warp, lane, threads: int, tiles: int) -> tuple:
+    """Where the row of 16 bytes that a lane gives the address of begins: of its warp's 16 rows, of the first or second 8 columns. Runs on
+    arrays and emitted values."""
+    row = (lane & 15) + (warp & 3) * 16
+    return (row + (warp >> 2) * (64 * tiles) if threads > 128 else row), (lane >> 4) * 8
+
+
+def _coordinates(target: Region, starts, inside: tuple, block: tuple[int, int]) -> list:
+    """An element of the region's buffer, so far from `starts`."""
+    found = list(starts)
+    for d, c, at in zip(target.kept, inside, block):
+        found[d] = found[d] + c + at
+    return found
 
 
 def emit(e, plan: StMatrix, target, values: list) -> None:
-    """Lane l gives the address of row l % 16 of its warp's 16, and of the first or second 8 columns."""
-    words = e.packed_words(values)
-    places = Places(e, target, plan)
-    for tile in range(plan.tiles):
-        for pair in range(plan.pairs):
-            address, offset = places.at(tile, pair)
-            first = (tile * plan.pairs + pair) * 4
-            e.asm(f"stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0 + {offset}], {{$1, $2, $3, $4}};", [], [address, *words[first:first + 4]],
-                  convergent=True)
+    words, buffer = e.packed_words(values), target.buffer
+    layout, shape, nbytes = buffer.type.layout, buffer.type.shape, buffer.type.dtype.nbytes
+    rows, flipped = _rows(e.thread_warp(), e.lane_id(), e.threads, plan.tiles), {}
 
+    def offset(starts, block: tuple[int, int]):
+        return layout.offset_of(*_coordinates(target.type, starts, rows, block), shape=shape) * nbytes
 
-class Places:
-    """Where the lanes' rows lie in shared memory: a few addresses that differ by the swizzle, and constant offsets."""
-
-    def __init__(self, e, target, plan: StMatrix):
-        self.e, self.target = e, target
-        buffer = target.type.buffer
-        self.layout, self.shape, self.nbytes = buffer.layout, buffer.shape, buffer.dtype.nbytes
-        warp, lane = e.thread_warp(), e.lane_id()
-        row = (lane & 15) + (warp & 3) * 16
-        if e.threads > 128:
-            row = row + (warp >> 2) * (64 * plan.tiles)
-        self.thread = (row, (lane >> 4) * 8)
-        self.swizzled: dict = {}
-
-    def at(self, tile: int, pair: int):
-        """(address, constant byte offset) of block `tile`, columns ``16 * pair`` on."""
-        e, place = self.e, (64 * tile, 16 * pair)
-        plain, swizzle = self.layout.without_swizzle(), self.layout.swizzle
-        step = plain.offset_of(*self._coordinates((0,) * len(self.shape), place), shape=self.shape) - plain.offset_of(*(0,) * len(self.shape), shape=self.shape)
-        # What is added below the swizzle's rows changes nothing that it XORs, and does not carry: it is XORed instead.
-        low = step % swizzle.block if swizzle is not None else 0
-        high = step - low
-        if swizzle is not None and high % swizzle.period:
-            offset = self.layout.offset_of(*self._coordinates(self._moved(self.thread), place), shape=self.shape) * self.nbytes
-            return e.shared_base() + offset, self.target.buffer.offset
-        if low not in self.swizzled:
-            base = self._base()
-            self.swizzled[low] = base if not low else base ^ (low * self.nbytes)
-        return e.shared_base() + self.swizzled[low], self.target.buffer.offset + high * self.nbytes
-
-    def _base(self):
-        """The byte offset of the lane's first row."""
-        if "base" not in self.swizzled:
-            self.swizzled["base"] = self.layout.offset_of(*self._moved(self.thread), shape=self.shape) * self.nbytes
-        return self.swizzled["base"]
-
-    def _moved(self, at: tuple) -> tuple:
-        return self._coordinates(self.target.starts, at)
-
-    def _coordinates(self, starts, at: tuple) -> tuple:
-        found = list(starts)
-        for d, c in zip(self.target.type.kept, at):
-            found[d] = c if isinstance(found[d], int) and found[d] == 0 else found[d] + c
-        return tuple(found)
+    for i, way in enumerate(plan.ways):
+        if way is None:
+            at, constant = offset(target.starts, (64 * (i // plan.pairs), 16 * (i % plan.pairs))), 0
+        else:
+            flip, step = way
+            if not flipped:
+                flipped[0] = offset([0 if isinstance(start, int) else start for start in target.starts], (0, 0))
+            if flip not in flipped:
+                flipped[flip] = flipped[0] ^ (flip * nbytes)
+            at, constant = flipped[flip], step * nbytes
+        e.asm(f"stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0 + {buffer.offset + constant}], {{$1, $2, $3, $4}};", [],
+              [e.shared_base() + at, *words[4 * i:4 * i + 4]], convergent=True)
 
 
 _plain_plan, _plain_emit = store_.rules["plan"], store_.rules["emit"]
