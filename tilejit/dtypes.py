@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .errors import CompilationError
+from .names import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ def dtype_of(spec) -> DType:
     name = _ALIASES.get(name, name)
     if name in DTYPES:
         return DTYPES[name]
-    raise CompilationError(f"{spec!r} is not an element type of tilejit; the element types are {', '.join(n for n, d in DTYPES.items() if not d.padded)}")
+    named = [n for n, d in DTYPES.items() if not d.padded]
+    raise CompilationError(f"{spec!r} is not an element type of tilejit{nearest(name, named)}; the element types are {', '.join(named)}")
 
 
 def counted(dtype: DType) -> str:

@@ -40,7 +40,9 @@ def jit(function=None, *, source: str | None = None, **options):
     if source is not None and function is None:
         frame = sys._getframe(1)
         return Kernel(Source.from_text(source, frame.f_globals), options)
-    return Kernel(Source.of(function) if source is None else Source.from_text(source, function.__globals__), options)
+    kernel = Kernel(Source.of(function) if source is None else Source.from_text(source, function.__globals__), options)
+    kernel.__qualname__ = function.__qualname__
+    return kernel
 
 
 @dataclass
@@ -93,6 +95,7 @@ class Kernel:
         self.source, self.options = source, dict(options)
         self.__name__ = self.name = source.name
         self.__doc__ = ast.get_docstring(source.tree)
+        self.__module__, self.__qualname__ = source.globals.get("__name__"), source.name
         self.parameters = source.params
         self.names = [p.name for p in self.parameters]
         self.defaults = {p.name: p.default for p in self.parameters if p.default is not Parameter.empty}
@@ -106,6 +109,10 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}({', '.join(p.name for p in self.parameters)})>"
+
+    def __reduce__(self) -> str:
+        """Pickled as a function is, by its module and name; a copy of it is itself."""
+        return self.__qualname__
 
     def __call__(self, *args, **kwargs):
         raise LaunchError(f"a kernel is launched with a grid, as in {self.name}[(number_of_ctas,)](...)")

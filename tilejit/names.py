@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def nearest(name: str, names) -> str:
     """`` (did you mean 'x'?)`` for the closest of `names`, or nothing."""
     from difflib import get_close_matches
     close = get_close_matches(name, list(names), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def misspelt(given, names) -> str:
+    """The closest of `names` to the first keyword of `given` that is none of them, or nothing."""
+    unknown = next((name for name in given if name not in names), None)
+    return nearest(unknown, names) if unknown is not None else ""
+
+
+def counterpart(function) -> str:
+    """``a function of numpy; in a kernel write tile.exp`` for one that the language has by the same name, or nothing."""
+    library = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
+    name = getattr(function, "__name__", "")
+    known = library in ("numpy", "torch", "cupy", "jax", "scipy", "triton") and hasattr(sys.modules["tilejit"], name)
+    return f"a function of {library}; in a kernel write tile.{name}" if known else ""
 
 
 class InstructionName:

@@ -41,7 +41,7 @@ class Tuned:
 
     def __init__(self, kernel: Kernel, configs: list[dict[str, Any]], key: tuple[str, ...] | None, prune: Callable | None):
         self.kernel, self.configs, self.key, self.prune = kernel, configs, key, prune
-        self.__name__, self.__doc__ = kernel.__name__, kernel.__doc__
+        self.__name__, self.__qualname__, self.__module__, self.__doc__ = kernel.__name__, kernel.__qualname__, kernel.__module__, kernel.__doc__
         self.recent: dict[tuple, dict[str, Any]] = {}  # by the looks of the arguments, for calls that need no second look
         self.chosen: dict[tuple, dict[str, Any]] = {}
         self.timings: dict[tuple, dict[int, float]] = {}
@@ -49,6 +49,9 @@ class Tuned:
 
     def __repr__(self) -> str:
         return f"<{self.kernel.name}, tuned over {len(self.configs)} configurations>"
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
 
     def __getitem__(self, grid):
         def launch(*args, **kwargs):

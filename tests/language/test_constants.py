@@ -84,6 +84,35 @@ def test_a_numpy_number_is_the_constant_that_it_is_in_python(number):
     assert out[1] == (2.5 if isinstance(number, np.floating) else 2)
 
 
+@tile.jit
+def width_of(out, dtype: tile.constexpr):
+    tile.store(out[0], tile.cast(tile.full((4,), 1.0 + 2**-9), dtype.dtype if isinstance(dtype, Typed) else dtype)[1].to(tile.float32))
+
+
+@dataclass(frozen=True)
+class Typed:
+    dtype: object
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_dtype_of_numpy_or_python_is_a_constant(grouped):
+    import ml_dtypes
+    given = [np.float16, np.dtype("float32"), ml_dtypes.bfloat16, float, tile.float16, "bfloat16"]
+    found = [result(width_of, Typed(d) if grouped else d) for d in given]
+    assert found == [1 + 2**-9, 1 + 2**-9, 1, 1 + 2**-9, 1 + 2**-9, 1]
+    assert width_of.compile(np.zeros(2, np.float32), Typed(np.float16) if grouped else np.float16).registers > 0
+
+
+def test_a_dtype_of_torch_is_a_constant():
+    torch = pytest.importorskip("torch")
+    assert result(width_of, torch.bfloat16) == 1
+
+
+def test_an_element_type_that_kernels_lack_is_no_constant():
+    with pytest.raises(tile.TileError, match="complex64.* is not an element type"):
+        result(width_of, np.complex64)
+
+
 def test_warm_calls_tell_constants_apart_that_are_equal():
     """A launch that was made before is found by its keywords: 1, 1.0 and True are equal, alone and in groups."""
     from tilejit.warm import form_of

@@ -15,7 +15,7 @@ from ..ir.builder import describe
 from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
-from ..names import InstructionName
+from ..names import InstructionName, counterpart, misspelt
 from ..ops import language, ptx_calls
 from . import joins
 from .captures import of_tilejit, source_of
@@ -71,7 +71,7 @@ def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple, kwar
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "w"]
-        raise w.error(f"{name}{inspect.Signature(shown)}: {error}") from None
+        raise w.error(f"{name}{inspect.Signature(shown)}: {error}{misspelt(kwargs, signature.parameters)}") from None
     bound.apply_defaults()
     return tuple(bound.arguments.values())
 
@@ -101,8 +101,8 @@ def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
             _bound(w, f"tile.{name}", inspect.signature(function), args, kwargs)
         return function(*args, **kwargs)
     if isinstance(function, FunctionType):
-        raise w.error(f"{name} is a plain Python function; decorate it with @tile.jit to call it in a kernel")
-    raise w.error(f"{name or describe(function)} is not part of the language and cannot be called in a kernel")
+        raise w.error(f"{name} is {counterpart(function) or 'a plain Python function; decorate it with @tile.jit to call it in a kernel'}")
+    raise w.error(f"{name or describe(function)} is {counterpart(function) or 'not part of the language and cannot be called in a kernel'}")
 
 
 def _folded_call(w: Walker, name: str, function: Any, args: tuple, kwargs: dict) -> Any:

@@ -19,6 +19,7 @@ from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builtin import Builtin
 from ..ir.op import Op
+from ..names import counterpart
 from .source import MISSING, Source
 
 
@@ -293,5 +294,5 @@ def checked(name: str, x: Any) -> Any:
         advice = "make it a tuple, or " if isinstance(x, list) else ""
         raise CompilationError(f"{name} is a {type(x).__name__}, which could change without the kernel noticing; "
                                f"{advice}pass what the kernel needs of it as a tile.constexpr argument")
-    raise CompilationError(f"{name} is a {type(x).__name__}, which a kernel cannot read from the code around it; "
-                           "pass it as a tile.constexpr argument")
+    raise CompilationError(f"{name} is " + (counterpart(x) or f"a {type(x).__name__}, which a kernel cannot read from the code around it; "
+                                            "pass it as a tile.constexpr argument"))

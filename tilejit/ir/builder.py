@@ -215,6 +215,14 @@ class Builder:
         rest = {k: c for k, c in total.items() if c and k is not None}
         return None if rest else total.get(None, 0)
 
+    def declared_constant(self, *operands) -> str:
+        """``; n is a number of the launch: ...`` where run-time numbers that should be constants are arguments of the kernel."""
+        terms = {key for x in operands if isinstance(x, (Value, Const, int)) for key in self.linear(x)} - {None}
+        names = sorted(key.name for key in terms if key in self.arguments)
+        if not names or len(names) < len(terms):
+            return ""
+        return f"; {' and '.join(names)} {'are numbers' if len(names) > 1 else 'is a number'} of the launch: declare the parameter as {names[0]}: tile.constexpr"
+
     # -- operands from what a kernel's code holds -----------------------------------------------------------------------
 
     def operand(self, x, dtype=None) -> Operand:

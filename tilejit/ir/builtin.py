@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import CompilationError, at
-from ..names import nearest
+from ..names import misspelt
 from .builder import Builder, describe, type_of
 from .op import Op
 
@@ -100,6 +100,5 @@ def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         shown = list(signature.parameters.values())[1:]
-        unknown = next((k for k in kwargs if k not in signature.parameters), "")
-        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {error}{nearest(unknown, signature.parameters)}") from None
+        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {error}{misspelt(kwargs, signature.parameters)}") from None
     return function(*args, **kwargs)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import CompilationError
+from ..names import misspelt
 
 EFFECTS = ("pure", "reads", "writes", "syncs")
 
@@ -71,7 +72,7 @@ class Op:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise CompilationError(f"tile.{self.name}{self.signature}: {error}") from None
+            raise CompilationError(f"tile.{self.name}{self.signature}: {error}{misspelt(kwargs, self.signature.parameters)}") from None
         bound.apply_defaults()
         operands, attrs = [], {}
         for name, value in bound.arguments.items():

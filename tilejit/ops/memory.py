@@ -153,7 +153,8 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
         raise g.error(f"the extent of this slice is known at launch only; write a constant one, as in {name}[0:BLOCK, ...]")
     extent = g.difference(stop, start)
     if extent is None:
-        raise g.error("the extent of a slice (stop - start) must be a constant: write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]")
+        raise g.error("the extent of a slice (stop - start) must be a constant: write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]"
+                      + g.declared_constant(item.start, item.stop))
     if extent < 0:
         raise g.error(f"the slice's stop is {-extent} below its start")
     return as_index(g, start, base.type.shape[d]), extent, False
@@ -264,7 +265,8 @@ def _memory(g: Builder, x, what: str) -> Value:
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
     if t.buffer.peer:
-        raise g.error(f"{what} reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar)")
+        raise g.error(f"{what} reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar) from shared "
+                      "memory, and with tile.store_async(buf.peer(rank), value, mbar=bar) from registers")
     return x
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..dtypes import DType, bool_, dtype_of, float32, int32, uint32
+from ..dtypes import DType, bool_, dtype_of, float32, int32, integer_range, uint32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Operand, Value
@@ -209,20 +209,63 @@ def reduce(g: Builder, x, axis, combine, keepdims=False):
 # -- ragged loads ----------------------------------------------------------------------------------------------------------
 
 def warn_if_ragged(g: Builder, x: Value, what: str) -> None:
-    """Warn when elements out of bounds, which read as 0 for want of an explicit `other`, take part in a reduction."""
-    loads, seen, queue = g.state.get("implicit_other", ()), set(), [x]
+    """Warn when elements out of bounds, which read as 0 for want of an explicit `other`, take part in a reduction. They take
+    none in a sum where what is summed is 0 there."""
+    if what in ("sum", "cumsum") and _zero_outside(g, x):
+        return
+    moved = (ew.cast, reshape_, transpose_, broadcast)
+    seen, queue = set(), [(x, True)]
     while queue:
-        value = queue.pop()
+        value, direct = queue.pop()
         if value in seen:
             continue
         seen.add(value)
         call = g.definitions.get(value)
-        if value in loads and call.args[2] is None and _ragged(g, call.args[0]):
-            g.warn(f"{what} over a load that may reach out of bounds of {g.definitions[call.args[0]].args[0].name}: what lies "
-                   "there counts as 0; say what it counts as, as in tile.load(..., other=0)")
+        if _reads_outside(g, value):
+            g.warn(f"{what} over a load that may reach out of bounds of {g.definitions[call.args[0]].args[0].name}, and gives 0 there: "
+                   + _remedy(what, x.type.dtype, direct))
             return
-        if call is not None and ("element" in call.op.rules or call.op in (ew.cast, reshape_, transpose_, broadcast)):
-            queue += [a for a in call.args if isinstance(type_of(a), Tile)]
+        if call is not None and ("element" in call.op.rules or call.op in moved):
+            queue += [(a, direct and call.op in moved) for a in call.args if isinstance(type_of(a), Tile)]
+
+
+def _reads_outside(g: Builder, value: Value) -> bool:
+    """Whether a value is a load, without `other` and mask, of what may lie partly out of bounds."""
+    call = g.definitions.get(value)
+    return value in g.state.get("implicit_other", ()) and call.args[2] is None and _ragged(g, call.args[0])
+
+
+def _zero_outside(g: Builder, value: Value) -> bool:
+    """Whether a tile is 0 wherever one of the loads that it is made of is out of bounds."""
+    if not isinstance(type_of(value), Tile):
+        return False
+    if _reads_outside(g, value):
+        return True
+    call = g.definitions.get(value)
+    if call is None:
+        return False
+    if call.op in (ew.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_):
+        return _zero_outside(g, call.args[0])
+    return call.op is ew.mul and all(_zero_outside(g, a) or _alike(g, a) for a in call.args)
+
+
+def _alike(g: Builder, value) -> bool:
+    """Whether a tile is one number everywhere."""
+    call = g.definitions.get(value) if isinstance(value, Value) else None
+    return isinstance(value, Const) or call is not None and (call.op is creation.splat or call.op in (ew.cast, reshape_, broadcast) and _alike(g, call.args[0]))
+
+
+def _remedy(what: str, dtype: DType, direct: bool) -> str:
+    """What to write for a reduction of `dtype`; of the load's own elements (`direct`) it is known which one changes nothing."""
+    if what == "mean":
+        return "the mean counts these elements too; divide tile.sum(...) by how many there are, or accept it by tile.load(..., other=0)"
+    if not direct:
+        return "say by tile.load(..., other=...) what it gives, so that the result stays what it should be"
+    neutral = {"prod": "1", "cumprod": "1", "all": "True"}.get(what, "0")
+    if what in ("max", "argmax", "min", "argmin"):
+        least, most = ('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int else (False, True)
+        neutral = least if what.endswith("max") else most
+    return f"say what counts there, as in tile.load(..., other={neutral})"
 
 
 def _ragged(g: Builder, source: Value) -> bool:

@@ -149,6 +149,11 @@ class Context:
                 return gcd(self.divisor(call.args[1]), self.divisor(call.args[2]))
             case "shl" if isinstance(call.args[1], Const):
                 return min(parts[0] << min(int(call.args[1].value), 62), 1 << 62)
+            case "floordiv" | "shr" if isinstance(call.args[1], Const):
+                by = abs(int(call.args[1].value)) if call.op.name == "floordiv" else 1 << min(int(call.args[1].value), 62)
+                return parts[0] // by if by and parts[0] % by == 0 else 1
+            case "bit_and":
+                return max(part & -part for part in parts)
         return 1
 
     def bounds(self, operand: Operand) -> tuple[int | None, int | None]:

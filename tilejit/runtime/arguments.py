@@ -147,11 +147,21 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
 
 
 def _plain(value):
-    """A constant with Python's numbers in NumPy's place."""
+    """A constant with Python's numbers in NumPy's place, and this package's dtypes in that of NumPy's, torch's and Python's."""
     if type(value) is tuple:
         return tuple(map(_plain, value))
+    if _names_dtype(value):
+        return dtype_of(value)
     number = _numpy_number(value)
     return value if number is None else number
+
+
+def _names_dtype(value) -> bool:
+    """Whether a constant is an element type of another library, or one of Python's."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if isinstance(value, type):
+        return value in (bool, int, float) or numpy is not None and issubclass(value, numpy.generic)
+    return numpy is not None and isinstance(value, numpy.dtype) or torch is not None and isinstance(value, getattr(torch, "dtype", ()))
 
 
 def parts_of(value) -> tuple | None:
@@ -170,6 +180,8 @@ def _constant_key(kernel: str, name: str, value):
     parts = parts_of(value)
     if parts is not None:
         return type(value), tuple(_constant_key(kernel, name, v) for v in parts)
+    if _names_dtype(value):  # in a dataclass
+        return "DType", dtype_of(value)
     if isinstance(value, float):
         return "float", repr(value)  # -0.0 is not 0.0, and NaN is itself
     if isinstance(value, CONSTANTS):

@@ -1,0 +1,46 @@
+"""A kernel is pickled and copied as a function is: by its module and its name."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+
+@tile.jit
+def doubled(x, BLOCK: tile.constexpr = 8):
+    """Twice x."""
+    tile.store(x[0:BLOCK], tile.load(x[0:BLOCK]) * 2)
+
+
+@tile.autotune([dict(BLOCK=8), dict(BLOCK=16)])
+@tile.jit
+def tuned(x, BLOCK: tile.constexpr):
+    tile.store(x[0:BLOCK], tile.load(x[0:BLOCK]) * 2)
+
+
+class Layer:
+    @tile.jit
+    def inner(x):
+        tile.store(x[0:8], tile.load(x[0:8]) * 2)
+
+
+@pytest.mark.parametrize("kernel", [doubled, tuned, Layer.inner], ids=lambda k: k.__qualname__)
+def test_a_pickled_kernel_is_found_again_by_its_name(kernel):
+    x = np.ones(8, np.float32)
+    found = pickle.loads(pickle.dumps({"kernel": kernel}))["kernel"]
+    assert found is kernel and kernel.__module__ == __name__
+    found[1](x)
+    assert (x == 2).all()
+
+
+def test_what_holds_a_kernel_can_be_copied():
+    held = {"kernel": doubled, "tuned": tuned}
+    assert copy.deepcopy(held) == held and copy.copy(doubled) is doubled
+
+
+def test_a_kernel_without_a_name_in_its_module_is_not_pickled():
+    local = tile.jit(source="def nowhere(x):\n    tile.store(x[0], 1)\n")
+    with pytest.raises((pickle.PicklingError, AttributeError), match="nowhere"):
+        pickle.dumps(local)
