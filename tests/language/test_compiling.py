@@ -44,9 +44,10 @@ def test_registers_are_not_spilled():
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-def test_casts_to_float8_are_refused_before_sm_89(dtype):
-    with pytest.raises(tile.CompilationError, match=r"cvt.rn.satfinite.e\dm\dx2.f32\) need sm_89 or later, and the target is sm_80"):
-        operator_cases.casts("float32", "tile", [dtype]).compile("sm_80")
+def test_casts_to_float8_are_arithmetic_before_sm_89_and_an_instruction_from_it_on(dtype):
+    for target in ("sm_80", "sm_86", "sm_89", "sm_90a"):
+        made = operator_cases.casts("float32", "tile", [dtype]).compile(target)
+        assert ("cvt.rn.satfinite.e" in made.ptx) == (target in ("sm_89", "sm_90a"))
 
 
 def test_the_upper_of_two_bfloat16_becomes_float32_in_one_instruction():

@@ -138,14 +138,25 @@ def test_mma_sync_of_every_type_is_machine_code_on_every_target(dtype, other, ac
     """The instruction of these types; operands whose k lies side by side come by ldmatrix, but for float64, which it does not know."""
     arrays = [tile.ArraySpec(s, t) for s, t in (((64, 64), dtype), ((32, 64), other), ((64, 32), acc))]
     options = dict(a_shape=(64, 64), b_shape=(32, 64), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=precision, VARIANT="mma_sync", TWICE=False)
-    if dtype in FLOATS8 and target == "sm_80":
-        with pytest.raises(DispatchError, match="a target that multiplies float8: sm_90 or later"):
-            product.compile(*arrays, target=target, **options)
-        return
     from tilejit.ops.mma.warp import instruction
     made = product.compile(*arrays, target=target, **options)
-    assert instruction(dtype, other, acc) in made.ptx and made.spills == 0
-    assert ("ldmatrix.sync" in made.ptx) == (dtype != "float64")
+    widened = dtype in FLOATS8 and target in ("sm_80", "sm_86")  # float16 holds them exactly
+    assert instruction(*(("float16", "float16") if widened else (dtype, other)), acc) in made.ptx and made.spills == 0
+    assert ("ldmatrix.sync" in made.ptx) == (dtype != "float64" and not widened)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90a"])
+@pytest.mark.parametrize("a_dtype,b_dtype", [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")])
+@pytest.mark.parametrize("places", ["ab", "b", ""])
+def test_products_of_float8_are_the_same_on_targets_that_multiply_them_as_float16(a_dtype, b_dtype, places, target):
+    """Operands in shared memory or in registers, with extents that no instruction has."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-8, 9, s).astype(np_dtype(t)) for s, t in (((50, 40), a_dtype), ((24, 40), b_dtype)))
+    c = np.zeros((50, 24), np.float32)
+    options = dict(a_shape=a.shape, b_shape=b.shape, TA=False, TB=True, PLACES=places, LAYOUT=None, PRECISION=None, VARIANT="mma_sync", TWICE=False)
+    product.simulate(1, a, b, c, target=target, **options).raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+    assert product.compile(a, b, c, target=target, **options).spills == 0
 
 
 def test_the_record_is_the_same_from_the_cache():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..dtypes import DType, bool_, float16, float32, int16, int32, int8
-from ..errors import CompilationError
 from .value import V
 
 # PTX's names of pairs (``cvt``), and the first architecture that converts them.
 PAIRS = {"float8_e4m3fn": ("e4m3x2", 89), "float8_e5m2": ("e5m2x2", 89), "float6_e2m3fn": ("e2m3x2", 100), "float6_e3m2fn": ("e3m2x2", 100),
          "float4_e2m1fn": ("e2m1x2", 100)}
-# Of the types of less than a byte: mantissa bits, the exponent of their least normal number, and the largest.
-SMALL = {"float6_e2m3fn": (3, 0, 7.5), "float6_e3m2fn": (2, -2, 28.0), "float4_e2m1fn": (1, 0, 6.0)}
+# Mantissa bits, the exponent of the least normal number, the largest number, and the code of NaN where there is one.
+SHAPES = {"float8_e4m3fn": (3, -6, 448.0, 127), "float8_e5m2": (2, -14, 57344.0, 127), "float6_e2m3fn": (3, 0, 7.5, None),
+          "float6_e3m2fn": (2, -2, 28.0, None), "float4_e2m1fn": (1, 0, 6.0, None)}
 
 
 class NarrowFloats:
@@ -43,10 +43,7 @@ class NarrowFloats:
             return self._to_power(x, target)
         if self._pairs(target):
             return self._narrow_pair(x, self.const(0.0, float32), target)[0]
-        if target.name in SMALL:
-            return self._to_small(x, target)
-        kind, since = PAIRS[target.name]
-        raise CompilationError(f"casts to {target} (cvt.rn.satfinite.{kind}.f32) need sm_{since} or later, and the target is {self.target}", self.loc)
+        return self._through_bits(x, target)
 
     def _from_narrow(self, x: V) -> V:
         """A float of at most 8 bits to float32, which holds them all."""
@@ -81,9 +78,9 @@ class NarrowFloats:
 
     # -- through the bits ------------------------------------------------------------------------------------------------
 
-    def _to_small(self, x: V, target: DType) -> V:
-        """To a type of 4 or 6 bits: to nearest even, to its largest number beyond that. NaN becomes the largest one."""
-        mantissa, low, largest = SMALL[target.name]
+    def _through_bits(self, x: V, target: DType) -> V:
+        """To nearest even, to the largest number beyond that. NaN stays NaN, or becomes the largest number of a type that has none."""
+        mantissa, low, largest, nan = SHAPES[target.name]
         i32 = lambda text: self.ins(text, int32)
         magnitude = self.ins(f"call float @llvm.fabs.f32(float {x.text})", float32)
         clipped = self.ins(f"call float @llvm.minnum.f32(float {magnitude.text}, float {self.const(largest, float32).text})", float32)
@@ -103,6 +100,7 @@ class NarrowFloats:
         signed = i32(f"lshr i32 {i32(f'bitcast float {x.text} to i32').text}, 31")
         ordered = self.ins(f"fcmp ord float {x.text}, {x.text}", bool_)
         sign = self.select(ordered, i32(f"shl i32 {signed.text}, {target.codes.bit_length() - 2}"), self.const(0, int32))
+        code = code if nan is None else self.select(ordered, code, self.const(nan, int32))
         return self._code(i32(f"or i32 {code.text}, {sign.text}"), target)
 
     def _to_power(self, x: V, target: DType) -> V:

@@ -16,9 +16,10 @@ from ..ir.builder import Facts
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..layout import reg_count
 from ..ops.creation import splat
-from ..ops.language import binary, getitem
+from ..ops.language import binary, converted, getitem
 from ..ops.memory import load_, store_, whole
 from ..ops.mma import mma_async_, mma_commit, mma_wait
+from ..ops.mma import warp
 from ..ops.mma.dot import dot_
 from ..ops.mma.thread import WRITTEN_OUT, thread_product
 from ..ops.mma.warp import SHAPES, arrangement, fragment, mma_
@@ -106,6 +107,7 @@ class _Dots(TensorDots):
         t, result = call.attrs, call.result.type
         k = a.type.shape[0 if t["trans_a"] else 1]
         warps = self.warps(call)
+        a, b = (self.multiplied(x) if isinstance(x.type, Tile) else x for x in (a, b))
         a, b = self.unless_large("a", a, t["trans_a"], warps), self.unless_large("b", b, t["trans_b"], warps)
         both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
         step = k if both else self.k_of_a_step(call, warps)
@@ -122,7 +124,11 @@ class _Dots(TensorDots):
         """Which warp makes which part: whole rows, where a comes row by row from registers or the result is reduced along them."""
         a, result = call.args[1].type, call.result.type
         rows = isinstance(a, Tile) or 1 in self.reduced.get(result.shape, ())
-        return arrangement(result.shape, self.context.scope.threads // 32, a.dtype.bits, rows)
+        return arrangement(result.shape, self.context.scope.threads // 32, warp.multiplied_as(a.dtype, self.context.target).bits, rows)
+
+    def multiplied(self, x: Value) -> Value:
+        """A register tile in the dtype that the target multiplies."""
+        return converted(self.g, x, warp.multiplied_as(x.type.dtype, self.context.target))
 
     def unless_large(self, operand: str, x: Value, transposed: bool, warps: tuple[int, int]) -> Value:
         """An operand as it is, or in shared memory where a thread would hold too much of it at once."""
@@ -133,7 +139,7 @@ class _Dots(TensorDots):
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: of two instructions, where that leaves registers for the rest."""
-        bits, shape = call.args[1].type.dtype.bits, call.result.type.shape
+        bits, shape = warp.multiplied_as(call.args[1].type.dtype, self.context.target).bits, call.result.type.shape
         _, m, n, k = SHAPES[bits]
         elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
         return 2 * k if 2 * elements * bits // 32 <= WORDS else k
@@ -141,7 +147,7 @@ class _Dots(TensorDots):
     def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int) -> Value:
         """Part of a matrix in shared memory, `width` of its k from `first` on, as products take operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)
-        return self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None)
+        return self.multiplied(self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None))
 
     # -- by threads ------------------------------------------------------------------------------------------------------
 

@@ -51,10 +51,6 @@ def _exists(s: MmaSite) -> bool | str:
     return s.dtype.name in results or f"{s.a.dtype} by {s.b.dtype} to {s.dtype}"
 
 
-def _target(s: MmaSite) -> bool | str:
-    return s.a.dtype.name not in warp.FLOATS8 or s.target != "sm_80" or s.target
-
-
 def _precision(s: MmaSite) -> bool | str:
     return s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"
 
@@ -73,7 +69,6 @@ TENSOR = Variant("tcgen05", plan=_nothing, emit=_written_out, simulate=_written_
 WARP = Variant("mma_sync", plan=_nothing, emit=_written_out, simulate=_written_out, doc=warp.__doc__, needs=(
     Need("whole warps as the scope", lambda s: s.threads % 32 == 0 or f"a {s.scope} of {s.threads} threads", gate=True),
     Need("types that an instruction multiplies, and an accumulator that it has for them", _exists, gate=True),
-    Need("a target that multiplies float8: sm_90 or later", _target),
     Need("precision='tf32' for float32 operands", _precision),
 ))
 THREAD = Variant("fma", plan=_nothing, emit=_written_out, simulate=_written_out,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...dtypes import float16
+from ...dtypes import DType, float16
 from ...ir.op import op
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
@@ -32,6 +32,11 @@ def results_of(a: str, b: str) -> tuple[str, ...]:
     if a != b:
         return ()
     return {"float16": ("float32", "float16"), "bfloat16": ("float32",), "float32": ("float32",), "float64": ("float64",)}.get(a, ())
+
+
+def multiplied_as(dtype: DType, target: str) -> DType:
+    """The dtype in which instructions of `target` multiply elements of `dtype`: float8 is float16 before sm_89, which holds it exactly."""
+    return float16 if dtype.name in FLOATS8 and target in ("sm_80", "sm_86") else dtype
 
 
 def instruction(a: str, b: str, result: str) -> str:
