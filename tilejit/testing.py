@@ -77,6 +77,9 @@ def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None 
     The arrays themselves stay as they are.
     """
     from .runtime.driver import available
+    if not isinstance(kernel, Kernel):
+        of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs") else ""
+        raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
     bound, options, call = kernel._bind(args, kwargs)
     if call:
         raise LaunchError(f"verify chooses where a kernel runs: {next(iter(call))!r} is not for it")

@@ -66,6 +66,14 @@ class Tuned:
             self.kernel[grid](*args, **kwargs, **chosen)
         return launch
 
+    def compile(self, *specs, target: str | None = None, **kwargs) -> list:
+        """Every configuration compiled for `target` without a launch, in the order of `configs`."""
+        return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
+
+    def simulate(self, grid, *args, seed: int = 0, checks: bool = True, **kwargs):
+        """The report of the simulator for the first configuration that compiles."""
+        return self.kernel.simulate(grid, *args, **kwargs, **self.config(grid, *args, backend="sim", **kwargs), seed=seed, checks=checks)
+
     def config(self, grid, *args, backend: str | None = None, device: int | None = None, **kwargs) -> dict[str, Any]:
         """The configuration for a call: chosen before (in this process or, on this GPU, another), or timed now.
 

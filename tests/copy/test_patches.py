@@ -1,7 +1,9 @@
 """Patches of convolutions of every rank, dtype and option: on the simulator, in PTX, and on the GPU."""
 
+import numpy as np
 import patch_kernels as kernels
 import pytest
+import tilejit as tile
 from box_kernels import REDUCTIONS
 from tilejit.errors import DispatchError
 
@@ -38,6 +40,24 @@ def test_the_map_of_patches_has_corners_and_steps_innermost_first():
     assert (m.lower, m.upper, m.element_strides, m.channels, m.pixels) == ((-2, -1), (1, -4), (1, 2, 1, 1), 48, 64)
     assert k.recipe["maps"][0]["pixels"] == 64
     assert "tensor map of X: dimensions [40, 7, 7, 2] of bfloat16, 64 pixels of 48 channels between the corners [-2, -1] and [1, -4], swizzle 0" in k.explain()
+
+
+@tile.jit
+def counted(X, out, FILTER: tile.constexpr, ALONG: tile.constexpr, STRIDE: tile.constexpr, PADDING: tile.constexpr):
+    matrix = tile.im2col(X, FILTER, stride=STRIDE, padding=PADDING, along=ALONG)
+    for i, n in enumerate(matrix.shape):
+        tile.store(out[i], n)
+    tile.static_assert(matrix.dtype == X.dtype)
+
+
+@pytest.mark.parametrize("shape, filter, along, stride, padding, want", [
+    ((2, 9, 7, 16), (3, 2), None, 1, 0, (2 * 7 * 6, 3, 2, 16)), ((2, 9, 7, 16), (3, 3), None, 2, 1, (2 * 5 * 4, 3, 3, 16)),
+    ((3, 20, 8), (4,), None, 1, 0, (3 * 17, 4, 8)), ((2, 9, 7, 16), (3, 2), "w", 1, 0, (2 * 6, 7, 3, 2, 16)), ((0, 9, 7, 16), (3, 2), None, 1, 0, (0, 3, 2, 16))])
+def test_the_matrix_of_a_convolution_has_a_shape(shape, filter, along, stride, padding, want):
+    """Pixels of the result, its other places where patches go along w, places in the filter, channels."""
+    out = np.zeros(8, np.int32)
+    counted[1](np.zeros(shape, np.float16), out, FILTER=filter, ALONG=along, STRIDE=stride, PADDING=padding)
+    assert tuple(out[:len(want)]) == want
 
 
 def test_a_multicast_of_patches_reaches_the_ctas_of_its_mask():

@@ -133,6 +133,12 @@ def test_a_tile_that_no_thread_can_hold_is_named(body, texts):
     refused(lambda: kernel(body, "x, y, n").compile(x, y, 4), *texts, kind=tile.CompilationError)
 
 
+@pytest.mark.parametrize("scope, threads", [("tile.elect()", "1 thread"), ("tile.warp(1)", "32 threads"), ("tile.thread(range(0, 64))", "64 threads")])
+def test_a_tile_too_large_for_a_scope_names_its_threads(scope, threads):
+    body = f"with {scope}:\n    tile.store(y[0:32768], tile.load(x[0:32768]))"
+    refused(lambda: kernel(body)[1](x, y), f"a wider scope (this one has {threads} of the CTA's 128)", kind=tile.CompilationError)
+
+
 def test_a_large_tile_that_is_only_computed_is_no_fault():
     k = kernel("tile.store(y[0:64], tile.max(tile.where(tile.arange(32768) % 3 == 0, 1, tile.arange(32768))))")
     k[1](x, y)

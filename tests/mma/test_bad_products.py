@@ -53,7 +53,7 @@ LAST = "tile.mma_async(None, a, b, trans_b=True)"
 
 
 @pytest.mark.parametrize("lines,words", [
-    (operands((64, 64), (64, 64), "bfloat16", a_span=None), "a: its elements are neither in columns of 16 bytes nor in atoms"),
+    (operands((64, 64), (64, 64), "bfloat16", a_span=None), r"as layout=tile.auto or tile.swizzled\(dtype, shape, 128\) of its allocation lays them"),
     (operands((64, 64), (64, 64), "bfloat16", b_span=None), "b: its elements are neither in columns of 16 bytes nor in atoms"),
     (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(72, 1)])', operands((64, 64), (64, 64), "float16")[1]], "a: its elements are neither"),
     (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(128, 2)])', operands((64, 64), (64, 64), "float16")[1]], "a: its elements are neither"),

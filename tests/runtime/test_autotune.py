@@ -29,6 +29,21 @@ def test_the_simulator_takes_the_first_configuration():
     assert accumulate.config(grid, x, out, 1000) == dict(BLOCK=64, num_warps=1)
 
 
+def test_a_tuned_kernel_is_simulated_with_its_first_configuration_and_compiled_with_all():
+    x, out = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
+    report = accumulate.simulate(grid, x, out, 1000, seed=3)
+    assert not report.findings and report.stats["bytes"] and (out == x + 1).all()
+    made = accumulate.compile(x, out, 1000, target="sm_80")
+    assert [(m.target, m.recipe["threads"]) for m in made] == [("sm_80", 32), ("sm_80", 128), ("sm_80", 256)]
+
+
+def test_a_tuned_kernel_is_verified_by_one_of_its_configurations():
+    x, out = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
+    with pytest.raises(LaunchError, match="verify takes a kernel under @tile.jit, not Tuned; of a tuned one pass .kernel, with one of .configs"):
+        tile.verify(accumulate, grid, x, out, 1000, reference=lambda x, out, n: x + out)
+    tile.verify(accumulate.kernel, grid, x, out, 1000, **accumulate.configs[1], reference=lambda x, out, n: x + out).raise_first()
+
+
 def test_a_configuration_that_does_not_compile_is_passed_over():
     @tile.autotune([dict(ROWS=4096), dict(ROWS=8)])
     @tile.jit

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..dtypes import int32
 from ..ir.builder import Builder, describe, type_of
-from ..ir.builtin import builtin, method
+from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..types import Buffer, Patches, Rows, Scalar, Tile, Window
@@ -101,6 +101,22 @@ class ImageMatrix:
             return place * step + low
         place = binary(g, "*", place, step) if step != 1 else place
         return binary(g, "+", place, low) if low else place
+
+
+@attribute(ImageMatrix)
+def shape(g, x):
+    """What an index of the matrix counts: pixels, other places of the result where it goes along w, places in the filter, channels."""
+    images = x.images.type.shape
+    lines = x.counts[:-1] if x.window.along else ()
+    pixels = extent_value(g, x.images, images[0])
+    for count in x.counts[-1:] if x.window.along else x.counts:
+        pixels = binary(g, "*", pixels, count)
+    return (pixels, *lines, *x.filter, extent_value(g, x.images, images[-1]))
+
+
+@attribute(ImageMatrix)
+def dtype(g, x):
+    return x.images.type.dtype
 
 
 def plain(operands) -> list:

@@ -3,11 +3,14 @@ registers than the CTA has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..errors import CompilationError
-from ..ir.graph import Call, Const, For, Graph, If, Node, Scope, Value, While, walk
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, blocks, walk
 from ..types import Tile
 
 REGISTERS = 255  # 32-bit registers a thread may have (CUDA C++ Programming Guide, "Compute Capabilities")
+THREADS = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}
 WRITTEN_OUT = 8192  # elements a thread may have of any tile: the code of each is written out
 
 
@@ -17,7 +20,7 @@ def check_registers(graph: Graph) -> Graph:
     A tile that is loaded, or carried by a loop or a branch, is in registers as a whole. One that is only computed need not
     be: each element may go on to its use alone.
     """
-    for node in walk(graph.body):
+    for node, threads in _with_threads(graph.body, graph.launch.threads):
         whole = not isinstance(node, Call) or node.op.effect == "reads" or node.op.name in ("convert_layout", "slice")
         for value in _made(node):
             t = value.type
@@ -26,7 +29,10 @@ def check_registers(graph: Graph) -> Graph:
             what = f"the tile {'' if isinstance(node, Call) else value.name + ', '}{t.dtype}{list(t.shape)}"
             count = t.layout.span("reg")
             words = -(-count * t.dtype.bits // 32)
-            advice = f"use a smaller tile, more warps (num_warps is {graph.launch.num_warps}), or shared memory and a loop"
+            more = f"more warps (num_warps is {graph.launch.num_warps})"
+            if threads < graph.launch.threads:
+                more = f"a wider scope (this one has {threads} thread{'s' if threads > 1 else ''} of the CTA's {graph.launch.threads})"
+            advice = f"use a smaller tile, {more}, or shared memory and a loop"
             if whole and words > REGISTERS:
                 raise CompilationError(f"{what} takes {words} registers of each thread, and a thread has "
                                        f"{REGISTERS}: {advice}", value.loc or node.loc)
@@ -65,6 +71,15 @@ def _asked(graph: Graph) -> dict[int, list[Scope]]:
             for w in range(bounds[0].value, last):
                 asked.setdefault(w, []).append(node)
     return asked
+
+
+def _with_threads(block: Block, threads: int) -> Iterator[tuple[Node, int]]:
+    """Every node in and below `block`, with the number of threads of its scope."""
+    for node in block.nodes:
+        yield node, threads
+        size = THREADS[node.kind] * node.count if isinstance(node, Scope) else threads
+        for inner in blocks(node):
+            yield from _with_threads(inner, size)
 
 
 def _made(node: Node) -> tuple[Value, ...]:
