@@ -49,11 +49,15 @@ class ReducePlan:
 
     def offsets(self, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
         """The byte offset of each partial result's array in scratch, and the end of the last."""
-        offsets = [0]
-        for dtype in dtypes:
-            nbytes = prod(self.kept) * self.warp_count * dtype.nbytes
-            offsets.append(offsets[-1] + -(-nbytes // 16) * 16)
-        return tuple(offsets)
+        return behind_each_other(prod(self.kept) * self.warp_count, dtypes)
+
+
+def behind_each_other(elements: int, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
+    """The byte offsets in scratch of an array of so many elements of each dtype, at multiples of 16, and the end of the last."""
+    offsets = [0]
+    for dtype in dtypes:
+        offsets.append(offsets[-1] + -(-elements * dtype.nbytes // 16) * 16)
+    return tuple(offsets)
 
 
 @op("pure", attrs=("axes", "keepdims", "combine"), collective=True)

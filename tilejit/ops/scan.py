@@ -26,7 +26,7 @@ from ..types import Tile
 from .combine import Combine, Guarded, Known, grouped, trace
 from .digits import Digit, crossable, digits, inside, padded, register_coordinates
 from .language import converted
-from .reduce import collective, load_run
+from .reduce import behind_each_other, collective, load_run
 from .reductions import sum_dtype, warn_if_ragged, wide
 from .shape import checked_axis, tile_operand
 
@@ -46,11 +46,7 @@ class ScanPlan:
 
     def offsets(self, digit: Digit, dtypes: tuple[DType, ...]) -> tuple[int, ...]:
         """The byte offset of each array of totals at a digit of warps, and the end of the last."""
-        offsets = [0]
-        for dtype in dtypes:
-            nbytes = prod(self.domain) // digit.weight * dtype.nbytes
-            offsets.append(offsets[-1] + -(-nbytes // 16) * 16)
-        return tuple(offsets)
+        return behind_each_other(prod(self.domain) // digit.weight, dtypes)
 
 
 @op("pure", attrs=("axis", "reverse", "combine"), collective=True)

@@ -9,7 +9,7 @@ from math import gcd, lcm, prod
 
 from ..dtypes import int32, int64, integer_range, keeps, stored
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, walk, written
 from ..types import Points, Region, Scalar, Selected, Tile
 
 
@@ -230,6 +230,16 @@ class Context:
         kind = "thread" if node.kind == "elect" else node.kind
         first = node.first.value if isinstance(node.first, Const) else node.first
         return ExecScope(kind, size, first, elected=node.kind == "elect", parent=self.scope)
+
+    @contextmanager
+    def within(self, node: Node):
+        """In the blocks of a Scope node, `scope` is its own; those of other nodes run where they stand."""
+        outer = self.scope
+        self.scope = self.narrowed(node) if isinstance(node, Scope) else outer
+        try:
+            yield
+        finally:
+            self.scope = outer
 
 
 def written_by_threads(context: Context) -> set[Value]:

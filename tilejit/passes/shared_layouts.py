@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from ..dispatch import Choice, choose, reasons
 from ..errors import DispatchError
 from ..ir.builder import Facts
-from ..ir.graph import Block, Call, For, Graph, If, Scope, Value, While
+from ..ir.graph import Block, Call, For, Graph, Value, blocks
 from ..layout import TileLayout, standard
 from ..ops.copy import copy_
 from ..ops.copy_async import copy_async_
@@ -133,21 +133,11 @@ class _Asker:
     def block(self, block: Block, pipelined: bool = False) -> None:
         with self.context.inside(block):
             for node in block.nodes:
-                match node:
-                    case Call():
-                        self.call(node, pipelined)
-                    case For():
-                        self.block(node.body, node.pipeline is not None)
-                    case While():
-                        self.block(node.test)
-                        self.block(node.body)
-                    case If():
-                        self.block(node.then)
-                        self.block(node.orelse)
-                    case Scope():
-                        outer, self.context.scope = self.context.scope, self.context.narrowed(node)
-                        self.block(node.body)
-                        self.context.scope = outer
+                if isinstance(node, Call):
+                    self.call(node, pipelined)
+                with self.context.within(node):
+                    for inner in blocks(node):
+                        self.block(inner, isinstance(node, For) and node.pipeline is not None)
 
     def call(self, call: Call, pipelined: bool) -> None:
         roots = {a: self.root(a) for a in call.args if isinstance(a, Value)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
-from ..ir.graph import Block, Call, For, If, Node, Scope, Value, While, walk, written
+from ..ir.graph import Block, Call, For, Node, Value, blocks, walk, written
 from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.pipeline import pipeline_slot
@@ -58,24 +58,12 @@ class Finder:
 
     def block(self, block: Block) -> None:
         for node in block.nodes:
-            match node:
-                case For() if node.pipeline:
-                    with at(node.loc):
-                        self.loops[node] = self.staged(node)
-                    self.block(node.body)
-                case For():
-                    self.block(node.body)
-                case While():
-                    self.block(node.test)
-                    self.block(node.body)
-                case If():
-                    self.block(node.then)
-                    self.block(node.orelse)
-                case Scope():
-                    outer = self.context.scope
-                    self.context.scope = self.context.narrowed(node)
-                    self.block(node.body)
-                    self.context.scope = outer
+            if isinstance(node, For) and node.pipeline:
+                with at(node.loc):
+                    self.loops[node] = self.staged(node)
+            with self.context.within(node):
+                for inner in blocks(node):
+                    self.block(inner)
 
     def staged(self, loop: For) -> Staged:
         scope = self.context.scope

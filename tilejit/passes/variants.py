@@ -33,10 +33,8 @@ def _node(context: Context, node):
         case If():
             return replace(node, then=_block(context, node.then), orelse=_block(context, node.orelse))
         case Scope():
-            outer, context.scope = context.scope, context.narrowed(node)
-            body = _block(context, node.body)
-            context.scope = outer
-            return replace(node, body=body)
+            with context.within(node):
+                return replace(node, body=_block(context, node.body))
 
 
 def _call(context: Context, call: Call) -> Call:

@@ -14,7 +14,7 @@ from ..errors import LaunchError
 from . import dlpack
 from .element_types import ELEMENT_TYPES, numpy_dtype, unfit
 
-LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # CUDA's handles for its two default streams; 0 is the legacy one as well
+LEGACY_STREAM = 1  # CUDA's handle for its legacy default stream; 0 names it as well
 
 
 @dataclass(slots=True)
