@@ -18,7 +18,7 @@ from .branches import graph_name
 from .joins import Clash
 from .names import RESULT, Entry, Undefined
 from .state import Snapshot
-from .walker import Walker, is_cell, where
+from .walker import Walker, is_cell, runtime, where
 
 LEFT = ("return", "break")
 HIDDEN = (*LEFT, RESULT)
@@ -82,7 +82,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
         still = _demoted(plans, headers, before, after, pinned)
         constant = _constant(plans, headers, before, after, pinned)
         wider, lost = _widened(w, {n: p for n, p in plans.items() if n not in constant}, headers, after, trip.control)
-        found = _uncarried(w, names, plans, before, after)
+        found = {n: joins.cap(p, trip.control) for n, p in _uncarried(w, names, plans, before, after).items()}
         stable = {n: p for n, p in plans.items() if n not in lost and n not in constant}
         if wider == stable and not found and not still and not trip.again and not any(headers[n].read for n in constant):
             for name in wider:
@@ -98,9 +98,10 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
 
 def _first_guess(names: list[str], before: dict, last: dict) -> dict[Any, joins.Join]:
     """What a loop carries, for its first walk: what it was last found to, if it was walked before as part of a loop
-    around it; else its run-time names. Constants stay what they are until the body changes them."""
+    around it; else its run-time names and cells. Constants stay what they are until the body changes them."""
     plans = {}
-    for name in dict.fromkeys((*names, *last)):
+    cells = [n for n, entry in before.items() if is_cell(n) and runtime(entry.value)]
+    for name in dict.fromkeys((*names, *last, *cells)):
         if name not in before or isinstance(before[name].value, Undefined):
             continue
         guess = joins.widen(last[name], before[name].value) if name in last else None
