@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ..errors import CompilationError
 from .form import Form
-from .row import Row, expand
+from .row import Row, expand, forms_of
 from .table import SECTIONS
 
 
@@ -42,12 +42,16 @@ def _forms_by_key(head: str) -> dict[str, Form]:
     return {key(form.name): form for row in _rows_by_head().get(head, ()) for form in expand(row)}
 
 
+@lru_cache(maxsize=None)
 def form(name: str) -> Form:
-    """The form of that name, in PTX's spelling or Python's."""
+    """The form of that name, in PTX's spelling or Python's. Of a row with a thousand forms only those that begin like it are made."""
     wanted = key(name)
-    known = _forms_by_key(wanted.partition("_")[0])
-    if wanted in known:
-        return known[wanted]
+    head = wanted.partition("_")[0]
+    for row in _rows_by_head().get(head, ()):
+        for found in forms_of(row, lambda beginning: wanted.startswith(key(beginning))):
+            if key(found.name) == wanted:
+                return found
+    known = _forms_by_key(head)
     near = [k for k in known if k.startswith(wanted)][:3] or get_close_matches(wanted, known, 3)
     hint = f"; near it are {', '.join(known[k].name for k in near)}" if near else ""
     raise CompilationError(f"no PTX instruction form is called {name!r}{hint}")

@@ -22,9 +22,10 @@ The operand column holds one token for each operand, `role name:type*count?word`
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import takewhile
 
 from .form import Form
 from .operands import parse_operand
@@ -152,16 +153,42 @@ def _join(pieces: list, chosen: dict[str, str]) -> str:
 @lru_cache(maxsize=None)
 def expand(row: Row) -> tuple[Form, ...]:
     """Every concrete form of a row, in the order of its alternatives."""
+    return tuple(forms_of(row))
+
+
+def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Form]:
+    """The concrete forms of a row: all, or without those whose mnemonic has a beginning that does not fit."""
     slots = _Slots()
     name, text = slots.cut(row.name), slots.cut(row.text)
     tokens = [slots.cut(token) for token in row.operands.split()]
-    forms = (_concrete(row, dict(zip(slots, choice)), name, text, tokens) for choice in product(*slots.values()))
-    return tuple(form for form in forms if form.targets)
+    for chosen in _choices(tuple(slots.items()), name if row.name else text, {}, fits):
+        form = _concrete(row, chosen, name, text, tokens)
+        if form.targets:
+            yield form
+
+
+def _choices(slots: tuple, mnemonic: list, chosen: dict[str, str], fits: Callable[[str], bool] | None) -> Iterator[dict[str, str]]:
+    """What fills the slots after those `chosen`."""
+    if len(chosen) == len(slots):
+        yield dict(chosen)
+        return
+    slot, options = slots[len(chosen)]
+    for option in options:
+        chosen[slot] = option
+        known = takewhile(lambda piece: isinstance(piece, str) or piece[0] in chosen, mnemonic)
+        if fits is None or fits(_mnemonic(_join(known, chosen))):
+            yield from _choices(slots, mnemonic, chosen, fits)
+        del chosen[slot]
+
+
+def _mnemonic(text: str) -> str:
+    """An instruction's text up to its operands."""
+    return text.rstrip(";").split(" ")[0]
 
 
 def _concrete(row: Row, chosen: dict[str, str], name_pieces: list, text_pieces: list, tokens: list[list]) -> Form:
     text = _join(text_pieces, chosen)
-    mnemonic = _join(name_pieces, chosen) or text.rstrip(";").split(" ")[0]
+    mnemonic = _join(name_pieces, chosen) or _mnemonic(text)
     name = mnemonic + "".join(f".{choice[1:]}" for choice in chosen.values() if choice.startswith("#"))
     operands, absent = [], []
     for token in tokens:
