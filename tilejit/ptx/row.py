@@ -158,13 +158,18 @@ def expand(row: Row) -> tuple[Form, ...]:
 
 def forms_of(row: Row, fits: Callable[[str], bool] | None = None) -> Iterator[Form]:
     """The concrete forms of a row: all, or without those whose mnemonic has a beginning that does not fit."""
-    slots = _Slots()
-    name, text = slots.cut(row.name), slots.cut(row.text)
-    tokens = [slots.cut(token) for token in row.operands.split()]
+    slots, name, text, _ = _cut(row)
     for chosen in _choices(tuple(slots.items()), name if row.name else text, {}, fits):
-        form = _concrete(row, chosen, name, text, tokens)
+        form = _concrete(row, tuple(chosen.values()))
         if form.targets:
             yield form
+
+
+@lru_cache(maxsize=None)
+def _cut(row: Row) -> tuple[_Slots, list, list, list[list]]:
+    """A row's slots, and the pieces of its name, its text and its operands."""
+    slots = _Slots()
+    return slots, slots.cut(row.name), slots.cut(row.text), [slots.cut(token) for token in row.operands.split()]
 
 
 def _choices(slots: tuple, mnemonic: list, chosen: dict[str, str], fits: Callable[[str], bool] | None) -> Iterator[dict[str, str]]:
@@ -186,7 +191,10 @@ def _mnemonic(text: str) -> str:
     return text.rstrip(";").split(" ")[0]
 
 
-def _concrete(row: Row, chosen: dict[str, str], name_pieces: list, text_pieces: list, tokens: list[list]) -> Form:
+@lru_cache(maxsize=None)
+def _concrete(row: Row, choices: tuple[str, ...]) -> Form:
+    slots, name_pieces, text_pieces, tokens = _cut(row)
+    chosen = dict(zip(slots, choices))
     text = _join(text_pieces, chosen)
     mnemonic = _join(name_pieces, chosen) or _mnemonic(text)
     name = mnemonic + "".join(f".{choice[1:]}" for choice in chosen.values() if choice.startswith("#"))
