@@ -179,19 +179,20 @@ class Code:
 
 def assemble_graph(lowered: Lowered) -> Code:
     """LLVM IR, PTX and cubin of a lowered graph."""
-    from .toolchain.assembler import assemble
+    from .toolchain.assembler import started
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
     clock = _Clock(seconds)
     text = str(graph)
     _dump(graph.name, "graph", text)
-    emitted: Emitted = emit(graph)
-    llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
-    clock("emit")
-    ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, libdevice=emitted.libdevice))
-    clock("llvm")
-    assembled = assemble(ptx, graph.target)
-    clock("assemble")
+    with started(graph.target) as assemble:
+        emitted: Emitted = emit(graph)
+        llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
+        clock("emit")
+        ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, libdevice=emitted.libdevice))
+        clock("llvm")
+        assembled = assemble(ptx)
+        clock("assemble")
     check_budgets(graph, assembled.registers, assembled.spill_bytes)
     return Code(text, llvm_ir, ptx, assembled, emitted.params, emitted.maps, seconds)
 

@@ -1,8 +1,7 @@
 """PTX text to a cubin, by the assembler found first: the setting, the wheel, CUDA_HOME, PATH, the driver, nvJitLink.
 
 ptxas reads its standard input and writes an anonymous memory file: nothing is left behind, and any number of processes
-may assemble at once. A small kernel takes 12 ms, of which 10 are the program's own start; temporary files on disk or in
-/dev/shm take the same.
+may assemble at once. A small kernel takes 12 ms, of which 10 are the program's own start, which LLVM's work hides.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ..config import config
 from ..errors import Loc, ToolchainError
 from .packages import package
+from .program import Program
 
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
@@ -127,16 +128,32 @@ def _driver_is_there() -> bool:
     return True
 
 
-def assemble(ptx: str, target: str, *, line_info: bool = True, options: tuple[str, ...] = (),
-             allow: tuple[str, ...] = ()) -> Assembled:
-    """Assemble PTX text for `target`.
+@contextmanager
+def started(target: str, *, line_info: bool = True, options: tuple[str, ...] = (), allow: tuple[str, ...] = ()):
+    """The assembler for `target`, which starts while its PTX text is made: a function that assembles one.
 
     `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories
     that mean slow code (C7504 to C7508, C7510 to C7519) are errors unless `allow` lists them.
 
-    Raises ToolchainError with the PTX line for what the assembler refuses.
+    The function raises ToolchainError with the PTX line for what the assembler refuses.
     """
     assembler = find()
+    program = _start(assembler.path, target, line_info, options) if assembler.kind == "ptxas" else None
+    try:
+        yield lambda ptx: _assembled(ptx, target, assembler, program, line_info, options, allow)
+    finally:
+        if program is not None:
+            program.end()
+
+
+def assemble(ptx: str, target: str, **options) -> Assembled:
+    """Assemble PTX text for `target`, with the options of `started`."""
+    with started(target, **options) as run:
+        return run(ptx)
+
+
+def _assembled(ptx: str, target: str, assembler: Assembler, program: Program | None, line_info: bool, options: tuple[str, ...],
+               allow: tuple[str, ...]) -> Assembled:
     if assembler.kind == "driver":
         return Assembled(None, -1, -1, -1, -1, -1, (), "driver", "", ptx)
     if assembler.kind == "nvjitlink":
@@ -144,7 +161,10 @@ def assemble(ptx: str, target: str, *, line_info: bool = True, options: tuple[st
 
         code, cubin, log = nvjitlink.run(assembler.path, ptx, target, line_info, options)
     else:
-        code, cubin, log = _run(assembler.path, ptx, target, line_info, options)
+        code, cubin, printed = program.finish(ptx.encode())
+        log = printed.decode(errors="replace")
+        if code == 0 and cubin[:4] != b"\x7fELF":
+            raise ToolchainError(f"the assembler {assembler.path} wrote no cubin:\n{log}")
     if code != 0:
         raise _error(ptx, target, assembler, code, log)
     result = _report(cubin, log, assembler)
@@ -152,28 +172,12 @@ def assemble(ptx: str, target: str, *, line_info: bool = True, options: tuple[st
     return result
 
 
-def _run(path: str, ptx: str, target: str, line_info: bool, options: tuple[str, ...]) -> tuple[int, bytes, str]:
-    """Exit code, cubin and log of one run of ptxas."""
-    import subprocess  # a process that finds its kernels in the cache runs none
-
-    output = os.memfd_create("cubin")
+def _start(path: str, target: str, line_info: bool, options: tuple[str, ...]) -> Program:
+    lines = ["-lineinfo"] if line_info else []
     try:
-        command = [path, f"-arch={target}", "-v", "-o", f"/proc/self/fd/{output}", *options]
-        if line_info:
-            command.append("-lineinfo")
-        command.append("/dev/stdin")
-        try:
-            done = subprocess.run(command, input=ptx.encode(), capture_output=True, pass_fds=(output,))
-        except OSError as error:
-            raise ToolchainError(f"the assembler {path} could not be run: {error}") from None
-        size = os.fstat(output).st_size
-        cubin = os.pread(output, size, 0)
-    finally:
-        os.close(output)
-    log = (done.stdout + done.stderr).decode(errors="replace")
-    if done.returncode == 0 and cubin[:4] != b"\x7fELF":
-        raise ToolchainError(f"the assembler {path} wrote no cubin:\n{log}")
-    return done.returncode, cubin, log
+        return Program(lambda output: [path, f"-arch={target}", "-v", "-o", output, *options, *lines, "/dev/stdin"])
+    except OSError as error:
+        raise ToolchainError(f"the assembler {path} could not be run: {error}") from None
 
 
 def _report(cubin: bytes, log: str, assembler: Assembler) -> Assembled:

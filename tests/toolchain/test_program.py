@@ -1,0 +1,67 @@
+"""Programs that take their input from a pipe and leave their output in memory."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tilejit.toolchain.program import Program
+
+
+def shell(text):
+    return lambda output: ["/bin/sh", "-c", text, "sh", output]
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_program_reads_its_input_and_leaves_its_output_and_what_it_printed():
+    before = descriptors()
+    program = Program(shell('cat > "$1"; echo seen; echo badly >&2; exit 3'))
+    text = b"x" * 1_000_000  # more than a pipe holds
+    assert program.finish(text) == (3, text, b"seen\nbadly\n")
+    program.end()
+    assert descriptors() == before
+
+
+def test_a_program_that_ends_without_reading_is_no_error_of_its_own():
+    program = Program(shell("exit 7"))
+    assert program.finish(b"x" * 1_000_000)[0] == 7
+    program.end()
+
+
+def test_a_program_that_is_not_needed_any_more_is_ended():
+    before = descriptors()
+    program = Program(shell("cat; sleep 100"))
+    process = program.process
+    program.end()
+    assert descriptors() == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_a_program_that_is_not_there_is_an_error_and_leaves_nothing_open():
+    before = descriptors()
+    with pytest.raises(OSError):
+        Program(lambda output: ["/no/such/program"])
+    assert descriptors() == before
+
+
+RUN = """
+import os, signal
+from tilejit.toolchain.program import Program
+{before}
+program = Program(lambda output: ["/bin/sh", "-c", 'cat > "$1"; echo said', "sh", output])
+assert program.finish(b"text") == (0, b"text", b"said\\n")
+program.end()
+os._exit(42)
+"""
+
+
+@pytest.mark.parametrize("before", ["os.closerange(0, 3)", "os.close(1)", "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"])
+def test_processes_without_standard_files_or_that_ignore_their_children_run_programs(before):
+    done = subprocess.run([sys.executable, "-c", RUN.format(before=before)], timeout=60)
+    assert done.returncode == 42, signal.strsignal(-done.returncode) if done.returncode < 0 else done.returncode

@@ -1,0 +1,72 @@
+"""A program that takes its input from a pipe and leaves its output in memory: no files, any number of them at once.
+
+It is started before there is any input, so that its own start (10 ms for ptxas) passes while the input is made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+
+class Program:
+    """A program that has been started. `command` is a function of the path under which it is to write its output.
+
+    Raises OSError when it cannot be started.
+    """
+
+    def __init__(self, command):
+        self.open: list[int] = []
+        self.process = None
+        try:
+            self.log, self.output = self._keep(os.memfd_create("log")), self._keep(os.memfd_create("output"))
+            reading, self.input = map(self._keep, os.pipe())
+            arguments = command(f"/proc/self/fd/{self.output}")
+            given = ((reading, 0), (self.log, 1), (self.log, 2), (self.output, self.output))
+            self.process = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in given])
+            self._close(reading)
+        except BaseException:
+            self.end()
+            raise
+
+    def _keep(self, descriptor: int) -> int:
+        """The descriptor, or one beside the standard ones, which a process may have closed."""
+        if descriptor <= 2:
+            beside = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+            os.close(descriptor)
+            descriptor = beside
+        self.open.append(descriptor)
+        return descriptor
+
+    def _close(self, descriptor: int) -> None:
+        self.open.remove(descriptor)
+        os.close(descriptor)
+
+    def finish(self, text: bytes) -> tuple[int, bytes, bytes]:
+        """Its exit code, its output and what it printed, with `text` as its input."""
+        left = memoryview(text)
+        try:
+            while left:
+                left = left[os.write(self.input, left):]
+        except BrokenPipeError:
+            pass  # it has ended already: its exit code says why
+        self._close(self.input)
+        code = self._ended()
+        output, log = (os.pread(d, os.fstat(d).st_size, 0) for d in (self.output, self.log))
+        return code, output, log
+
+    def _ended(self) -> int:
+        """Wait for its end; its exit code, 0 where the process is one that leaves those of its children to nobody."""
+        process, self.process = self.process, None
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        except ChildProcessError:
+            return 0
+
+    def end(self) -> None:
+        """Let nothing of it stay, whether it was finished or not."""
+        for descriptor in list(self.open):
+            self._close(descriptor)
+        if self.process is not None:
+            os.kill(self.process, 9)
+            self._ended()
