@@ -198,6 +198,8 @@ class InstructionMixin(NarrowFloats):
         """A vector of `n` elements as (count, register type, PTX type) of the instruction's operands."""
         if dtype.bits == 64:
             return n, int64, "b64"
+        if dtype == float32:  # registers have no type
+            return n, float32, "b32"
         if dtype.bits * n >= 32:
             return dtype.bits * n // 32, int32, "b32"
         return (1, int16, "b16") if dtype.bits * n == 16 else (1, int16, "b8")
