@@ -9,7 +9,7 @@ from ...types import Tile
 from ..elementwise import cast_array
 from ..memory import coordinates
 
-WRITTEN_OUT = 2048  # multiplications of a thread written out; more of them become a loop over k
+WRITTEN_OUT = 128  # multiplications of a thread written out; more of them become a loop over k, which is as fast on Hopper
 
 
 @op("reads", attrs=("trans_a", "trans_b", "dtype"), collective=True)
