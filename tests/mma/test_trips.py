@@ -9,6 +9,7 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu, some
 from tests.mma.products import BF16, E4M3, E5M2, close, product
 from tilejit import kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
@@ -91,6 +92,36 @@ def test_every_grouped_product_of_the_package(listed, stages):
         for size, y in zip(sizes, b):
             close(z[start:start + size], a[start:start + size], y)
             start += size
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=150)
+def test_every_product_of_the_package_on_the_gpu():
+    """The same trips of the kernels for Hopper, of more tiles than there are CTAs too, and the grouped ones."""
+    rng, home = np.random.default_rng(0), tile.to_device
+    for number, (stages, form) in enumerate(some([(stages, form) for stages in (2, 3, 4) for form, (target, *_) in FORMS.items() if target == "sm_90a"], least=7)):
+        _, configured, fast, shared = FORMS[form]
+        dtypes = DTYPES if fast else (E4M3, E5M2)
+        dtype = dtypes[number % len(dtypes)]
+        config, size = configured(dtype, stages), size_of(dtype)
+        for trips in around(stages):
+            for more, (m, n) in ((0, (130, 72)), (-3, (70, 40)), (SLOT // size, (1000, 520))):
+                k = max(trips * shared * SLOT // size + more, 0)
+                a, b = exactly(rng, (m, k), dtype), exactly(rng, (k, n), dtype)
+                out = home(np.full((m, n), 7, np.int32) if dtype == np.int8 else np.full((m, n), np.nan, BF16 if size == 1 else dtype))
+                kernels.matmul(home(a), home(b), out, config=config, fast_accum=fast, precision="tf32" if dtype == np.float32 else None)
+                close(out.numpy(), a, b)
+    for dtype, stages in ((BF16, 3), (np.int8, 4)):
+        ks = [max(trips * SLOT // size_of(dtype) + more, 0) for trips in around(stages) for more in (0, -3)]
+        a, b = [exactly(rng, (200, k), dtype) for k in ks], [exactly(rng, (k, 104), dtype) for k in ks]
+        made = kernels.grouped_matmul([home(x) for x in a], [home(x) for x in b], config=hopper(dtype, stages))
+        for x, y, z in zip(a, b, made):
+            close(z.numpy(), x, y, rounded=False)
+
+
+def exactly(rng, shape, dtype):
+    """Random numbers; of float8, whose sums keep 13 bits below the largest term on the GPU, such that these are exact."""
+    return drawn(rng, shape, dtype) if dtype not in (E4M3, E5M2) else rng.integers(-2, 3, shape).astype(dtype)
 
 
 # -- a ring by hand ---------------------------------------------------------------------------------------------------------
