@@ -15,7 +15,7 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
 from .matmul import remember
-from .operands import EITHER_MAJOR, NOTHING, RESULTS, check_epilogue, check_out, dtype_of_sums, extents_of, stored_by_tma
+from .operands import EITHER_MAJOR, NOTHING, RESULTS, check_epilogue, check_listed, check_out, check_parameters, dtype_of_sums, extents_of, stored_by_tma
 from .pack import copied, pack, readable
 from .plan import MEMORY, TILES, Config, narrow, tile_cycles
 from .views import new, turned
@@ -45,7 +45,8 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     side; the sums of float8 are those of `fast_accum`. Results that are made have rows a multiple of 16 bytes apart; given ones, which may all lie by columns, are copied last if TMA
     cannot store to them as they lie. Nothing waits for the GPU. The same call gives the same bits each time. LaunchError says what does not fit.
     """
-    if epilogue is not None or arguments:
+    if epilogue is not None or arguments.__class__ is not tuple or arguments:
+        check_listed(arguments=arguments)
         check_epilogue(epilogue, arguments, ())
     if offs is not None:
         return _stacked(a, b, out, offs, precision, config, epilogue, arguments)
@@ -188,6 +189,8 @@ def _fitting(config: Config | None, size: int) -> Config | None:
 
 def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epilogue=None, extras: int = 0, swapped: bool = False) -> dict:
     """The constants of the kernel."""
+    if epilogue is not None:
+        check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
                 A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers, FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras,
                 num_warps=config.num_warps)

@@ -216,8 +216,9 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.co
     for t in tile.static_range(TILES):
         beside = extra[len(extra) - TILES + t]
         arguments = (*arguments, staged if t == 0 and staged is not None else tile.load(box(beside, z, m, n, acc.shape)))
-    acc = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
-    return tile.transpose(acc) if SWAPPED else acc
+    made = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
+    tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue returns a tile of the shape of its sums")
+    return tile.transpose(made) if SWAPPED else made
 
 
 @tile.jit

@@ -14,8 +14,8 @@ from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_epilogue, check_out, check_target, check_tiles, comes_ahead,
-                       dtype_of_sums, extents_of, in_byte, result_dtype, stored_by_tma)
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target, check_tiles,
+                       comes_ahead, dtype_of_sums, extents_of, in_byte, result_dtype, span, stored_by_tma)
 from .pack import as_readable, readable
 from .plan import Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
@@ -55,13 +55,15 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     shape, such as a residual: after the arguments the function gets of each of them the tile that lies where the sums do. The
     first of them, if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run. Arguments
     and tiles together are up to four; a TileWarning says where one has more values at once than there are registers. The same call
-    gives the same bits each time. LaunchError says what does not fit.
+    gives the same bits each time. `out` lies apart from the operands; a tile may be the result itself, as the sums are added to it.
+    LaunchError says what does not fit.
 
     The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
     Blackwell have run on the simulator and been assembled, and not on a GPU.
     """
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
-    if arguments or tiles or epilogue is not None:
+    if epilogue is not None or arguments.__class__ is not tuple or tiles.__class__ is not tuple or arguments or tiles:
+        check_listed(arguments=arguments, tiles=tiles)
         check_epilogue(epilogue, arguments, tiles)
     forms = seen(a), seen(b), None if out is None else seen(out), *map(seen, tiles)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
@@ -79,6 +81,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
+    if out is not None:
+        check_apart(launch.spans, dict(a=a, b=b, out=out, **{f"tiles[{i}]": t for i, t in enumerate(tiles)}))
     extra = (*arguments, *tiles)
     room = () if launch.room is None else workspace(made, *launch.room)
     given = *launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *launch.shares, *room
@@ -104,7 +108,7 @@ class Launch:
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
     `copied` which of A and B are copied first, as their elements of other sizes than those of `either` have to lie; `rows` how many the
     matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of what they leave for each
-    other."""
+    other; `spans` the bytes from their addresses on that the arrays take, by name."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -118,6 +122,7 @@ class Launch:
     rows: int | None = None
     shares: tuple[int, ...] = ()
     room: tuple | None = None
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def prepared(self):
@@ -187,6 +192,9 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     check_tiles(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
+    if epilogue is not None:
+        check_parameters(epilogue, ("the sums", *(("the matrix's number",) if len(z.shape) == 3 else ()), "the row", "the column"), arguments + len(tiles))
+    spans = dict(a=span(x), b=span(y), out=span(z), **{f"tiles[{i}]": span(t) for i, t in enumerate(tiles)})
     rows = None
     if len(x.shape) == 3 and len(y.shape) == 2 and epilogue is None and x.contiguous and z.contiguous:
         m = rows = m * x.shape[0]
@@ -223,7 +231,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
     turn_a = a_km if copied[0] else a_km != swapped
     turn_b = b_kn if copied[1] else b_kn == swapped
-    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room)
+    return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room, spans)
 
 
 def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tilejit as tile
 
 from ..errors import LaunchError
-from ..runtime.arrays import ArrayView
+from ..frontend.source import MISSING
+from ..runtime.arrays import ArrayView, address, describe
 from .blackwell_plan import BlackwellConfig
 from .plan import Config
 
@@ -117,3 +119,47 @@ def check_epilogue(epilogue, arguments, tiles) -> None:
         raise LaunchError("arguments and tiles are those of an epilogue, and there is none")
     if len(arguments) + len(tiles) > len(NOTHING):
         raise LaunchError(f"an epilogue takes up to {len(NOTHING)} arguments and tiles, not {len(arguments) + len(tiles)}; more go in one array")
+
+
+def check_listed(**given) -> None:
+    """LaunchError for what is not given as a tuple or list of arrays and numbers."""
+    for name, values in given.items():
+        if not isinstance(values, (tuple, list)):
+            raise LaunchError(f"{name} is a tuple, as in {name}=(bias,), not {type(values).__name__}")
+
+
+def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
+    """LaunchError where an epilogue cannot be called with `places` and `more` arguments and tiles."""
+    params = epilogue.source.params
+    takes, count = sum(p.default is MISSING for p in params), len(places) + more
+    if not takes <= count <= len(params):
+        raise LaunchError(f"the epilogue {epilogue.source.name} has the parameters ({', '.join(p.name for p in params)}), and it is called with "
+                          f"{', '.join(places)}" + (f" and {more} of the arguments and tiles" if more else ""))
+
+
+def span(v: ArrayView) -> tuple[int, int]:
+    """The bytes from an array's address on in which its elements lie."""
+    if 0 in v.shape:
+        return 0, 0
+    ends = [(e - 1) * s * v.nbytes_per_element for e, s in zip(v.shape, v.strides)]
+    return sum(n for n in ends if n < 0), sum(n for n in ends if n > 0) + v.nbytes_per_element
+
+
+def check_apart(spans: dict[str, tuple[int, int]], given: dict) -> None:
+    """LaunchError where the result, which is stored while operands are still read, lies where one of them does. A tile may lie where the
+    result does, element for element."""
+    at = {name: address(x) for name, x in given.items()}
+    low, high = (at["out"] + n for n in spans["out"])
+    for name, (first, last) in spans.items():
+        if name != "out" and at[name] + first < high and low < at[name] + last:
+            one, other = describe(given[name]), describe(given["out"])
+            same = name not in ("a", "b") and (one.pointer, one.shape, one.strides) == (other.pointer, other.shape, other.strides)
+            if not same and np.shares_memory(_mirrored(one), _mirrored(other)):
+                raise LaunchError(f"out lies where {name} does, which is read while results are stored: pass another array, or a copy of {name}")
+
+
+def _mirrored(v: ArrayView) -> np.ndarray:
+    """An array at the same addresses, to be asked about them only."""
+    size = v.nbytes_per_element
+    interface = dict(version=3, data=(v.pointer, True), shape=v.shape, strides=tuple(s * size for s in v.strides), typestr=f"|V{size}")
+    return np.asarray(type("Mirrored", (), {"__array_interface__": interface})())

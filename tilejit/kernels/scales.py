@@ -27,6 +27,8 @@ class Scale(NamedTuple):
 def scale(name: str, s) -> Scale | None:
     """The scale that is given as `s`; None for a number."""
     if not getattr(s, "shape", ()):
+        if s is not None and (isinstance(s, bool) or not isinstance(s, (int, float)) and not hasattr(s, "dtype")):
+            raise LaunchError(f"{name} is a number or an array of factors, not {type(s).__name__}")
         return None
     v = describe(s)
     if v.dtype not in ("float32", *FACTORS):

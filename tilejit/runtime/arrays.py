@@ -118,6 +118,11 @@ def seen(obj) -> tuple:
     return view.shape, view.strides, view.dtype, view.device, view.pointer % 16
 
 
+def address(obj) -> int:
+    """The address of an array's first element, of an array that `describe` takes."""
+    return obj.data_ptr() if DESCRIBERS.get(type(obj)) is _describe_torch else describe(obj).pointer
+
+
 def _describer(obj):
     kind = type(obj)
     if hasattr(kind, "__tilejit_view__"):

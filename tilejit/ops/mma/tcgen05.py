@@ -253,6 +253,7 @@ def _(g, acc, a, b, accumulate, scale_a=None, scale_b=None, *, trans_a, trans_b,
     return None
 
 
+tensor_mma.rules["shown"] = "mma_async"
 tensor_mma.rules["written"] = lambda call, mapped: call.args[:1]
 tensor_mma.site(TensorSite.of_call)
 tensor_mma.simulate(lambda m, call, *args: call.choice.lowering.simulate(m, call.choice.plan, call, *args))
