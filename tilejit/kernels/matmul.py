@@ -15,7 +15,7 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target, check_tiles,
-                       comes_ahead, dtype_of_sums, extents_of, in_byte, result_dtype, span, stored_by_tma)
+                       comes_ahead, dtype_of_sums, extents_of, in_byte, places_of, result_dtype, span, stored_by_tma)
 from .pack import as_readable, readable
 from .plan import Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
@@ -76,6 +76,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
             matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=[folded(t, "tiles") for t in tiles],
                    scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
             return made
+        if epilogue is not None:
+            check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
         launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config,
                           target or driver.target(x.device))
     made = new(a, launch.shape, launch.dtype) if out is None else out
@@ -192,8 +194,6 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     check_tiles(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
-    if epilogue is not None:
-        check_parameters(epilogue, ("the sums", *(("the matrix's number",) if len(z.shape) == 3 else ()), "the row", "the column"), arguments + len(tiles))
     spans = dict(a=span(x), b=span(y), out=span(z), **{f"tiles[{i}]": span(t) for i, t in enumerate(tiles)})
     rows = None
     if len(x.shape) == 3 and len(y.shape) == 2 and epilogue is None and x.contiguous and z.contiguous:

@@ -128,6 +128,11 @@ def check_listed(**given) -> None:
             raise LaunchError(f"{name} is a tuple, as in {name}=(bias,), not {type(values).__name__}")
 
 
+def places_of(x: ArrayView, y: ArrayView) -> tuple[str, ...]:
+    """What an epilogue of a product gets before the arguments."""
+    return "the sums", *(("the matrix's number",) if max(len(x.shape), len(y.shape)) > 2 else ()), "the row", "the column"
+
+
 def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
     """LaunchError where an epilogue cannot be called with `places` and `more` arguments and tiles."""
     params = epilogue.source.params
