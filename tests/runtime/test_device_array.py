@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilejit as tile
+from tests.runtime.fakes import ErrorNames
 from tilejit.compiled import CompiledKernel
 from tilejit.errors import LaunchError
 from tilejit.runtime import dlpack, driver, libcuda
@@ -227,9 +228,14 @@ def test_without_a_driver_the_error_says_what_to_do():
         assert driver.available() is False
         with pytest.raises(LaunchError, match="simulator"):
             driver.allocate(16)
-    assert "CUDA_ERROR_INVALID_VALUE (1)" in libcuda.error_text(1)
-    assert "forked after CUDA had started" in libcuda.error_text(3)
-    assert "launched earlier" in libcuda.error_text(700) and "(99999)" in libcuda.error_text(99999)
+        assert libcuda.error_text(1) == "CUDA error (1)"
+
+
+def test_errors_have_the_drivers_names_and_a_word_on_those_that_outlive_the_call(monkeypatch):
+    monkeypatch.setattr(libcuda, "opened", ErrorNames)
+    assert libcuda.error_text(1) == "CUDA_ERROR_INVALID_VALUE (1)" and libcuda.error_text(99999) == "CUDA error (99999)"
+    assert libcuda.error_text(3).startswith("CUDA_ERROR_NOT_INITIALIZED (3); a process that was forked after CUDA had started")
+    assert libcuda.error_text(700).startswith("CUDA_ERROR_ILLEGAL_ADDRESS (700); a kernel launched earlier failed")
 
 
 def test_a_launch_on_host_arrays_tells_of_the_gpu_and_leaves_the_driver_alone(monkeypatch, capsys):

@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.runtime.fakes import MAP, FakeArray, FakeDriver, make_recipe, tensor
+from tests.runtime.fakes import MAP, ErrorNames, FakeArray, FakeDriver, make_recipe, tensor
 from tilejit.errors import LaunchError
+from tilejit.runtime import libcuda
 from tilejit.runtime.device_array import DeviceArray
 
 
@@ -160,7 +161,8 @@ def test_a_size_that_does_not_fit_its_parameter_is_an_error(torch, launch):
     assert launcher((1, 1, 1), None, (tensor(torch, shape=(1, 2**31 - 1)), 1, 1.0))
 
 
-def test_the_driver_s_refusal_is_an_error_with_its_name_and_the_launch(torch, launch):
+def test_the_driver_s_refusal_is_an_error_with_its_name_and_the_launch(torch, launch, monkeypatch):
+    monkeypatch.setattr(libcuda, "opened", ErrorNames)
     driver, make = launch
     launcher = make(make_recipe())
     driver.code = 701

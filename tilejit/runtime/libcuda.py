@@ -1,5 +1,5 @@
 """libcuda's functions, called through ctypes. Importing cuda.bindings for them would take longer than all else in a launch
-from the cache; it is imported only to name an error.
+from the cache.
 
 Types and the versions of symbols are those of cuda.h (CUDA driver API reference, "Modules").
 """
@@ -74,11 +74,16 @@ def device_files() -> bool:
     return any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")))
 
 
+def opened() -> ctypes.CDLL:
+    """libcuda as it lies on the system, which may not have started. OSError where there is none."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
 @lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
     """libcuda, initialised. LaunchError when there is no usable driver."""
     try:
-        found = ctypes.CDLL("libcuda.so.1")
+        found = opened()
     except OSError as error:
         raise LaunchError("no CUDA driver was found (libcuda.so.1). Kernels on host arrays run in the simulator; for a GPU, "
                           f"install NVIDIA's driver or give the container the GPU. ({str(error)[:200]})") from None
@@ -115,15 +120,19 @@ def call(name: str, *args, doing: str) -> Any:
 
 def error_text(code: int) -> str:
     """``"CUDA_ERROR_INVALID_VALUE (1)"``, with a word on errors that outlive the call."""
-    try:
-        from cuda.bindings import driver
-
-        name = driver.CUresult(code).name
-    except (ImportError, ValueError):
-        name = "CUDA error"
-    text = f"{name} ({code})"
+    text = f"{_error_name(code)} ({code})"
     if code == _NOT_INITIALIZED:
         text += "; a process that was forked after CUDA had started cannot use it: start processes by multiprocessing's \"spawn\""
     if code in _STICKY:
         text += "; a kernel launched earlier failed, and this process can use the GPU no more"
     return text
+
+
+def _error_name(code: int) -> str:
+    """What the driver calls an error; it knows that before it has started, and also where it does not start."""
+    name = ctypes.c_char_p()
+    try:
+        opened().cuGetErrorName(code, ctypes.byref(name))
+    except OSError:
+        pass
+    return name.value.decode() if name.value else "CUDA error"
