@@ -117,6 +117,11 @@ def test_a_fault_in_the_source_is_shown_at_its_line(body):
     assert "<source>:" in message and "^" in message and "in k" in message
 
 
+def test_a_slice_that_names_fewer_dimensions_than_the_array_has_says_so():
+    matrix = np.zeros((8, 8), np.float32)
+    refused(lambda: kernel("tile.store(y[0:8], tile.load(x[0:8]))")[1](matrix, y), "as in x[0:BLOCK, ...]: x has 2 dimensions, and this is number 1")
+
+
 # -- what is too large ---------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("body, texts", [

@@ -149,8 +149,9 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
     start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
     stop = size if item.stop is None else _from_end(g, item.stop, size, base, d)
     if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
-        name = x.name
-        raise g.error(f"the extent of this slice is known at launch only; write a constant one, as in {name}[0:BLOCK, ...]")
+        rank = len(base.type.shape)
+        each = f": {x.name} has {rank} dimensions, and this is number {d}" if rank > 1 else ""
+        raise g.error(f"the extent of this slice is known at launch only; write a constant one, as in {x.name}[0:BLOCK, ...]{each}")
     extent = g.difference(stop, start)
     if extent is None:
         raise g.error("the extent of a slice (stop - start) must be a constant: write it as x[i * BLOCK:(i + 1) * BLOCK] or x[start:start + BLOCK]"

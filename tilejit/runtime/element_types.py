@@ -70,7 +70,7 @@ def fits_float32(x: float) -> bool:
 def unfit(name: str) -> str:
     """That a kernel takes no elements of this type, and what it takes."""
     advice = "; pass real and imaginary parts, as x.view(numpy.float32) or torch.view_as_real(x)" if "complex" in name else ""
-    return f"{name} is not an element type that a kernel can take; there are {', '.join(DTYPES)}{advice}"
+    return f"{name} is not an element type that a kernel can take; there are {', '.join(n for n, d in DTYPES.items() if not d.padded)}{advice}"
 
 
 def element_type(name: str) -> ElementType:

@@ -96,6 +96,5 @@ class Verdicts:
         return False
 
     def _unawaited(self, op: AsyncOp) -> None:
-        doing = "writes" if op.writes else "reads"
         self._fault(op.world, op.rank, "missing-wait", self.locs[op.line],
-                    f"the kernel ends while {op.what} still {doing} shared memory: nothing waits for it")
+                    f"the kernel ends while {op.what} may still be under way: nothing waits for it")
