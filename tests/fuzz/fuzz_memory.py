@@ -10,7 +10,8 @@ from fuzz_program import Node, Statement
 from fuzz_shapes import Shapes
 from language_reference import bits, cast, is_float, np_dtype, tile_name
 
-ATOMICS = {"add": ("int32", "uint32", "int64", "uint64", "float32", "float64", "float16"), "max": ("int32", "uint32", "int64", "uint64", "float32", "float64"),
+ATOMICS = {"add": ("int32", "uint32", "int64", "uint64", "float32", "float64", "float16"),
+           "max": ("int32", "uint32", "int64", "uint64", "float32", "float64"),
            "and": ("int32", "uint32", "int64", "uint64"), "inc": ("uint32",), "dec": ("uint32",), "exch": ("int32", "uint64", "float32"),
            "cas": ("int32", "uint32", "int64", "uint64")}
 ATOMICS |= {"min": ATOMICS["max"], "or": ATOMICS["and"], "xor": ATOMICS["and"]}
@@ -29,7 +30,8 @@ class Memory(Shapes):
         """What `tile.alloc` is told of a matrix's layout; `plain` for one that a view may be made of."""
         (r, c), size = shape, bits(dtype) // 8
         pad = self.r.choice((0, 1, 3, 16 // size))
-        found = ["", f", layout=tile.TileLayout((({r}, {c + pad}, 'm'), ({c}, 1, 'm')))", f", layout=tile.TileLayout((({r}, 1, 'm'), ({c}, {r + pad}, 'm')))"]
+        found = ["", f", layout=tile.TileLayout((({r}, {c + pad}, 'm'), ({c}, 1, 'm')))",
+                 f", layout=tile.TileLayout((({r}, 1, 'm'), ({c}, {r + pad}, 'm')))"]
         found += [f", layout=tile.swizzled({tile_name(dtype)}, {shape}, {mode})" for mode in (0, 32, 64, 128)
                   if not mode or r % 8 == 0 and c * size % mode == 0 for _ in range(2)]
         return self.r.choice(found if plain else [*found, ", layout=tile.auto"])
@@ -40,9 +42,10 @@ class Memory(Shapes):
         return f"((tile.arange({n}) * {a} + {b}) % {n})", (np.arange(n) * a + b) % n
 
     def matrix(self) -> tuple[int, int]:
-        if self.r.random() < 0.5:
+        larger = self.r.choice((8, 16, 24)), self.r.choice((16, 32, 64, 128))
+        if self.r.random() < 0.5 or larger[0] * larger[1] > self.limit:
             return self.r.choice(((self.rows, self.columns), (self.columns, self.rows)))
-        return self.r.choice((8, 16, 24)), self.r.choice((16, 32, 64, 128))
+        return larger
 
     # -- shared buffers --------------------------------------------------------------------------------------------------------
 
@@ -52,7 +55,8 @@ class Memory(Shapes):
         s, name = self.name("s"), self.name("v")
         fill = self.r.choice((self.fill_store, self.fill_copy, self.fill_rows, self.fill_scatter))
         lines, dtype, contents = fill(s, shape)
-        read = self.r.choice((self.read_box, self.read_box, self.read_points, self.read_through, self.read_permuted, self.read_viewed, self.read_rows, self.write_out))
+        read = self.r.choice((self.read_box, self.read_box, self.read_points, self.read_through, self.read_permuted, self.read_viewed,
+                              self.read_rows, self.write_out))
         if read == self.read_viewed and fill in (self.fill_store, self.fill_scatter) and is_float(dtype):
             read = self.read_box  # the bits of a computed NaN are not settled
         plain = read in (self.read_permuted, self.read_viewed)
@@ -99,7 +103,8 @@ class Memory(Shapes):
         along = self.r.randrange(2)
         i, n = self.name("i"), shape[along]
         head = self.r.choice((f"range({n})", f"range({n - 1}, -1, -1)", f"range(zero, {n} + zero)", f"tile.range({n}, unroll=3)"))
-        place, index = (f"{s}[{i}, 0:{shape[1]}]", f"[{i}:{i} + 1, 0:{shape[1]}]") if along == 0 else (f"{s}[0:{shape[0]}, {i}]", f"[0:{shape[0]}, {i}:{i} + 1]")
+        place = f"{s}[{i}, 0:{shape[1]}]" if along == 0 else f"{s}[0:{shape[0]}, {i}]"
+        index = f"[{i}:{i} + 1, 0:{shape[1]}]" if along == 0 else f"[0:{shape[0]}, {i}:{i} + 1]"
         text, dtype, inside = self.region(shape)
         lines = [f"for {i} in {head}:", f"    tile.store({place}, tile.reshape(tile.load({text}{index}), ({shape[1 - along]},)))", "tile.sync()"]
         return lines, dtype, lambda env: (inside(env, 0), 0.0)
@@ -240,7 +245,8 @@ class Memory(Shapes):
         order = self.r.choice(("", "", ", scope='sys'")) if not near else self.r.choice(("", ", scope='cta'"))
         name, s = self.name("v"), self.name("s")
         if near:
-            place, lines = s, [f"{s} = tile.alloc(({size},), {tile_name(dtype)})", f"tile.store({s}, tile.cast(tile.arange({size}) % 4, {tile_name(dtype)}))", "tile.sync()"]
+            place, lines = s, [f"{s} = tile.alloc(({size},), {tile_name(dtype)})",
+                               f"tile.store({s}, tile.cast(tile.arange({size}) % 4, {tile_name(dtype)}))", "tile.sync()"]
         else:
             place, lines = self.output((size,), dtype), []
         arguments = f"tile.cast(2, {tile_name(dtype)}), {operand.text}" if kind == "cas" else operand.text

@@ -116,7 +116,8 @@ class Products(Scopes):
         rows, columns = shape
         s, at = self.name("s"), self.name("i")
         text, function = self.r.choice(((f"{i}", lambda n: n), (f"{i} * {rows}", lambda n: n * rows), (f"{i} % 3 + 1", lambda n: n % 3 + 1),
-                                        (f"{i} * 2 if {i} % 2 == 0 else 3 - {i}", lambda n: n * 2 if n % 2 == 0 else 3 - n), ("branch", None), ("pid", None), ("loop", None)))
+                                        (f"{i} * 2 if {i} % 2 == 0 else 3 - {i}", lambda n: n * 2 if n % 2 == 0 else 3 - n),
+                                        ("branch", None), ("pid", None), ("loop", None)))
         lines = [f"{at} = {text}"]
         if text == "branch":
             lines, function = [f"{at} = {i} * 2", f"if {i} > 1:", f"    {at} = 5 - {i}"], lambda n: 5 - n if n > 1 else n * 2
@@ -125,7 +126,8 @@ class Products(Scopes):
         elif text == "loop":
             k = self.name("i")
             lines, function = [f"{at} = 0", f"for {k} in range({i} % 3 + zero):", f"    {at} = {at} + {k} + 1"], lambda n: sum(range(n % 3 + 1))
-        full = (self.r.choice((3, rows, 4 * rows, 8 * rows + 1)), self.r.choice((columns, columns, columns + 16, 2 * columns, max(1, columns - 3) if not self.roles else columns)))
+        widths = (columns, columns, columns + 16, 2 * columns, columns if self.roles else max(1, columns - 3))
+        full = self.r.choice((3, rows, 4 * rows, 8 * rows + 1)), self.r.choice(widths)
         array_name = self.name("a")
         array = self.args[array_name] = self.array(full, dtype)
         left = self.r.choice((0, 0, full[1] - columns if full[1] > columns else 0, 16 if not self.roles else 0))

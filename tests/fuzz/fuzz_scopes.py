@@ -170,9 +170,10 @@ class Scalars:
     def make_for(self, depth, looped):
         self.count += 1
         i = f"{self.prefix}i{self.count}"
-        bounds = self.r.choice((f"{self.place([*self.names, self.thread], 4)}", f"0, {self.place(self.names, 5)}, 2", f"{self.place(self.names, 4)}, -1, -1", "2", "0"))
-        return [f"for {i} in range({bounds}):", *indented([f"{self.r.choice(self.names)} = {self.cast(f'tile.cast({i}, tile.int64) + {self.r.choice(self.names)}')}",
-                                                           *self.block(self.r.randint(1, 2), depth + 1, True)])]
+        bounds = self.r.choice((self.place([*self.names, self.thread], 4), f"0, {self.place(self.names, 5)}, 2",
+                                f"{self.place(self.names, 4)}, -1, -1", "2", "0"))
+        changed_by = f"{self.r.choice(self.names)} = {self.cast(f'tile.cast({i}, tile.int64) + {self.r.choice(self.names)}')}"
+        return [f"for {i} in range({bounds}):", *indented([changed_by, *self.block(self.r.randint(1, 2), depth + 1, True)])]
 
     def make_while(self, depth, looped):
         self.count += 1

@@ -51,8 +51,9 @@ class Shapes(Expressions):
         x = self.numeric(self.expression(shape, depth))
         if is_float(x.dtype):
             number, text = self.r.choice(((2, "2"), (0.5, "0.5"), (-3, "(-3)")))
-            other = Node(text, None, x.dtype if not x.dtype.startswith("float8") else "float32", lambda env: (np.array(number).astype(np_dtype(other.dtype)), 0.0))
-            return self.float_binary(self.r.choice("+-*"), *self.r.choice(((x, other), (other, x))), other.dtype)
+            dtype = "float32" if x.dtype.startswith("float8") else x.dtype
+            other = Node(text, None, dtype, lambda env: (np.array(number).astype(np_dtype(dtype)), 0.0))
+            return self.float_binary(self.r.choice("+-*"), *self.r.choice(((x, other), (other, x))), dtype)
         number = self.r.choice((2, 3, 100))
         symbol = self.r.choice(("+", "-", "*", "//", "%", "&", "|", "<<", ">>"))
         turned = self.r.random() < 0.3 and symbol not in ("//", "%")
@@ -73,7 +74,7 @@ class Shapes(Expressions):
         x = self.settled(self.expression(shape, depth))
         x = x if x.dtype in FLOATS else self.to(x, "float32")
         name = self.r.choice(("ceil", "trunc", "round", "floor"))
-        return Node(f"tile.{name}({x.text})", x.shape, x.dtype, lambda env: (cast(getattr(np, name)(x.run(env)[0].astype(np.float64)), x.dtype), 0.0), True, False)
+        return Node(f"tile.{name}({x.text})", x.shape, x.dtype, lambda env: (cast(getattr(np, name)(x.run(env)[0].astype(np.float64)), x.dtype), 0.0))
 
     def make_power(self, shape, depth):
         x = self.expression(shape, depth)
@@ -89,17 +90,18 @@ class Shapes(Expressions):
 
     def make_bits(self, shape, depth):
         """The bits of integers as a float, or those of memory as integers."""
-        dtype = self.r.choice([d for d in FLOATS])
-        whole = {16: ("int16", "uint16"), 32: ("int32", "uint32"), 64: ("int64", "uint64")}[bits(dtype)]
+        dtype = self.r.choice(FLOATS)
+        whole = f"int{bits(dtype)}"
         if self.r.random() < 0.5:
             x = self.load(shape)
             while x.dtype not in FLOATS:
                 x = self.load(shape)
-            kind = self.r.choice({16: ("int16", "uint16"), 32: ("int32", "uint32"), 64: ("int64", "uint64")}[bits(x.dtype)])
+            kind = self.r.choice((f"int{bits(x.dtype)}", f"uint{bits(x.dtype)}"))
             return Node(f"tile.bitcast({x.text}, tile.{kind})", shape, kind, lambda env: (np.ascontiguousarray(x.run(env)[0]).view(kind), 0.0))
         x = self.expression(shape, depth)
-        x = self.full(self.to(x, whole[0]) if x.exact else self.constant(whole[0]), shape)
-        return Node(f"tile.bitcast({x.text}, tile.{dtype})", shape, dtype, lambda env: (np.array(np.broadcast_to(x.run(env)[0], shape)).view(np_dtype(dtype)), 0.0))
+        x = self.full(self.to(x, whole) if x.exact else self.constant(whole), shape)
+        return Node(f"tile.bitcast({x.text}, tile.{dtype})", shape, dtype,
+                    lambda env: (np.array(np.broadcast_to(x.run(env)[0], shape)).view(np_dtype(dtype)), 0.0))
 
     def make_masked(self, shape, depth):
         """A load of which some elements are left out."""
@@ -214,7 +216,8 @@ class Shapes(Expressions):
             shape = self.r.choice(self.shapes())
             y = self.full(self.to(self.settled(self.expression(shape, 1)), "int32"), shape)
             kind = self.r.choice(("max", "sum", "min"))
-            x = Node(f"tile.{kind}({y.text})", None, "int32", lambda env: (getattr(np, kind)(np.broadcast_to(y.run(env)[0], shape), **({"dtype": np.int32} if kind == "sum" else {})), 0.0))
+            fold = {"max": np.max, "min": np.min, "sum": lambda v: v.sum(dtype=np.int32)}[kind]
+            x = Node(f"tile.{kind}({y.text})", None, "int32", lambda env: (fold(np.broadcast_to(y.run(env)[0], shape)), 0.0))
         self.variables[name] = Node(name, None, x.dtype, lambda env: env[name])
         self.locked.add(name)
 

@@ -103,7 +103,8 @@ class Generator(Products):
         start, step = self.r.choice((0, 1, -2)), self.r.choice((1, 2))
         stop = start + trips * step - (1 if step == 2 and trips else 0)
         over = range(start, stop, step)
-        head = self.r.choice((f"range({start}, {stop}, {step})", f"range({start} + zero, {stop} + zero, {step})", f"range({start}, {stop} + zero, {step} + zero)",
+        head = self.r.choice((f"range({start}, {stop}, {step})", f"range({start} + zero, {stop} + zero, {step})",
+                              f"range({start}, {stop} + zero, {step} + zero)",
                               f"tile.static_range({start}, {stop}, {step})",
                               f"tile.range({start}, {stop} + zero, {step}, unroll=2)"))
         if not over and "zero" not in head:
@@ -167,9 +168,11 @@ class Generator(Products):
     def branch(self) -> Statement:
         """An `if` on a condition that is the same for the whole CTA."""
         steers = self.count_of(2)
-        test = (f"{steers.text} == 1", lambda e: int(steers.run(e)[0]) == 1) if self.r.random() < 0.4 else self.r.choice((("pid % 2 == 0", lambda e: e["pid"] % 2 == 0), ("pid > 0", lambda e: e["pid"] > 0), ("zero == 0", lambda e: True),
-                              ("zero > pid", lambda e: False), ("yes", lambda e: True), ("not yes", lambda e: False),
-                              ("zero == 0 and pid < 2", lambda e: e["pid"] < 2)))
+        steered = f"{steers.text} == 1", lambda e: int(steers.run(e)[0]) == 1
+        test = steered if self.r.random() < 0.4 else self.r.choice((
+            ("pid % 2 == 0", lambda e: e["pid"] % 2 == 0), ("pid > 0", lambda e: e["pid"] > 0), ("zero == 0", lambda e: True),
+            ("zero > pid", lambda e: False), ("yes", lambda e: True), ("not yes", lambda e: False),
+            ("zero == 0 and pid < 2", lambda e: e["pid"] < 2)))
         self.soften()
         then = self.body(self.r.randint(0, 2))
         orelse = self.body(self.r.randint(0, 1)) if self.r.random() < 0.6 else []

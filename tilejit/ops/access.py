@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..ir.builder import type_of
 from ..ir.graph import Const, Value
+from ..layout import register_table
 from ..types import Points, Region, Scalar, Tile, Uniformity
 from .memory import load_, store_
 from .partition import shared_runs
@@ -19,6 +20,18 @@ class AccessPlan:
     vector: int
     axis: int
     checked: tuple[int, ...]
+
+    def groups(self, tile: Tile):
+        """The registers of a thread in the order of its instructions: those of a vector follow each other along the axis."""
+        table = register_table(tile.layout, tile.domain)
+        by_coordinates = {at: r for r, at in enumerate(table)}
+        done = set()
+        for r, at in enumerate(table):
+            if r in done:
+                continue
+            run = [by_coordinates[at[:self.axis] + (at[self.axis] + i,) + at[self.axis + 1:]] for i in range(self.vector)] if tile.shape else [r]
+            done.update(run)
+            yield run
 
 
 def plan_access(g, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPlan:
@@ -180,20 +193,6 @@ class Access:
                 yield self._once(("ghost", k, at[k]), lambda: e.in_bounds(e.thread_coordinate(t, k) + at[k], extent))
 
 
-def groups(e, tile: Tile, plan: AccessPlan):
-    """The registers in vectors: those that follow each other along the plan's axis."""
-    n = e.registers(tile)
-    by_coordinates = {e.register_coordinates(tile, r): r for r in range(n)}
-    done = set()
-    for r in range(n):
-        if r in done:
-            continue
-        at = e.register_coordinates(tile, r)
-        run = [by_coordinates[at[:plan.axis] + (at[plan.axis] + i,) + at[plan.axis + 1:]] for i in range(plan.vector)] if tile.shape else [r]
-        done.update(run)
-        yield run
-
-
 @load_.emit
 def _(e, call, source, other, mask):
     plan, t = call.choice.plan, call.result.type
@@ -208,7 +207,7 @@ def _(e, call, source, other, mask):
         steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and e.scope.partial is None
         return e.shuffle("idx", value, 0) if steers else value
     access, result = Access(e, source, t, plan), [None] * e.registers(t)
-    for run in groups(e, t, plan):
+    for run in plan.groups(t):
         address, offset = access.address(run[0])
         fill = [other[r] if isinstance(other, list) else other for r in run]
         values = e.vector_load(space, address, offset, dtype, fill, access.predicate(run[0], mask and mask[run[0]]), cache)
@@ -230,6 +229,6 @@ def _(e, call, target, value, mask):
             predicate = e.all_of([p for p in (predicate, e.first_thread()) if p is not None])
         return e.vector_store(space, address, offset, dtype, [value], predicate, cache)
     access = Access(e, target, t, plan)
-    for run in groups(e, t, plan):
+    for run in plan.groups(t):
         address, offset = access.address(run[0])
         e.vector_store(space, address, offset, dtype, [value[r] for r in run], access.predicate(run[0], mask and mask[run[0]], owned=True), cache)

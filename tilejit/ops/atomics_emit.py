@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import DType, bool_, float32, int16, int32, int64
 from ..types import Scalar, Tile
-from .access import Access, groups
+from .access import Access
 from .atomics import AtomicPlan, atomic_
 
 
@@ -16,7 +16,7 @@ def _(e, call, place, value, compare, mask):
         return _scalar(e, call, plan, place, value, compare, mask)
     access, unit = Access(e, place, t, plan.access), _Unit(e, call, place)
     result = [e.const(0, t.dtype)] * e.registers(t)
-    for run in groups(e, t, plan.access):
+    for run in plan.access.groups(t):
         predicate = access.predicate(run[0], mask and mask[run[0]], owned=True)
         take = lambda x: x[run[0]] if isinstance(x, list) else x
         values = [value[r] if isinstance(value, list) else value for r in run]

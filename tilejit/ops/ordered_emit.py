@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir.builder import type_of
 from ..types import Scalar
-from .access import Access, groups
+from .access import Access
 from .atomics_emit import once_for_scope, to_copies, through_scratch
 from .ordered import ordered_load, ordered_store
 
@@ -21,7 +21,7 @@ def _(e, call, source, other, mask):
         access = Access(e, source, None, plan.access)
         return once_for_scope(e, call, access.predicate(0, mask), lambda p: read(access, 0, [other], p)[0])
     access, result = Access(e, source, t, plan.access), [None] * e.registers(t)
-    for run in groups(e, t, plan.access):
+    for run in plan.access.groups(t):
         fill = [other[r] if isinstance(other, list) else other for r in run]
         for r, v in zip(run, read(access, run[0], fill, access.predicate(run[0], mask and mask[run[0]], owned=plan.returns))):
             result[r] = v
@@ -45,5 +45,5 @@ def _(e, call, target, value, mask):
         access, first = Access(e, target, None, plan), None if attrs["each_thread"] else e.first_thread()
         return write(access, 0, [value], e.all_of([p for p in (access.predicate(0, mask), first) if p is not None]))
     access = Access(e, target, t, plan)
-    for run in groups(e, t, plan):
+    for run in plan.groups(t):
         write(access, run[0], [value[r] for r in run], access.predicate(run[0], mask and mask[run[0]], owned=True))

@@ -80,7 +80,14 @@ class Partition:
 
     def owners(self, shape: tuple[int, ...]) -> np.ndarray:
         """The thread that moves each element of the region, in the region's own order of dimensions."""
-        vector = np.arange(self.vectors).reshape(self.shape) % self.threads
+        return self._numbers(shape) % self.threads
+
+    def steps(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The step in which it does."""
+        return self._numbers(shape) // self.threads
+
+    def _numbers(self, shape: tuple[int, ...]) -> np.ndarray:
+        vector = np.arange(self.vectors).reshape(self.shape)
         spread = np.repeat(vector, self.vec, axis=-1) if self.shape else vector
         return np.transpose(spread, np.argsort(self.order)).reshape(shape) if self.order else spread.reshape(shape)
 

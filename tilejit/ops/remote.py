@@ -17,7 +17,7 @@ from ..ir.builtin import builtin
 from ..ir.op import op
 from ..layout import blocked
 from ..types import BarrierRef, Buffer, Region, Scalar, Tile
-from .access import Access, AccessPlan, groups, plan_access
+from .access import Access, AccessPlan, plan_access
 from .copy_async.reductions import KINDS, TYPES
 from .copy_async.tma import MAX_BYTES
 from .language import coerce
@@ -105,7 +105,7 @@ def _(e, call, place, value, mbar):
         e.remote((base + away, offset), place.type.dtype, [value], barrier, None if call.attrs["each_thread"] else e.first_thread(), call.attrs["kind"], plan.type)
         return
     access = Access(e, place, t, plan.access)
-    for run in groups(e, t, plan.access):
+    for run in plan.access.groups(t):
         base, offset = access.address(run[0])
         predicate = access.predicate(run[0], None, owned=True)
         e.remote((base + away, offset), place.type.dtype, [value[r] for r in run], barrier, predicate, call.attrs["kind"], plan.type)

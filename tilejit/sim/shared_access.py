@@ -244,7 +244,7 @@ class SharedAccess:
             self.check_quarters(place, owner)
         atoms, threads, repeat = self._who(place, owner, writing)
         if buffer.memory.scope == "shared" and threads[0] >= 0 and len(threads) in (1, place.offsets.shape[1]):
-            self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize)
+            self.count_traffic(buffer.memory.scope, threads, lambda: place.offsets[0], itemsize, None if place.keep is None else place.keep[0])
         for positions, offsets, keep in self._alike(place):
             if keep is not None:
                 offsets = offsets[keep]

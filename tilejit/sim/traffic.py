@@ -2,89 +2,127 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ..ir.builder import type_of
+from ..layout import thread_table
+from ..types import Region, Tile
 
 SECTOR, BANKS, WORD = 32, 32, 4
 
 
-def requests_of(threads: np.ndarray, offsets: np.ndarray, vector: int) -> list[np.ndarray]:
-    """Byte offsets of the vectors in each request. A thread moves its elements in order of address, `vector` at a time;
-    what the 32 threads of a warp move at once is a request. Grouped as (warp, turn)."""
-    order = np.lexsort((offsets, threads))
-    threads, offsets = threads[order], offsets[order]
-    first = np.r_[True, threads[1:] != threads[:-1]]
-    starts = np.flatnonzero(first)
-    rank = np.arange(len(threads)) - np.repeat(starts, np.diff(np.r_[starts, len(threads)]))
-    leading = rank % vector == 0
-    turn, warp, at = rank[leading] // vector, threads[leading] // 32, offsets[leading]
-    group = np.lexsort((threads[leading], turn, warp))
-    turn, warp, at = turn[group], warp[group], at[group]
-    cuts = np.flatnonzero((turn[1:] != turn[:-1]) | (warp[1:] != warp[:-1])) + 1
-    return np.split(at, cuts)
+@dataclass
+class Vectors:
+    """What threads move at once: the thread of each vector, the turn among its thread's instructions, the byte at which it
+    begins, and how many bytes it has."""
+
+    threads: np.ndarray
+    turns: np.ndarray
+    offsets: np.ndarray
+    nbytes: int
+
+    def requests(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(lanes, offsets) of the vectors that the 32 threads of a warp move in one instruction, for each of them."""
+        warp = self.threads // 32
+        order = np.lexsort((self.threads, self.turns, warp))
+        warp, turn, lane, at = warp[order], self.turns[order], self.threads[order] % 32, self.offsets[order]
+        cuts = np.flatnonzero((turn[1:] != turn[:-1]) | (warp[1:] != warp[:-1])) + 1
+        return list(zip(np.split(lane, cuts), np.split(at, cuts))) if len(order) else []
 
 
-def sectors(threads: np.ndarray, offsets: np.ndarray, itemsize: int, vector: int = 1) -> tuple[int, int]:
+def sectors(vectors: Vectors) -> tuple[int, int]:
     """(requests, sectors) of an access to global memory."""
-    groups = requests_of(threads, offsets, vector)
-    nbytes = itemsize * vector
+    requests, nbytes = vectors.requests(), vectors.nbytes
     count = 0
-    for at in groups:
+    for _, at in requests:
         touched = (at[:, None] + np.arange(0, max(nbytes, 1), min(nbytes, SECTOR))).reshape(-1) // SECTOR
         ends = (at + nbytes - 1) // SECTOR
         count += len(np.unique(np.concatenate([touched, ends])))
-    return len(groups), count
+    return len(requests), count
 
 
-def bank_conflicts(threads: np.ndarray, offsets: np.ndarray, itemsize: int, vector: int = 1) -> tuple[int, int]:
+def bank_conflicts(vectors: Vectors) -> tuple[int, int]:
     """(requests, extra passes) of an access to shared memory: 32 banks of 4 bytes, vectors of 8 and 16 bytes by half and
     quarter warps, one word for all that read it."""
-    groups = requests_of(threads, offsets, vector)
-    nbytes = itemsize * vector
+    requests, nbytes = vectors.requests(), vectors.nbytes
     together = 32 * WORD // max(nbytes, WORD)
-    extra = 0
-    for at in groups:
-        for k in range(0, len(at), together):
-            words = (at[k:k + together, None] + np.arange(0, max(nbytes, 1), WORD)).reshape(-1) // WORD
-            words = np.unique(words)
-            extra += int(np.bincount(words % BANKS, minlength=BANKS).max()) - 1
-    return len(groups), extra
+    return len(requests), sum(_passes(at[lanes // together == part], nbytes) - 1 for lanes, at in requests for part in np.unique(lanes // together))
+
+
+def _passes(offsets: np.ndarray, nbytes: int) -> int:
+    """The different words of the bank that has most of them."""
+    words = np.unique((offsets[..., None] + np.arange(0, max(nbytes, 1), WORD)).reshape(-1) // WORD)
+    return int(np.bincount(words % BANKS, minlength=BANKS).max())
 
 
 def matrix_conflicts(rows: list[np.ndarray], offsets: np.ndarray) -> tuple[int, int]:
     """(requests, extra passes) of ``ldmatrix`` or ``stmatrix``: each matrix of eight rows of 16 bytes is one pass where they lie
     in 32 different banks. `rows` are the elements that begin them, for each instruction (matrices, 8)."""
-    extra = 0
-    for elements in rows:
-        words = (offsets[elements][..., None] // WORD + np.arange(16 // WORD)).reshape(len(elements), -1)
-        extra += sum(int(np.bincount(np.unique(w) % BANKS, minlength=BANKS).max()) - 1 for w in words)
-    return len(rows), extra
+    return len(rows), sum(_passes(offsets[row], 16) - 1 for elements in rows for row in elements)
 
 
 class Traffic:
-    """The part of the machine that counts requests. Each call is measured once for each alignment of its first element."""
+    """The part of the machine that counts requests."""
 
-    def count_traffic(self, space: str, threads, offsets, itemsize: int) -> None:
-        """Count an access of the first CTA for all of the batch. `offsets()` gives byte offsets, `threads` who moves each."""
+    def count_traffic(self, space: str, threads, offsets, itemsize: int, keep: np.ndarray | None = None) -> None:
+        """Count an access of the first CTA for all of the batch. `offsets()` gives byte offsets, `threads` who moves each, `keep`
+        which of them are accessed. A region of a tile is measured once for each alignment of its first element."""
         call = self.fiber.node
         at = offsets()
         if not len(at):
             return
-        key = id(call), space, int(at[0]) % 128, len(at)
+        key = id(call), space, int(at[0]) % 1024, len(at)
+        if keep is not None or not _regular(call):
+            key = *key, hash(at.tobytes()), None if keep is None else hash(keep.tobytes())
         if key not in self.sim.traffic:
-            plan = call.choice.plan if getattr(call, "choice", None) is not None else None
-            self.sim.traffic[key] = self._measured(call, plan, space, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize)
+            vectors = self._measured(call, np.broadcast_to(threads, at.shape).astype(np.int64), at, itemsize, keep)
+            self.sim.traffic[key] = vectors if isinstance(vectors, tuple) else (sectors if space == "global" else bank_conflicts)(vectors)
         requests, cost = self.sim.traffic[key]
         stats = self.report.stats
         stats[f"{space} requests"] += requests * self.batch
         stats["global sectors" if space == "global" else "bank conflicts"] += cost * self.batch
 
-    def _measured(self, call, plan, space: str, threads: np.ndarray, offsets: np.ndarray, itemsize: int) -> tuple[int, int]:
-        """(requests, sectors or extra passes) of a call's access to the elements at `offsets`."""
+    def _measured(self, call, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors | tuple[int, int]:
+        """The vectors of a call's access to the elements at `offsets`, or the (requests, extra passes) of its matrices."""
+        plan, t = getattr(getattr(call, "choice", None), "plan", None), moved(call)
         if hasattr(plan, "matrix_rows"):  # of a load or a store of a tile, whose elements all are accessed
-            moved = call.result.type if call.results else type_of(call.args[1])
-            return matrix_conflicts(plan.matrix_rows(moved, self.threads), offsets)
-        vector = getattr(plan, "vector", None) or getattr(plan, "vec", 1)  # of an access, of a partition
-        vector = max(1, min(int(vector), 16 // itemsize))
-        return (sectors if space == "global" else bank_conflicts)(threads, offsets, itemsize, vector)
+            return matrix_conflicts(plan.matrix_rows(t, self.threads), offsets)
+        if hasattr(plan, "steps"):        # a copy in vectors of consecutive bytes
+            first = np.lexsort((offsets, threads, turns := plan.steps((len(offsets),))))[::plan.vec]
+            return Vectors(threads[first], turns[first], offsets[first], plan.vec_bytes)
+        plan = getattr(plan, "access", plan)
+        if t is not None and hasattr(plan, "groups") and len(offsets) == t.size:
+            return self._of_registers(call, plan, t, threads, offsets, itemsize, keep)
+        order = np.argsort(threads, kind="stable")
+        chosen = order if keep is None else order[keep[order]]
+        first = np.r_[True, np.diff(threads[chosen]) != 0][:len(chosen)]
+        turns = np.arange(len(chosen)) - np.maximum.accumulate(np.where(first, np.arange(len(chosen)), 0))
+        return Vectors(threads[chosen], turns, offsets[chosen], itemsize)
+
+    def _of_registers(self, call, plan, t: Tile, threads: np.ndarray, offsets: np.ndarray, itemsize: int, keep: np.ndarray | None) -> Vectors:
+        """The vectors of a tile's registers: a load fills every replica, what writes is done by the first."""
+        table = thread_table(t.layout, t.domain, self.threads)[:, [run[0] for run in plan.groups(t)]]
+        number = np.full(t.domain, -1)
+        number[tuple(slice(n) for n in t.shape)] = np.arange(t.size).reshape(t.shape)
+        element = number.reshape(-1)[table]
+        here = self.low + np.arange(self.threads)[:, None]
+        active = element >= 0
+        if keep is not None:
+            active &= keep[element]
+        if call.op.effect != "reads":
+            active &= threads[element] == here
+        thread, turn = np.nonzero(active)
+        return Vectors(self.low + thread, turn, offsets[element[active]], itemsize * plan.vector)
+
+
+def moved(call) -> Tile | None:
+    """The register tile that a call moves."""
+    types = [r.type for r in call.results] + [type_of(x) for x in call.args[1:] if x is not None]
+    return next((t for t in types if isinstance(t, Tile) and t.layout is not None), None)
+
+
+def _regular(call) -> bool:
+    """Whether the call moves regions by all threads together, so that the place of the first element is that of all."""
+    return isinstance(type_of(call.args[0]), Region) and (moved(call) is not None or hasattr(getattr(call.choice, "plan", None), "steps"))
