@@ -284,11 +284,33 @@ def wide_loops() -> Iterator[Case]:
                    {"y": np.array([len(over), sum(over)], np.int64)})
 
 
+APART = {
+    "a branch": (["if t % 3 == 1:", "    r += tile.load(x[0]) + n"], lambda t, x: int(x[0]) + 1 if t % 3 == 1 else 0),
+    "an else": (["if t < 40:", "    r += 1", "else:", "    r += tile.load(x[n])"], lambda t, x: 1 if t < 40 else int(x[1])),
+    "a for": (["for i in range(t % 5):", "    r += tile.load(x[2]) + i"], lambda t, x: sum(int(x[2]) + i for i in range(t % 5))),
+    "a while": (["k = t % 4", "while k > tile.load(x[1]) - 5:", "    r += tile.load(x[n + 1])", "    k -= 1"],
+                lambda t, x: int(x[2]) * max(0, t % 4 - int(x[1]) + 5)),
+    "what a break leaves": (["for i in range(6):", "    if i == t % 7:", "        break", "    r += tile.load(x[i % 2 + n - 1])"],
+                            lambda t, x: sum(int(x[i % 2]) for i in range(min(6, t % 7)))),
+}
+
+
+def loads_apart(name: str) -> Case:
+    """An element that is the same for all, loaded by those threads that a condition or a loop of their own leaves."""
+    lines, want = APART[name]
+    x = np.array([7, 5, 3], np.int32)
+    source = ("def apart(x, n, y):\n    t = tile.thread_id()\n    r = 0\n" + "".join(f"    {line}\n" for line in lines) + "    tile.sync()\n"
+              "    tile.store(y[t], r)\n")
+    y = np.array([want(t, x) for t in range(96)], np.int32)
+    return Case(f"a load in {name}", source, {"x": x, "n": 1}, {"y": y}, options={"num_warps": 3})
+
+
 def control_cases() -> Iterator[Case]:
     """All cases of this file."""
     for name in FUNCTIONS:
         for level in ("threads", "CTAs", "tiles"):
             yield control(name, level)
     yield helpers()
+    yield from map(loads_apart, APART)
     yield from loops_of_tiles()
     yield from wide_loops()

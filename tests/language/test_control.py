@@ -16,6 +16,15 @@ def test_helpers_are_inlined_with_their_own_names():
     simulated([control_cases.helpers()])
 
 
+@pytest.mark.parametrize("name", control_cases.APART)
+def test_a_load_by_some_threads_waits_for_no_others(name):
+    """What steers loops is shuffled through the warp where all of its threads load it, and only there."""
+    case = control_cases.loads_apart(name)
+    simulated([case])
+    kernel = tile.jit(source=case.source)
+    assert "shfl" not in kernel.compile(**case.args, **case.expected, **case.options, target="sm_90a").ptx
+
+
 def test_tiles_are_carried_around_loops():
     simulated(control_cases.loops_of_tiles())
 

@@ -92,6 +92,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
         self.params: dict[tuple, V] = {}
         self.maps: list = []
         self.scope = ExecScope("cta", graph.launch.threads)
+        self.partial = False  # whether only some of the scope's threads may be here
         self.tables: dict = {}
         self.memo: list[dict] = [{}]
         self.barrier_ids: dict = {}   # who a hardware barrier is kept for: (the first number, how many)

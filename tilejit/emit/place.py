@@ -88,7 +88,7 @@ class PlaceMixin:
 
     def first_thread(self) -> V | None:
         """Whether this is the first thread of the scope; None in a scope of one thread."""
-        if self.threads == 1 or self.scope.partial is not None:
+        if self.threads == 1 or self.partial:
             return None
         return self.cached(("first", self.scope_key()), lambda: self.as_value(self.thread_id(), int32).equals(0))
 

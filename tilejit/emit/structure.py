@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from ..dtypes import bool_, int32
 from ..ir.builder import ExecScope
 from ..ir.graph import Const, For, If, Scope, Value, While
@@ -37,20 +39,31 @@ class StructureMixin:
                     self.lines[line + i] = f"  {name.text} = phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]{self.debug.mark(None)}"
         return names, close
 
+    @contextmanager
+    def partial_on(self, *conditions):
+        """What is run by the threads for which a condition holds: by some of the scope's, if it differs between them."""
+        outer = self.partial
+        self.partial = outer or any(isinstance(c, Value) and c.type.uniform < self.scope.uniformity for c in conditions)
+        try:
+            yield
+        finally:
+            self.partial = outer
+
     def _for(self, node: For) -> None:
         if self._over_scopes(node):
             return
         start, stop = self.operand(node.start), self.operand(node.stop)
         carried = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
-        if node.unroll == 0:
-            carried = self._unrolled(node, carried)
-        else:
-            index = start
-            if node.unroll > 1:  # whole groups of copies first, the rest one by one
-                step = node.step.value
-                last = self.ins(f"sub {stop.dtype.llvm} {stop.text}, {(node.unroll - 1) * step}", stop.dtype)
-                index, carried = self._loop(node, index, last, carried, node.unroll)
-            _, carried = self._loop(node, index, stop, carried, 1)
+        with self.partial_on(node.start, node.stop):
+            if node.unroll == 0:
+                carried = self._unrolled(node, carried)
+            else:
+                index = start
+                if node.unroll > 1:  # whole groups of copies first, the rest one by one
+                    step = node.step.value
+                    last = self.ins(f"sub {stop.dtype.llvm} {stop.text}, {(node.unroll - 1) * step}", stop.dtype)
+                    index, carried = self._loop(node, index, last, carried, node.unroll)
+                _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
             self.values[carry.result] = value
 
@@ -113,7 +126,7 @@ class StructureMixin:
         inner, close = self._phis(head, inits)
         for carry, value in zip(node.carried, inner):
             self.values[carry.inner] = value
-        with self.region_of_code():
+        with self.region_of_code(), self.partial_on(node.test.yields[0]):
             self.block(node.test)
             self.loc = node.loc
             self.branch_if(self.operand(node.test.yields[0]), body, done)
@@ -133,7 +146,7 @@ class StructureMixin:
         self.branch_if(self.operand(node.test), then, orelse)
         ends = []
         for label, block in ((then, node.then), (orelse, node.orelse)):
-            with self.region_of_code():
+            with self.region_of_code(), self.partial_on(node.test):
                 self.start(label)
                 self.block(block)
                 self.loc = node.loc
@@ -173,11 +186,11 @@ class StructureMixin:
         elected = node.kind == "elect"
         size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
         inner = ExecScope("thread" if elected else node.kind, size, first if first is not None else 0, elected=elected, parent=self.scope)
-        outer, self.scope = self.scope, inner
+        outer, self.scope, self.partial = (self.scope, self.partial), inner, False
         if node.regs is not None:
             self.set_registers(node.regs)
         self.block(node.body)
-        self.scope = outer
+        self.scope, self.partial = outer
 
     def _within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in `count` warpgroups, warps or threads from `first`; None if the scope is all of it."""

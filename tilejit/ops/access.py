@@ -204,7 +204,7 @@ def _(e, call, source, other, mask):
         value = e.vector_load(space, address, offset, dtype, [other], access.predicate(0, mask), cache)[0]
         # The assembler keeps what steers loops, and all that follows from it, in uniform registers only if it can see that
         # lanes agree, which it does of a shuffle's result.
-        steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and e.scope.partial is None
+        steers = dtype.is_int and t.uniform >= Uniformity.WARP and e.threads >= 32 and not e.partial
         return e.shuffle("idx", value, 0) if steers else value
     access, result = Access(e, source, t, plan), [None] * e.registers(t)
     for run in plan.groups(t):
