@@ -44,6 +44,38 @@ def test_a_copy_is_counted_by_the_vectors_that_it_is_made_of(layout, requests):
     assert (stats["shared requests"], stats["global requests"], stats["bank conflicts"]) == (requests, requests, 0)
 
 
+@tile.jit
+def through(x, y, R: tile.constexpr, C: tile.constexpr, LAYOUT: tile.constexpr, HOW: tile.constexpr):
+    """A matrix through shared memory: stored and loaded as its transpose, or read in another order."""
+    s = tile.alloc((R, C), x.dtype, layout=LAYOUT)
+    if HOW == "turned":
+        tile.store(s.permute((1, 0)), tile.load(x[0:C, 0:R]))
+        tile.sync()
+        tile.store(y[0:C, 0:R], tile.load(s.permute((1, 0))))
+    else:
+        tile.store(s, tile.load(x[0:R, 0:C]))
+        tile.sync()
+        rows, columns = (tile.arange(R) * 5 + 1) % R, (tile.arange(C) * 3 + 2) % C
+        tile.store(y[0:R, 0:C], tile.load(s[rows[:, None], columns[None, :]]))
+
+
+def padded(r: int, c: int, by: int) -> tile.TileLayout:
+    return tile.TileLayout([(r, c + by, "m"), (c, 1, "m")])
+
+
+@pytest.mark.parametrize("dtype, shape, layout, how, conflicts", [
+    ("float32", (32, 32), tile.swizzled("float32", (32, 32), 128), "turned", 192), ("float64", (32, 16), tile.swizzled("float64", (32, 16), 128), "turned", 192),
+    ("float32", (16, 64), tile.swizzled("float32", (16, 64), 128), "turned", 64), ("float32", (16, 64), tile.swizzled("float32", (16, 64), 128), "points", 96),
+    ("float32", (32, 32), padded(32, 32, 1), "points", 0), ("float64", (32, 16), padded(32, 16, 1), "points", 0),
+    ("float16", (32, 64), padded(32, 64, 1), "points", 96), ("int8", (32, 128), padded(32, 128, 1), "points", 352),
+    ("float16", (32, 64), tile.swizzled("float16", (32, 64), 0), "points", 672), ("float32", (16, 64), padded(16, 64, 1), "points", 64)])
+def test_bank_conflicts_are_those_that_the_hardware_counts(dtype, shape, layout, how, conflicts):
+    """The figures are those of ncu's l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld and _st on an H200."""
+    x = np.arange(np.prod(shape)).reshape(shape[::-1] if how == "turned" else shape).astype(dtype)
+    report = through.simulate((1,), x, np.zeros_like(x), R=shape[0], C=shape[1], LAYOUT=layout, HOW=how)
+    assert not report.findings and report.stats["bank conflicts"] == conflicts
+
+
 # -- matrices ------------------------------------------------------------------------------------------------------------------
 
 @tile.jit
