@@ -83,8 +83,17 @@ class PlaceMixin:
             return 0
         if self.threads == 32:
             return self.lane_id()
+        if self.threads < 32:
+            return self.absolute_thread() - self.scope.first
         first = self.scope_first_warp()
         return self.absolute_thread() - first * 32
+
+    def scope_lanes(self) -> int:
+        """The lanes of its warp that run the current scope, as a mask; all of them, unless the scope is a part of a warp."""
+        if self.threads >= 32:
+            return -1
+        mask = ((1 << self.threads) - 1) << self.scope.first % 32
+        return mask - (mask >> 31 << 32)
 
     def first_thread(self) -> V | None:
         """Whether this is the first thread of the scope; None in a scope of one thread."""
@@ -99,8 +108,8 @@ class PlaceMixin:
             return
         if scope.kind == "cta":
             self.asm("bar.sync 0;", convergent=True)
-        elif self.threads == 32:
-            self.asm("bar.warp.sync -1;", convergent=True)
+        elif self.threads <= 32:
+            self.asm(f"bar.warp.sync {self.scope_lanes()};", convergent=True)
         else:
             self._bar("sync", self._scope_barrier(), self.threads)
 

@@ -204,8 +204,8 @@ class StructureMixin:
         """One thread of the scope: in its first warp, the lane that ``elect.sync`` names (lane 0 before sm_90)."""
         if self.architecture < 90:
             return self.as_value(self.thread_id(), int32).equals(0)
-        lane = self.asm("{ .reg .b32 r; elect.sync r|$0, -1; }", [bool_], convergent=True)[0]
-        if self.threads == 32:
+        lane = self.asm(f"{{ .reg .b32 r; elect.sync r|$0, {self.scope_lanes()}; }}", [bool_], convergent=True)[0]
+        if self.threads <= 32:
             return lane
         return self.all_of([self.as_value(self.scope_warp(), int32).equals(0), lane])
 

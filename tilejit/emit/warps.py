@@ -10,9 +10,10 @@ class WarpMixin:
     """The part of the emitter that crosses lanes. PTX ISA, "shfl.sync", "redux.sync", "vote.sync"."""
 
     def members(self) -> V:
-        """The mask of the lanes that run the current scope: all of them, unless the scope is a part of a warp."""
-        if self.threads >= 32:
-            return self.const(-1, int32)
+        """The mask of the lanes that run the current scope: all of them, unless the scope is a part of a warp. Where threads stand
+        alone, it is those that came here together."""
+        if self.threads > 1:
+            return self.const(self.scope_lanes(), int32)
         return self.cached(("members", self.scope_key()), lambda: self.ins("call i32 @llvm.nvvm.activemask()", int32))
 
     def shuffle(self, kind: str, value: V, operand) -> V:

@@ -53,7 +53,8 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
     as much as a store or a load of shared memory, and the two barriers of scratch as much as 16 of them.
     """
     threads = max(_threads(source), _threads(target))
-    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1) for t in (source, target))
+    lanes = min(threads, 32)
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // lanes, lanes, -1) for t in (source, target))
     moves = []
     for column in range(need.shape[2]):
         wanted = need[:, :, column:column + 1]
@@ -70,7 +71,7 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
 
 def _crossing(have, wanted, columns: int) -> Move | None:
     """One register from which all lanes can fetch what they want, each from a lane that is linear in its own bits."""
-    if have.shape[2] * columns > SEARCHED:
+    if have.shape[2] * columns > SEARCHED or have.shape[1] < 32:
         return None
     for reg in range(have.shape[2]):
         offers = ((have[:, None, :, reg] == wanted[:, :, None]) | (wanted[:, :, None] < 0)).all(axis=0)  # [lane, from lane]
@@ -88,8 +89,9 @@ def _mapped(lane: int, base: int, lanes: tuple[int, ...]) -> int:
 
 
 def _threads(t: Tile) -> int:
-    warps = 1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == "warpid")
-    return 32 * warps
+    """How many threads hold a tile: those of whole warps, or some lanes of one."""
+    lanes, warps = (1 + sum((x - 1) * s for x, s, a in (*t.layout.shards, *t.layout.replicas) if a == axis) for axis in ("laneid", "warpid"))
+    return 32 * warps if warps > 1 else lanes
 
 
 def _flat(table, t: Tile):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ..errors import CompilationError
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Operand, Rewriter, Scope, Value, While
 from ..layout import blocked, collapse
@@ -61,6 +62,9 @@ class _Assigner:
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
         while vector > 1 and vector * self.scope.threads > prod(shape):
             vector //= 2
+        if self.scope.kind == "thread" and isinstance(self.scope.first, int) and self.scope.first % min(self.scope.threads, 32):
+            raise CompilationError(f"a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes that begin at a multiple of their number, found "
+                                   f"{self.scope.threads} threads from thread {self.scope.first} on")
         layout, domain = blocked(shape, self.scope.threads, vector, order, self.reduced.get(shape, ()))
         return Tile(dtype, shape, layout, domain)
 
