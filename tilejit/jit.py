@@ -97,6 +97,7 @@ class Kernel:
         self.__doc__ = ast.get_docstring(source.tree)
         self.__module__, self.__qualname__ = source.globals.get("__name__"), source.name
         self.parameters = source.params
+        self.__signature__ = source.signature
         self.names = [p.name for p in self.parameters]
         self.defaults = {p.name: p.default for p in self.parameters if p.default is not Parameter.empty}
         reserved = [p.name for p in self.parameters if p.name in LAUNCH_OPTIONS + CALL_OPTIONS]

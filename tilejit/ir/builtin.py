@@ -27,7 +27,7 @@ class Builtin:
         self.__doc__ = function.__doc__
         self.function = function
         signature = inspect.signature(function)
-        self.signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        self.signature = self.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __repr__(self) -> str:
         return f"<builtin {self.name}>"

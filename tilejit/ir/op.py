@@ -29,7 +29,7 @@ class Op:
         self.name = function.__name__.rstrip("_")
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
-        self.signature = inspect.signature(function)
+        self.signature = self.__signature__ = inspect.signature(function)
         self.effect = effect
         self.attrs = attrs
         self.variants = variants

@@ -1,6 +1,7 @@
-"""A kernel is pickled and copied as a function is: by its module and its name."""
+"""A kernel is to Python's own tools what its function is: pickled and copied by its module and its name, shown with its parameters."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
@@ -44,3 +45,8 @@ def test_a_kernel_without_a_name_in_its_module_is_not_pickled():
     local = tile.jit(source="def nowhere(x):\n    tile.store(x[0], 1)\n")
     with pytest.raises((pickle.PicklingError, AttributeError), match="nowhere"):
         pickle.dumps(local)
+
+
+def test_kernels_and_the_names_of_the_language_show_their_parameters():
+    assert str(inspect.signature(doubled)).replace(" ", "") == "(x,BLOCK=8)" and inspect.getdoc(doubled) == "Twice x."
+    assert list(inspect.signature(tile.load).parameters)[1:] == ["other", "mask", "cache", "sem", "scope"]
