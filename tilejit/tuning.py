@@ -13,11 +13,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Any
 
 from .config import checked_target, config
 from .errors import CompilationError, LaunchError, TileError, ToolchainError
 from .frontend.captures import Unrecorded, identity
+from .ir.graph import Launch
 from .jit import Kernel
 from .manifest import package
 from .runtime.arguments import ArraySpec, Bound, is_host
@@ -267,7 +269,9 @@ class _Kept:
 
 
 def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable | None = None) -> Callable[[Kernel], Tuned]:
-    """Decorate a kernel with configurations: dicts of constexpr arguments and launch options, all with the same names.
+    """Decorate a kernel with configurations: dicts of constexpr arguments and launch options.
+
+    What one of them sets and another does not is there what the kernel's decorator or the parameter's default says.
 
     The first call of a kind compiles all of them side by side, times those that compile and fit the device in bursts on
     its arguments, and keeps the fastest, on disk too; budgets such as ``spills=0`` reject a configuration. A kind is what
@@ -281,20 +285,23 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     configs = [dict(c) for c in configs]
     if not configs:
         raise LaunchError("autotune takes at least one configuration")
-    if any(set(c) != set(configs[0]) for c in configs):
-        raise LaunchError("the configurations of autotune set the same names: " + "; ".join(", ".join(c) for c in configs))
 
     def decorate(kernel: Kernel) -> Tuned:
         if not isinstance(kernel, Kernel):
             raise LaunchError(f"autotune decorates a kernel under @tile.jit, not {type(kernel).__name__}")
         parameters = {p.name: p for p in kernel.parameters}
-        for name in configs[0]:
+        defaults = {**kernel.defaults, **{f.name: f.default for f in fields(Launch)}, **kernel.options}
+        every = dict.fromkeys(name for c in configs for name in c)
+        for name in every:
             if name not in LAUNCH_OPTIONS and (name not in parameters or not parameters[name].constexpr):
                 raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, and {name!r} is none")
+            lacking = next((c for c in configs if name not in c and name not in defaults), None)
+            if lacking is not None:
+                raise LaunchError(f"the configuration {lacking} does not set {name!r}, which others set and {kernel.name} has no default for")
         names = None if key is None else tuple(key)
         for name in names or ():
             if name not in parameters:
                 raise LaunchError(f"key names parameters of {kernel.name}, and {name!r} is none")
-        return Tuned(kernel, configs, names, prune)
+        return Tuned(kernel, [{n: c[n] if n in c else defaults[n] for n in every} for c in configs], names, prune)
 
     return decorate

@@ -85,11 +85,25 @@ def test_prune_leaves_configurations_out():
     assert (out == 32).all() and seen == [64]
 
 
+def test_what_a_configuration_leaves_out_is_what_the_kernel_says():
+    @tile.autotune([dict(BLOCK=8), dict(BLOCK=16, num_warps=8, SCALE=3), dict(BLOCK=32, spills=0)])
+    @tile.jit(num_warps=2)
+    def scaled(x, BLOCK: tile.constexpr, SCALE: tile.constexpr = 2):
+        tile.store(x[0:BLOCK], tile.load(x[0:BLOCK]) * SCALE)
+
+    rest = dict(num_warps=2, SCALE=2, spills=None)
+    assert scaled.configs == [rest | dict(BLOCK=8), rest | dict(BLOCK=16, num_warps=8, SCALE=3), rest | dict(BLOCK=32, spills=0)]
+    x = np.ones(32, np.float32)
+    scaled[1](x)
+    assert (x[:8] == 2).all() and (x[8:] == 1).all()
+    assert [m.recipe["threads"] for m in scaled.compile(x)] == [64, 256, 64]
+
+
 def test_what_autotune_refuses():
     @tile.jit
     def kernel(x, n, BLOCK: tile.constexpr):
         pass
-    for configs, key, match in (([], None, "at least one"), ([dict(BLOCK=1), dict(num_warps=2)], None, "the same names"),
+    for configs, key, match in (([], None, "at least one"), ([dict(BLOCK=1), dict(num_warps=2)], None, "does not set 'BLOCK', which others set"),
                                 ([dict(n=1)], None, "'n' is none"), ([dict(BLOCK=1)], ("m",), "'m' is none")):
         with pytest.raises(LaunchError, match=match):
             tile.autotune(configs, key)(kernel)
