@@ -83,7 +83,8 @@ class Queue:
         try:
             cubin = assemble(text, target).cubin
         except TileError as error:
-            return [p for kernel, _ in group for p in alone(kernel)] or [f"{len(group)} kernels for {target} assemble, but not in one module: {error}"]
+            return [p for kernel, _ in group for p in alone(kernel)] or [f"{len(group)} kernels for {target} assemble, but not in one "
+                                                                         f"module: {error}"]
         missing = [kernel.title for number, (kernel, module) in enumerate(group) if f".text.{module.name}_{number}\0".encode() not in cubin]
         return [f"{title}: no machine code" for title in missing]
 

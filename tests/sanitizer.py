@@ -181,7 +181,8 @@ def run_tool(tool: str, options, tests: list[str]) -> tuple[bool, list[Child]]:
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "pytest", "-m", f"gpu and not unsanitized{' and not misread' * (tool == 'racecheck')}", *options.pytest, *tests], env=environment, cwd=ROOT)
     ran = children(log)
-    lines = [f"{c.launches:6} kernels, {c.shared:6} with shared memory, {c.errors} errors  {c.test}{'  FAILED: ' + c.verdict if c.verdict else ''}" for c in ran]
+    lines = [f"{c.launches:6} kernels, {c.shared:6} with shared memory, {c.errors} errors  "
+             f"{c.test}{'  FAILED: ' + c.verdict if c.verdict else ''}" for c in ran]
     lines.append(f"{tool}: {len(ran)} children, {sum(c.launches for c in ran)} kernels launched, {sum(c.shared for c in ran)} with shared memory, "
                  f"{sum(c.errors or 0 for c in ran)} errors, {time.perf_counter() - begin:.0f} s; pytest ended with {done.returncode}")
     (options.log / f"{tool}.txt").write_text("\n".join(lines) + "\n")

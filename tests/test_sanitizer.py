@@ -62,7 +62,8 @@ def test_errors_silence_and_idleness_are_failures(child, says):
 
 
 def test_the_summaries_of_both_tools_are_read(tmp_path):
-    for name, text in (("a", "========= ERROR SUMMARY: 1 error\n"), ("b", "========= RACECHECK SUMMARY: 4 hazards displayed (4 errors, 0 warnings)\n"),
+    for name, text in (("a", "========= ERROR SUMMARY: 1 error\n"), ("b", "========= RACECHECK SUMMARY: 4 hazards displayed (4 errors, 0 "
+                                                                          "warnings)\n"),
                        ("c", "========= Target application returned an error\n")):
         (tmp_path / f"{name}.json").write_text(json.dumps({"test": name, "launches": 1, "shared": 0}))
         (tmp_path / f"{name}.77.log").write_text(text)

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent / "tilejit"
 
 # A layer may import itself and what stands before it.
 LAYERS = ("errors", "config", "names", "layout", "dtypes", "types", "records", "dispatch", "ptx", "ir", "ops", "frontend", "passes", "sim", "emit",
-          "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "jit", "plan", "schedule", "kernels", "tuning", "testing", "api", "demo", "cli",
+          "toolchain", "runtime", "compile", "compiled", "manifest", "warm", "jit", "plan", "schedule", "kernels", "tuning", "testing",
+          "api", "demo", "cli",
           "__init__", "__main__")
 
 # What uses the package as its users do, by its own name.

@@ -50,7 +50,8 @@ class Lowered:
 
 
 PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts),
-          ("registers", lambda graph, facts: check_registers(check_shares(graph))), ("variants", choose_variants), ("tokens", complete_tokens), ("waits", wait_late),
+          ("registers", lambda graph, facts: check_registers(check_shares(graph))), ("variants", choose_variants),
+          ("tokens", complete_tokens), ("waits", wait_late),
           ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
@@ -67,7 +68,8 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         if checked:
             check(graph)
         clock(name)
-    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph), product_records(graph), graph.layouts,
+    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph),
+                   product_records(graph), graph.layouts,
                    written_arguments(graph), seconds, built.printed)
 
 
@@ -98,7 +100,8 @@ def written_arguments(graph: Graph) -> frozenset[int]:
 def lowering_warnings(graph: Graph) -> list[Warning_]:
     """What the chosen lowerings have to say to the kernel's author."""
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
-    warnings = list(dict.fromkeys(Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)))
+    warnings = list(dict.fromkeys(Warning_(c.choice.plan.warning, c.loc)
+                                  for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)))
     if graph.launch.pdl and not any(map(waits_for_grids, calls)):
         warnings.append(Warning_("with pdl=True this kernel may begin before the one ahead of it has ended, and it never waits for that: "
                                  "call tile.griddepcontrol_wait() before memory is touched that the two share"))

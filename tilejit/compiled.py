@@ -130,11 +130,12 @@ class CompiledKernel:
             lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
         for p in self.products:
             lines.append(f"  line {p.line}: {p.source}")
-            lines.append(f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, "
-                         f"{p.instructions} instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}")
+            lines.append(f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
+                         f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}")
             lines += [f"      not {variant}: {reason}" for variant, reason in p.declined]
         for m in self.tensor_maps:
-            what = f"box {list(m.box)}" if m.box else f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower)} and {list(m.upper)}"
+            patches = f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and {list(m.upper or ())}"
+            what = f"box {list(m.box)}" if m.box else patches
             lines.append(f"  tensor map of {m.argument}: dimensions {list(m.global_dim)} of {m.dtype}, {what}, "
                          f"swizzle {m.swizzle}, made on the {m.origin}")
         lines += ["  warning: " + w.replace("\n", "\n    ") for w in self.warnings]
@@ -174,14 +175,16 @@ def coded(code: Code) -> dict[str, Any]:
 
 
 def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, copies: tuple[CopyRecord, ...],
-            products: tuple[ProductRecord, ...], layouts: tuple[LayoutRecord, ...], texts: Callable[[], dict[str, str]], seconds: dict[str, float], bound) -> CompiledKernel:
+            products: tuple[ProductRecord, ...], layouts: tuple[LayoutRecord, ...], texts: Callable[[], dict[str, str]],
+            seconds: dict[str, float], bound) -> CompiledKernel:
     """The compiled kernel of what `told` and `coded` gave."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
         registers=code["registers"], spills=code["spills"], shared_bytes=recipe["shared"], assembler=code["assembler"],
         copies=copies, products=products, layouts=layouts, tensor_maps=map_records(bound.names, recipe["maps"], bound),
-        warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])), compile_time=seconds, recipe=recipe,
+        warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])),
+        compile_time=seconds, recipe=recipe,
         written=tuple(recipe["written"]), texts=texts)
 
 

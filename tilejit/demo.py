@@ -69,7 +69,8 @@ def run() -> int:
     from .runtime import driver
     gpu = driver.available()
     backend = "cuda" if gpu else "sim"
-    print(f"tilejit {tile.__version__}: kernels for {driver.target(0) if gpu else 'sm_90a'}, run on {'the GPU' if gpu else 'the simulator (no GPU here)'}\n")
+    print(f"tilejit {tile.__version__}: kernels for {driver.target(0) if gpu else 'sm_90a'}, run on "
+          f"{'the GPU' if gpu else 'the simulator (no GPU here)'}\n")
     failures = 0
     for kernel, grid, inputs, out, constants, expected, tolerance in _cases():
         started = time.perf_counter()

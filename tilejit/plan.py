@@ -93,12 +93,14 @@ class BufferSpec:
             if stop <= start:
                 raise CompilationError(f"a slice's stop is above its start, not {start}:{stop}")
             if self.scope != "global" and not 0 <= start < stop <= n:
-                raise CompilationError(f"a region of {self.scope} memory is inside of it, and {start}:{stop} of dimension {d} leaves its {n} elements")
+                raise CompilationError(f"a region of {self.scope} memory is inside of it, and {start}:{stop} of dimension {d} leaves its "
+                                       f"{n} elements")
             extent = stop - start
             if d == len(self.shape) - 1:
                 start, extent = stored(self.dtype, start), stored(self.dtype, extent)
                 if start is None or extent is None:
-                    raise CompilationError(f"a region of {self.dtype} covers multiples of {self.dtype.packing[0]} elements, and {region[-1]} does not")
+                    raise CompilationError(f"a region of {self.dtype} covers multiples of {self.dtype.packing[0]} elements, and "
+                                           f"{region[-1]} does not")
             starts.append(Const(start, int32))
             extents.append(extent)
         return tuple(starts), tuple(extents), tuple(kept)
@@ -237,7 +239,8 @@ def plan_copy(dst: BufferSpec, src: BufferSpec, *, op: str = "copy_async", scope
     if not isinstance(options.get("multicast"), (str, Integral, type(None))):
         raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {options['multicast']!r}")
     if isinstance(options.get("multicast"), str) and to.scope != "tmem":
-        raise CompilationError(f"multicast={options['multicast']!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask of their ranks")
+        raise CompilationError(f"multicast={options['multicast']!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask "
+                               "of their ranks")
     primitive = OPS[op]
     names = tuple(v.name for v in primitive.variants)
     align = [1024 if r.buffer.layout is not None and r.buffer.layout.swizzle is not None else 128 for r in (to, of)]
@@ -256,7 +259,8 @@ def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: i
     starts, extents, kept = tensor.box()
     region = Region(tensor.buffer(0)[0], extents, kept)
     if _moved(region) != tuple(n for n in registers.shape if n != 1) or tensor.dtype != registers.dtype:
-        raise CompilationError(f"a copy keeps dtype and extents, and {registers.dtype}{list(registers.shape)} is not {tensor.dtype}{list(region.shape)}")
+        raise CompilationError(f"a copy keeps dtype and extents, and {registers.dtype}{list(registers.shape)} is not "
+                               f"{tensor.dtype}{list(region.shape)}")
     only = options.pop("variant", None)
     shape, pack = options.pop("shape", None), options.pop("pack", None)
     if options or shape not in (None, *SHAPES):

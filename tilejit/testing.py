@@ -107,7 +107,8 @@ def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None 
                 index, count = found
                 again, _ = _copied(kernel, args, kwargs)
                 writer = run(again, watch=(bound.names.index(name), _place(bound.values[name].view, index))).writer if arrays[name].size else None
-                result.differences.append(Difference(backend, name, index, results[name][index], want[name][index], count, results[name].size, writer))
+                result.differences.append(Difference(backend, name, index, results[name][index], want[name][index], count,
+                                                     results[name].size, writer))
     return result
 
 
@@ -139,7 +140,12 @@ def _twin(x):
 
 def _expected(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
     import numpy as np
-    own = lambda a: Packed(np.array(a.__tilejit_view__().numpy()), a.dtype) if isinstance(a, Packed) else np.array(a) if isinstance(a, np.ndarray) else a
+
+    def own(a):
+        if isinstance(a, Packed):
+            return Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
+        return np.array(a) if isinstance(a, np.ndarray) else a
+
     given = tuple(map(own, args))
     returned = reference(*given)
     values = lambda a: a.unpack() if isinstance(a, Packed) else a

@@ -64,7 +64,8 @@ kernel.compile(square, square, square, *rest, **options)
 print(time.perf_counter() - start)
 """
 PRODUCTS = {
-    "persistent matrix product": (4096, "persistent, [1.0, 1.0, 0, 0, 0, 0], common | dict(DEPENDENT=c.dependent, pdl=c.dependent, AHEAD=False, PROMOTED=False, BLOCKS=())"),
+    "persistent matrix product": (4096, "persistent, [1.0, 1.0, 0, 0, 0, 0], common | dict(DEPENDENT=c.dependent, pdl=c.dependent, "
+                                        "AHEAD=False, PROMOTED=False, BLOCKS=())"),
     "the same with its last round shared": (8192, "stream, [1.0, 1.0, 0, 0, 0, 0, *shared], common | dict(AHEAD=False, spills=512)"),
     "the same in the short form": (8192, "product, [], {}"),
 }

@@ -1,6 +1,7 @@
 """Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), on the GPU.
 
-    python tests/bench/matmul.py [--shapes large|small|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles] [--epilogue] [--blocks] [--triton]
+    python tests/bench/matmul.py [--shapes large|small|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles]
+    [--epilogue] [--blocks] [--triton]
 
 Bursts: after a pause of 120 ms about 4e12 flop at once, the candidates in turn, the median of the rounds; in such bursts
 the clock does not fall under the power limit. Inputs are random normal and rotate; strides are padded to 16 bytes. Prints
@@ -181,7 +182,8 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
         best = triton_product.best(sets, lambda call: measured({"": call}, sets, flop, 1, False)[""])
         bases, candidates = ["cuBLAS", "triton"], {"triton": lambda a, b, out: triton_product.product(a, b, out, best), **candidates}
     if arguments.tiles:
-        candidates |= {str(c): ours(dtype, c) for t in TILES if (c := Config.of(*t, itemsize=dtype.itemsize, stored=sets[0][2].element_size())).stages > 1}
+        candidates |= {str(c): ours(dtype, c) for t in TILES
+                       if (c := Config.of(*t, itemsize=dtype.itemsize, stored=sets[0][2].element_size())).stages > 1}
     if arguments.epilogue:
         bias, residual = torch.randn(n, device="cuda"), matrix(m, n, sets[0][2].dtype)
         bases = ["plain"]

@@ -37,7 +37,8 @@ def main() -> None:
         error = ((out.float() - expected.float()).norm() / expected.float().norm()).item()
         assert error < 3e-3, (m, n, k, error)
         flop = 2.0 * m * n * k
-        seconds = measured({"torch": lambda a, b, out: torch.mm(a, b, out=out), "by hand": lambda a, b, out: kernels.matmul(a, b, out), "short": short},
+        seconds = measured({"torch": lambda a, b, out: torch.mm(a, b, out=out), "by hand": lambda a, b,
+                            out: kernels.matmul(a, b, out), "short": short},
                            sets, flop, arguments.rounds, False)
         speed = {name: flop / s / 1e12 for name, s in seconds.items()}
         print(f"{f'{m}x{n}x{k}':22} {speed['torch']:8.1f} {speed['by hand']:8.1f} {speed['short']:8.1f} {speed['short'] / speed['torch']:8.3f} "

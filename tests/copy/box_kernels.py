@@ -18,7 +18,8 @@ REDUCTIONS = {"add": (*INTEGERS, "float16", "bfloat16", "float32", "float64"), "
 # For each rank an array, a box of it and where that begins (before the array, past its end); columns in units of 16 bytes.
 RANKS = {1: ((13,), (8,), (8,)), 2: ((9, 5), (8, 4), (3, 1)), 3: ((3, 9, 4), (2, 8, 3), (-1, 4, 2)),
          4: ((2, 3, 9, 4), (2, 2, 8, 2), (1, -1, 2, 1)), 5: ((2, 2, 3, 5, 3), (2, 2, 2, 4, 2), (1, 0, 2, -2, 1))}
-FULL = {2: ((9, 4), (8, 4), (0, 0)), 3: ((3, 9, 4), (2, 8, 4), (-1, 4, 0)), 5: ((2, 2, 3, 4, 3), (2, 2, 3, 4, 3), (0, 0, 0, 0, 0))}  # dimensions that join
+# dimensions that join
+FULL = {2: ((9, 4), (8, 4), (0, 0)), 3: ((3, 9, 4), (2, 8, 4), (-1, 4, 0)), 5: ((2, 2, 3, 4, 3), (2, 2, 3, 4, 3), (0, 0, 0, 0, 0))}
 SWIZZLED = {2: ((21, 24), (16, 8), (9, 8)), 3: ((3, 21, 24), (2, 16, 8), (-1, 9, 8)), 4: ((2, 3, 10, 24), (2, 2, 8, 8), (1, -1, 5, 16))}
 SWIZZLES = (32, 64, 128)
 
@@ -81,7 +82,8 @@ def every_box():
         yield box_case(rank, dtype, SWIZZLED[rank], MODE=mode)
 
 
-POLICIES = ("evict_first", "evict_last", "evict_normal", ("evict_first", 0.5), ("evict_last", 0.25, "evict_first"), ("evict_unchanged", 0.5, "evict_first"))
+POLICIES = ("evict_first", "evict_last", "evict_normal", ("evict_first", 0.5), ("evict_last", 0.25, "evict_first"),
+            ("evict_unchanged", 0.5, "evict_first"))
 
 
 def every_option():
@@ -119,7 +121,8 @@ def reduction_case(kind: str, dtype: str, rank: int = 2) -> Case:
     inside = tuple(slice(0, s.stop - s.start) for s in at)
     want = b.copy()
     want[part][at] = combined(kind, a.reshape(3, *box)[(slice(None), *inside)], b[part][at])
-    return Case(f"{kind} of {dtype}, {rank} dimensions", reduced, (3,), (a, b), {1: want}, dict(KIND=kind, SHAPE=box, START=start, N=prod(box)), {1: part})
+    return Case(f"{kind} of {dtype}, {rank} dimensions", reduced, (3,), (a, b), {1: want},
+                dict(KIND=kind, SHAPE=box, START=start, N=prod(box)), {1: part})
 
 
 def every_reduction():
@@ -142,7 +145,8 @@ def filled(A, B, zero, SHAPE: tile.constexpr, START: tile.constexpr, N: tile.con
     tile.copy(B[0:N], s.reshape((N,)))
 
 
-NAN = {"float16": (0x7ff7, "u2"), "bfloat16": (0x7ff7, "u2"), "float32": (0x7ff77ff7, "u4"), "float64": (0x7ff77ff77ff77ff7, "u8")}  # the engine's own
+# the engine's own
+NAN = {"float16": (0x7ff7, "u2"), "bfloat16": (0x7ff7, "u2"), "float32": (0x7ff77ff7, "u4"), "float64": (0x7ff77ff77ff77ff7, "u8")}
 
 
 def tf32(x):

@@ -10,7 +10,8 @@ import itertools
 import numpy as np
 
 SPAN = (0, 32, 64, 128)
-SIZES = {"uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4, "tfloat32": 4, "uint64": 8, "int64": 8, "float64": 8}
+SIZES = {"uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4, "tfloat32": 4, "uint64": 8,
+         "int64": 8, "float64": 8}
 FILL = -1
 
 

@@ -196,7 +196,8 @@ def of_addresses(template, addresses, shapes, slots, out, first, second, N: tile
 def of_rank(rank: int, edit: str):
     """A map of that rank, rebound from a smaller array to a larger one."""
     lines = ["def kernel(small, large, slots, out):", "    s = tile.alloc((4, 32), small.dtype)", "    bar = tile.mbarrier()",
-             f"    m = tile.tensor_map(small[{', '.join(['0:1'] * (rank - 2) + ['0:4'] * (rank > 1) + ['0:32'])}], slot=slots[0, 0:128], edit={edit!r})",
+             f"    m = tile.tensor_map(small[{', '.join(['0:1'] * (rank - 2) + ['0:4'] * (rank > 1) + ['0:32'])}], slot=slots[0, 0:128], "
+             f"edit={edit!r})",
              "    with tile.elect():", "        m.seed()", "        m.rebind(large)"]
     lines += ["        m.fence_release('cta')"] if edit == "global" else []
     lines += ["    m.publish('cta')"] if edit == "shared" else ["    tile.sync()"]

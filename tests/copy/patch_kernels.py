@@ -66,7 +66,8 @@ PATCHES = [((3, 5, 6, 64), "float16", (3, 3), 1, 1, 1, 32, 64, 128),
            ((5, 21, 32), "uint8", (4,), 3, 2, 2, 40, 32, 32),
            ((2, 4, 5, 6, 128), "float16", (2, 3, 3), 1, (0, 1, 1), 1, 128, 128, 128),
            ((1, 8, 8, 8), "float64", (1, 1), 1, 0, 1, 64, 8, 0)]
-OF_RANK = {1: ((3, 19, 32), (4,), 1, 2), 2: ((2, 5, 6, 32), (3, 2), (1, 2), 1), 3: ((2, 3, 4, 5, 32), (2, 3, 2), 1, (0, 1, 1))}  # + filter, stride, padding
+# + filter, stride, padding
+OF_RANK = {1: ((3, 19, 32), (4,), 1, 2), 2: ((2, 5, 6, 32), (3, 2), (1, 2), 1), 3: ((2, 3, 4, 5, 32), (2, 3, 2), 1, (0, 1, 1))}
 
 
 #: Views of images of two dimensions.
@@ -160,7 +161,8 @@ def unfolded_case(kind, dtype, shape, filter, place, stride=1, padding=0, dilati
     want = y.copy()
     flat = want.reshape(-1)
     flat[met] = x if kind is None else combined(kind, x[None], flat[met])
-    return Case(f"{kind} of {dtype} to {shape}, {view}, place {place} of {filter}, {stride}, {padding}, {dilation}", unfolded, (-(-len(met) // 32),), (x, y),
+    return Case(f"{kind} of {dtype} to {shape}, {view}, place {place} of {filter}, {stride}, {padding}, {dilation}", unfolded,
+                (-(-len(met) // 32),), (x, y),
                 {1: want}, dict(KIND=kind, FILTER=filter, PLACE=place, STRIDE=stride, PADDING=padding, DILATION=dilation, C=met.shape[-1]),
                 {1: part} if view else {})
 

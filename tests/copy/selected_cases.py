@@ -127,7 +127,8 @@ def load_along_w_case(rng) -> SimpleNamespace:
     image, w, _ = corners(x[(slice(None), *(0,) * len(line))], [part[-1:] for part in window], first, column)
     others = [k * s - before + o * d for k, s, (before, _), o, d in zip(line, window[1], window[2], place, window[3])]
     return SimpleNamespace(arguments=(x, y, first, *line, *(0,) * (2 - len(line)), *place, *(0,) * (3 - rank), channel), options=options, room=room,
-                           y=y, at=at, box=box, stage=stage, rank=rank, wide=wide, starts=(image, *others, w, column), offsets=[place[-1] * window[3][-1]])
+                           y=y, at=at, box=box, stage=stage, rank=rank, wide=wide, starts=(image, *others, w, column),
+                           offsets=[place[-1] * window[3][-1]])
 
 
 def store_case(rng) -> SimpleNamespace:

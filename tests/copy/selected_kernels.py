@@ -20,7 +20,8 @@ def patch(X, first, line, place, channel, FILTER, STRIDE, PADDING, DILATION, ALO
 
 
 @tile.jit(num_warps=1)
-def load_patch(X, Y, first, k, i, a, b, d, channel, F: tile.constexpr, P: tile.constexpr, C: tile.constexpr, U: tile.constexpr, LAYOUT: tile.constexpr,
+def load_patch(X, Y, first, k, i, a, b, d, channel, F: tile.constexpr, P: tile.constexpr, C: tile.constexpr, U: tile.constexpr,
+               LAYOUT: tile.constexpr,
                STAGE: tile.constexpr):
     """A block of patches to one stage of two."""
     s = tile.alloc((2, P, C), X.dtype, layout=LAYOUT)

@@ -73,7 +73,8 @@ def in_parts(A, B, C, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
     tile.store(C[0:64, 0:64], tile.dot(s, tile.load(B[0:64, 0:64]), variant="mma_sync"))
 
 
-@pytest.mark.parametrize("rows, columns, want", [(64, 64, "a swizzle of 128 bytes"), (8, 64, "a swizzle of 128 bytes"), (64, 32, "a swizzle of 64 bytes"),
+@pytest.mark.parametrize("rows, columns, want",
+                         [(64, 64, "a swizzle of 128 bytes"), (8, 64, "a swizzle of 128 bytes"), (64, 32, "a swizzle of 64 bytes"),
                                                  (8, 16, "a swizzle of 32 bytes"), (2, 64, "a swizzle of 128 bytes")])
 def test_a_swizzle_is_as_wide_as_the_parts_that_copies_bring(rows, columns, want):
     """The engine's boxes begin at multiples of 128 bytes, and their rows are as long as the swizzle's span."""
@@ -175,7 +176,8 @@ def test_rings_and_pipelined_loops_choose_by_uses_too():
 
 
 @tile.jit(num_warps=2)
-def through(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, PART: tile.constexpr, PATH: tile.constexpr, BACK: tile.constexpr, LAYOUT: tile.constexpr):
+def through(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, PART: tile.constexpr, PATH: tile.constexpr, BACK: tile.constexpr,
+            LAYOUT: tile.constexpr):
     """Parts of rows in by a path, and everything out: by registers, transposed by them, or by a copy."""
     s = tile.alloc((ROWS, COLUMNS), A.dtype, layout=LAYOUT)
     for i in tile.static_range(0, ROWS, PART):
@@ -190,7 +192,8 @@ def through(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, PART: tile.cons
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.sampled_from((8, 16, 24)), st.sampled_from((32, 64, 128, 160)), st.sampled_from((2, 4, 8)), st.sampled_from((None, "tma", "bulk", "ldgsts", "vector")),
+@given(st.sampled_from((8, 16, 24)), st.sampled_from((32, 64, 128, 160)), st.sampled_from((2, 4, 8)),
+       st.sampled_from((None, "tma", "bulk", "ldgsts", "vector")),
        st.sampled_from(("load", "columns", "copy")), st.sampled_from(("float16", "float32", "int8")))
 def test_what_a_buffer_of_any_layout_holds_is_the_same(rows, columns, part, path, back, dtype):
     """Whatever is chosen, every path that a plain buffer has stays open, and the kernel is right."""

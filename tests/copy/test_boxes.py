@@ -1,11 +1,8 @@
 """Boxes of every rank, dtype and option through the tensor engine: on the simulator, in PTX, and on the GPU."""
 
-import re
-
 import numpy as np
 import box_kernels as kernels
 import pytest
-import tilejit as tile
 from tilejit.errors import DispatchError
 from values import any_bits
 
@@ -28,7 +25,8 @@ def test_boxes_of_every_rank_dtype_and_swizzle_are_filled_and_clipped_exactly():
     on_simulator(cases)
     maps = [m for c in cases for m in compiled(c).tensor_maps]
     assert {m.rank for m in maps} == {1, 2, 3, 4, 5} and {m.swizzle for m in maps} == {0, 1, 2, 3}
-    assert {m.dtype for m in maps if m.rank == 3} == {"uint8", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64"}
+    assert {m.dtype for m in maps if m.rank == 3} == {"uint8", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
+                                                      "float32", "float64"}
     load, store = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes", "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
     assert forms(map(compiled, cases[::4])) == {text.format(r) for text in (load, store) for r in range(1, 6)}
 
@@ -75,7 +73,8 @@ def test_a_box_of_every_rank_is_brought_to_l2():
     """By one instruction for each, out of bounds too."""
     cases = list(kernels.every_fetch())
     on_simulator(cases)
-    assert forms(map(compiled, cases)) == {f"cp.async.bulk.prefetch.tensor.{r}d.L2.global.tile{hint}" for r in range(1, 6) for hint in ("", ".L2::cache_hint")}
+    assert forms(map(compiled, cases)) == {f"cp.async.bulk.prefetch.tensor.{r}d.L2.global.tile{hint}" for r in range(1, 6)
+                                           for hint in ("", ".L2::cache_hint")}
 
 
 def test_a_multicast_of_every_rank_reaches_the_ctas_of_its_mask():

@@ -80,7 +80,8 @@ def test_copies_of_one_phase_may_bring_as_many_bytes_as_a_barrier_counts(early, 
 
 
 @pytest.mark.parametrize("early, verb", [(False, "announced"), (True, "sent")])
-@pytest.mark.parametrize("n, more, nbytes", [(COPIES, REST + 4, LIMIT + 1), (COPIES + 1, 0, (COPIES + 1) * WORDS * 4), (3 * COPIES, 0, 3 * COPIES * WORDS * 4)])
+@pytest.mark.parametrize("n, more, nbytes", [(COPIES, REST + 4, LIMIT + 1), (COPIES + 1, 0, (COPIES + 1) * WORDS * 4),
+                                             (3 * COPIES, 0, 3 * COPIES * WORDS * 4)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_copies_of_one_phase_that_bring_more_are_found(early, verb, n, more, nbytes, seed):
     """The hardware faults; whether some of the bytes come before others are announced is chance."""

@@ -64,7 +64,8 @@ def test_a_synchronous_copy_issues_vectors_of_16_bytes():
     """A 128 x 64 float16 tile by 128 threads: eight vectors each, eight loads before their stores."""
     k = there_and_back.compile(tile.ArraySpec((512, 64), "float16"), tile.ArraySpec((512, 64), "float16"), M=128, N=64)
     assert [(c.variant, c.plan.vec_bytes, c.instructions) for c in k.copies] == [("vectorised", 16, 8)] * 2
-    lines = [line.split()[0] for line in k.ptx.splitlines() if "ld.global.v4" in line or "st.shared.v4" in line or "@%p" in line and "ld.global" in line]
+    lines = [line.split()[0] for line in k.ptx.splitlines()
+             if "ld.global.v4" in line or "st.shared.v4" in line or "@%p" in line and "ld.global" in line]
     assert len(lines) == 16
 
 

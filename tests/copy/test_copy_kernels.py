@@ -90,7 +90,8 @@ def test_a_box_of_512_rows_takes_two_instructions():
         assert [offset for _, offset in plan.issues] == [0, 32768]
 
 
-@pytest.mark.parametrize("policy, bits", [("evict_first", 0x12F0000000000000), ("evict_last", 0x14F0000000000000), ("evict_normal", 0x1000000000000000)])
+@pytest.mark.parametrize("policy, bits", [("evict_first", 0x12F0000000000000), ("evict_last", 0x14F0000000000000),
+                                          ("evict_normal", 0x1000000000000000)])
 def test_a_cache_policy_is_an_operand_of_loads_and_stores(policy, bits):
     """cache= becomes .L2::cache_hint with the 64-bit policy as the last operand."""
     k = stage_tma.compile(half(64, 512), half(64, 512), CACHE=policy)

@@ -84,7 +84,8 @@ def for_a_cluster():
 def for_a_grid(ctas: int):
     for edit, scope in product(EDITS, ("gpu", "sys")):
         a = numbers((ctas * 8, 64), 5)
-        yield Case(f"{edit}, {scope}", across_the_grid, (ctas,), (np.zeros((8, 64), np.float32), a, np.zeros((1, 128), np.uint8), np.zeros(1, np.int32),
+        yield Case(f"{edit}, {scope}", across_the_grid, (ctas,),
+                   (np.zeros((8, 64), np.float32), a, np.zeros((1, 128), np.uint8), np.zeros(1, np.int32),
                                                                   np.zeros_like(a)), {4: a}, dict(SCOPE=scope, EDIT=edit))
 
 

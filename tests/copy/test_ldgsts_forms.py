@@ -62,7 +62,8 @@ def case(dtype="float16", extents=(32, 64), shape=(40, 96), at=(0, 0), parts=Non
     inside = (slice(2, 24), slice(1, extents[1] - 2))
     want[inside] = with_corner(target[inside], box_of(whole[part], at, extents))
     name = f"{dtype} {extents} at {at} of {part}, {options}"
-    return Case(name, staged, (1,), (whole, target, *at), {0: whole, 1: want}, dict(UNIT=gcd(at[1], 16), M=extents[0], N=extents[1], **options), {0: part, 1: inside})
+    return Case(name, staged, (1,), (whole, target, *at), {0: whole, 1: want},
+                dict(UNIT=gcd(at[1], 16), M=extents[0], N=extents[1], **options), {0: part, 1: inside})
 
 
 def edges():

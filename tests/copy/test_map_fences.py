@@ -39,7 +39,8 @@ def judged(report, out, want, needed: str, release: str, acquire: str) -> None:
     assert finding.kind == "missing-proxy-fence" and f"was {word} for {scope!r} only: it takes {needed!r}" in finding.message
 
 
-EVERY = pytest.mark.parametrize("release, acquire", [(s, s) for s in SCOPES] + [("sys", "cta"), ("cta", "sys"), ("gpu", "cluster"), ("cluster", "gpu")])
+EVERY = pytest.mark.parametrize("release, acquire",
+                                [(s, s) for s in SCOPES] + [("sys", "cta"), ("cta", "sys"), ("gpu", "cluster"), ("cluster", "gpu")])
 BOTH = pytest.mark.parametrize("edit", ["global", "shared"])
 
 

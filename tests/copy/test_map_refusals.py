@@ -40,7 +40,8 @@ def raw_names(text: str) -> list[str]:
 def call_of(name: str) -> str:
     """The named form with a map for every address of one, and the smallest legal number for the rest."""
     form = ptx.form(name)
-    given = {"map": "m", "dst": "s", "bar": "bar", "coords": "(0, 0)" if "gather4" not in name else "(0, 0, 1, 2, 3)", "value": "0" if form.operand("map").space == "map" else "1"}
+    given = {"map": "m", "dst": "s", "bar": "bar", "coords": "(0, 0)" if "gather4" not in name else "(0, 0, 1, 2, 3)",
+             "value": "0" if form.operand("map").space == "map" else "1"}
     words = [given.get(o.name, "0") for o in form.inputs]
     return f"tile.ptx.{name}({', '.join(words)})"
 
@@ -70,7 +71,8 @@ def test_l2_promotion_has_no_instruction_and_the_error_says_so():
 
 
 @pytest.mark.parametrize("body, name", [("m.rebind(H)", "dtype"), ("m.rebind(H[0, 0], shape=(8, 64))", "dtype"), ("m.rebind(B)", "rank"),
-                                        ("m.rebind(A[0, 0], shape=(1, 8, 64))", "rank"), ("m.rebind(A[0, 0], shape=(8, 64), strides=(64, 64, 1))", "rank")])
+                                        ("m.rebind(A[0, 0], shape=(1, 8, 64))", "rank"),
+                                        ("m.rebind(A[0, 0], shape=(8, 64), strides=(64, 64, 1))", "rank")])
 def test_an_array_that_would_change_a_field_says_the_same(body, name):
     text = refused(body)
     assert f"its {name} stays, since {FIELDS[name][2]}" in text and raw_names(text)[0].startswith(f"tensormap.replace.tile.{FIELDS[name][1]}.")
@@ -89,7 +91,8 @@ def test_maps_of_patches_are_the_launch_s_since_no_instruction_writes_what_makes
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("body", ["n = tile.tensor_map(A.take((1, 2, 3, 4)))", "n = tile.tensor_map(A.take((1, 2, 3, 4))[:, 0:64], slot=slots[2, 0:128])",
+@pytest.mark.parametrize("body", ["n = tile.tensor_map(A.take((1, 2, 3, 4)))", "n = tile.tensor_map(A.take((1, 2, 3, 4))[:, 0:64], "
+                                                                               "slot=slots[2, 0:128])",
                                   "m.rebind(A.take((1, 2, 3, 4)))"])
 def test_maps_of_rows_are_made_for_their_copy_and_the_raw_gather_is_named_where_it_exists(body, target):
     text = refused(body, target=target)
@@ -117,7 +120,8 @@ def test_a_pair_of_ctas_where_there_are_none_is_refused_for_that(target):
     assert "for sm_100a or sm_103a" in text and raw_names(text) == []
 
 
-@pytest.mark.parametrize("raw", ["tensormap.replace.tile.box_dim.global_.b1024.b32(m, 0, 1)", "tensormap.replace.tile.box_dim.shared_cta.b1024.b32(m, 0, 1)"])
+@pytest.mark.parametrize("raw", ["tensormap.replace.tile.box_dim.global_.b1024.b32(m, 0, 1)",
+                                 "tensormap.replace.tile.box_dim.shared_cta.b1024.b32(m, 0, 1)"])
 def test_a_raw_edit_of_the_launch_s_map_is_refused(raw):
     text = refused(f"with tile.elect():\n        tile.ptx.{raw}", slot=False)
     assert "this one is a parameter, which the launch encodes and nothing may write; give tile.tensor_map a slot=" in text

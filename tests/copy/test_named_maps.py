@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 import tilejit as tile
-from named_map_kernels import (EVERY, across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes, of_rank, rounded,
+from named_map_kernels import (EVERY, across_the_grid, aligned, by_token, grouped, group, in_a_cluster, of_addresses, of_arrays, of_boxes,
+                               of_rank, rounded,
                                rounded_case, through, through_case, to_both)
 from tilejit.dtypes import dtype_of
 from values import same
@@ -45,9 +46,10 @@ def test_copies_by_a_named_map_move_every_dtype_with_every_swizzle(dtype, swizzl
 
 
 def test_a_named_map_fills_what_is_out_of_bounds_as_it_says():
-    kernel = tile.jit(source="def k(A, B):\n    s = tile.alloc((8, 64), A.dtype)\n    bar = tile.mbarrier()\n"
-                             "    m = tile.tensor_map(A[0:8, 0:64], fill='nan')\n    with tile.elect():\n        bar.arrive_expect_tx(s.nbytes)\n"
-                             "        tile.copy_async(s, m[-2:6, 32:96], mbar=bar)\n    bar.wait(phase=0)\n    tile.store(B[0:8, 0:64], tile.load(s))\n", num_warps=1)
+    kernel = tile.jit(source="def k(A, B):\n    s = tile.alloc((8, 64), A.dtype)\n    bar = tile.mbarrier()\n    m = "
+                             "tile.tensor_map(A[0:8, 0:64], fill='nan')\n    with tile.elect():\n        "
+                             "bar.arrive_expect_tx(s.nbytes)\n        tile.copy_async(s, m[-2:6, 32:96], mbar=bar)\n    "
+                             "bar.wait(phase=0)\n    tile.store(B[0:8, 0:64], tile.load(s))\n", num_warps=1)
     a, b = np.ones((8, 64), np.float32), np.zeros((8, 64), np.float32)
     clean(kernel, (1,), a, b)
     assert np.isnan(b[:2]).all() and np.isnan(b[:, 32:]).all() and (b[2:, :32] == 1).all()
@@ -133,7 +135,8 @@ def test_one_kernel_stores_to_many_arrays_of_different_shapes(edit):
     for k, part in enumerate(parts):
         full[k, :part.shape[0], :part.shape[1]] = part
         full[k, part.shape[0]:] = -1                # what lies outside of the array is dropped
-    clean(grouped, (len(SHAPES),), aligned((64, 64), np.float16), storage, table, aligned((len(SHAPES), 128)), full, BM=32, BN=64, EDIT=edit, STORE=True)
+    clean(grouped, (len(SHAPES),), aligned((64, 64), np.float16), storage, table, aligned((len(SHAPES), 128)), full, BM=32, BN=64,
+          EDIT=edit, STORE=True)
     for (start, rows, columns), part in zip(table, parts):
         assert (storage[start:start + rows * columns].reshape(rows, columns) == part).all()
 
@@ -172,7 +175,8 @@ def test_a_rebind_is_the_address_then_every_dimension_then_the_strides(rank, edi
     for target in TARGETS:
         compiled = kernel.compile(small, large, aligned((1, 128)), out, target=target)
         assert compiled.cubin
-        fields = [re.match(r"tensormap\.replace\.tile\.(\w+)\.(\S+)\.b1024\.b\d\d \[.*?\],? ?(\d)?", line) for line in lines(compiled, "tensormap.replace")]
+        fields = [re.match(r"tensormap\.replace\.tile\.(\w+)\.(\S+)\.b1024\.b\d\d \[.*?\],? ?(\d)?", line)
+                  for line in lines(compiled, "tensormap.replace")]
         assert len(fields) == 2 * rank
         space = "global" if edit == "global" else "shared::cta"
         assert [(f[1], f[2], f[3]) for f in fields] == [("global_address", space, None), *(("global_dim", space, str(d)) for d in range(rank)),
@@ -232,23 +236,31 @@ def test_the_fenced_use_has_no_finding():
 
 
 @pytest.mark.parametrize("body, kind, words", [
-    ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_release('cta'); COPY",             "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line 6"),
-    ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_acquire('cta'); COPY",             "missing-proxy-fence", "was not released by the thread that made it"),
-    ("with tile.elect():\n    m.seed(); m.fence_release('cta'); m.fence_acquire('cta'); m.rebind(B); m.fence_release('cta'); COPY", "missing-proxy-fence", "without .fence_acquire(scope)"),
+    ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_release('cta'); COPY",             "missing-proxy-fence",
+     "without .fence_acquire(scope) after its edit at line 6"),
+    ("with tile.elect():\n    m.seed(); m.rebind(B); m.fence_acquire('cta'); COPY",             "missing-proxy-fence",
+     "was not released by the thread that made it"),
+    ("with tile.elect():\n    m.seed(); m.fence_release('cta'); m.fence_acquire('cta'); m.rebind(B); m.fence_release('cta'); COPY",
+     "missing-proxy-fence", "without .fence_acquire(scope)"),
     ("with tile.elect():\n    m.fence_acquire('cta'); COPY",                                    "descriptor", "that nothing has made"),
     ("with tile.elect():\n    m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta'); COPY", "descriptor", "rebound that was never seeded"),
-    ("with tile.thread(0):\n    m.seed(); m.rebind(B); m.fence_release('cta')\ntile.sync()\nwith tile.thread(32):\n    m.fence_acquire('cta')\nwith tile.thread(0):\n    COPY",
+    ("with tile.thread(0):\n    m.seed(); m.rebind(B); m.fence_release('cta')\ntile.sync()\nwith tile.thread(32):\n    "
+     "m.fence_acquire('cta')\nwith tile.thread(0):\n    COPY",
      "missing-proxy-fence", "that other threads have acquired, and nothing orders it after them"),
     ("with tile.thread(0):\n    m.seed(); m.rebind(B)\ntile.sync()\nwith tile.thread(32):\n    m.fence_release('cta'); m.fence_acquire('cta'); COPY",
      "missing-proxy-fence", "was not released by the thread that made it"),
     ("with tile.thread(0):\n    m.seed(); m.fence_release('cta')\nwith tile.thread(32):\n    m.seed(); m.fence_release('cta')",  "race", "slots"),
-    ("if tile.thread_id() < 2:\n    m.seed()",                                                  "race", "2 threads of one CTA edit one tensor map at the same time"),
+    ("if tile.thread_id() < 2:\n    m.seed()",                                                  "race",
+     "2 threads of one CTA edit one tensor map at the same time"),
     ("with tile.elect():\n    m.seed(); m.rebind(B[0, 0], shape=(8 + z, 128 + z)); m.fence_release('cta')", "out-of-bounds", "that reach byte"),
     ("with tile.elect():\n    m.seed(); m.rebind(B[0, 0], shape=(z, 64)); m.fence_release('cta')", "descriptor", "0 elements along its dimension 1"),
-    ("with tile.elect():\n    m.seed(); m.rebind(B[0, 0], shape=(2, 2), strides=(z + 3, 1)); m.fence_release('cta')", "descriptor", "a stride of 12 bytes"),
+    ("with tile.elect():\n    m.seed(); m.rebind(B[0, 0], shape=(2, 2), strides=(z + 3, 1)); m.fence_release('cta')", "descriptor",
+     "a stride of 12 bytes"),
     ("with tile.elect():\n    m.seed(); m.rebind(B[0, z + 1], shape=(2, 16)); m.fence_release('cta')", "misaligned", "is no multiple of 16 bytes"),
-    ("with tile.elect():\n    m.seed(); m.rebind(tile.int64(z) + 4096, shape=(2, 16)); m.fence_release('cta')", "descriptor", "the address 0x1000, which is in no array"),
-    ("with tile.elect():\n    m.seed(); m.fence_release('cta'); m.fence_acquire('cta')\n    bar.arrive_expect_tx(s.nbytes)\n    tile.copy_async(s, m[0:8, 0:64], mbar=bar)\n    m.rebind(B)\n    bar.wait(phase=0)",
+    ("with tile.elect():\n    m.seed(); m.rebind(tile.int64(z) + 4096, shape=(2, 16)); m.fence_release('cta')", "descriptor",
+     "the address 0x1000, which is in no array"),
+    ("with tile.elect():\n    m.seed(); m.fence_release('cta'); m.fence_acquire('cta')\n    bar.arrive_expect_tx(s.nbytes)\n    "
+     "tile.copy_async(s, m[0:8, 0:64], mbar=bar)\n    m.rebind(B)\n    bar.wait(phase=0)",
      "missing-wait", "edited while the tensor load at line 8, which reads it, has not been waited for"),
 ])
 def test_an_unfenced_or_wrong_use_is_a_finding(body, kind, words):
@@ -257,14 +269,16 @@ def test_an_unfenced_or_wrong_use_is_a_finding(body, kind, words):
 
 
 def test_a_barrier_after_the_acquire_lets_other_threads_copy():
-    assert faulty("with tile.thread(0):\n    m.seed(); m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta')\ntile.sync()\nwith tile.thread(32):\n    COPY") == []
+    assert faulty("with tile.thread(0):\n    m.seed(); m.rebind(B); m.fence_release('cta'); m.fence_acquire('cta')\ntile.sync()\nwith "
+                  "tile.thread(32):\n    COPY") == []
 
 
 @pytest.mark.parametrize("edit", ["global", "shared"])
 @pytest.mark.parametrize("release, acquire, word", [("cta", "cluster", "released"), ("cluster", "cta", "acquired"), ("cta", "cta", "released")])
 def test_a_fence_too_narrow_for_the_cluster_is_a_finding(release, acquire, word, edit):
     template, a = aligned((8, 64), np.float32), aligned((32, 64), np.float32)
-    report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), np.zeros((1, 32, 64), np.float32), RELEASE=release, ACQUIRE=acquire, EDIT=edit)
+    report = in_a_cluster.simulate((4,), template, a, aligned((1, 128)), np.zeros((1, 32, 64), np.float32), RELEASE=release,
+                                   ACQUIRE=acquire, EDIT=edit)
     assert {f.kind for f in report.findings} == {"missing-proxy-fence"}
     assert f"was {word} for 'cta' only: it takes 'cluster'" in report.findings[0].message
 
@@ -288,12 +302,14 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
 
 
 @pytest.mark.parametrize("body, words", [
-    (MAP + "m.seed()\nn = tile.load(x[0:1])\nm.rebind(A[0, 0], shape=(8, tile.cta_rank() + 3))\ntile.bulk_commit()\nwith tile.elect():\n    tile.copy_async(m[0:8, 0:64], s)",
+    (MAP + "m.seed()\nn = tile.load(x[0:1])\nm.rebind(A[0, 0], shape=(8, tile.cta_rank() + 3))\ntile.bulk_commit()\nwith tile.elect():\n "
+           "   tile.copy_async(m[0:8, 0:64], s)",
      "copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known to be a multiple of 4 elements"),
     ("m = tile.tensor_map(A)",                                      "is of a region of an array that begins at 0"),
     ("m = tile.tensor_map(s[0:8, 0:64])",                           "is of a region of an array"),
     ("m = tile.tensor_map(A[1:9, 0:64])",                           "its region gives the box, and begins at 0"),
-    ("m = tile.tensor_map(A[0:8, 0:3])",                            "rows of a tensor map's box are a multiple of 16 bytes, and 3 elements of float32 are not"),
+    ("m = tile.tensor_map(A[0:8, 0:3])",                            "rows of a tensor map's box are a multiple of 16 bytes, and 3 "
+                                                                    "elements of float32 are not"),
     ("m = tile.tensor_map(A[0:8, 0:64], swizzle=16)",               "swizzle is 0, 32, 64 or 128 bytes, not 16"),
     ("m = tile.tensor_map(A[0:8, 0:64], fill=3)",                   'fill is 0, or "nan"'),
     ("m = tile.tensor_map(A[0:8, 0:64], l2_promotion=1)",           "l2_promotion is 0, 64, 128 or 256 bytes"),
@@ -303,12 +319,16 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     ("m = tile.tensor_map(A[0:8, 0:64], edit='shared')",            "is published to global memory, where copies read it: give slot="),
     ("m = tile.tensor_map(A[0:8, 0:64], slot=s[0, 0:32])",          "a slot is 128 bytes of global memory, as in slots[i, 0:128] of uint8"),
     ("m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 0:64])",      "this region has 64 bytes"),
-    ("m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 32:160])",    "is aligned to 128 bytes, and dimension 1 of this one is not known to step in multiples of them"),
-    ("m = tile.tensor_map(A[0:8, 0:64])\nm.rebind(A)",              "this one is a parameter, which the launch encodes and nothing may write; give tile.tensor_map a slot="),
+    ("m = tile.tensor_map(A[0:8, 0:64], slot=slots[0, 32:160])",    "is aligned to 128 bytes, and dimension 1 of this one is not known "
+                                                                    "to step in multiples of them"),
+    ("m = tile.tensor_map(A[0:8, 0:64])\nm.rebind(A)",              "this one is a parameter, which the launch encodes and nothing may "
+                                                                    "write; give tile.tensor_map a slot="),
     (MAP + "m.rebind(B)",                                           "this map has 2 dimensions"),
     (MAP + "m.rebind(H)",                                           "this map moves float32, and the array holds float16; its dtype stays, since"),
     (MAP + "m.rebind(s)",                                           "is of an array in global memory"),
-    (MAP + "m.rebind(A, box=(4, 4))",                               "as many bytes are announced. tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, index, value) writes that field"),
+    (MAP + "m.rebind(A, box=(4, 4))",                               "as many bytes are announced. "
+                                                                    "tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, index, "
+                                                                    "value) writes that field"),
     (MAP + "m.rebind(A, swizzle=128)",                              "tile.ptx.tensormap.replace.tile.swizzle_mode.global_.b1024.b32"),
     (MAP + "m.rebind(A, dtype=tile.float16)",                       "tile.ptx.tensormap.replace.tile.elemtype.global_.b1024.b32"),
     (MAP + "m.rebind(A, fill='nan')",                               "tile.ptx.tensormap.replace.tile.fill_mode.global_.b1024.b32"),
@@ -320,11 +340,15 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "m.rebind(A[0, 0], shape=(1, 16), strides=(3, 1))",      "strides of a tensor map are multiples of 16 bytes, 4 elements of float32"),
     (MAP + "m.rebind(A[0, 0], shape=(0, 16))",                      "its shape has a 0"),
     (MAP + "m.rebind(3, shape=(1, 16))",                            "rebind takes an array, a place in one as storage[start], or a 64-bit address"),
-    (MAP + "m.rebind(x[tile.thread_id()], shape=(1, 16))",          "the threads of the cta share this rebind, so its array is the same for all of them"),
-    (MAP + "m.publish()",                                           'made with edit="shared"; one in global memory is released by .fence_release(scope)'),
+    (MAP + "m.rebind(x[tile.thread_id()], shape=(1, 16))",          "the threads of the cta share this rebind, so its array is the same "
+                                                                    "for all of them"),
+    (MAP + "m.publish()",                                           'made with edit="shared"; one in global memory is released by '
+                                                                    '.fence_release(scope)'),
     (MAP.replace("128])", "128], edit='shared')") + "m.fence_release()", "is released by .publish(scope)"),
-    (MAP.replace("128])", "128], edit='shared')") + "with tile.elect():\n    m.publish()", "publish copies 4 bytes by each of the 32 threads of a warp, and this scope has 1"),
-    (MAP.replace("128])", "128], edit='shared')") + "if tile.thread_id() < 16:\n    m.publish()", "publish copies 4 bytes by each of the 32 threads of a warp, and the condition"),
+    (MAP.replace("128])", "128], edit='shared')") + "with tile.elect():\n    m.publish()",
+     "publish copies 4 bytes by each of the 32 threads of a warp, and this scope has 1"),
+    (MAP.replace("128])", "128], edit='shared')") + "if tile.thread_id() < 16:\n    m.publish()",
+     "publish copies 4 bytes by each of the 32 threads of a warp, and the condition"),
     (MAP + "m.fence_acquire('warp')",                               "a fence's scope is one of cta, cluster, gpu, sys"),
     (MAP + "v = tile.load(m[0:8, 0:64])",                           "load does not go by a tensor map"),
     (MAP + "tile.copy(s, m[0:8, 0:64])",                            "copy does not go by a tensor map"),
@@ -333,7 +357,8 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "tile.copy_async(s, m[0:8, 2:66], mbar=bar)",            "a start along the innermost dimension at a multiple of 16 bytes"),
     (MAP + "tile.copy_async(s[0:4, 0:64], m[0:4, 0:64], mbar=bar)", "are no whole boxes of 8"),
     (MAP + "tile.copy_async(s, m[0:8, 0:64], mbar=bar, fill='nan')", "fill, L2 promotion and precision as the map has them: fill="),
-    ("m = tile.tensor_map(A[0:8, 0:64], swizzle=0)\nq = tile.alloc((8, 32), A.dtype, layout=tile.swizzled(A.dtype, (8, 32), 128))\ntile.copy_async(q, m[0:8, 0:32], mbar=bar)",
+    ("m = tile.tensor_map(A[0:8, 0:64], swizzle=0)\nq = tile.alloc((8, 32), A.dtype, layout=tile.swizzled(A.dtype, (8, 32), "
+     "128))\ntile.copy_async(q, m[0:8, 0:32], mbar=bar)",
      "the buffer's swizzle of 128 and the map's of 0 bytes"),
 ])
 def test_what_a_map_cannot_do_is_refused_with_the_reason(body, words):

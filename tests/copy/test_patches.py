@@ -52,7 +52,8 @@ def counted(X, out, FILTER: tile.constexpr, ALONG: tile.constexpr, STRIDE: tile.
 
 @pytest.mark.parametrize("shape, filter, along, stride, padding, want", [
     ((2, 9, 7, 16), (3, 2), None, 1, 0, (2 * 7 * 6, 3, 2, 16)), ((2, 9, 7, 16), (3, 3), None, 2, 1, (2 * 5 * 4, 3, 3, 16)),
-    ((3, 20, 8), (4,), None, 1, 0, (3 * 17, 4, 8)), ((2, 9, 7, 16), (3, 2), "w", 1, 0, (2 * 6, 7, 3, 2, 16)), ((0, 9, 7, 16), (3, 2), None, 1, 0, (0, 3, 2, 16))])
+    ((3, 20, 8), (4,), None, 1, 0, (3 * 17, 4, 8)), ((2, 9, 7, 16), (3, 2), "w", 1, 0, (2 * 6, 7, 3, 2, 16)),
+    ((0, 9, 7, 16), (3, 2), None, 1, 0, (0, 3, 2, 16))])
 def test_the_matrix_of_a_convolution_has_a_shape(shape, filter, along, stride, padding, want):
     """Pixels of the result, its other places where patches go along w, places in the filter, channels."""
     out = np.zeros(8, np.int32)

@@ -163,7 +163,8 @@ def test_address_dimensions_and_strides_have_mutators_in_both_memories(field, wi
 def test_the_other_fields_that_have_a_mutator_are_seven_and_one_on_blackwell():
     """No other name is a form: not those that a manual's reader may guess, and none of im2col maps."""
     found = {f.name.split(".")[3]: f.targets for f in ptx.forms() if f.name.startswith("tensormap.replace.tile.") and ".global.b1024" in f.name}
-    everywhere = {"global_address", "global_dim", "global_stride", "rank", "box_dim", "element_stride", "elemtype", "interleave_layout", "swizzle_mode", "fill_mode"}
+    everywhere = {"global_address", "global_dim", "global_stride", "rank", "box_dim", "element_stride", "elemtype", "interleave_layout",
+                  "swizzle_mode", "fill_mode"}
     assert {n for n, targets in found.items() if targets == TARGETS} == everywhere
     assert {n: t for n, t in found.items() if n not in everywhere} == {"swizzle_atomicity": ("sm_100a", "sm_103a", "sm_120a")}
     for guess in ("tile.box_size", "tile.swizzle", "tile.interleave", "im2col.global_address"):

@@ -141,7 +141,8 @@ def test_it_comes_before_the_bulk_paths_for_a_load_without_a_barrier():
 
 # -- how inputs change it ------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("dtype, vec, outer", [("float16", 8, 4), ("float32", 4, 8), ("int8", 16, 2), ("float64", 2, 16), ("bool", 16, 2), ("bfloat16", 8, 4)])
+@pytest.mark.parametrize("dtype, vec, outer",
+                         [("float16", 8, 4), ("float32", 4, 8), ("int8", 16, 2), ("float64", 2, 16), ("bool", 16, 2), ("bfloat16", 8, 4)])
 def test_an_aligned_tile_is_copied_16_bytes_at_a_time_whatever_its_dtype(dtype, vec, outer):
     """vec is 16 bytes of elements, outer the rest of the 4096 elements over 128 threads."""
     plan = planned((128, 32), dtype).plan
@@ -173,7 +174,8 @@ def test_the_width_is_at_most_16_bytes_however_long_the_rows_are():
     assert planned((16, 4096), "float64").plan.vec_bytes == 16
 
 
-@pytest.mark.parametrize("layout", [None, tile.swizzled("float16", (128, 64), 128), TileLayout(((128, 72, "m"), (64, 1, "m"))), TileLayout(((128, 68, "m"), (64, 1, "m")))])
+@pytest.mark.parametrize("layout", [None, tile.swizzled("float16", (128, 64), 128), TileLayout(((128, 72, "m"), (64, 1, "m"))),
+                                    TileLayout(((128, 68, "m"), (64, 1, "m")))])
 def test_the_shared_layout_only_matters_for_what_16_bytes_of_it_are(layout):
     """Swizzles and paddings of 16 bytes keep the width; a pitch of 136 bytes halves it."""
     plan = planned((128, 64), "float16", layout=layout).plan

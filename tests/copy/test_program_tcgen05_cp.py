@@ -122,7 +122,8 @@ def test_more_tiles_are_more_copies_each_at_its_column_and_byte():
 
 
 @pytest.mark.parametrize("columns, at", [
-    (S[(2, 2, 16) : (32 @ axis.TCol, 16 @ axis.TCol, 1 @ axis.TCol)], (0, 4, 8, 12)), (S[(2, 2, 16) : (16 @ axis.TCol, 32 @ axis.TCol, 1 @ axis.TCol)], (0, 8, 4, 12)),
+    (S[(2, 2, 16) : (32 @ axis.TCol, 16 @ axis.TCol, 1 @ axis.TCol)], (0, 4, 8, 12)),
+    (S[(2, 2, 16) : (16 @ axis.TCol, 32 @ axis.TCol, 1 @ axis.TCol)], (0, 8, 4, 12)),
     (S[(4, 16) : (32 @ axis.TCol, 1 @ axis.TCol)], (0, 8, 16, 24))])
 def test_the_order_of_the_columns_in_tensor_memory_is_that_of_the_steps(columns, at):
     """Tiles in their order, in another one, and with gaps; the bytes of shared memory go on by 16."""

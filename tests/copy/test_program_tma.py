@@ -158,7 +158,8 @@ def test_the_direction_changes_the_instruction():
     assert fields(load) == fields(store) and (load.completion, store.completion) == ("bytes", "bulk")
 
 
-@pytest.mark.parametrize("mode, dims, strides", [(0, (8, 8, 32), (512, 16)), (32, (16, 8, 16), (512, 32)), (64, (32, 8, 8), (512, 64)), (128, (64, 8, 4), (512, 128))])
+@pytest.mark.parametrize("mode, dims, strides",
+                         [(0, (8, 8, 32), (512, 16)), (32, (16, 8, 16), (512, 32)), (64, (32, 8, 8), (512, 64)), (128, (64, 8, 4), (512, 128))])
 def test_a_swizzled_tile_of_two_dimensions_is_a_map_of_three(mode, dims, strides):
     """The rows split at the atoms; the mode number is the descriptor's. Columns of 16 bytes are mode 0, and split likewise."""
     plan = planned((8, 256), layout=tile.swizzled("float16", (8, 256), mode))
@@ -212,7 +213,8 @@ def test_no_box_is_above_256_in_any_dimension():
 @pytest.mark.parametrize("dtype, element, nbytes", [
     ("bool", "uint8", 1), ("int8", "uint8", 1), ("uint8", "uint8", 1), ("float8_e4m3fn", "uint8", 1), ("float8_e5m2", "uint8", 1),
     ("int16", "uint16", 2), ("uint16", "uint16", 2), ("float16", "float16", 2), ("bfloat16", "bfloat16", 2),
-    ("int32", "int32", 4), ("uint32", "uint32", 4), ("float32", "float32", 4), ("int64", "int64", 8), ("uint64", "uint64", 8), ("float64", "float64", 8)])
+    ("int32", "int32", 4), ("uint32", "uint32", 4), ("float32", "float32", 4), ("int64", "int64", 8), ("uint64", "uint64", 8),
+    ("float64", "float64", 8)])
 def test_the_dtype_sets_the_element_of_the_map_and_the_bytes_of_its_box(dtype, element, nbytes):
     """Types that the map has not move as unsigned ones of their size; element strides are 1."""
     plan = planned((256, 256), dtype, region=(slice(8, 16), slice(16, 32)))

@@ -164,14 +164,18 @@ PATCH = "tile.ptx.cp_async.bulk.tensor._4d.shared_cta.global_"
     (f"{BRING}(s[32 * i], x[16 * i])", "out-of-bounds", "leaves the buffer of 512 bytes that it writes to"),
     (f"{BRING}(s[16 * i], x[64 * i])", "out-of-bounds", "cp.async reads outside of x"),
     (f"{BRING}.zfill(s[16 * i], x[16 * i], i)", "out-of-bounds", "cp.async of 16 bytes is told to read more of them, 31"),
-    (f"m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    {PATCH}.tile.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar)",
+    (f"m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    {PATCH}.tile.mbarrier_complete_tx_bytes(s, "
+     "m, (0, 0, 0, 0), bar)",
      "descriptor", "a copy of a tile takes a map of boxes"),
-    (f"m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    {PATCH}.im2col.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar, (0, 0))",
+    ("m = tile.tensor_map(tile.im2col(z, (1, 1))[0:16, 0, 0, 0:32])\nwith tile.elect():\n    "
+     f"{PATCH}.im2col.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar, (0, 0))",
      "out-of-bounds", "a tensor copy of 1024 bytes leaves the buffer of 512 bytes in shared memory"),
-    (f"m = tile.tensor_map(z[0:1, 0:1, 0:4, 0:32])\nwith tile.elect():\n    {PATCH}.im2col.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, 0), bar, (0, 0))",
+    (f"m = tile.tensor_map(z[0:1, 0:1, 0:4, 0:32])\nwith tile.elect():\n    {PATCH}.im2col.mbarrier_complete_tx_bytes(s, m, (0, 0, 0, "
+     "0), bar, (0, 0))",
      "descriptor", "an im2col copy takes a map that was encoded for it"),
     ("m = tile.tensor_map(tile.im2col(z, (3, 3), padding=1)[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
-     "tile.ptx.cp_async.bulk.tensor._4d.global_.shared_cta.im2col_no_offs.bulk_group(m, (0, 0, 0, 0), s)", "descriptor", "an im2col store's pixels are inside"),
+     "tile.ptx.cp_async.bulk.tensor._4d.global_.shared_cta.im2col_no_offs.bulk_group(m, (0, 0, 0, 0), s)", "descriptor",
+     "an im2col store's pixels are inside"),
     ("m = tile.tensor_map(tile.im2col(z, (1, 1))[0:8, 0, 0, 0:32])\nwith tile.elect():\n    "
      "tile.ptx.cp_async.bulk.prefetch.tensor._4d.L2.global_.im2col(m, (4, 0, 0, 0), (0, 0))", "misaligned", "the innermost coordinate"),
 ])
@@ -188,7 +192,8 @@ TOLD = "mbarrier_complete_tx_bytes"
                                           (f"tile.ptx.cp_async.bulk.shared_cluster.shared_cta.{TOLD}(s.peer(1 - me)[0], s[32], 16, {{bar}})", 16)])
 def test_what_goes_to_a_peer_completes_on_the_peers_barrier(body, nbytes):
     """Any other barrier would be told of bytes that its CTA never gets."""
-    head = ["def k(x, y):", "s = tile.alloc((64,), x.dtype)", "bar = tile.mbarrier()", "me = tile.cta_rank()", "tile.copy(s, x[0:64])", "tile.fence_proxy_async()",
+    head = ["def k(x, y):", "s = tile.alloc((64,), x.dtype)", "bar = tile.mbarrier()", "me = tile.cta_rank()", "tile.copy(s, x[0:64])",
+            "tile.fence_proxy_async()",
             "with tile.elect():", f"    bar.arrive_expect_tx({nbytes})", "tile.cluster_sync()", "with tile.elect():"]
     tail = ["bar.wait(phase=0)", "tile.copy(y[me, 0:64], s)", "tile.cluster_sync()"]
     x = np.arange(64).astype(np.uint32)
@@ -228,7 +233,8 @@ def refused(region: str, options: str = "", after: str = "", target: str = "sm_9
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", swizzle=32", "a multiple of 16 bytes, at most 32 here, and 32 of float16 are 64"),
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:12]", "", "a multiple of 16 bytes, at most 512 here, and 12 of float16 are 24"),
     ("tile.im2col(X, (3, 3), stride=9)[0:64, 0, 0, 0:32]", "", "a tensor map does not hold this filter: a step of 9"),
-    ("tile.im2col(X, (3, 3), padding=200)[0:64, 0, 0, 0:32]", "", "a tensor map does not hold this filter: a corner 200 elements before the first element"),
+    ("tile.im2col(X, (3, 3), padding=200)[0:64, 0, 0, 0:32]", "", "a tensor map does not hold this filter: a corner 200 elements before "
+                                                                  "the first element"),
     ("tile.im2col(X, (3, 3), along='w')[0:64, 0, 0, 0, 0:32]", ", swizzle=64", "a walk along w needs sm_100a or sm_103a, and this is sm_90a"),
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", fill='none'", "fill is 0, or"),
     ("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", ", edit='shared'", "give slot="),
@@ -238,7 +244,8 @@ def test_a_map_of_patches_by_name_that_cannot_be_is_refused_in_words(region, opt
 
 
 @pytest.mark.parametrize("after, words", [
-    ("tile.copy_async(s, m[0:64, 0:32], mbar=bar)", "index the matrix of the images in copy_async"), ("m.seed()", "seed is for a map that the kernel makes"),
+    ("tile.copy_async(s, m[0:64, 0:32], mbar=bar)", "index the matrix of the images in copy_async"),
+    ("m.seed()", "seed is for a map that the kernel makes"),
     ("tile.ptx.tensormap.replace.tile.box_dim.global_.b1024.b32(m, 0, 16)", "this one is a parameter")])
 def test_what_a_map_of_patches_by_name_is_not_for_is_refused_in_words(after, words):
     assert words in refused("tile.im2col(X, (3, 3))[0:64, 0, 0, 0:32]", "", after)
@@ -246,4 +253,5 @@ def test_what_a_map_of_patches_by_name_is_not_for_is_refused_in_words(after, wor
 
 def test_a_map_for_a_walk_along_w_has_a_swizzle_and_128_pixels_where_it_goes_by_128():
     assert "a tensor map for a walk along w has a swizzle" in refused("tile.im2col(X, (3, 3), along='w')[0:64, 0, 0, 0, 0:32]", target="sm_100a")
-    assert "along w128 it has 128, and these are 64" in refused("tile.im2col(X, (3, 3), along='w128')[0:64, 0, 0, 0, 0:32]", ", swizzle=64", target="sm_100a")
+    assert "along w128 it has 128, and these are 64" in refused("tile.im2col(X, (3, 3), along='w128')[0:64, 0, 0, 0, 0:32]", ", swizzle=64",
+                                                                target="sm_100a")

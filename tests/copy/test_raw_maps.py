@@ -74,7 +74,8 @@ def test_raw_edits_in_shared_memory_are_published_by_a_raw_copy_of_a_whole_warp(
 def test_every_field_of_a_zeroed_slot_makes_a_map():
     """As on the hardware: rank (less one), element type, sizes, strides, box, element strides, modes."""
     zeroed = [f"{EDIT}.rank.global_.b1024.b32(m, 1)", f"{EDIT}.elemtype.global_.b1024.b32(m, 7)", *edits("global_"),
-              f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 32)", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 8)", f"{EDIT}.element_stride.global_.b1024.b32(m, 0, 1)",
+              f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 32)", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 8)",
+              f"{EDIT}.element_stride.global_.b1024.b32(m, 0, 1)",
               f"{EDIT}.element_stride.global_.b1024.b32(m, 1, 1)", f"{EDIT}.interleave_layout.global_.b1024.b32(m, 0)",
               f"{EDIT}.swizzle_mode.global_.b1024.b32(m, 0)", f"{EDIT}.fill_mode.global_.b1024.b32(m, 0)"]
     report, _, b, out = run(elected(*zeroed, RELEASE, ACQUIRE, *FETCH[:2]) + "\n" + "\n".join(FETCH[2:]))
@@ -103,7 +104,8 @@ def test_edits_of_every_kind_of_field_in_both_memories_bring_what_they_say(edit)
 def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
     lines = ["tile.store(s, 2)", "tile.fence_proxy_async()", "tile.sync()"]
     store = elected("m.seed()", "m.rebind(B)", RELEASE, ACQUIRE, f"{STORE}(m, (64, 16), s)", "tile.bulk_commit()", "tile.bulk_wait(0)",
-                    f"{STORE.replace('cp_async', 'cp_reduce.async_').replace('shared_cta.', 'shared_cta.add.')}(m, (64, 8), s)", "tile.bulk_commit()", "tile.bulk_wait(0)")
+                    f"{STORE.replace('cp_async', 'cp_reduce.async_').replace('shared_cta.', 'shared_cta.add.')}(m, (64, 8), s)",
+                    "tile.bulk_commit()", "tile.bulk_wait(0)")
     a, b = aligned((16, 64), np.float32), aligned((24, 96), np.float32)
     b[:] = 1
     k, args = kernel("\n".join(lines) + "\n" + store), (a, b, np.zeros(1, np.uint64), aligned((2, 128)), np.zeros((8, 32), np.float32), 0)
@@ -117,19 +119,24 @@ def test_a_raw_store_and_a_raw_reduction_go_by_the_map():
 @pytest.mark.parametrize("body, kind, words", [
     (elected("m.seed()", *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line"),
     (elected("m.seed()", *edits("global_"), ACQUIRE, *FETCH[:3]), "missing-proxy-fence", "was not released by the thread that made it"),
-    (elected("m.seed()", RELEASE, ACQUIRE, *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence", "without .fence_acquire(scope) after its edit at line 12"),
+    (elected("m.seed()", RELEASE, ACQUIRE, *edits("global_"), RELEASE, *FETCH[:3]), "missing-proxy-fence",
+     "without .fence_acquire(scope) after its edit at line 12"),
     ("with tile.thread(0):\n    m.seed()\ntile.sync()\nwith tile.thread(32):\n    " + "\n    ".join([RELEASE, ACQUIRE, *FETCH[:3]]),
      "missing-proxy-fence", "was not released by the thread that made it"),
     (elected(ACQUIRE, *FETCH[:3]), "descriptor", "that nothing has made"),
-    (elected("m.seed()", f"{EDIT}.global_address.global_.b1024.b64(m, 4096)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "the address 0x1000, which is in no array"),
+    (elected("m.seed()", f"{EDIT}.global_address.global_.b1024.b64(m, 4096)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor",
+     "the address 0x1000, which is in no array"),
     (elected("m.seed()", f"{EDIT}.global_dim.global_.b1024.b32(m, 1, 1000)", RELEASE, ACQUIRE, *FETCH[:3]), "out-of-bounds", "that reach byte"),
     (elected("m.seed()", f"{EDIT}.global_stride.global_.b1024.b64(m, 0, 24)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "a stride of 24 bytes"),
     (elected("m.seed()", f"{EDIT}.box_dim.global_.b1024.b32(m, 0, 300)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "box[0] is 1 to 256, not 300"),
-    (elected("m.seed()", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 4)", RELEASE, ACQUIRE, *FETCH[:3]), "transaction-count", "1024 bytes are announced"),
-    (elected("m.seed()", RELEASE, ACQUIRE, f"{EDIT}.rank.global_.b1024.b32(m, 2)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor", "2 coordinates for a map of rank 3"),
+    (elected("m.seed()", f"{EDIT}.box_dim.global_.b1024.b32(m, 1, 4)", RELEASE, ACQUIRE, *FETCH[:3]), "transaction-count",
+     "1024 bytes are announced"),
+    (elected("m.seed()", RELEASE, ACQUIRE, f"{EDIT}.rank.global_.b1024.b32(m, 2)", RELEASE, ACQUIRE, *FETCH[:3]), "descriptor",
+     "2 coordinates for a map of rank 3"),
     (elected("m.seed()", RELEASE, ACQUIRE, *FETCH[:2], f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)", "bar.wait(phase=0)"),
      "missing-wait", "is edited while the tensor load at line"),
-    (elected("tile.store(slots[0, 0], 7)", f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"), "descriptor", "a field of a tensor map is replaced that was never seeded"),
+    (elected("tile.store(slots[0, 0], 7)", f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"), "descriptor",
+     "a field of a tensor map is replaced that was never seeded"),
 ])
 def test_a_raw_use_that_is_unfenced_or_wrong_is_a_finding(body, kind, words):
     findings = found(body)
@@ -139,8 +146,10 @@ def test_a_raw_use_that_is_unfenced_or_wrong_is_a_finding(body, kind, words):
 def test_a_raw_edit_by_several_threads_is_a_finding():
     """Each thread executes the instruction, which reads and writes whole words: the scope has to be one thread."""
     replace = f"{EDIT}.global_dim.global_.b1024.b32(m, 0, 32)"
-    assert any(k == "race" and "64 threads of one CTA edit one tensor map at the same time" in m for k, m in found(elected("m.seed()") + f"\ntile.sync()\n{replace}"))
-    assert any(k == "race" and "2 threads of one CTA edit" in m for k, m in found(elected("m.seed()") + f"\ntile.sync()\nif tile.thread_id() < 2:\n    {replace}"))
+    assert any(k == "race" and "64 threads of one CTA edit one tensor map at the same time" in m for k,
+               m in found(elected("m.seed()") + f"\ntile.sync()\n{replace}"))
+    assert any(k == "race" and "2 threads of one CTA edit" in m for k,
+               m in found(elected("m.seed()") + f"\ntile.sync()\nif tile.thread_id() < 2:\n    {replace}"))
 
 
 def test_two_threads_that_edit_one_slot_without_order_are_a_race():

@@ -14,7 +14,8 @@ from copy_kernels import by_vectors, through_ldgsts, through_tma  # noqa: E402
 
 WAYS = {
     "tma": (through_tma, {"STAGES": 4, "AHEAD": 2}), "tma, no slot free": (through_tma, {"STAGES": 3, "AHEAD": 2, "KEPT": "evict_last"}),
-    "tma, one ahead": (through_tma, {"STAGES": 3, "AHEAD": 1}), "ldgsts": (through_ldgsts, {"STAGES": 3}), "ldgsts, two stages": (through_ldgsts, {"STAGES": 2}),
+    "tma, one ahead": (through_tma, {"STAGES": 3, "AHEAD": 1}), "ldgsts": (through_ldgsts, {"STAGES": 3}),
+    "ldgsts, two stages": (through_ldgsts, {"STAGES": 2}),
 }
 
 

@@ -60,7 +60,8 @@ def wanted_bytes(to, of, nbytes):
     shifts = [0]
     for n, stride, _ in to.layout.replicas:
         shifts = [s + k * stride for k in range(n) for s in shifts]
-    return {int((lane + shift) * 2048 + column * nbytes + b): int(a + b) for lane, column, a in zip(lanes, columns, at) for shift in shifts for b in range(nbytes)}
+    return {int((lane + shift) * 2048 + column * nbytes + b): int(a + b) for lane, column,
+            a in zip(lanes, columns, at) for shift in shifts for b in range(nbytes)}
 
 
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if c["expected"]])
@@ -84,7 +85,8 @@ def test_what_no_descriptor_names_is_declined_with_each_shape_that_was_tried(nam
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.sampled_from(sorted(KIND)), st.sampled_from(["uint8", "bfloat16", "float32"]), st.integers(0, 3), st.integers(1, 3), st.booleans(), st.data())
+@given(st.sampled_from(sorted(KIND)), st.sampled_from(["uint8", "bfloat16", "float32"]), st.integers(0, 3), st.integers(1, 3),
+       st.booleans(), st.data())
 def test_a_plan_covers_its_region_once(kind, dtype, mode, tiles, wide, data):
     """Random standard layouts and regions of either buffer: legal, and the bytes of the layouts, or declined."""
     nbytes = {"uint8": 1, "bfloat16": 2, "float32": 4}[dtype]

@@ -15,7 +15,8 @@ def tensor_lines(ptx: str) -> list[str]:
 
 # -- multicast -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("ranks, sender, masks", [(1, 0, (1,)), (2, 1, (1, 2, 3)), (4, 1, (0b0001, 0b1011, 0b1101)), (16, 5, (1 << 15, 0xffff, 0x5a5a))])
+@pytest.mark.parametrize("ranks, sender, masks",
+                         [(1, 0, (1,)), (2, 1, (1, 2, 3)), (4, 1, (0b0001, 0b1011, 0b1101)), (16, 5, (1 << 15, 0xffff, 0x5a5a))])
 def test_a_multicast_reaches_the_ctas_of_its_mask_and_no_other(ranks, sender, masks):
     """Masks known at run time; one bit is a multicast too, in and outside of the sender's own rank."""
     a = kernels.numbers((32, 64), "float16")

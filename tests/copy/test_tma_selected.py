@@ -16,7 +16,8 @@ def tensor_lines(ptx: str) -> list[str]:
 # -- patches -------------------------------------------------------------------------------------------------------------
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.sampled_from(("w", "w128")), st.sampled_from((32, 64, 100)), st.sampled_from((0, 1, 2, 5)), st.sampled_from((1, 2)), st.sampled_from((0, 1, 2)),
+@given(st.sampled_from(("w", "w128")), st.sampled_from((32, 64, 100)), st.sampled_from((0, 1, 2, 5)), st.sampled_from((1, 2)),
+       st.sampled_from((0, 1, 2)),
        st.sampled_from((0, 3, 8, 17, 200)))
 def test_a_halo_follows_the_pixels_of_a_copy_or_each_32_of_them(along, p, halo, stride, s, first):
     """Where a line ends, the manual does not say what the halo is: there the simulator brings bytes that mean nothing."""
@@ -220,7 +221,8 @@ def taking(what):
 
 
 @pytest.mark.parametrize("what, words", [("six", "6 rows that follow each other in shared memory, and 4 go together"),
-                                         ("slice", "the columns of taken rows are a slice"), ("floats", "a tile of integers"), ("one", "a tile of integers")])
+                                         ("slice", "the columns of taken rows are a slice"), ("floats", "a tile of integers"),
+                                         ("one", "a tile of integers")])
 def test_rows_that_cannot_be_taken_are_refused_in_words(what, words):
     """Rows by four; indices of integers; columns by a slice."""
     with pytest.raises(CompilationError, match=words):

@@ -187,15 +187,18 @@ def table_kinds() -> str:
 
 MEANING = {
     "race": "two threads, or two CTAs, touch the same bytes, one of them writes, and nothing orders them",
-    "missing-wait": "bytes of an asynchronous copy, or an operand of the tensor cores, are touched before it was waited for; a kernel ends before that",
-    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without `fence_proxy_async()` between, or a tensor map that a copy reads without its fences",
+    "missing-wait": "bytes of an asynchronous copy, or an operand of the tensor cores, are touched before it was waited for; a kernel "
+                    "ends before that",
+    "missing-proxy-fence": "ordinary writes to shared memory that the async proxy reads without `fence_proxy_async()` between, or a "
+                           "tensor map that a copy reads without its fences",
     "uninitialized-read": "shared or tensor memory is read that nothing has written",
     "out-of-bounds": "an access outside its buffer that the language does not clip",
     "misaligned": "an address that the instruction does not take",
     "deadlock": "threads that wait for what cannot come any more",
     "barrier-phase": "a wait for a phase that was over before, or that nothing completes; arrivals beyond a barrier's count",
     "barrier-lifecycle": "a barrier used outside of its life, initialised while in use, or with a count that mbarriers do not have",
-    "transaction-count": "the bytes announced to a barrier are not those that its copies bring, or more in one phase than the 2^20 - 1 that it counts",
+    "transaction-count": "the bytes announced to a barrier are not those that its copies bring, or more in one phase than the 2^20 - 1 "
+                         "that it counts",
     "descriptor": "a tensor map or coordinates that the encoder or the hardware refuses",
     "wgmma-order": "an operand or accumulator of an issued mma that is touched before its wait",
     "tmem": "tensor memory used outside its allocation, its lifetime or the warp's lanes, or without the fences between threads",

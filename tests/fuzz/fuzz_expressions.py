@@ -210,7 +210,8 @@ class Expressions:
         x = self.numeric(self.expression(shape, depth))
         symbol = self.r.choice("-~" if not is_float(x.dtype) else "-")
         x = self.to(x, "float32") if x.dtype.startswith("float8") else x
-        return Node(f"({symbol}{x.text})", x.shape, x.dtype, lambda env: _pair(np.negative if symbol == "-" else np.invert, x.run(env)), x.exact, x.product)
+        return Node(f"({symbol}{x.text})", x.shape, x.dtype, lambda env: _pair(np.negative if symbol == "-" else np.invert, x.run(env)),
+                    x.exact, x.product)
 
     def make_binary(self, shape, depth):
         a, b = self.expression(shape, depth), self.expression(shape, depth)
@@ -353,14 +354,16 @@ class Expressions:
                 error = np.broadcast_to(dv, v.shape).sum(axis=at, keepdims=keep) + extra * 2 * rounding("float32" if narrow else dtype, size)
                 return out, np.nan_to_num(error + 2 * rounding(dtype, out), nan=np.inf, posinf=np.inf)
         exact = x.exact and not (name == "sum" and is_float(x.dtype))
-        return Node(f"tile.{name}({x.text}, axis={at}{', keepdims=True' if keep else ''})", out_shape, dtype, run, exact, name in ("max", "min") and x.product)
+        return Node(f"tile.{name}({x.text}, axis={at}{', keepdims=True' if keep else ''})", out_shape, dtype, run, exact,
+                    name in ("max", "min") and x.product)
 
     def make_scan(self, shape, depth):
         x = self.numeric(self.full(self.expression(shape, depth), shape))
         x = x if not is_float(x.dtype) else self.full(self.to(self.settled(x), "int32"), shape)
         axis = self.r.randrange(len(shape))
         dtype = x.dtype if bits(x.dtype) >= 32 else "uint32" if x.dtype.startswith("u") else "int32"
-        return Node(f"tile.cumsum({x.text}, axis={axis})", shape, dtype, lambda env: (np.cumsum(x.run(env)[0], axis=axis, dtype=np_dtype(dtype)), 0.0))
+        return Node(f"tile.cumsum({x.text}, axis={axis})", shape, dtype,
+                    lambda env: (np.cumsum(x.run(env)[0], axis=axis, dtype=np_dtype(dtype)), 0.0))
 
     def make_slice(self, shape, depth):
         """A constant slice of a larger tile."""

@@ -191,7 +191,8 @@ def small_arrays() -> Iterator[Case]:
     yield Case("extents of 1", "def ones(x, y):\n    tile.store(y[0, 0:12, 0:1], tile.load(x[0, 0:12, 0]).reshape(12, 1) + 1)\n",
                {"x": x}, {"y": x + np.int16(1)})
     empty = np.zeros((0, 5), np.int32)
-    yield Case("no CTA at all", "def none(x, y):\n    tile.store(y[0, 0:5], tile.load(x[0, 0:5]))\n", {"x": empty}, {"y": np.zeros((3, 5), np.int32)}, grid=(0,))
+    yield Case("no CTA at all", "def none(x, y):\n    tile.store(y[0, 0:5], tile.load(x[0, 0:5]))\n", {"x": empty},
+               {"y": np.zeros((3, 5), np.int32)}, grid=(0,))
 
 
 def wide_arguments() -> Iterator[Case]:
@@ -243,7 +244,8 @@ def memory_cases(few: bool = False) -> Iterator[Case]:
             n += 1
             if few and n % 5:
                 continue
-            yield boxes(shape, tile_shape, dtypes[n % len(dtypes)], reading, LAYOUTS[(k + n) % len(LAYOUTS)], (1, 2, 4, 8)[n % 4], (0, 3, 1)[n % 3], n)
+            yield boxes(shape, tile_shape, dtypes[n % len(dtypes)], reading, LAYOUTS[(k + n) % len(LAYOUTS)], (1, 2, 4, 8)[n % 4],
+                        (0, 3, 1)[n % 3], n)
     for n, dtype in enumerate(dtypes):
         for shape, tile_shape in (((1000,), (256,)), ((64, 96), (16, 64)), ((33, 40), (8, 32)), ((30, 52), (16, 16)))[n % 2::2]:
             yield plain(shape, tile_shape, dtype, (4, 1, 8, 2)[n % 4])

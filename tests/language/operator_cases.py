@@ -286,7 +286,8 @@ def selections(a: str, b: str) -> Case:
     u, v = cast(x, wide), cast(y, wide)
     with np.errstate(all="ignore"):
         low, high = (np.minimum, np.maximum) if wide != "bool" else (np.logical_and, np.logical_or)
-        want = {"tile.where(c, x, y)": np.where(c, cast(x, common), cast(y, common)), "tile.minimum(x, y)": low(u, v), "tile.maximum(x, y)": high(u, v)}
+        want = {"tile.where(c, x, y)": np.where(c, cast(x, common), cast(y, common)), "tile.minimum(x, y)": low(u, v),
+                "tile.maximum(x, y)": high(u, v)}
         want |= {"tile.clip(x, y, None)": high(u, v), "tile.clip(x, None, high=y)": low(u, v), "tile.clip(x, y, x)": low(high(u, v), u)}
     lines, expected, how = [], {}, {}
     for i, (text, w) in enumerate(want.items()):

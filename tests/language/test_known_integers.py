@@ -70,7 +70,8 @@ def test_a_loaded_byte_is_known_to_be_one():
     assert bounds == (0, 255)
 
 
-@pytest.mark.parametrize("text, multiple", [("t * 64 // 2", 32), ("t * 64 >> 1", 32), ("(t * 48 + 96) // 12", 4), ("t * 64 // 3", 1), ("t & ~15", 16), ("t * 6 & ~1", 2)])
+@pytest.mark.parametrize("text, multiple", [("t * 64 // 2", 32), ("t * 64 >> 1", 32), ("(t * 48 + 96) // 12", 4), ("t * 64 // 3", 1),
+                                            ("t & ~15", 16), ("t * 6 & ~1", 2)])
 def test_a_part_of_a_multiple_is_known_to_be_one(text, multiple):
     (_, _), divisor, values = known_and_computed(text, 0)
     assert divisor == multiple and not (values % multiple).any()

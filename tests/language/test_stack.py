@@ -7,7 +7,8 @@ from hypothesis import given, settings, strategies as st
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=2), st.integers(1, 4), st.data(), st.sampled_from(("float32", "int8", "float16", "bool")), st.integers(1, 4))
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=2), st.integers(1, 4), st.data(),
+       st.sampled_from(("float32", "int8", "float16", "bool")), st.integers(1, 4))
 def test_stacked_tiles_are_numpys(shape, count, data, dtype, warps):
     axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
     rng = np.random.default_rng(0)
@@ -48,7 +49,8 @@ def test_nibbles_are_unpacked_without_selections():
 
 
 @pytest.mark.parametrize("text, words", [("tile.stack(v)", "stack takes a tuple of tiles"), ("tile.stack(())", "stack takes a tuple of tiles"),
-                                         ("tile.stack((v, v[0:16]))", "have one shape, not [32] and [16]"), ("tile.stack((v, v), 3)", "axis 3 is out of range"),
+                                         ("tile.stack((v, v[0:16]))", "have one shape, not [32] and [16]"),
+                                         ("tile.stack((v, v), 3)", "axis 3 is out of range"),
                                          ("tile.stack((v, 1))", "stack takes a tuple of tiles")])
 def test_what_cannot_be_stacked_is_refused(text, words):
     with pytest.raises(tile.CompilationError) as caught:

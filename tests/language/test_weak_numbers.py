@@ -58,7 +58,8 @@ def test_an_argument_that_needs_64_bits_does_not_fit_in_a_tile_of_8():
     np.testing.assert_array_equal(run(ADD, "int64", 2**40, np.arange(32, dtype=np.int32)), np.arange(32) + 2**40)
 
 
-@pytest.mark.parametrize("body, lost", [("for i in range(n):\n    tile.store(y[0:32], i)", 128), ("tile.store(y[0:32], tile.load(x[0:32]) + n * 2)", 258)])
+@pytest.mark.parametrize("body, lost", [("for i in range(n):\n    tile.store(y[0:32], i)", 128),
+                                        ("tile.store(y[0:32], tile.load(x[0:32]) + n * 2)", 258)])
 def test_the_simulator_finds_a_computed_number_that_does_not_fit(body, lost):
     k = kernel(body)
     report = k.simulate(1, x8, np.zeros(32, np.int8), 129)
@@ -77,13 +78,15 @@ def test_a_launch_with_a_number_beyond_its_type_names_it_and_the_range():
 
 def test_a_literal_that_fits_in_32_unsigned_bits_leaves_them_unsigned():
     x = np.arange(32, dtype=np.uint32)
-    np.testing.assert_array_equal(run("v = tile.load(x[0:32]) * 2654435761\ntile.static_assert(v.dtype == tile.uint32)\ntile.store(y[0:32], v)", "uint32", x=x),
+    np.testing.assert_array_equal(run("v = tile.load(x[0:32]) * 2654435761\ntile.static_assert(v.dtype == "
+                                      "tile.uint32)\ntile.store(y[0:32], v)", "uint32", x=x),
                                   x * np.uint32(2654435761))
 
 
 @pytest.mark.parametrize("number, dtype, result", [
     (2.7, "int32", 2), (-2.7, "int32", -2), (-1, "uint32", 2**32 - 1), (300, "int8", 44), (-1, "uint64", 2**64 - 1), (1e10, "int32", 2**31 - 1),
-    (-1e300, "int16", -2**15), (-0.5, "uint8", 0), (-3.0, "uint8", 0), (2**63, "int64", -2**63), (2.5, "bool", True), (0.0, "bool", False), (1e9, "float8_e4m3fn", 448),
+    (-1e300, "int16", -2**15), (-0.5, "uint8", 0), (-3.0, "uint8", 0), (2**63, "int64", -2**63), (2.5, "bool", True), (0.0, "bool", False),
+    (1e9, "float8_e4m3fn", 448),
     (0.1, "float16", np.float16(0.1)), (3, "float32", 3)])
 @pytest.mark.parametrize("spelled", ["tile.cast({}, tile.{})", "tile.{1}({0})"])
 def test_an_explicit_cast_of_a_literal_converts_as_that_of_a_tile(spelled, number, dtype, result):

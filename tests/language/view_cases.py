@@ -187,7 +187,8 @@ def gathered(draw) -> Case:
     shape, tiles, wide = extents(draw, rank), TILES[rank], draw(st.sampled_from(("int32", "int64")))
     count = draw(st.integers(0, 2 * tiles[0] + 1))
     x = laid_out(draw, shape, dtype, values, True)
-    i = laid_out(draw, (count,), wide, lambda draw, n, d: np.random.default_rng(draw(st.integers(0, 1000))).integers(-2, shape[0] + 2, n).astype(d), True)
+    i = laid_out(draw, (count,), wide, lambda draw, n,
+                 d: np.random.default_rng(draw(st.integers(0, 1000))).integers(-2, shape[0] + 2, n).astype(d), True)
     y = laid_out(draw, (count, *shape[1:]), dtype, values, False)
     want, part = written(y)
     inside = (host(i) >= 0) & (host(i) < shape[0])

@@ -28,7 +28,8 @@ def refused(lines, words, line, target="sm_90a", **options):
 def operands(a, b, dtype, other=None, a_span=128, b_span=128):
     """Lines that allocate two swizzled operands."""
     laid = lambda shape, name, span: "" if span is None else f', layout=tile.swizzled("{name}", {shape}, {span})'
-    return [f'{v} = tile.alloc({shape}, "{name}"{laid(shape, name, span)})' for v, shape, name, span in (("a", a, dtype, a_span), ("b", b, other or dtype, b_span))]
+    return [f'{v} = tile.alloc({shape}, "{name}"{laid(shape, name, span)})' for v, shape, name,
+            span in (("a", a, dtype, a_span), ("b", b, other or dtype, b_span))]
 
 
 WIDE = {"float16": 64, "bfloat16": 64, "float32": 32, "float8_e4m3fn": 128, "float8_e5m2": 128, "int8": 128, "uint8": 128}
@@ -55,10 +56,14 @@ LAST = "tile.mma_async(None, a, b, trans_b=True)"
 @pytest.mark.parametrize("lines,words", [
     (operands((64, 64), (64, 64), "bfloat16", a_span=None), r"as layout=tile.auto or tile.swizzled\(dtype, shape, 128\) of its allocation lays them"),
     (operands((64, 64), (64, 64), "bfloat16", b_span=None), "b: its elements are neither in columns of 16 bytes nor in atoms"),
-    (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(72, 1)])', operands((64, 64), (64, 64), "float16")[1]], "a: its elements are neither"),
-    (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(128, 2)])', operands((64, 64), (64, 64), "float16")[1]], "a: its elements are neither"),
-    ([operands((64, 64), (64, 64), "float16")[0], 'b = tile.alloc((64, 64), "float16", layout=tile.Swizzle(3, 3, 3) @ tile.S[(64, 64):(128, 1)])'], "b: "),
-    ([operands((64, 64), (64, 64), "float16")[0], 'b = tile.alloc((64, 64), "float16", layout=tile.Swizzle(2, 2, 4) @ tile.S[(64, 64):(64, 1)])'], "b: the swizzle"),
+    (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(72, 1)])', operands((64, 64), (64, 64), "float16")[1]],
+     "a: its elements are neither"),
+    (['a = tile.alloc((64, 64), "float16", layout=tile.S[(64, 64):(128, 2)])', operands((64, 64), (64, 64), "float16")[1]],
+     "a: its elements are neither"),
+    ([operands((64, 64), (64, 64), "float16")[0], 'b = tile.alloc((64, 64), "float16", layout=tile.Swizzle(3, 3, 3) @ tile.S[(64, '
+                                                  '64):(128, 1)])'], "b: "),
+    ([operands((64, 64), (64, 64), "float16")[0], 'b = tile.alloc((64, 64), "float16", layout=tile.Swizzle(2, 2, 4) @ tile.S[(64, '
+                                                  '64):(64, 1)])'], "b: the swizzle"),
     ([*operands((80, 64), (64, 64), "float16"), "a = a[4:68]"], "a: it begins at a multiple of 512 bytes, and 1024 are needed"),
     ([*operands((64, 128), (64, 64), "float16"), "a = a[:, 8:72]"], "a: its elements are neither in columns"),
     ([*operands((64, 64), (64, 64), "float16"), "a, b = a[:, 8:40], b[:, 8:40]"], "a: a part of it begins neither at a multiple of 32 bytes"),
@@ -86,13 +91,15 @@ def test_bytes_enter_wgmma_with_their_k_side_by_side(dtype, options):
     refused([*operands((64, 64), (64, 64), dtype, None, 64, 64), f"tile.mma_async(None, a, b, {options})"], f"of {dtype} has its k elsewhere", 3)
 
 
-@pytest.mark.parametrize("call", ["tile.mma_async(None, a, b[0:32])", "tile.mma_async(None, a[0:64, 0:32], b)", "tile.mma_async(None, a, b[:, 0:32], trans_b=True)",
+@pytest.mark.parametrize("call", ["tile.mma_async(None, a, b[0:32])", "tile.mma_async(None, a[0:64, 0:32], b)",
+                                  "tile.mma_async(None, a, b[:, 0:32], trans_b=True)",
                                   "tile.dot(a, b[0:32])", "tile.dot(tile.load(a), b[0:16])"])
 def test_extents_along_k_that_differ(call):
     refused([*operands((64, 64), (64, 64), "float16"), call], "their k differ", 3)
 
 
-SUMS = [("float16", "bfloat16"), ("float16", "float64"), ("float16", "int32"), ("bfloat16", "float16"), ("bfloat16", "int32"), ("float32", "float16"), ("int8", "float32"),
+SUMS = [("float16", "bfloat16"), ("float16", "float64"), ("float16", "int32"), ("bfloat16", "float16"), ("bfloat16", "int32"),
+        ("float32", "float16"), ("int8", "float32"),
         ("int8", "float16"), ("float8_e4m3fn", "int32"), ("float8_e5m2", "bfloat16")]
 
 
@@ -116,8 +123,10 @@ def test_an_accumulator_that_tensor_memory_does_not_have(dtype, sums):
 
 @pytest.mark.parametrize("call", ["tile.mma_commit()", "tile.mma_wait(0)"])
 @pytest.mark.parametrize("around,words,options", [
-    (["with tile.elect():"], "not of one thread", {}), (["with tile.warp(1):"], "not of a warp of 32 threads", {}), ([], "not of a cta of 96 threads", dict(num_warps=3)),
-    (["if tile.thread_id() < 5:"], "`tile.thread_id.. < 5` differs between them", {}), ([], "needs sm_90a, and the target is sm_80", dict(target="sm_80")),
+    (["with tile.elect():"], "not of one thread", {}), (["with tile.warp(1):"], "not of a warp of 32 threads", {}),
+    ([], "not of a cta of 96 threads", dict(num_warps=3)),
+    (["if tile.thread_id() < 5:"], "`tile.thread_id.. < 5` differs between them", {}),
+    ([], "needs sm_90a, and the target is sm_80", dict(target="sm_80")),
     ([], "awaited by tile.tcgen05_commit", dict(target="sm_100a")),
 ])
 def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, words, options):
@@ -130,10 +139,13 @@ R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_asyn
 
 @pytest.mark.parametrize("lines,words,line", [
     ([R, "with ring.consume() as slot:", "    tile.store(x[0:64, 0:64], tile.load(slot.A))"], "nothing fills this ring's slots", 2),
-    ([R, "with tile.elect():", "    with ring.produce() as slot:", "        tile.copy_async(slot.A, x[0:64, 0:64])"], "16384 bytes are announced, and no copy brings any", 3),
+    ([R, "with tile.elect():", "    with ring.produce() as slot:", "        tile.copy_async(slot.A, x[0:64, 0:64])"],
+     "16384 bytes are announced, and no copy brings any", 3),
     ([R, "with ring.produce() as slot:", "    tile.store(slot.A, 1.0)"], "16384 bytes are announced, and no copy brings any", 2),
-    ([R, "with tile.warp(0):", "    if tile.lane_id() > 3:", "        with ring.produce() as slot:", "        " + FILL], "produce.. of a ring needs all threads of the warp", 4),
-    ([R, "if tile.thread_id() < 64:", "    with ring.consume() as slot:", "        tile.load(slot.A)"], "consume.. of a ring needs all threads of the cta", 3),
+    ([R, "with tile.warp(0):", "    if tile.lane_id() > 3:", "        with ring.produce() as slot:", "        " + FILL],
+     "produce.. of a ring needs all threads of the warp", 4),
+    ([R, "if tile.thread_id() < 64:", "    with ring.consume() as slot:", "        tile.load(slot.A)"],
+     "consume.. of a ring needs all threads of the cta", 3),
     ([R, "slot = ring.produce()", FILL[4:]], "Turn has no attribute 'A': `with ring.produce", 3),
     ([R, "with ring.produce() as slot:", FILL.replace("slot.A", "slot.B")], "Slot has no attribute 'B'; it has A, full, release", 3),
     ([R, "with ring.consumer() as slot:", "    pass"], "has no attribute 'consumer' .did you mean 'consume", 2),
@@ -159,15 +171,19 @@ def test_options_that_say_nothing_to_a_product_into_tensor_memory(call, words):
 
 def test_buffers_that_tensor_memory_has_no_room_for():
     """Named at the largest one."""
-    refused([f'acc{n} = tile.alloc((128, {n}), "float32", scope="tmem")' for n in (64, 256, 224)], "1024 columns of tensor memory", 2, target="sm_100a")
+    refused([f'acc{n} = tile.alloc((128, {n}), "float32", scope="tmem")' for n in (64, 256, 224)], "1024 columns of tensor memory", 2,
+            target="sm_100a")
 
 
 @pytest.mark.parametrize("lines,words,line,target", [
-    (["ring = tile.ring(8, filled='stores', A=((128, 64), tile.float32))", "with ring.produce() as slot:", "    tile.store(slot.A, tile.load(x[0:128, 0:64]))"],
+    (["ring = tile.ring(8, filled='stores', A=((128, 64), tile.float32))", "with ring.produce() as slot:",
+      "    tile.store(slot.A, tile.load(x[0:128, 0:64]))"],
      r"needs 2\d+ bytes of shared memory, and sm_90a allows 232448", 1, "sm_90a"),
-    (["ring = tile.ring(6, filled='stores', A=((128, 64), tile.float32))", "with ring.produce() as slot:", "    tile.store(slot.A, tile.load(x[0:128, 0:64]))"],
+    (["ring = tile.ring(6, filled='stores', A=((128, 64), tile.float32))", "with ring.produce() as slot:",
+      "    tile.store(slot.A, tile.load(x[0:128, 0:64]))"],
      "sm_120a allows 101376", 1, "sm_120a"),
-    (["s = tile.alloc((128, 64), tile.float32)", "for i in tile.pipelined(range(8), stages=7):", "    tile.copy_async(s, x[0:128, i * 64:i * 64 + 64])",
+    (["s = tile.alloc((128, 64), tile.float32)", "for i in tile.pipelined(range(8), stages=7):",
+      "    tile.copy_async(s, x[0:128, i * 64:i * 64 + 64])",
       "    tile.store(x[0, 0], tile.load(s[0, 0]))"], "sm_80 allows 166912", 1, "sm_80"),
     (["s = tile.alloc((128, 64), tile.float32)", "for i in tile.pipelined(range(8), stages=9, warp_specialize=True):",
       "    tile.copy_async(s, x[0:128, i * 64:i * 64 + 64])", "    tile.store(x[0, 0], tile.load(s[0, 0]))"], "sm_90a allows 232448", 1, "sm_90a"),
@@ -180,5 +196,6 @@ def test_a_ring_that_does_not_fit(lines, words, line, target):
 
 
 def test_a_budget_of_shared_memory_names_the_largest_buffer():
-    refused(["small = tile.alloc((16,), tile.float32)", "large = tile.alloc((64, 64), tile.float32)", "tile.store(small[0], 1.0)", "tile.store(large[0, 0], 1.0)"],
+    refused(["small = tile.alloc((16,), tile.float32)", "large = tile.alloc((64, 64), tile.float32)", "tile.store(small[0], 1.0)",
+             "tile.store(large[0, 0], 1.0)"],
             "max_shared allows 8192", 2, max_shared=8192)

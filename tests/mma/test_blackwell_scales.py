@@ -43,7 +43,8 @@ def checked(m, n, k, form, seed=0, a_is="rows", b_is="rows", dtype=np.float32, f
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(m=st.integers(1, 300), n=st.integers(1, 300), k=st.integers(1, 12), form=st.sampled_from(sorted(FORMS)), seed=st.integers(0, 99), flat=st.booleans(),
+@given(m=st.integers(1, 300), n=st.integers(1, 300), k=st.integers(1, 12), form=st.sampled_from(sorted(FORMS)), seed=st.integers(0, 99),
+       flat=st.booleans(),
        a_is=st.sampled_from(("rows", "columns", "padded", "spaced")), b_is=st.sampled_from(("rows", "columns", "reversed")),
        dtype=st.sampled_from((np.float32, ml_dtypes.bfloat16)))
 def test_any_extents_of_every_form_are_right_in_the_chosen_configuration(m, n, k, form, seed, flat, a_is, b_is, dtype):
@@ -53,7 +54,8 @@ def test_any_extents_of_every_form_are_right_in_the_chosen_configuration(m, n, k
 
 
 @pytest.mark.parametrize("form,bn,pair,splits,swapped", [("mxf8", 256, False, 1, False), ("nvf4", 128, True, 1, True), ("mxf8", 256, True, 1, False),
-                                                          ("nvf4", 256, True, 1, False), ("mxf8", 128, False, 2, False), ("nvf4", 128, False, 4, True)])
+                                                          ("nvf4", 256, True, 1, False), ("mxf8", 128, False, 2, False),
+                                                         ("nvf4", 128, False, 4, True)])
 def test_tiles_pairs_and_splits_with_factors_are_right(form, bn, pair, splits, swapped):
     """Sums of one tile or of two beside the factors, two CTAs for a tile, several for its k, operands that change places."""
     checked(200, 270, 416, form, config=config_of(form, bn, pair, splits=splits, swapped=swapped, stages=2))
@@ -124,7 +126,8 @@ def test_what_does_not_fit_is_named():
         "a is of float4_e2m1fn and b of float8_e4m3fn": mul(p, b[:, :80].T, sp, sq),
         "two matrices of float8 or of float4, and a is of float16": mul(np.zeros((200, 160), np.float16), np.zeros((160, 130), np.float16), sa, sb),
         "two matrices .* shape \\(1, 200, 160\\)": mul(a[None], b.T, sa, sb),
-        "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T, np.ones(1024, E4M3), np.ones(1024, E4M3)),
+        "begin at multiples of 16 bytes": mul(Packed(p.data[:, :40][:, 4:36], p.dtype), Packed(q.data[:, :32], q.dtype).T,
+                                              np.ones(1024, E4M3), np.ones(1024, E4M3)),
         "units of 128 columns and 4 blocks of 32 along k, and the configuration's bn and bk are 64 and 128": mul(a, b.T, sa, sb, config=BlackwellConfig.of(64, itemsize=1)),
         "scale_a is of float32, or of .* not of float64": mul(a, b.T, np.ones((200, 2)), sb),
     }.items():

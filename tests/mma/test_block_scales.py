@@ -54,7 +54,8 @@ def test_any_extents_and_both_kinds_of_scales(m, n, k, by_row, by_column, a_is, 
 
 
 @pytest.mark.parametrize("by_row,by_column", [(True, False), (False, True), (False, False), (True, True)])
-@pytest.mark.parametrize("bm,bn,splits,swapped", [(128, 256, 1, False), (192, 128, 1, False), (192, 64, 1, True), (128, 64, 1, True), (64, 64, 2, False),
+@pytest.mark.parametrize("bm,bn,splits,swapped",
+                         [(128, 256, 1, False), (192, 128, 1, False), (192, 64, 1, True), (128, 64, 1, True), (64, 64, 2, False),
                                                   (64, 32, 4, True), (64, 128, 1, False)])
 def test_tiles_splits_and_exchanged_operands_with_scales(bm, bn, splits, swapped, by_row, by_column):
     """Tiles of one block of columns and of two, and of one and a half of rows; a split of k, operands that change places; results by

@@ -66,7 +66,8 @@ FLOATS8, INTS8 = ("float8_e4m3fn", "float8_e5m2"), ("int8", "uint8")
 # (a, b, sums, precision): every product that mma.sync has, and some that threads make.
 TYPES = [("float16", "float16", "float32", None), ("float16", "float16", "float16", None), ("bfloat16", "bfloat16", "float32", None),
          ("float32", "float32", "float32", "tf32"), ("float64", "float64", "float64", None),
-         *((a, b, acc, None) for a in FLOATS8 for b in FLOATS8 for acc in ("float32", "float16")), *((a, b, "int32", None) for a in INTS8 for b in INTS8)]
+         *((a, b, acc, None) for a in FLOATS8 for b in FLOATS8 for acc in ("float32", "float16")),
+         *((a, b, "int32", None) for a in INTS8 for b in INTS8)]
 BY_THREADS = [("float32", "float32", "float32", None), ("int32", "int32", "int32", None), ("float16", "bfloat16", "float32", None)]
 
 
@@ -80,7 +81,8 @@ def test_any_extents_types_majors_and_places_give_the_product(m, n, k, types, ta
     check(m, n, k, dtype, other, ta, tb, places, acc=acc, precision=precision, warps=warps, target=target)
 
 
-@pytest.mark.parametrize("dtype,other,acc", [("float16", None, "float16"), ("float8_e4m3fn", "float8_e5m2", "float32"), ("float8_e5m2", None, "float16"),
+@pytest.mark.parametrize("dtype,other,acc", [("float16", None, "float16"), ("float8_e4m3fn", "float8_e5m2", "float32"),
+                                             ("float8_e5m2", None, "float16"),
                                              ("int8", "uint8", "int32"), ("uint8", "int8", "int32"), ("float16", "bfloat16", "float32")])
 def test_pairs_of_types_and_their_accumulators(dtype, other, acc):
     """Mixed operands, float16 sums, sums of integers that wrap."""
@@ -124,7 +126,8 @@ def test_every_target_assembles_its_path(target, variant, dtype, acc):
     assert made.spills == 0
 
 
-@pytest.mark.parametrize("dtype,acc,target", [("float64", "float64", "sm_80"), ("float8_e4m3fn", "float32", "sm_120a"), ("float8_e5m2", "float16", "sm_90a"),
+@pytest.mark.parametrize("dtype,acc,target", [("float64", "float64", "sm_80"), ("float8_e4m3fn", "float32", "sm_120a"),
+                                              ("float8_e5m2", "float16", "sm_90a"),
                                               ("float32", "float32", "sm_80"), ("int32", "int32", "sm_90a")])
 @pytest.mark.parametrize("shape", [(64, 32, 32), (33, 20, 17)])
 def test_the_other_types_assemble(dtype, acc, target, shape):
@@ -137,7 +140,8 @@ def test_the_other_types_assemble(dtype, acc, target, shape):
 def test_mma_sync_of_every_type_is_machine_code_on_every_target(dtype, other, acc, precision, target):
     """The instruction of these types; operands whose k lies side by side come by ldmatrix, but for float64, which it does not know."""
     arrays = [tile.ArraySpec(s, t) for s, t in (((64, 64), dtype), ((32, 64), other), ((64, 32), acc))]
-    options = dict(a_shape=(64, 64), b_shape=(32, 64), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=precision, VARIANT="mma_sync", TWICE=False)
+    options = dict(a_shape=(64, 64), b_shape=(32, 64), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=precision,
+                   VARIANT="mma_sync", TWICE=False)
     from tilejit.ops.mma.warp import instruction
     made = product.compile(*arrays, target=target, **options)
     widened = dtype in FLOATS8 and target in ("sm_80", "sm_86")  # float16 holds them exactly

@@ -52,7 +52,8 @@ def test_products_of_warps_and_threads_are_right_on_the_gpu():
 def test_any_extents_types_majors_and_places_give_the_product_on_the_gpu():
     """As on the simulator; integers are exact there and here, so they are the same bits."""
     @settings(max_examples=len(some(range(40))), deadline=None, derandomize=True, database=None, phases=[Phase.generate])
-    @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + BY_THREADS), st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]), st.sampled_from([4, 6, 8]))
+    @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + BY_THREADS), st.booleans(), st.booleans(),
+           st.sampled_from(["ab", "a", "b", ""]), st.sampled_from([4, 6, 8]))
     def each(m, n, k, types, ta, tb, places, warps):
         check(m, n, k, *types[:2], ta, tb, places, acc=types[2], precision=types[3], warps=warps, on_gpu=True)
     each()

@@ -268,7 +268,8 @@ def several_tiles(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.cons
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 25), st.sampled_from([64, 128]), st.sampled_from([32, 64]), st.integers(1, 4), st.booleans(),
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 25), st.sampled_from([64, 128]), st.sampled_from([32, 64]),
+       st.integers(1, 4), st.booleans(),
        st.sampled_from([4, 8]), st.integers(0, 99))
 def test_persistent_products_of_any_extents(m, n, k, bm, bk, stages, roles, warps, seed):
     """Rings and barriers go on from tile to tile, and the loop of a tile may have no trip."""

@@ -36,7 +36,8 @@ def of_tile(shape, dtypes):
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(groups=GROUPS, dtypes=st.sampled_from(OPERANDS), shape=TILES, a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), mixed=st.booleans(),
+@given(groups=GROUPS, dtypes=st.sampled_from(OPERANDS), shape=TILES, a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS),
+       mixed=st.booleans(),
        seed=st.integers(0, 1 << 16))
 def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, seed):
     """Extents from 0 on, every layout, each product's own or one for all, results made or given."""
@@ -82,7 +83,8 @@ def weighted(sums, group, row, column, weights, bias, factor):
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(groups=st.lists(st.tuples(EXTENT, EXTENT, EXTENT), min_size=1, max_size=5), dtype=st.sampled_from((np.float16, BF16, E4M3)), stored=st.sampled_from((None, np.float32)),
+@given(groups=st.lists(st.tuples(EXTENT, EXTENT, EXTENT), min_size=1, max_size=5), dtype=st.sampled_from((np.float16, BF16, E4M3)),
+       stored=st.sampled_from((None, np.float32)),
        shape=TILES, swapped=st.booleans(), by_columns=st.booleans(), seed=st.integers(0, 1 << 16))
 def test_an_epilogue_of_a_list_sees_the_product_and_where_its_tile_is(groups, dtype, stored, shape, swapped, by_columns, seed):
     """Also where the operands change places, as they do by themselves where all results lie by columns."""
@@ -169,7 +171,8 @@ def test_the_largest_tiles_are_fast_code(shape, listed):
     c = Config.of(*shape)
     constants = _constants(replace(c, regs=REGISTERS[c.bm]), (False, False), tile.float32, c.width)
     compiled = grouped_hopper.grouped.compile(matrix, matrix if listed else ArraySpec((64, 2048, 2048), "bfloat16"), matrix,
-                                              ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0, ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, **constants)
+                                              ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0,
+                                              ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, **constants)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma"}
     assert compiled.ptx.count("tensormap.cp_fenceproxy") == (3 if listed else 1)
     assert compiled.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
@@ -212,7 +215,8 @@ def test_wrong_groups_are_errors(monkeypatch):
         "offs is an array of 2 int32": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), offs=offs.astype(np.int64)),
         "one for each matrix of b, not": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(3, 16, 8), offs=offs),
         "neither splits k nor": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 64, splits=2)),
-        "do not swap their operands": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), offs=offs, config=replace(Config.of(64, 64), swapped=True)),
+        "do not swap their operands": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), offs=offs,
+                                                                     config=replace(Config.of(64, 64), swapped=True)),
         "an epilogue is a function": lambda: kernels.grouped_matmul(a, b, None, abs),
         "there is none": lambda: kernels.grouped_matmul(a, b, None, None, (1,)),
         "at least 32 bytes": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 8)),

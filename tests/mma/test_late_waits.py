@@ -11,7 +11,8 @@ def test_a_tile_is_stored_while_the_next_one_is_multiplied():
     """The wait until the engine has read the staging buffer stands behind the next tile's products, and behind the loop over tiles."""
     shape = tile.ArraySpec((4096, 4096), "bfloat16")
     consumers = product.compile(shape, shape, shape).graph.split("  warpgroup ")[2]
-    names = re.findall(r"^ *(?:%\S+ = )?(mma_wait|bulk_wait|sync|store|fence_proxy_async|copy_async|bulk_commit|yield %pipeline)\b", consumers, re.MULTILINE)
+    names = re.findall(r"^ *(?:%\S+ = )?(mma_wait|bulk_wait|sync|store|fence_proxy_async|copy_async|bulk_commit|yield %pipeline)\b",
+                       consumers, re.MULTILINE)
     tile_of = names[names.index("bulk_wait"):]
     assert names.index("mma_wait") < names.index("bulk_wait")
     assert tile_of == ["bulk_wait", "sync", "store", "fence_proxy_async", "sync", "copy_async", "bulk_commit", "yield %pipeline", "bulk_wait", "sync"]

@@ -42,10 +42,12 @@ def test_extents_of_one(dtypes, target):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), dtypes=st.sampled_from(OPERANDS), fast=st.booleans(), bm=st.sampled_from((64, 128)),
+@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), dtypes=st.sampled_from(OPERANDS), fast=st.booleans(),
+       bm=st.sampled_from((64, 128)),
        bn=st.sampled_from((16, 64, 128)), stages=st.integers(2, 4), splits=st.sampled_from((1, 1, 2, 4)), swapped=st.booleans(), behind=st.booleans(),
        width=st.sampled_from((16, 32, 64, 128)), buffers=st.sampled_from((1, 2, 4)), a_is=LAYOUTS, b_is=LAYOUTS, seed=st.integers(0, 99))
-def test_every_configuration_gives_the_product(m, n, steps, over, dtypes, fast, bm, bn, stages, splits, swapped, behind, width, buffers, a_is, b_is, seed):
+def test_every_configuration_gives_the_product(m, n, steps, over, dtypes, fast, bm, bn, stages, splits, swapped, behind, width, buffers,
+                                               a_is, b_is, seed):
     """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, any split of k, any number
     of buffers for results, every type; sums of float8 by the tensor cores alone or added up by threads."""
     rng, size = np.random.default_rng(seed), np.dtype(dtypes[0]).itemsize
@@ -55,7 +57,8 @@ def test_every_configuration_gives_the_product(m, n, steps, over, dtypes, fast, 
     a, b = laid(drawn(rng, (m, k), dtypes[0]), a_is), laid(drawn(rng, (k, n), dtypes[1]), b_is)
     stored = 4 if size == 4 or np.dtype(dtypes[0]).kind in "iu" else 2
     width = min(width, bn, 256 // stored)
-    config = replace(Config.of(bm, bn, 128 // size, splits=splits, swapped=swapped, itemsize=size, stored=stored, stages=stages), behind=behind, width=width,
+    config = replace(Config.of(bm, bn, 128 // size, splits=splits, swapped=swapped, itemsize=size, stored=stored, stages=stages),
+                     behind=behind, width=width,
                      buffers=min(buffers, bn // width))
     close(product(a, b, config=config, fast_accum=fast), a, b)
 
@@ -133,7 +136,8 @@ def test_the_largest_tile_is_fast_code():
     c = Config()
     for b_kn in (True, False):
         constants = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=b_kn,
-                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, ACROSS=False, DEPENDENT=False, FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=False,
+                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, ACROSS=False, DEPENDENT=False, FINISH=((), None, False, False, 0),
+                         EXTRAS=0, AHEAD=False,
                          PROMOTED=False, BLOCKS=())
         compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants, num_warps=c.num_warps)
         assert compiled.spills == 0 and compiled.registers <= 168

@@ -26,12 +26,14 @@ def blackwell():
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
-@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), tile_=st.sampled_from(TILES), stages=st.integers(2, 4), swapped=st.booleans(),
+@given(m=EXTENT, n=EXTENT, steps=st.integers(0, 7), over=st.integers(-3, 3), tile_=st.sampled_from(TILES), stages=st.integers(2, 4),
+       swapped=st.booleans(),
        splits=st.sampled_from((1, 1, 2, 4, 8)),
        dtypes=st.sampled_from(OPERANDS), width=st.sampled_from((8, 16, 32, 64)), out=st.sampled_from((None, np.float32)), a_is=LAYOUTS, b_is=LAYOUTS,
        seed=st.integers(0, 99))
 def test_every_configuration_gives_the_product(m, n, steps, over, tile_, stages, swapped, splits, dtypes, width, out, a_is, b_is, seed):
-    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, one CTA or two, any split of k (among them parts without a slot)."""
+    """Rings that turn 0, 1, stages - 1, stages, stages + 1 times, tiles larger and smaller than the matrices, one
+    CTA or two, any split of k (among them parts without a slot)."""
     rng = np.random.default_rng(seed)
     size = np.dtype(dtypes[0]).itemsize
     k = max(128 // size * steps + over, 0)
@@ -56,7 +58,8 @@ def test_any_order_of_events_gives_the_product(pair, seed):
 
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
     return dict(BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, PAIR=c.pair, A_KM=a_km, B_KN=b_kn, SUMS=tile.float32, WIDTH=c.width, BY_TMA=by_tma,
-                BUFFERS=2, FINISH=((), None, False, False, 0), EXTRAS=0, BLOCK=0, PLACES=2, DEPENDENT=False, num_warps=NUM_WARPS, cluster=2 if c.pair else None)
+                BUFFERS=2, FINISH=((), None, False, False, 0), EXTRAS=0, BLOCK=0, PLACES=2, DEPENDENT=False, num_warps=NUM_WARPS,
+                cluster=2 if c.pair else None)
 
 
 # -- code and choice ---------------------------------------------------------------------------------------------------------
@@ -115,7 +118,8 @@ def test_a_split_of_k_assembles_without_spills(target):
     """Sums go from CTA to CTA by bulk copies, and one commit covers all products."""
     c = BlackwellConfig.of(64, splits=4)
     spec = ArraySpec((64, 65536), "bfloat16")
-    own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32, FINISH=((), None, False, False, 0), EXTRAS=0,
+    own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32,
+               FINISH=((), None, False, False, 0), EXTRAS=0,
                BLOCK=0, num_warps=NUM_WARPS, cluster=c.splits)
     compiled = split.compile(spec, spec, ArraySpec((64, 64), "bfloat16"), 1.0, 1.0, 0, 0, 0, 0, **own, target=target)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma", "dsmem", "tcgen05_ldst"}
@@ -127,7 +131,8 @@ def scaled_residual(acc, row, column, factor, residual, other):
     return acc * factor + residual - tile.cast(other, tile.float32)
 
 
-@pytest.mark.parametrize("config", [None, BlackwellConfig.of(32, False, True, stored=4, epilogue=True), BlackwellConfig.of(64, stored=4, epilogue=True, splits=2)])
+@pytest.mark.parametrize("config", [None, BlackwellConfig.of(32, False, True, stored=4, epilogue=True),
+                                    BlackwellConfig.of(64, stored=4, epilogue=True, splits=2)])
 def test_tiles_beside_the_sums_and_block_scales(config):
     """Arrays of the result's shape come to the epilogue; blocks of 128 with scales of float32 are Hopper's, and the error says so."""
     rng = np.random.default_rng(5)

@@ -1,4 +1,5 @@
-"""Any product by the plain call against float64 NumPy: extents from 1 on, strides, dtypes, matrices, epilogues, scales; on the GPU where there is one."""
+"""Any product by the plain call against float64 NumPy: extents from 1 on, strides, dtypes, matrices, epilogues,
+scales; on the GPU where there is one."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from tests.mma.products import BF16, E4M3, E5M2
 from tilejit import kernels
 from tilejit.kernels.views import turned
 
-DTYPES = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2), (E5M2, E5M2), (np.int8, np.int8),
+DTYPES = ((BF16, BF16), (np.float16, np.float16), (np.float32, np.float32), (E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2), (E5M2, E5M2),
+          (np.int8, np.int8),
           (np.uint8, np.int8), (np.int8, np.uint8), (np.uint8, np.uint8))
 PLACES = {"float16": 11, "bfloat16": 8, "float32": 24}  # significant bits of a result
 STRIDES = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
@@ -98,14 +100,16 @@ def checked(where: str, case) -> None:
         np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32))
         return
     exact, terms = (x @ y) * factor + more, np.abs(x) @ np.abs(y) * abs(factor)
-    narrow = {4: 2.0 ** -10 + 2.0 ** -22, 1: 2.0 ** -12}.get(np.dtype(dtypes[0]).itemsize, 0.0)  # TF32 rounds both to 10 bits; float8 keeps 13 below the largest
+    # TF32 rounds both to 10 bits; float8 keeps 13 below the largest
+    narrow = {4: 2.0 ** -10 + 2.0 ** -22, 1: 2.0 ** -12}.get(np.dtype(dtypes[0]).itemsize, 0.0)
     bound = np.abs(exact) * 2.0 ** -PLACES[got.dtype.name] + terms * ((k + 4 + spare) * 2.0 ** -23 + narrow) + (np.abs(more) + 1) * 2.0 ** -22
     assert (np.abs(got.astype(np.float64) - exact) <= bound).all(), np.abs((got.astype(np.float64) - exact) / bound).max()
 
 
 def hold(where: str, most: int, examples: int) -> None:
     """So many products, one kernel for each and one for each copy at most. Nothing is shrunk: each try would compile another one."""
-    @settings(max_examples=examples, deadline=None, derandomize=True, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None, phases=(Phase.generate,),
+              suppress_health_check=list(HealthCheck))
     @given(products(most))
     def holds(case):
         checked(where, case)

@@ -11,7 +11,8 @@ from tests.mma.products import BF16, close
 
 
 @tile.jit
-def clustered(A, B, C, DOWN: tile.constexpr, ACROSS: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, CONSUMERS: tile.constexpr,
+def clustered(A, B, C, DOWN: tile.constexpr, ACROSS: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
+              CONSUMERS: tile.constexpr,
               SUMS: tile.constexpr, ORDER: tile.constexpr):
     """``C = A @ B.T`` of A [M, K] and B [N, K]: clusters of DOWN by ACROSS CTAs, 64 rows for each consumer warpgroup, persistent."""
     BM: tile.constexpr = 64 * CONSUMERS
@@ -33,7 +34,8 @@ def clustered(A, B, C, DOWN: tile.constexpr, ACROSS: tile.constexpr, BN: tile.co
                 for s in range(steps):
                     with ring.produce() as slot:
                         tile.copy_async(slot.A[j * a_part:j * a_part + a_part, :], A[m:m + a_part, s * BK:s * BK + BK], mbar=slot.full, multicast=row)
-                        tile.copy_async(slot.B[i * b_part:i * b_part + b_part, :], B[n:n + b_part, s * BK:s * BK + BK], mbar=slot.full, multicast=column)
+                        tile.copy_async(slot.B[i * b_part:i * b_part + b_part, :], B[n:n + b_part, s * BK:s * BK + BK], mbar=slot.full,
+                                        multicast=column)
     with tile.each_warpgroup(range(1, 1 + CONSUMERS)) as w:
         at = (w - 1) * 64
         for tm, tn in tile.tile_order(down, across, ORDER, 2, first=first, stride=stride):
@@ -74,8 +76,10 @@ def case(m, n, k, types, down, across, stages, consumers, order, grid=None, plac
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(m=st.integers(1, 300), n=st.integers(1, 150), stages=st.integers(1, 4), which=st.integers(0, 4), less=st.sampled_from((0, 0, 1, 5)), types=st.sampled_from(TYPES),
-       shape=st.sampled_from(((2, 1), (1, 2), (2, 2), (4, 1))), consumers=st.sampled_from((1, 2)), order=st.sampled_from(("grouped", "snake", "hilbert")),
+@given(m=st.integers(1, 300), n=st.integers(1, 150), stages=st.integers(1, 4), which=st.integers(0, 4), less=st.sampled_from((0, 0, 1, 5)),
+       types=st.sampled_from(TYPES),
+       shape=st.sampled_from(((2, 1), (1, 2), (2, 2), (4, 1))), consumers=st.sampled_from((1, 2)),
+       order=st.sampled_from(("grouped", "snake", "hilbert")),
        grid=st.integers(1, 3), seed=st.integers(0, 99))
 def test_a_product_whose_operands_are_shared_by_a_cluster(m, n, stages, which, less, types, shape, consumers, order, grid, seed):
     """0, 1, stages - 1, stages and stages + 1 trips, several tiles for each cluster, CTAs whose tile is outside of the matrix."""
@@ -86,7 +90,8 @@ def test_a_product_whose_operands_are_shared_by_a_cluster(m, n, stages, which, l
 def test_the_parts_of_all_are_announced_and_every_consumer_of_the_cluster_empties_a_slot():
     """The bytes of a slot are those that all CTAs bring; with a release to its own CTA only, a producer would write over what the others read."""
     shape = tile.ArraySpec((512, 512), "bfloat16")
-    made = clustered.compile(shape, shape, tile.ArraySpec((512, 512), "float32"), DOWN=2, ACROSS=2, BN=64, BK=64, STAGES=3, CONSUMERS=2, SUMS=tile.float32,
+    made = clustered.compile(shape, shape, tile.ArraySpec((512, 512), "float32"), DOWN=2, ACROSS=2, BN=64, BK=64, STAGES=3, CONSUMERS=2,
+                             SUMS=tile.float32,
                              ORDER="grouped", cluster=4, num_warps=12)
     assert [c.variant for c in made.copies] == ["tma", "tma"] and made.spills == 0
     assert made.ptx.count(".multicast::cluster") == 2 and "mapa.shared::cluster" in made.ptx
@@ -98,8 +103,10 @@ def test_the_parts_of_all_are_announced_and_every_consumer_of_the_cluster_emptie
 def test_products_of_clusters_are_right_on_the_gpu():
     """As many clusters as the driver says that fit, trips around the stages, every way of sharing."""
     place = lambda x: tile.to_device(x, 0)
-    for number, (shape, consumers, stages) in enumerate((((2, 1), 2, 4), ((1, 2), 1, 2), ((2, 2), 2, 3), ((4, 1), 1, 3), ((1, 4), 2, 2), ((2, 4), 1, 3))):
+    for number, (shape, consumers, stages) in enumerate((((2, 1), 2, 4), ((1, 2), 1, 2), ((2, 2), 2, 3), ((4, 1), 1, 3), ((1, 4), 2, 2),
+                                                         ((2, 4), 1, 3))):
         types = TYPES[number % len(TYPES)]
         for trips in sorted({0, 1, stages - 1, stages, stages + 1, 9}):
             for m, n in ((64, 64), (1000, 777), (3001, 2050)):
-                case(m, n, max(trips * types[1] - (number % 2) * 3, 0), types, *shape, stages, consumers, ("grouped", "snake", "hilbert")[number % 3], place=place, seed=number)
+                case(m, n, max(trips * types[1] - (number % 2) * 3, 0), types, *shape, stages, consumers,
+                     ("grouped", "snake", "hilbert")[number % 3], place=place, seed=number)

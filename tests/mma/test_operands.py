@@ -61,7 +61,8 @@ def test_every_kernel_takes_float32_from_registers(m, n, steps, over, bm, bn, sp
     swapped = how == "swapped"
     a, b = drawn(rng, (m, k), np.float32), drawn(rng, (k, n), np.float32)
     a, b = laid(a, "rows" if swapped else "columns"), laid(b, "rows" if swapped else "columns")
-    config = replace(Config.of(bm, bn, 32, splits=splits, swapped=swapped, itemsize=4, stored=4, stages=stages), behind=behind, width=min(width, bn), buffers=1)
+    config = replace(Config.of(bm, bn, 32, splits=splits, swapped=swapped, itemsize=4, stored=4, stages=stages), behind=behind,
+                     width=min(width, bn), buffers=1)
     if how != "by columns":
         close(product(a, b, config=config), a, b)
         return

@@ -13,7 +13,8 @@ TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
 
 @tile.jit
-def tile_of_product(A, B, C, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr, TB: tile.constexpr):
+def tile_of_product(A, B, C, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr,
+                    TB: tile.constexpr):
     m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
     sA = tile.alloc((BM, BK), A.dtype, layout=tile.auto)
     sB = tile.alloc((BN, BK) if TB else (BK, BN), B.dtype, layout=tile.auto)
@@ -186,11 +187,13 @@ def test_attention_keeps_its_rows_in_the_fragments(target, roles):
 
 def compiled(target, stages=4, roles=True, **options):
     specs = [tile.ArraySpec((4096, 4096), "bfloat16"), tile.ArraySpec((4096, 4096), "bfloat16"), tile.ArraySpec((4096, 4096), "float32")]
-    return tile_of_product.compile(*specs, 4096, STAGES=stages, ROLES=roles, TB=True, target=target, **{**dict(BM=128, BN=128, BK=64, num_warps=8), **options})
+    return tile_of_product.compile(*specs, 4096, STAGES=stages, ROLES=roles, TB=True, target=target,
+                                   **{**dict(BM=128, BN=128, BK=64, num_warps=8), **options})
 
 
 @pytest.mark.parametrize("roles", [False, True])
-@pytest.mark.parametrize("target,variant,path,stages", [("sm_80", "mma_sync", "ldgsts", 3), ("sm_90a", "wgmma", "tma", 4), ("sm_100a", "tcgen05", "tma", 4),
+@pytest.mark.parametrize("target,variant,path,stages",
+                         [("sm_80", "mma_sync", "ldgsts", 3), ("sm_90a", "wgmma", "tma", 4), ("sm_100a", "tcgen05", "tma", 4),
                                                         ("sm_120a", "mma_sync", "tma", 3)])
 def test_every_target_assembles_with_its_copies_and_products(target, variant, path, stages, roles):
     """One source: cp.async and mma.sync on Ampere, TMA and wgmma on Hopper, TMA and tensor memory or mma.sync on Blackwell."""
@@ -238,13 +241,15 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     (["for i in tile.pipelined(range(n), producer_regs=24):", COPY], "with warp_specialize=True", 4),
     ([LOOP, "    total += 1"], "nothing in this loop can run ahead", 4),
     ([LOOP, COPY, "    if i == 3:", "        break"], "runs to its end", 4),
-    (["at = 0", LOOP, "    tile.copy_async(s, A[at, 0:64])", "    at = at * 2 + 1", "    total += tile.load(s)"], "depends on at, which the loop changes", 6),
+    (["at = 0", LOOP, "    tile.copy_async(s, A[at, 0:64])", "    at = at * 2 + 1", "    total += tile.load(s)"],
+     "depends on at, which the loop changes", 6),
     ([LOOP, COPY, "    total += tile.load(s)", "total += tile.load(s)"], "outside of it, it holds nothing", 7),
     ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body write it", 6),
     ([LOOP, COPY, "    total += tile.load(s)", LOOP, COPY, "    total += tile.load(s)"], "filled by two pipelined loops", 8),
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "this load decides where", 5),
     ([LOOP, "    row = i if tile.load(out[i]) > 0 else 0", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"], "this load decides where", 5),
-    ([LOOP, "    row = i", "    if i > 2:", "        row = tile.atomic_add(out[0], 1.0).to(tile.int32)", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"],
+    ([LOOP, "    row = i", "    if i > 2:", "        row = tile.atomic_add(out[0], 1.0).to(tile.int32)", COPY.replace("[i,", "[row,"),
+      "    total += tile.load(s)"],
      "this atomic decides where", 7),
     (["at = 0", LOOP, "    row = at if i > 2 else 0", COPY.replace("[i,", "[row,"), "    at = at * 2 + 1", "    total += tile.load(s)"],
      "depends on at, which the loop changes", 7),
@@ -265,7 +270,8 @@ def test_roles_that_cannot_be_given_are_errors():
             "this load decides what the producer does", 4)
     spin = ["while tile.load(out[1], sem='acquire') == 0:", "    pass"]
     refused([*spin, roles, COPY, "    total += tile.load(s)"], "the producer, which runs ahead of the other warps, would not wait", 4)
-    refused(["for j in range(n):", f"    {roles}", f"    {COPY}", "        total += tile.load(s)", *(f"    {line}" for line in spin)], "would not wait", 8)
+    refused(["for j in range(n):", f"    {roles}", f"    {COPY}", "        total += tile.load(s)", *(f"    {line}" for line in spin)],
+            "would not wait", 8)
     kernel = tile.jit(source=f"def wrong(A, out, n):\n    s = tile.alloc((64,), A.dtype)\n    with tile.warp(0):\n        {roles}\n        {COPY}\n"
                              "            tile.store(out[0:64], tile.load(s))\n")
     with pytest.raises(CompilationError, match="narrower scope"):
@@ -368,4 +374,5 @@ def test_what_all_threads_of_a_cluster_do_together_refuses_roles_and_a_multicast
     roles = "for i in tile.pipelined(range(n), stages=2, warp_specialize=True):"
     refused([roles, COPY, "    total += tile.load(s)", "tile.cluster_sync()"], "all threads of the cluster meet here", 7, cluster=(2, 1, 1))
     for head in (LOOP, roles):
-        refused([head, COPY.replace("0:64]", "0:64], multicast=3"), "    total += tile.load(s)"], "fills the slots of its own CTA", 5, cluster=(2, 1, 1))
+        refused([head, COPY.replace("0:64]", "0:64], multicast=3"), "    total += tile.load(s)"], "fills the slots of its own CTA", 5,
+                cluster=(2, 1, 1))

@@ -28,7 +28,8 @@ def test_the_draws_have_all_types_stages_warps_roles_and_majors():
         assert {d.constants[name] for d in draws} == values
 
 
-SQUARE = dict(BM=128, BN=128, BK=64, STAGES=4, ROLES=True, TA=False, TB=True, SUMS=tile.float32, PRECISION=None, TURN=True, STAGED=True, GROUP=8, DEPENDENT=True,
+SQUARE = dict(BM=128, BN=128, BK=64, STAGES=4, ROLES=True, TA=False, TB=True, SUMS=tile.float32, PRECISION=None, TURN=True, STAGED=True,
+              GROUP=8, DEPENDENT=True,
               pdl=True, num_warps=8)
 
 

@@ -54,7 +54,8 @@ def check(case, backend="sim"):
     m, n, shape, kind, column, row, i, dtype, warpgroups = case
     a, b = (np.round(4 * numbers((rows, 64), np.float32, rows)).astype(dtype) / 4 for rows in (m, n))
     c = np.zeros(shape, dtype)
-    options = dict(M=m, N=n, SHAPE=shape, LAYOUT=layout_of(kind, tile.float16 if dtype is np.float16 else tile.bfloat16, shape), COLUMN=column, num_warps=4 * warpgroups)
+    options = dict(M=m, N=n, SHAPE=shape, LAYOUT=layout_of(kind, tile.float16 if dtype is np.float16 else tile.bfloat16, shape),
+                   COLUMN=column, num_warps=4 * warpgroups)
     made = placed.compile(a, b, c, i, row, **options)
     assert made.ptx.count("stmatrix.sync") == (0 if kind == "by columns" else m * n // (warpgroups * 64 * 16))
     if backend == "sim":
@@ -76,7 +77,8 @@ def test_a_result_goes_to_any_part_of_any_layout(case):
 @needs_gpu("sm_90a")
 @in_child(timeout=150)
 def test_a_result_goes_to_any_part_of_any_layout_on_the_gpu():
-    @settings(max_examples=len(some(range(60), least=10)), deadline=None, derandomize=True, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=len(some(range(60), least=10)), deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))
     @given(cases())
     def each(case):
         check(case, "cuda")

@@ -21,7 +21,8 @@ def streamed(bm, bn, dtype=BF16, stored=2, **options):
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)), dtype=st.sampled_from((BF16, np.float16, np.float32, E4M3, np.int8)),
+@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)),
+       dtype=st.sampled_from((BF16, np.float16, np.float32, E4M3, np.int8)),
        shape=st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128))), swapped=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS,
        batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
 def test_any_product_whose_tiles_are_shared_is_right(m, n, k, dtype, shape, swapped, a_is, b_is, batch, seed):
@@ -38,7 +39,8 @@ def plus(acc, row, column, beside):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(ahead=st.booleans(), tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12), rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
+@given(ahead=st.booleans(), tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12),
+       rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
        stages=st.integers(2, 4), width=st.sampled_from((0, 32, 64)), behind=st.booleans(), seed=st.integers(0, 99))
 def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
     """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds, perhaps with a tile that comes ahead of
@@ -54,8 +56,10 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
     flags, results = np.zeros((ctas + 1, 3), np.int32), []
     for _ in range(2):
         c, partial = np.full((m, n), np.nan, BF16), np.full((ctas, 1, 64 * 64), np.nan, np.float32)
-        stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, rest, helpers if rest else 0, parts, partial, flags, BM=64, BN=64, BK=64, STAGES=stages, ORDER=("grouped", 2),
-                      BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False, BUFFERS=2 if width == 32 else 1,
+        stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, rest, helpers if rest else 0, parts, partial, flags, BM=64, BN=64,
+                      BK=64, STAGES=stages, ORDER=("grouped", 2),
+                      BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False,
+                      BUFFERS=2 if width == 32 else 1,
                       FINISH=((), plus, False, False, 1) if ahead else ((), None, False, False, 0), EXTRAS=int(ahead), AHEAD=ahead, num_warps=8)
         if ahead:
             exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
@@ -77,7 +81,8 @@ def divided(out, tiles, steps, rest, helpers, parts):
             tile.store(out[tile.program_id(0), x, i], numbers[i])
 
 
-@pytest.mark.parametrize("tiles,steps,ctas", [(1, 7, 4), (5, 3, 4), (8, 3, 4), (9, 2, 4), (20, 40, 132), (100, 256, 132), (200, 40, 132), (288, 48, 132), (511, 256, 132)])
+@pytest.mark.parametrize("tiles,steps,ctas", [(1, 7, 4), (5, 3, 4), (8, 3, 4), (9, 2, 4), (20, 40, 132), (100, 256, 132), (200, 40, 132),
+                                              (288, 48, 132), (511, 256, 132)])
 def test_every_slot_of_every_tile_is_done_once_and_the_rest_are_whole_rounds(tiles, steps, ctas):
     rest, helpers, parts, _ = shared_rest(tiles % ctas, steps, ctas, 128, 256) if tiles % ctas else (0, 0, 0, 0)
     out = np.full((ctas, tiles // ctas + 1 + tiles % ctas, 4), -1, np.int32)
@@ -113,14 +118,16 @@ def test_what_is_left_for_others_moves_as_threads_hold_it(shape, spills):
     """16 bytes a thread, without a change of layout; no sums spill, of three consumers some addresses."""
     c, matrix = Config.of(*shape), ArraySpec((2560, 2560), "bfloat16")
     partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int32")
-    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, 9, 8, 2, partial, flags, BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order,
+    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, 9, 8, 2, partial, flags, BM=c.bm, BN=c.bn, BK=c.bk,
+                              STAGES=c.stages, ORDER=c.order,
                               BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False,
                               FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=False, num_warps=c.num_warps, spills=spills)
     assert compiled.spills <= spills and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == compiled.ptx.count("ld.global.v4.b32") == c.bn // 8
 
 
-@pytest.mark.parametrize("extents,shared", [((2304, 2304, 8192), True), ((2048, 2048, 2048), False), ((3072, 3072, 3072), False), ((64, 4096, 4096), False)])
+@pytest.mark.parametrize("extents,shared", [((2304, 2304, 8192), True), ((2048, 2048, 2048), False), ((3072, 3072, 3072), False),
+                                            ((64, 4096, 4096), False)])
 def test_tiles_are_shared_where_rounds_fit_badly_and_k_is_long(extents, shared):
     """Of 162 tiles a round leaves 30; of 128, or of 256 in two rounds, few places are idle. So it is with an epilogue."""
     for more in ({}, dict(epilogue=True), dict(epilogue=True, ahead=True)):

@@ -127,7 +127,8 @@ def exactly(rng, shape, dtype):
 # -- a ring by hand ---------------------------------------------------------------------------------------------------------
 
 @tile.jit
-def ringed(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, CONSUMERS: tile.constexpr, BEHIND: tile.constexpr,
+def ringed(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, CONSUMERS: tile.constexpr,
+           BEHIND: tile.constexpr,
            TA: tile.constexpr, TB: tile.constexpr, SUMS: tile.constexpr, PRECISION: tile.constexpr):
     """One producer thread, consumer warpgroups of BM / CONSUMERS rows each, tiles in turn."""
     M, N, K = C.shape[0], C.shape[1], A.shape[0 if TA else 1]
@@ -169,7 +170,8 @@ def ringed(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=st.integers(1, 200), n=st.integers(1, 12), stages=st.integers(1, 4), which=st.integers(0, 4), less=st.sampled_from((0, 0, 1, 5)),
-       consumers=st.sampled_from((1, 2)), bn=st.sampled_from((64, 96, 128)), dtype=st.sampled_from(DTYPES), behind=st.booleans(), ta=st.booleans(), tb=st.booleans(),
+       consumers=st.sampled_from((1, 2)), bn=st.sampled_from((64, 96, 128)), dtype=st.sampled_from(DTYPES), behind=st.booleans(),
+       ta=st.booleans(), tb=st.booleans(),
        seed=st.integers(0, 99))
 def test_a_ring_of_wgmma(m, n, stages, which, less, consumers, bn, dtype, behind, ta, tb, seed):
     """One and two consumers, slots given back at once and one turn late, both majors, ragged edges in units that TMA takes."""
@@ -180,7 +182,8 @@ def test_a_ring_of_wgmma(m, n, stages, which, less, consumers, bn, dtype, behind
     a, b = drawn(rng, (m, k), dtype), drawn(rng, (k, n), dtype)
     c = np.full((m, n), np.iinfo(np.int32).max if integers else np.nan, np.int32 if integers else np.float32)
     lay = lambda x, turned: np.ascontiguousarray(x.T) if turned else x
-    ringed.simulate(2, lay(a, ta), lay(b, tb), c, BM=64 * consumers, BN=64 if dtype == np.float32 else bn, BK=8 * unit, STAGES=stages, CONSUMERS=consumers,
+    ringed.simulate(2, lay(a, ta), lay(b, tb), c, BM=64 * consumers, BN=64 if dtype == np.float32 else bn, BK=8 * unit, STAGES=stages,
+                    CONSUMERS=consumers,
                     BEHIND=behind, TA=ta, TB=tb, SUMS=tile.int32 if integers else tile.float32, PRECISION="tf32" if dtype == np.float32 else None,
                     num_warps=4 * (1 + consumers), seed=seed).raise_first()
     close(c, a, b, rounded=False)

@@ -11,7 +11,8 @@ from tilejit.ops.mma.stmatrix import StMatrix
 
 
 @tile.jit
-def product(C, a_shape: tile.constexpr, b_shape: tile.constexpr, dtype: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, SWIZZLE: tile.constexpr):
+def product(C, a_shape: tile.constexpr, b_shape: tile.constexpr, dtype: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr,
+            SWIZZLE: tile.constexpr):
     sA = tile.alloc(a_shape, dtype, layout=tile.swizzled(dtype, a_shape, SWIZZLE) if SWIZZLE else None)
     sB = tile.alloc(b_shape, dtype, layout=tile.swizzled(dtype, b_shape, SWIZZLE) if SWIZZLE else None)
     acc = tile.dot(sA, sB, trans_a=TA, trans_b=TB, precision="tf32", variant="mma_sync")
@@ -25,7 +26,8 @@ def run(m, n, k, dtype, ta=False, tb=True, swizzle=0, warps=4):
     a, b = (rng.integers(-8, 8, shape).astype(np.float64) for shape in (a_shape, b_shape))
     acc_dtype = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
     c = np.zeros((m, n), acc_dtype)
-    bound, options, _ = product._bind((c,), dict(a_shape=a_shape, b_shape=b_shape, dtype=getattr(tile, dtype), TA=ta, TB=tb, SWIZZLE=swizzle, num_warps=warps))
+    bound, options, _ = product._bind((c,), dict(a_shape=a_shape, b_shape=b_shape, dtype=getattr(tile, dtype), TA=ta, TB=tb,
+                                                 SWIZZLE=swizzle, num_warps=warps))
     version = product.version(bound, options, "sm_90a")
     calls = [x for x in walk(version.lowered.graph.body) if isinstance(x, Call)]
     made = {r: x for x in calls for r in x.results}
@@ -87,7 +89,8 @@ def test_extents_of_any_size_are_padded_with_zeros_along_k(m, n, k, dtype):
 
 
 @tile.jit
-def kept(A, B, index, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr, COLUMN: tile.constexpr, MOVING: tile.constexpr):
+def kept(A, B, index, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr, COLUMN: tile.constexpr,
+         MOVING: tile.constexpr):
     """A product stored to a part of a buffer, whose first column may be known at run time only."""
     sA, sB = tile.alloc((M, 16), A.dtype, layout=tile.auto), tile.alloc((N, 16), B.dtype, layout=tile.auto)
     tile.copy(sA, A[0:M, 0:16])

@@ -63,7 +63,8 @@ def test_both_majors_in_every_swizzle(ta, tb, swizzle):
 
 
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
-PAIRS = [(np.float16, np.float16, tile.float32), (np.float16, np.float16, tile.float16), (BF16, BF16, tile.float32), (np.float32, np.float32, tile.float32),
+PAIRS = [(np.float16, np.float16, tile.float32), (np.float16, np.float16, tile.float16), (BF16, BF16, tile.float32),
+         (np.float32, np.float32, tile.float32),
          *((a, b, acc) for a in (E4M3, E5M2) for b in (E4M3, E5M2) for acc in (tile.float32, tile.float16)),
          *((a, b, tile.int32) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8))]
 
@@ -83,7 +84,8 @@ def test_float32_enters_as_tf32():
 # -- everything at once ----------------------------------------------------------------------------------------------------
 
 @tile.jit
-def viewed(A, B, C, i, A_SHAPE: tile.constexpr, B_SHAPE: tile.constexpr, A_AT: tile.constexpr, B_AT: tile.constexpr, A_SPAN: tile.constexpr, B_SPAN: tile.constexpr,
+def viewed(A, B, C, i, A_SHAPE: tile.constexpr, B_SHAPE: tile.constexpr, A_AT: tile.constexpr, B_AT: tile.constexpr, A_SPAN: tile.constexpr,
+           B_SPAN: tile.constexpr,
            A_IS: tile.constexpr, B_IS: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, ACC: tile.constexpr, PRECISION: tile.constexpr,
            FROM: tile.constexpr, NEGATE: tile.constexpr):
     """Operands are parts, from A_AT and B_AT on, of matrix number i of two; A may come from registers, loaded or computed."""
@@ -213,12 +215,15 @@ def test_k_may_be_walked_by_hand(dtype, span):
 def test_a_subtracted_product_is_one_bit_of_the_instruction():
     """The sign of A; integers have none."""
     a, b = numbers((64, 64), np.float16, 1), numbers((32, 64), np.float16, 2)
-    shapes = dict(A_SHAPE=(64, 64), B_SHAPE=(32, 64), A_AT=(0, 0), B_AT=(0, 0), A_SPAN=128, B_SPAN=128, A_IS=(64, 64), B_IS=(32, 64), TA=False, TB=True,
+    shapes = dict(A_SHAPE=(64, 64), B_SHAPE=(32, 64), A_AT=(0, 0), B_AT=(0, 0), A_SPAN=128, B_SPAN=128, A_IS=(64, 64), B_IS=(32, 64),
+                  TA=False, TB=True,
                   PRECISION=None)
     for source in ("shared", "loaded"):
-        made = viewed.compile(np.stack([a, a]), np.stack([b, b]), np.zeros((64, 32), np.float32), 0, **shapes, ACC=tile.float32, FROM=source, NEGATE=True)
+        made = viewed.compile(np.stack([a, a]), np.stack([b, b]), np.zeros((64, 32), np.float32), 0, **shapes, ACC=tile.float32,
+                              FROM=source, NEGATE=True)
         products = [line for line in made.ptx.split(";") if "wgmma.mma_async" in line]
         assert products and all(", -1, 1" in line for line in products)
     whole = np.zeros((2, 64, 64), np.int8)
     with pytest.raises(DispatchError, match="floats where the product is subtracted"):
-        viewed.compile(whole, whole, np.zeros((64, 32), np.int32), 0, **shapes | dict(A_SPAN=64, B_SPAN=64), ACC=tile.int32, FROM="shared", NEGATE=True)
+        viewed.compile(whole, whole, np.zeros((64, 32), np.int32), 0, **shapes | dict(A_SPAN=64, B_SPAN=64), ACC=tile.int32,
+                       FROM="shared", NEGATE=True)

@@ -20,7 +20,8 @@ SMALL = ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")
 NARROW = (*SMALL, "float8_e8m0fnu")
 ALL = (*NARROW, "float8_e4m3fn", "float8_e5m2")  # before sm_89 the casts to these are arithmetic, too
 TYPES = {name: getattr(ml_dtypes, name) for name in ALL}
-SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 2.0**-127, 1.5 * 2.0**-127, np.nextafter(np.float32(1.5 * 2.0**-127), np.float32(1)),
+SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 2.0**-127, 1.5 * 2.0**-127,
+                    np.nextafter(np.float32(1.5 * 2.0**-127), np.float32(1)),
                     2.0**-126, 2.0**127, 1.5 * 2.0**127, 3.4e38, -1.0, 1.5, 3.0, 0.75], np.float32)
 
 
@@ -246,8 +247,9 @@ def test_what_is_read_outside_of_a_packed_array_is_other(name, dtype):
 
 def test_narrow_tiles_compute_in_float32_and_products_of_them_in_float16():
     """Arithmetic, comparisons, reductions and dot, as of 8-bit floats."""
-    source = ("def kernel(x, y):\n    a = tile.load(x[0:32, 0:32])\n    tile.store(y[0, 0:32, 0:32], tile.dot(a, a, trans_b=True))\n"
-              "    tile.store(y[1, 0:32, 0:32], tile.where(a > 1, a + a, -a))\n    tile.store(y[2, 0:32, 0:32], tile.sum(a, axis=1, keepdims=True) + tile.zeros((32, 32)))")
+    source = ("def kernel(x, y):\n    a = tile.load(x[0:32, 0:32])\n    tile.store(y[0, 0:32, 0:32], tile.dot(a, a, trans_b=True))\n    "
+              "tile.store(y[1, 0:32, 0:32], tile.where(a > 1, a + a, -a))\n    tile.store(y[2, 0:32, 0:32], tile.sum(a, axis=1, "
+              "keepdims=True) + tile.zeros((32, 32)))")
     for name in NARROW:
         codes = np.random.default_rng(1).integers(0, DTYPES[name].codes, (32, 32)).astype(np.uint8)
         x = (codes if name in SMALL else codes % 8 + 124).astype(np.uint8).view(TYPES[name])

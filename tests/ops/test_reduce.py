@@ -221,9 +221,11 @@ def test_a_reduction_over_a_ragged_load_without_other_is_a_warning(size, explici
 
 
 REMEDIES = {
-    "tile.max(v)": 'tile.load(..., other=-float("inf"))', "tile.argmin(v)": 'tile.load(..., other=float("inf"))', "tile.prod(v)": "tile.load(..., other=1)",
+    "tile.max(v)": 'tile.load(..., other=-float("inf"))', "tile.argmin(v)": 'tile.load(..., other=float("inf"))',
+    "tile.prod(v)": "tile.load(..., other=1)",
     "tile.max(v.to(tile.int16))": "tile.load(..., other=-32768)", "tile.mean(v)": "divide tile.sum(...) by how many there are",
-    "tile.sum(tile.exp(v))": "say by tile.load(..., other=...) what it gives", "tile.max(tile.abs(v))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(tile.exp(v))": "say by tile.load(..., other=...) what it gives",
+    "tile.max(tile.abs(v))": "say by tile.load(..., other=...) what it gives",
     "tile.sum(v * (v + 1))": "say by tile.load(..., other=...) what it gives",
 }
 
@@ -235,7 +237,8 @@ def test_the_warning_of_a_ragged_load_says_what_to_write(text):
     assert "out of bounds of x, and gives 0 there" in str(warning) and REMEDIES[text] in str(warning), warning
 
 
-@pytest.mark.parametrize("text", ["tile.sum(v)", "tile.sum(v.to(tile.float64) * v * 3)", "tile.sum(tile.cumsum(-v))", "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))"])
+@pytest.mark.parametrize("text", ["tile.sum(v)", "tile.sum(v.to(tile.float64) * v * 3)", "tile.sum(tile.cumsum(-v))",
+                                  "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))"])
 def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     assert kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings == ()

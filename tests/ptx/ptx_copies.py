@@ -86,12 +86,14 @@ def by_the_engine(pattern: str, shift: int) -> Case:
         given[f"y_{d}"].append(np.stack([y, y]))
         reduces, brings, peer = "reduce" in form.name, "global.mbarrier" in form.name, "shared::cluster.shared::cta" in form.name
         operands = dict(size=str(nbytes), hint=EVICT_FIRST, mask="3", bar="bar.peer(1 - me)" if peer else "bar",
-                        dst=f"t_{d}.peer(1 - me)" if peer else f"t_{d}" if brings else f"y_{d}[{n}, me, 0]", src=f"x_{d}[{n}, 0]" if brings else f"s_{d}")
+                        dst=f"t_{d}.peer(1 - me)" if peer else f"t_{d}" if brings else f"y_{d}[{n}, me, 0]",
+                        src=f"x_{d}[{n}, 0]" if brings else f"s_{d}")
         lines += [f"tile.store(s_{d}, tile.load(x_{d}[{n}, 0:{CELLS}]))", f"tile.store(t_{d}, tile.load(y_{d}[{n}, me, 0:{CELLS}]))",
                   "tile.fence_proxy_async()", "tile.sync()"]
         if brings or peer:
             lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {nbytes})", "tile.cluster_sync()"]
-            lines += [*(["if me == 1:"] if "multicast" in form.name else ["if me < 2:"]), "    with tile.elect():", f"        {called(form, **operands)}",
+            lines += [*(["if me == 1:"] if "multicast" in form.name else ["if me < 2:"]), "    with tile.elect():",
+                      f"        {called(form, **operands)}",
                       f"bar.wait(phase={phase})", f"tile.store(y_{d}[{n}, me, 0:{CELLS}], tile.load(t_{d}))", "tile.cluster_sync()"]
             phase += 1
         else:
@@ -104,7 +106,8 @@ def by_the_engine(pattern: str, shift: int) -> Case:
     lines += ["tile.sync()", "with tile.elect():", "    tile.ptx.cp_async.bulk.wait_group(0)"]
     names = [f"{x}_{d}" for d in dtypes for x in "xy"]
     wants = {names.index(f"y_{d}"): np.stack(given[f"z_{d}"]) for d in dtypes}
-    return Case(pattern, kernel(f"def moved({', '.join(names)}):", lines, cluster=(2, 1, 1)), (2,), tuple(np.stack(given[name]) for name in names), wants)
+    return Case(pattern, kernel(f"def moved({', '.join(names)}):", lines, cluster=(2, 1, 1)), (2,),
+                tuple(np.stack(given[name]) for name in names), wants)
 
 
 def rows_of(form, dtype: str, seed: int) -> dict[str, np.ndarray]:
@@ -125,7 +128,8 @@ def brought_to_l2() -> Case:
         size = "128" if form.inputs[1:] and form.inputs[1].kind == "imm" else "512"
         lines += ["with tile.elect():", "    " + called(form, src=f"x[{n}, 0]", a=f"x[{n}, 0]", size=size, hint=EVICT_FIRST)]
     lines += [f"tile.store(y[0:{len(chosen)}, 0:128], tile.load(x[0:{len(chosen)}, 0:128]))",
-              "tile.sync()", "with tile.elect():", "    tile.ptx.discard.global_.L2(y[0, 0], 128)", "tile.sync()", "tile.store(y[0, 0:128], tile.load(x[0, 0:128]))"]
+              "tile.sync()", "with tile.elect():", "    tile.ptx.discard.global_.L2(y[0, 0], 128)", "tile.sync()",
+              "tile.store(y[0, 0:128], tile.load(x[0, 0:128]))"]
     for n, form in enumerate(policies, len(chosen)):
         lines += ["p = " + called(form, fraction="0.5", a="x[0, 0]", primary="256", total="1024", access_property="1"),
                   f"tile.store(y[{n}, i], tile.ptx.ld.global_.L2_cache_hint.b32(x[{n}, i], p))"]
@@ -212,7 +216,8 @@ def by_walks(rank: int) -> Case:
         if form in fetches:
             lines += ["with tile.elect():", f"    {called(form, **given)}"]
             continue
-        lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * PIXELS * CHANNELS})", f"    {called(form, **given)}",
+        lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * PIXELS * CHANNELS})",
+                  f"    {called(form, **given)}",
                   f"bar.wait(phase={n})", f"tile.store(z[{n}, 0:{PIXELS}, 0:{CHANNELS}], tile.load(s))", "tile.sync()"]
         found = all_patches[place, first:first + PIXELS, channel:channel + CHANNELS]
         z[n, :len(found)] = found
@@ -249,7 +254,8 @@ def along_w():
             if "prefetch" in form.name:
                 lines += ["with tile.elect():", f"    {called(form, **given)}"]
                 continue
-            lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * pixels * CHANNELS})", f"    {called(form, **given)}",
+            lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {4 * pixels * CHANNELS})",
+                      f"    {called(form, **given)}",
                       f"bar.wait(phase={phase})", f"tile.store(z[{n}, 0:{pixels}, 0:{CHANNELS}], tile.load(s))", "tile.sync()"]
             phase += 1
             found = every[place, :, line].reshape(-1, 16)[first:first + pixels, channel:channel + CHANNELS]
@@ -263,7 +269,8 @@ def replaced(space: str, fields) -> list[str]:
     """Writes of a map's fields in global or in shared memory."""
     place, word = ("slots[0, 0]", "global_") if space == "global" else ("made", "shared_cta")
     bits = lambda name: "b64" if name in ("global_address", "global_stride") else "b32"
-    return [f"    tile.ptx.tensormap.replace.tile.{name}.{word}.b1024.{bits(name)}({place}, {', '.join(map(str, values))})" for name, *values in fields]
+    return [f"    tile.ptx.tensormap.replace.tile.{name}.{word}.b1024.{bits(name)}({place}, {', '.join(map(str, values))})" for name,
+            *values in fields]
 
 
 def by_hand(space: str) -> Case:
@@ -287,7 +294,8 @@ def by_hand(space: str) -> Case:
         scope = scopes[n % 4]
         lines += ["with tile.elect():", *replaced(space, fields)]
         if space == "shared":
-            lines += ["tile.sync()", f"tile.ptx.tensormap.cp_fenceproxy.global_.shared_cta.tensormap_generic.release.{scope}.sync.aligned(slots[0, 0], made, 128)"]
+            lines += ["tile.sync()", f"tile.ptx.tensormap.cp_fenceproxy.global_.shared_cta.tensormap_generic.release.{scope}.sync.aligned(slots[0, "
+                                     "0], made, 128)"]
         else:
             lines += [f"    tile.ptx.fence.proxy.tensormap_generic.release.{scope}()"]
         lines += ["tile.sync()", "tile.store(s, 0.0)", "tile.fence_proxy_async()", "tile.sync()", "with tile.elect():",
@@ -304,7 +312,8 @@ def by_hand(space: str) -> Case:
     unit = np.arange(64)                                       # of 16 bytes
     want[4].reshape(64, 4)[unit ^ (unit >> 3 & 7)] = x[2:10].reshape(64, 4)
     want[5, :128] = x[0:8:2].ravel()
-    return Case(f"maps by hand, {space}", kernel("def fields(x, y, slots):", lines), (1,), (x, np.ones_like(want), np.zeros((1, 128), np.uint8)), {1: want})
+    return Case(f"maps by hand, {space}", kernel("def fields(x, y, slots):", lines), (1,),
+                (x, np.ones_like(want), np.zeros((1, 128), np.uint8)), {1: want})
 
 
 def simulated():

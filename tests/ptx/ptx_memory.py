@@ -108,7 +108,8 @@ def text_of(form, n: int) -> list[str]:
     call = f"tile.ptx.{ptx.python_name(form)}({', '.join(map(operand, form.inputs))})"
     lines = [f"tile.store(s_{d}, tile.load(a_{d}[me, {n}, 0:{CELLS}]))"] if shared else []
     if ".async" in form.name:
-        lines += ["with tile.elect():", f"    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, {LANES * parts * tile.dtypes.dtype_of(d).nbytes})"]
+        lines += ["with tile.elect():", "    tile.ptx.mbarrier.arrive.expect_tx.shared_cta.b64(bar, "
+                                        f"{LANES * parts * tile.dtypes.dtype_of(d).nbytes})"]
     lines += ["tile.cluster_sync()"] if shared else []
     if form.results:
         result = form.results[0]

@@ -121,11 +121,13 @@ def barriers() -> Case:
     for n, form in enumerate(chosen):
         call = called(form, id=str(1 + n % 7), threads="64", p="p", membermask="-1")
         if ".red" in form.name:
-            made.round([f"got = {call}"], result="1000 * tile.uint32(got)", adds=1000 * {"popc": 22, "and": 0, "or": 1}[form.name.split("red.")[1].split(".")[0]])
+            made.round([f"got = {call}"], result="1000 * tile.uint32(got)",
+                       adds=1000 * {"popc": 22, "and": 0, "or": 1}[form.name.split("red.")[1].split(".")[0]])
         else:
             made.round([call])
     for form in joins:
-        made.round(["with tile.warp(0):", "    " + called(form, id="9", threads="64"), "with tile.warp(1):", "    tile.ptx.bar.sync.threads(9, 64)", "tile.sync()"])
+        made.round(["with tile.warp(0):", "    " + called(form, id="9", threads="64"), "with tile.warp(1):",
+                    "    tile.ptx.bar.sync.threads(9, 64)", "tile.sync()"])
     for arrive in cluster_arrive:
         for wait in cluster_wait:
             made.round(["tile.ptx.fence.acq_rel.cluster()", called(arrive), called(wait)], across=True)
@@ -174,8 +176,10 @@ def matrices() -> Case:
     return Case("matrices", kernel("def matrices(x, v, z, w):", lines), (1,), (x, v, np.zeros_like(z), np.zeros_like(w)), {2: z, 3: w})
 
 
-PRODUCTS = {"m16n8k16.row.col.f32.f16.f16.f32": np.float16, "m16n8k16.row.col.f32.bf16.bf16.f32": ml_dtypes.bfloat16, "m16n8k8.row.col.f32.tf32.tf32.f32": np.float32,
-            "m16n8k32.row.col.s32.s8.s8.s32": np.int8, "m16n8k32.row.col.s32.u8.u8.s32": np.uint8, "m16n8k32.row.col.f32.e4m3.e4m3.f32": ml_dtypes.float8_e4m3fn,
+PRODUCTS = {"m16n8k16.row.col.f32.f16.f16.f32": np.float16, "m16n8k16.row.col.f32.bf16.bf16.f32": ml_dtypes.bfloat16,
+            "m16n8k8.row.col.f32.tf32.tf32.f32": np.float32,
+            "m16n8k32.row.col.s32.s8.s8.s32": np.int8, "m16n8k32.row.col.s32.u8.u8.s32": np.uint8,
+            "m16n8k32.row.col.f32.e4m3.e4m3.f32": ml_dtypes.float8_e4m3fn,
             "m16n8k32.row.col.f32.e5m2.e5m2.f32": ml_dtypes.float8_e5m2}
 
 
@@ -206,10 +210,12 @@ def products() -> Case:
 def addresses() -> Case:
     """Which memory an address is of, whose, and what is there, in each way to write it; clocks that go on."""
     facts = {
-        "tile.ptx.isspacep.global_(x[0])": 1, "tile.ptx.isspacep.global_(s[0])": 0, "tile.ptx.isspacep.shared(s[0])": 1, "tile.ptx.isspacep.shared_cta(s[0])": 1,
+        "tile.ptx.isspacep.global_(x[0])": 1, "tile.ptx.isspacep.global_(s[0])": 0, "tile.ptx.isspacep.shared(s[0])": 1,
+        "tile.ptx.isspacep.shared_cta(s[0])": 1,
         "tile.ptx.isspacep.shared_cta(there)": 0, "tile.ptx.isspacep.shared_cluster(there)": 1, "tile.ptx.isspacep.shared_cluster(s[0])": 1,
         "tile.ptx.isspacep.local(s[0])": 0, "tile.ptx.isspacep.const(x[0])": 0,
-        "tile.ptx.getctarank.u64(there) == 1 - me": 1, "tile.ptx.getctarank.shared_cluster.u32(near) == 1 - me": 1, "tile.ptx.getctarank.u64(s[0]) == me": 1,
+        "tile.ptx.getctarank.u64(there) == 1 - me": 1, "tile.ptx.getctarank.shared_cluster.u32(near) == 1 - me": 1,
+        "tile.ptx.getctarank.u64(s[0]) == me": 1,
         "tile.ptx.ld.b32(there) == 51 - me": 1, "tile.ptx.ld.shared_cluster.b32(near) == 51 - me": 1, "tile.ptx.ld.b32(s[0]) == 50 + me": 1,
         "tile.ptx.ld.b32(tile.ptx.cvta.shared.u64(tile.ptx.cvta.to.shared.u64(s[0]))) == 50 + me": 1,
         "tile.ptx.ld.b32(tile.ptx.cvta.shared_cta.u64(tile.ptx.cvta.to.shared_cta.u64(s[0]))) == 50 + me": 1,
@@ -220,11 +226,14 @@ def addresses() -> Case:
         "tile.ptx.mov.u32.dynamic_smem_size() >= 128": 1, "tile.ptx.mov.pred.is_explicit_cluster()": 1, "tile.ptx.mov.u32.cluster_nctarank() == 2": 1,
         "tile.ptx.mov.u32.cluster_ctarank() == me": 1,
     }
-    lines = ["me = tile.cta_rank()", "s = tile.alloc((32,), tile.uint32)", "tile.store(s, 50 + me)", "clock, timer = tile.ptx.mov.u64.clock64(), tile.ptx.mov.u64.globaltimer()",
-             "tile.ptx.nanosleep.u32(5000)", "tile.cluster_sync()", "there, near = tile.ptx.mapa.u64(s[0], 1 - me), tile.ptx.mapa.shared_cluster.u32(s[0], 1 - me)"]
+    lines = ["me = tile.cta_rank()", "s = tile.alloc((32,), tile.uint32)", "tile.store(s, 50 + me)",
+             "clock, timer = tile.ptx.mov.u64.clock64(), tile.ptx.mov.u64.globaltimer()",
+             "tile.ptx.nanosleep.u32(5000)", "tile.cluster_sync()", "there, near = tile.ptx.mapa.u64(s[0], 1 - me), "
+                                                                    "tile.ptx.mapa.shared_cluster.u32(s[0], 1 - me)"]
     lines += [f"tile.store(y[me, {n}], tile.where({text}, 1, 0))" for n, text in enumerate(facts)]
     want = np.array([list(facts.values())] * 2, np.uint32)
-    return Case("addresses and clocks", kernel("def places(x, y):", lines, cluster=(2, 1, 1)), (2,), (np.arange(10, 42).astype(np.uint32), 7 + np.zeros_like(want)), {1: want})
+    return Case("addresses and clocks", kernel("def places(x, y):", lines, cluster=(2, 1, 1)), (2,),
+                (np.arange(10, 42).astype(np.uint32), 7 + np.zeros_like(want)), {1: want})
 
 
 def every_meeting():

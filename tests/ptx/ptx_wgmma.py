@@ -66,7 +66,8 @@ def product(form) -> Case:
         start = np.arange(n // 2).astype(made) % 5
         want = (d[rows, columns] + np.arange(n // 2) % 5).astype(made)
         want, start = (want, start) if result.type == "f32" else (want.view(np.uint32), start.view(np.uint32))
-    call = called(form, d="held", a="ra" if "a_regs" in form.name else "da", b="db", scale_d="i >= 0", scale_a="1", scale_b="1", trans_a="0", trans_b="0")
+    call = called(form, d="held", a="ra" if "a_regs" in form.name else "da", b="db", scale_d="i >= 0", scale_a="1", scale_b="1",
+                  trans_a="0", trans_b="0")
     lines = ["i = tile.thread_id()", f"s = tile.alloc(({A + B},), tile.uint8, align=1024)", "at = tile.ptx.cvta.to.shared.u64(s[0])",
              f"da, db = at >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}, at + {A} >> 4 | {128 >> 4 << 16 | 256 >> 4 << 32}",
              f"tile.store(s, tile.load(x[0:{A + B}]))", "tile.fence_proxy_async()", "tile.sync()",

@@ -39,7 +39,8 @@ def lines_of(form, n):
     pick = "[0]" * (rest + (first.count is not None) + (first.type == "b128"))
     lines = [f"r{n} = {call}{pick}"]
     if form.mnemonic.startswith("wgmma.mma_async"):
-        lines = ["tile.ptx.wgmma.fence.sync.aligned()", *lines, "tile.ptx.wgmma.commit_group.sync.aligned()", "tile.ptx.wgmma.wait_group.sync.aligned(0)"]
+        lines = ["tile.ptx.wgmma.fence.sync.aligned()", *lines, "tile.ptx.wgmma.commit_group.sync.aligned()",
+                 "tile.ptx.wgmma.wait_group.sync.aligned(0)"]
     return [*lines, f"tile.store(o_{DTYPES[first.type][0].name}[{n}], r{n})"]
 
 
@@ -97,7 +98,8 @@ def compiled(line, target="sm_90a", **options):
     ("tile.ptx.mapa.u64(x[0], rnak=0)",                 "mapa.u64 has no operand 'rnak'; it takes a, rank"),
     ("tile.ptx.mapa.u64(x[0], 0, a=x[0])",              "mapa.u64 was given a twice"),
     ("tile.ptx.tanh.approx.f32(tile.thread_id())",      "operand a needs a .f32 value (float32), not a scalar int32"),
-    ("tile.ptx.mov.b32.pack(1)",                        "operand a needs 2 values, each a .b16 value (uint16, int16, float16, bfloat16), not the number 1"),
+    ("tile.ptx.mov.b32.pack(1)",                        "operand a needs 2 values, each a .b16 value (uint16, int16, float16, bfloat16), "
+                                                        "not the number 1"),
     ("tile.ptx.mov.b32.pack((1, 2, 3))",                "not 3 values"),
     ("tile.ptx.mov.b32.pack((1, 70000))",               "70000 does not fit in uint16"),
     ("tile.ptx.lop3.b32(1, 2, 3, 256)",                 "operand table needs an immediate: an integer from 0 to 255, not 256"),
@@ -110,7 +112,8 @@ def compiled(line, target="sm_90a", **options):
     ("tile.ptx.ex3",                                    "has no attribute 'ex3'"),
     ("tile.ptx.st.global_.b32(x[0], tile.load(x[0:64]))", "takes scalars, one in each thread"),
     ("tile.ptx.nanosleep.u32(10, simulate=3)",          "simulate is a function of arrays"),
-    ("if tile.thread_id() < 3:\n        tile.ptx.bar.sync(0)", "bar.sync is executed by all 32 threads of a warp together, and the condition `tile.thread_id() < 3` differs"),
+    ("if tile.thread_id() < 3:\n        tile.ptx.bar.sync(0)", "bar.sync is executed by all 32 threads of a warp together, and the "
+                                                               "condition `tile.thread_id() < 3` differs"),
     ("with tile.elect():\n        tile.ptx.barrier.cluster.arrive.aligned()", "and this scope has 1"),
     ("with tile.warp(0):\n        tile.ptx.wgmma.fence.sync.aligned()", "all 128 threads of a warpgroup together"),
 ])
@@ -161,7 +164,8 @@ def test_hardware_barriers_that_are_named_by_number_are_not_handed_out():
 
 def lanes(body, dtype, out_dtype, num_warps=2, **kwargs):
     """What a kernel's line makes of one number a thread."""
-    kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[tile.thread_id()])\n    tile.store(y[tile.thread_id()], {body})\n", num_warps=num_warps)
+    kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[tile.thread_id()])\n    tile.store(y[tile.thread_id()], {body})\n",
+                      num_warps=num_warps)
     x = np.random.default_rng(0).integers(0, 200, 32 * num_warps).astype(dtype)
     y = np.zeros(32 * num_warps, out_dtype)
     kernel[1,](x, y)
@@ -176,22 +180,32 @@ def lanes(body, dtype, out_dtype, num_warps=2, **kwargs):
     ("tile.ptx.prmt.b32(v, 0, 0x0123)",                      "uint32",  "uint32",  lambda x: x.byteswap()),
     ("tile.ptx.shf.l.wrap.b32(v, v, 8)",                     "uint32",  "uint32",  lambda x: x << 8 | x >> 24),
     ("tile.ptx.popc.b32(v * 0x9E3779B9)",                    "uint32",  "uint32",  lambda x: [bin(n).count("1") for n in x * np.uint32(0x9E3779B9)]),
-    ("tile.ptx.popc.b64(v * 0x9E3779B97F4A7C15)",            "uint64",  "uint32",  lambda x: [bin(n).count("1") for n in x * np.uint64(0x9E3779B97F4A7C15)]),
+    ("tile.ptx.popc.b64(v * 0x9E3779B97F4A7C15)",            "uint64",  "uint32",
+     lambda x: [bin(n).count("1") for n in x * np.uint64(0x9E3779B97F4A7C15)]),
     ("tile.ptx.clz.b32(v)",                                  "uint32",  "uint32",  lambda x: [32 - int(n).bit_length() for n in x]),
     ("tile.ptx.clz.b64(v)",                                  "uint64",  "uint32",  lambda x: [64 - int(n).bit_length() for n in x]),
-    ("tile.ptx.brev.b32(v * 0x9E3779B9)",                    "uint32",  "uint32",  lambda x: [int(f"{n:032b}"[::-1], 2) for n in x * np.uint32(0x9E3779B9)]),
-    ("tile.ptx.brev.b64(v)",                                 "uint64",  "uint64",  lambda x: np.array([int(f"{n:064b}"[::-1], 2) for n in x], np.uint64)),
-    ("tile.ptx.mul.hi.u32(v * 0x9E3779B9, 0xCAFEBABE)",      "uint32",  "uint32",  lambda x: [int(n) * 0xCAFEBABE >> 32 for n in x * np.uint32(0x9E3779B9)]),
-    ("tile.ptx.mul.hi.s32(v * -99999999, 77777777)",         "int32",   "int32",   lambda x: [int(n) * 77777777 >> 32 for n in x * np.int32(-99999999)]),
-    ("tile.ptx.mul.hi.u64(v * 0x9E3779B97F4A7C15, v)",       "uint64",  "uint64",  lambda x: np.array([int(n) * int(k) >> 64 for n, k in zip(x * np.uint64(0x9E3779B97F4A7C15), x)], np.uint64)),
+    ("tile.ptx.brev.b32(v * 0x9E3779B9)",                    "uint32",  "uint32",
+     lambda x: [int(f"{n:032b}"[::-1], 2) for n in x * np.uint32(0x9E3779B9)]),
+    ("tile.ptx.brev.b64(v)",                                 "uint64",  "uint64",
+     lambda x: np.array([int(f"{n:064b}"[::-1], 2) for n in x], np.uint64)),
+    ("tile.ptx.mul.hi.u32(v * 0x9E3779B9, 0xCAFEBABE)",      "uint32",  "uint32",
+     lambda x: [int(n) * 0xCAFEBABE >> 32 for n in x * np.uint32(0x9E3779B9)]),
+    ("tile.ptx.mul.hi.s32(v * -99999999, 77777777)",         "int32",   "int32",
+     lambda x: [int(n) * 77777777 >> 32 for n in x * np.int32(-99999999)]),
+    ("tile.ptx.mul.hi.u64(v * 0x9E3779B97F4A7C15, v)",       "uint64",  "uint64",
+     lambda x: np.array([int(n) * int(k) >> 64 for n, k in zip(x * np.uint64(0x9E3779B97F4A7C15), x)], np.uint64)),
     ("tile.ptx.dp4a.u32.u32(v, 0x01010101, 5)",              "uint32",  "uint32",  lambda x: x.view("u1").reshape(-1, 4).sum(1) + 5),
     ("tile.ptx.mov.b64.unpack(tile.ptx.mov.b64.pack((7, v)))[1]", "uint32", "uint32", lambda x: x),
-    ("tile.ptx.shfl.sync.up.b32(v, 3, 0, -1)",               "uint32",  "uint32",  lambda x: np.stack([np.r_[w[:3], w[:-3]] for w in x.reshape(-1, 32)]).ravel()),
+    ("tile.ptx.shfl.sync.up.b32(v, 3, 0, -1)",               "uint32",  "uint32",
+     lambda x: np.stack([np.r_[w[:3], w[:-3]] for w in x.reshape(-1, 32)]).ravel()),
     ("tile.ptx.shfl.sync.idx.b32(v, 2, 0x181f, -1)",         "uint32",  "uint32",  lambda x: np.repeat(x.reshape(-1, 8)[:, 2], 8)),
-    ("tile.ptx.shfl.sync.down.b32(v, 1, 0x1f, -1)",          "uint32",  "uint32",  lambda x: np.stack([np.r_[w[1:], w[-1:]] for w in x.reshape(-1, 32)]).ravel()),
-    ("tile.ptx.vote.sync.ballot.b32(v > 100, -1)",           "uint32",  "uint32",  lambda x: np.repeat(np.packbits(x.reshape(-1, 32) > 100, axis=1, bitorder="little").view("u4").ravel(), 32)),
+    ("tile.ptx.shfl.sync.down.b32(v, 1, 0x1f, -1)",          "uint32",  "uint32",
+     lambda x: np.stack([np.r_[w[1:], w[-1:]] for w in x.reshape(-1, 32)]).ravel()),
+    ("tile.ptx.vote.sync.ballot.b32(v > 100, -1)",           "uint32",  "uint32",
+     lambda x: np.repeat(np.packbits(x.reshape(-1, 32) > 100, axis=1, bitorder="little").view("u4").ravel(), 32)),
     ("tile.ptx.redux.sync.max.u32(v, 0x0000ffff)",           "uint32",  "uint32",  lambda x: np.repeat(x.reshape(-1, 32)[:, :16].max(1), 32)),
-    ("tile.ptx.match.any.sync.b32(v // 64, -1)",             "uint32",  "uint32",  lambda x: np.concatenate([[sum(1 << k for k in range(32) if w[k] // 64 == a // 64) for a in w] for w in x.reshape(-1, 32)])),
+    ("tile.ptx.match.any.sync.b32(v // 64, -1)",             "uint32",  "uint32",
+     lambda x: np.concatenate([[sum(1 << k for k in range(32) if w[k] // 64 == a // 64) for a in w] for w in x.reshape(-1, 32)])),
     ("tile.ptx.elect.sync(0xfffffff0)[0] + v",               "uint32",  "uint32",  lambda x: x + 4),
     ("tile.ptx.mov.u32.laneid() + tile.ptx.mov.u32.tid.x()", "uint32",  "uint32",  lambda x: np.arange(len(x)) % 32 + np.arange(len(x))),
     ("tile.ptx.mov.u32.lanemask_lt()",                       "uint32",  "uint32",  lambda x: (1 << np.arange(len(x)) % 32) - 1),

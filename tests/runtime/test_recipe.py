@@ -35,7 +35,8 @@ def test_a_cluster_of_one_is_none():
     assert recipe(cluster=[1, 1, 1]).cluster is None
 
 
-@pytest.mark.parametrize("grid, words", [((2**31, 1, 1), "grid.x"), ((1, 65536, 1), "grid.y"), ((1, 1, 65536), "grid.z"), ((-1, 1, 1), "grid.x is -1")])
+@pytest.mark.parametrize("grid, words", [((2**31, 1, 1), "grid.x"), ((1, 65536, 1), "grid.y"), ((1, 1, 65536), "grid.z"),
+                                         ((-1, 1, 1), "grid.x is -1")])
 def test_a_grid_beyond_the_limits_is_refused(grid, words):
     with pytest.raises(LaunchError, match=words):
         recipe().check_grid(*grid)

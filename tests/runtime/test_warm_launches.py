@@ -54,7 +54,8 @@ def launches(monkeypatch):
     scaled.warm.clear()
 
 
-@pytest.mark.parametrize("name, value", [("FACTOR", 2), ("PAIR", (True, 2)), ("NUMBER", np.float32(4.0)), ("OPTIONS", Options(5)), ("HELPER", thrice)])
+@pytest.mark.parametrize("name, value", [("FACTOR", 2), ("PAIR", (True, 2)), ("NUMBER", np.float32(4.0)), ("OPTIONS", Options(5)),
+                                         ("HELPER", thrice)])
 def test_a_captured_value_that_changes_is_looked_at_again_and_an_equal_one_is_not(launches, monkeypatch, name, value):
     x, out = np.zeros(32, np.float32), np.zeros(32, np.float32)
     call = scaled.prepared((1,), N=32)

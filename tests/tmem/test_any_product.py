@@ -11,7 +11,8 @@ from tilejit.layout import TileLayout, tmem_datapath
 from tilejit.ops.mma.tcgen05_kinds import columns_allowed
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-PAIRS = [(np.float16, np.float16, tile.float32), (np.float16, np.float16, tile.float16), (BF16, BF16, tile.float32), (np.float32, np.float32, tile.float32),
+PAIRS = [(np.float16, np.float16, tile.float32), (np.float16, np.float16, tile.float16), (BF16, BF16, tile.float32),
+         (np.float32, np.float32, tile.float32),
          *((a, b, acc) for a in (E4M3, E5M2) for b in (E4M3, E5M2) for acc in (tile.float32, tile.float16)),
          *((a, b, tile.int32) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8))]
 DATAPATH = {(128, 1): "D", (64, 1): "F", (128, 2): "A", (64, 2): "B"}
@@ -19,7 +20,8 @@ DATAPATH = {(128, 1): "D", (64, 1): "F", (128, 2): "A", (64, 2): "B"}
 
 @tile.jit
 def any_product(A, B, C, ROWS: tile.constexpr, N: tile.constexpr, K: tile.constexpr, GROUP: tile.constexpr, SPANS: tile.constexpr, TA: tile.constexpr,
-                TB: tile.constexpr, LEFT: tile.constexpr, ACC: tile.constexpr, LAYOUT: tile.constexpr, PRECISION: tile.constexpr, NEGATE: tile.constexpr):
+                TB: tile.constexpr, LEFT: tile.constexpr, ACC: tile.constexpr, LAYOUT: tile.constexpr, PRECISION: tile.constexpr,
+                NEGATE: tile.constexpr):
     """Each CTA has ROWS of A and of C, and N of the columns of B; LEFT is the layout of A in tensor memory, None where it stays in shared memory."""
     r = tile.cta_rank() if GROUP == 2 else 0
     a_shape: tile.constexpr = (K, ROWS) if TA else (ROWS, K)
@@ -79,7 +81,8 @@ def arguments(case):
     datapath = DATAPATH[rows, group]
     layout, per = tmem_datapath(datapath, n * group), 32 // acc.bits
     layout = TileLayout([(e, s * per if axis == "TCol" else s, axis) for e, s, axis in layout.shards])
-    constants = dict(ROWS=rows, N=n, K=k, GROUP=group, SPANS=tuple(spans), TA=ta, TB=tb, LEFT=tmem_datapath(datapath, k) if left else None, ACC=acc, LAYOUT=layout,
+    constants = dict(ROWS=rows, N=n, K=k, GROUP=group, SPANS=tuple(spans), TA=ta, TB=tb, LEFT=tmem_datapath(datapath, k) if left else None,
+                     ACC=acc, LAYOUT=layout,
                      PRECISION="tf32" if one == np.float32 else None, NEGATE=negate, cluster=(2, 1, 1) if group == 2 else None)
     return (a, b, np.zeros((group, rows, n * group), acc.np)), constants
 

@@ -16,7 +16,8 @@ FORMS = {
     "32x128b.warpx4": (32, 16, lambda r: [r, r + 32, r + 64, r + 96]),
 }
 #: The same as layouts: digits of the rows, and their replicas.
-DIGITS = {"128x256b": ([(128, 1)], []), "4x256b": ([(4, 32)], []), "128x128b": ([(128, 1)], []), "64x128b.warpx2::02_13": ([(64, 1)], [(2, 64, "TLane")]),
+DIGITS = {"128x256b": ([(128, 1)], []), "4x256b": ([(4, 32)], []), "128x128b": ([(128, 1)], []),
+          "64x128b.warpx2::02_13": ([(64, 1)], [(2, 64, "TLane")]),
           "64x128b.warpx2::01_23": ([(2, 64), (32, 1)], [(2, 32, "TLane")]), "32x128b.warpx4": ([(32, 1)], [(4, 32, "TLane")])}
 TARGETS = ("sm_100a", "sm_103a")
 WIDE = 64  # words of a lane
@@ -79,7 +80,8 @@ def case(form: str, mode: int, dtype: str, group: int, seed: int):
         for r in range(rows):
             for at in lanes(r):
                 want[128 * rank + at + lane, 32:32 + part.shape[1]] = part[r]
-    constants = dict(H=high, W=wide, SMEM=tile.swizzled(dtype, (high, wide), mode), TMEM=tensor_layout(form, 4 * WIDE // nbytes, lane), FROM=(start, first),
+    constants = dict(H=high, W=wide, SMEM=tile.swizzled(dtype, (high, wide), mode), TMEM=tensor_layout(form, 4 * WIDE // nbytes, lane),
+                     FROM=(start, first),
                      TO=to, SIZE=(rows, size), FORM=(*form.split(".", 1), None)[:2], GROUP=group)
     return constants, x, y, want.view(np.uint32)
 
@@ -105,7 +107,8 @@ def test_every_form_writes_its_rows_to_their_lanes_and_nothing_else(form, mode, 
 # -- elements of 4 and 6 bits ------------------------------------------------------------------------------------------------
 
 @tile.jit
-def widened(x, y, H: tile.constexpr, W: tile.constexpr, ROWS: tile.constexpr, SMEM: tile.constexpr, BYTES: tile.constexpr, TMEM: tile.constexpr, DTYPE: tile.constexpr,
+def widened(x, y, H: tile.constexpr, W: tile.constexpr, ROWS: tile.constexpr, SMEM: tile.constexpr, BYTES: tile.constexpr,
+            TMEM: tile.constexpr, DTYPE: tile.constexpr,
             FORM: tile.constexpr, GROUP: tile.constexpr):
     """A tile of padded elements, whose bytes are those of `x`, to a view of tensor memory."""
     s = tile.alloc((H, W), DTYPE, layout=SMEM)
@@ -124,7 +127,8 @@ def units(codes: np.ndarray, bits: int, rng) -> np.ndarray:
 
 
 @pytest.mark.parametrize("group", [1, 2])
-@pytest.mark.parametrize("name, shown, bits, low", [("float4_e2m1fn", "b4x16_p64", 4, 2), ("float6_e2m3fn", "b6x16_p32", 6, 0), ("float6_e3m2fn", "b6x16_p32", 6, 0)])
+@pytest.mark.parametrize("name, shown, bits, low",
+                         [("float4_e2m1fn", "b4x16_p64", 4, 2), ("float6_e2m3fn", "b6x16_p32", 6, 0), ("float6_e3m2fn", "b6x16_p32", 6, 0)])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_each_padded_element_a_byte(form, name, shown, bits, low, group):
     """Four bits in the middle of it, six at its low end; every code, with zeros around."""

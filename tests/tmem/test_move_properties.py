@@ -15,7 +15,8 @@ ROWS = {"A": 128, "B": 64, "C": 64, "D": 128, "E": 64, "F": 64, "G": 32}
 
 
 @tile.jit
-def moved(x, y, first, FIRST: tile.constexpr, DTYPE: tile.constexpr, SHAPE: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr, PART: tile.constexpr, UNIT: tile.constexpr,
+def moved(x, y, first, FIRST: tile.constexpr, DTYPE: tile.constexpr, SHAPE: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr,
+          PART: tile.constexpr, UNIT: tile.constexpr,
           WARP: tile.constexpr, FORM: tile.constexpr, PACK: tile.constexpr, STORE: tile.constexpr):
     """All of tensor memory from `x`, a region of a view of it to `y` or from there, and all of it back to `x`."""
     board = tile.alloc((128, WORDS), x.dtype, scope="tmem")
@@ -60,7 +61,8 @@ def lanes_and_columns(letter: str, half: int, columns: int):
 
 def spread(layout: TileLayout, step: int) -> TileLayout:
     """The same with `step` elements from one column to the next."""
-    return TileLayout([(n, s * step if along == "TCol" else s, along) for n, s, along in layout.shards], offset={"TLane": layout.offset.get("TLane", 0)})
+    return TileLayout([(n, s * step if along == "TCol" else s, along) for n, s, along in layout.shards],
+                      offset={"TLane": layout.offset.get("TLane", 0)})
 
 
 def test_a_region_of_any_layout_moves_as_the_data_paths_say():
@@ -85,8 +87,10 @@ def test_a_region_of_any_layout_moves_as_the_data_paths_say():
         whole, folded = rng.random() < .4, letter in "BEG"
         wide = columns if whole else rng.choice([n for n in (unit, 2 * unit, 4 * unit, 8 * unit, 16 * unit, 24 * unit, 32 * unit) if n <= columns])
         first = 0 if whole else rng.randint(0, (columns - wide) // unit)
-        options = dict(FIRST=first if folded or rng.random() < .5 else None, DTYPE=dtype, SHAPE=(ROWS[letter], columns), LAYOUT=layout, ROW=row, PART=(rows, wide), UNIT=unit, WARP=warp,
-                       FORM=rng.choice(SHAPES), PACK=rng.choice((None, True, False)) if (nbytes, step) == (2, 2) else None, STORE=store, num_warps=warps, target="sm_100a")
+        options = dict(FIRST=first if folded or rng.random() < .5 else None, DTYPE=dtype, SHAPE=(ROWS[letter], columns), LAYOUT=layout,
+                       ROW=row, PART=(rows, wide), UNIT=unit, WARP=warp,
+                       FORM=rng.choice(SHAPES), PACK=rng.choice((None, True, False)) if (nbytes, step) == (2, 2) else None, STORE=store,
+                       num_warps=warps, target="sm_100a")
         noise = np.random.default_rng(rng.randrange(1 << 30))
         x, kind = noise.integers(0, 1 << 32, (128, WORDS), np.uint32), dtype_of(dtype).np
         y = noise.integers(0, 256, (rows, wide * nbytes)).astype(np.uint8).view(kind)
@@ -106,7 +110,8 @@ def test_a_region_of_any_layout_moves_as_the_data_paths_say():
             compared.reshape(128, WORDS, per)[lane, column, 1:] = False
         assert y.tobytes() == own.tobytes(), options
         assert (got.view(f"u{nbytes}") == want.view(f"u{nbytes}"))[compared].all(), options
-        seen.update((letter, "store" if store else "load", options["FORM"] or "any", f"{warps} warps" if warp is None else "one warp", "apart" if step > 1 else "dense"))
+        seen.update((letter, "store" if store else "load", options["FORM"] or "any", f"{warps} warps" if warp is None else "one warp",
+                     "apart" if step > 1 else "dense"))
 
     holds()
     wanted = (*ROWS, "store", "load", *SHAPES[1:], "any", "4 warps", "8 warps", "12 warps", "one warp", "apart", "dense")

@@ -291,8 +291,10 @@ def test_wrong_tensor_memory_is_an_error_at_its_line():
     refused("128 lanes and 512 columns", 'd = tile.alloc((128, 513), "float32", scope="tmem")')
     refused("8, 16 and 32 bits", 'd = tile.alloc((128, 16), "float64", scope="tmem")')
     refused("over axis.TLane and axis.TCol", 'd = tile.alloc((128, 16), "float32", scope="tmem", layout=tile.S[128, 16])')
-    refused("two elements at one place", 'd = tile.alloc((128, 16), "float32", scope="tmem", layout=tile.S[(128, 16):(1 @ tile.axis.TLane, 0 @ tile.axis.TCol)])')
-    refused("needs 1024 columns of tensor memory", 'd = tile.alloc((128, 300), "float32", scope="tmem")\ne = tile.alloc((128, 300), "float32", scope="tmem")')
+    refused("two elements at one place", 'd = tile.alloc((128, 16), "float32", scope="tmem", layout=tile.S[(128, 16):(1 @ '
+                                         'tile.axis.TLane, 0 @ tile.axis.TCol)])')
+    refused("needs 1024 columns of tensor memory", 'd = tile.alloc((128, 300), "float32", scope="tmem")\ne = tile.alloc((128, 300), '
+                                                   '"float32", scope="tmem")')
     refused("pairs of CTAs", 'd = tile.alloc((128, 16), "float32", scope="tmem", cta_group=2)')
     refused("one cta_group", alloc + 'e = tile.alloc((128, 16), "float32", scope="tmem", cta_group=2)', cluster=(2, 1, 1))
     refused("deallocated before", alloc + "d.dealloc()\nd.dealloc()")

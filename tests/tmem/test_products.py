@@ -38,7 +38,8 @@ def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
     a, b = numbers((k, m) if ta else (m, k), dtype, 1), numbers((n, k) if tb else (k, n), other or dtype, 2)
     c = np.zeros((m, n), acc.np)
     shared = lambda x: (x.shape, tile.swizzled(tile.ArraySpec(x.shape, x.dtype).dtype, x.shape, swizzle))
-    options = dict(A_SMEM=shared(a), B_SMEM=shared(b), ACC=acc, LAYOUT=accumulator(m, n, acc), TA=ta, TB=tb, PRECISION=precision, TIMES=times, NEGATE=negate)
+    options = dict(A_SMEM=shared(a), B_SMEM=shared(b), ACC=acc, LAYOUT=accumulator(m, n, acc), TA=ta, TB=tb, PRECISION=precision,
+                   TIMES=times, NEGATE=negate)
     product.simulate(1, a, b, c, **options, target="sm_100a").raise_first()
     x, y = (v.astype(np.float64) for v in (a.T if ta else a, b.T if tb else b))
     expected = (-times if negate else times) * (x @ y)
@@ -269,7 +270,8 @@ def test_the_order_around_a_product_is_checked():
 
 def test_wrong_products_are_errors_at_their_line():
     """Targets, types, shapes, layouts and options, before the assembler."""
-    def refused(words, line, acc='(128, 64), "float32"', a="(128, 64)", b="(64, 64)", dtype="float16", target="sm_100a", scope="with tile.elect():\n        ",
+    def refused(words, line, acc='(128, 64), "float32"', a="(128, 64)", b="(64, 64)", dtype="float16", target="sm_100a",
+                scope="with tile.elect():\n        ",
                 swizzle=64):
         layout = lambda shape: f', layout=tile.swizzled("{dtype}", {shape}, {swizzle})' if swizzle else ""
         source = (f'def kernel(x):\n    a = tile.alloc({a}, "{dtype}"{layout(a)})\n'
@@ -294,7 +296,8 @@ def test_wrong_products_are_errors_at_their_line():
     refused("no scale_a= and scale_b= in kind::mxf4", "tile.mma_async(acc, a, b, kind='mxf4', trans_b=True)", dtype="float4_e2m1fn", swizzle=32)
     refused("float4_e2m1fn in kind::f8f6f4, which takes elements of 4 bits as tile.padded", "tile.mma_async(acc, a, b, kind='f8f6f4', trans_b=True)",
             dtype="float4_e2m1fn", swizzle=32)
-    refused("do not multiply float6_e2m3fn: they read it as tile.padded", "tile.mma_async(acc, a, b, trans_b=True)", dtype="float6_e2m3fn", swizzle=None)
+    refused("do not multiply float6_e2m3fn: they read it as tile.padded", "tile.mma_async(acc, a, b, trans_b=True)",
+            dtype="float6_e2m3fn", swizzle=None)
     refused("b of float4_e2m1fn has its k along the rows: give b as", "tile.mma_async(acc, a, b, kind='mxf4')", dtype="float4_e2m1fn", swizzle=32)
     refused("packed float4_e2m1fn is multiplied with scale factors", "tile.mma_async(acc, a, b, trans_b=True)", dtype="float4_e2m1fn", swizzle=32)
     refused("a matrix in tensor memory|a matrix in shared memory", "tile.mma_async(acc, a, acc)")

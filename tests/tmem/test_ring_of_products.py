@@ -137,7 +137,8 @@ def consuming(body: str, options: str = "", warps: int = 8):
      "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "one thread starts them all"),
     ("    with tile.warp(0):\n        with ring.consume() as slot:\n            tile.load(slot.s)\n            with tile.elect():\n                "
      "tile.mma_async(d, slot.s, slot.s, trans_b=True)\n", "", "let another scope consume it"),
-    ("    with tile.warpgroup(0):\n        with ring.consume() as slot:\n            tile.load(slot.s)\n", ", filled='products', multicast=True", "multicast is True where"),
+    ("    with tile.warpgroup(0):\n        with ring.consume() as slot:\n            tile.load(slot.s)\n",
+     ", filled='products', multicast=True", "multicast is True where"),
     ("    pass\n", ", cta_group=3", "cta_group is 1 or 2"),
     ("    pass\n", ", cta_group=2", "give cluster="),
     ("    pass\n", ", filled='moves'", "filled is one of 'copies', 'stores', 'products'"),

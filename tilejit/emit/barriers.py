@@ -82,7 +82,8 @@ class BarrierMixin:
 
     def mbarrier_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta"
-        self._elected(lambda: self.asm(f"mbarrier.expect_tx.relaxed.{'cluster' if barrier.remote else 'cta'}.{space}.b64 [$0 + {barrier.offset}], $1;", [], [barrier.address, nbytes]))
+        self._elected(lambda: self.asm(f"mbarrier.expect_tx.relaxed.{'cluster' if barrier.remote else 'cta'}.{space}.b64 [$0 + "
+                                       f"{barrier.offset}], $1;", [], [barrier.address, nbytes]))
 
     def mbarrier_arrive_expect_tx(self, barrier: EBarrier, nbytes: V) -> None:
         space = "shared::cluster" if barrier.remote else "shared::cta"
@@ -91,7 +92,8 @@ class BarrierMixin:
     def mbarrier_wait(self, barrier: EBarrier, parity: V) -> None:
         """Spin on ``try_wait``, which suspends the thread in hardware (sm_90); ``test_wait`` before."""
         word = "try_wait" if self.architecture >= 90 else "test_wait"
-        self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared::cta.b64 p, [$0 + {barrier.offset}], $1; @!p bra W; }}", [], [barrier.address, parity])
+        self.asm(f"{{ .reg .pred p; W: mbarrier.{word}.parity.shared::cta.b64 p, [$0 + {barrier.offset}], $1; @!p bra W; }}", [],
+                 [barrier.address, parity])
 
     def mbarrier_test(self, barrier: EBarrier, parity: V) -> V:
         return self.asm(f"mbarrier.test_wait.parity.shared::cta.b64 $0, [$1 + {barrier.offset}], $2;", [bool_], [barrier.address, parity])[0]

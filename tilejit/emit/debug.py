@@ -48,10 +48,12 @@ class DebugInfo:
         out = [f"!llvm.module.flags = !{{{', '.join(f'!{8 + i}' if i else '!0' for i in range(len(flags)))}}}", "!llvm.dbg.cu = !{!1}"]
         out += [f"!{8 + i if i else 0} = {flag}" for i, flag in enumerate(flags)]
         out += [
-            "!1 = distinct !DICompileUnit(language: DW_LANG_C, file: !2, producer: \"tilejit\", isOptimized: true, runtimeVersion: 0, emissionKind: DebugDirectivesOnly)",
+            "!1 = distinct !DICompileUnit(language: DW_LANG_C, file: !2, producer: \"tilejit\", isOptimized: true, runtimeVersion: 0, "
+            "emissionKind: DebugDirectivesOnly)",
             f"!2 = {self._file(loc.file)}",
             "!3 = !DISubroutineType(types: !{})",
-            f"!4 = distinct !DISubprogram(name: \"{self.graph.name}\", scope: !2, file: !2, line: {loc.line}, type: !3, scopeLine: {loc.line}, spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !1)",
+            f"!4 = distinct !DISubprogram(name: \"{self.graph.name}\", scope: !2, file: !2, line: {loc.line}, type: !3, scopeLine: "
+            f"{loc.line}, spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !1)",
         ]
         numbered = []
         for file, number in self.scopes.items():

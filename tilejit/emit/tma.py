@@ -67,7 +67,12 @@ class TmaMixin:
         """The inputs with the coordinates behind them, and the coordinates' text; 32-bit, since a map's are. Those of 64 bits that
         do not fit lie outside of every map, and so do the least and the largest of 32."""
         names = [f"${len(inputs) + i}" for i in range(len(coordinates))]
-        limited = lambda c: self.asm("cvt.sat.s32.s64 $0, $1;", [int32], [c], pure=True)[0] if isinstance(c, V) and c.dtype.bits == 64 else self.word(c)
+
+        def limited(c):
+            if isinstance(c, V) and c.dtype.bits == 64:
+                return self.asm("cvt.sat.s32.s64 $0, $1;", [int32], [c], pure=True)[0]
+            return self.word(c)
+
         return [*inputs, *map(limited, coordinates)], "{" + ", ".join(names) + "}"
 
     def _offsets(self, text: str, inputs: list[V], offsets) -> tuple[str, list[V]]:

@@ -56,7 +56,8 @@ class TensorMemoryMixin:
         """``tcgen05.dealloc`` of a buffer's allocation, by the first warp."""
         place = self.graph.tensor_memory[value]
         address = self.tensor_addresses[place.leader]
-        self._by_first_warp(lambda: self.asm(f"tcgen05.dealloc{GROUP.format(place.cta_group)}.b32 $0, {place.columns};", [], [address], convergent=True))
+        self._by_first_warp(lambda: self.asm(f"tcgen05.dealloc{GROUP.format(place.cta_group)}.b32 $0, {place.columns};", [], [address],
+                                             convergent=True))
 
     def _by_first_warp(self, then) -> None:
         inside, done = self.label("warp"), self.label("all")
@@ -69,8 +70,10 @@ class TensorMemoryMixin:
 
     def narrowed(self, word: V, dtype) -> V:
         """The element of less than 32 bits in the lower part of a register."""
-        bits = self.ins(f"trunc i32 {word.text} to i{dtype.bits}", int32)
-        return bits if dtype.llvm == f"i{dtype.bits}" and not setattr(bits, "dtype", dtype) else self.ins(f"bitcast i{dtype.bits} {bits.text} to {dtype.llvm}", dtype)
+        bits = self.ins(f"trunc i32 {word.text} to i{dtype.bits}", dtype)
+        if dtype.llvm == f"i{dtype.bits}":
+            return bits
+        return self.ins(f"bitcast i{dtype.bits} {bits.text} to {dtype.llvm}", dtype)
 
     def widened_bits(self, value: V) -> V:
         """An element of less than 32 bits as a register, zero above it."""

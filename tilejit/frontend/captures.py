@@ -74,7 +74,8 @@ def _is_fixed(x: Any) -> bool:
     """Whether a value's token is the same for as long as it is the same object."""
     if isinstance(x, tuple):
         return all(map(_is_fixed, x))
-    return x is None or isinstance(x, (bool, int, float, complex, str, DType, Op, Builtin, ModuleType, type, FunctionType)) or source_of(x) is not None
+    plain = x is None or isinstance(x, (bool, int, float, complex, str, DType, Op, Builtin, ModuleType, type, FunctionType))
+    return plain or source_of(x) is not None
 
 
 def source_of(x: Any) -> Source | None:

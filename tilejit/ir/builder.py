@@ -221,7 +221,8 @@ class Builder:
         names = sorted(key.name for key in terms if key in self.arguments)
         if not names or len(names) < len(terms):
             return ""
-        return f"; {' and '.join(names)} {'are numbers' if len(names) > 1 else 'is a number'} of the launch: declare the parameter as {names[0]}: tile.constexpr"
+        what = "are numbers" if len(names) > 1 else "is a number"
+        return f"; {' and '.join(names)} {what} of the launch: declare the parameter as {names[0]}: tile.constexpr"
 
     # -- operands from what a kernel's code holds -----------------------------------------------------------------------
 

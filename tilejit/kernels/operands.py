@@ -74,7 +74,8 @@ def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
         raise LaunchError(f"a is of {x.dtype} and b of {y.dtype}; the tensor cores take two of one kind")
     for name, v, k in (("a", x, -1), ("b", y, -2)):
         if len(v.shape) > 1 and v.strides[k] != 1:
-            raise LaunchError(f"pairs of float4 lie along k: {name} has a stride of {v.strides[k]} bytes there. b is the transpose (.T) of packed [N, K]")
+            raise LaunchError(f"pairs of float4 lie along k: {name} has a stride of {v.strides[k]} bytes there. b is the transpose (.T) "
+                              "of packed [N, K]")
     return 2
 
 

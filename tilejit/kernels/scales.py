@@ -77,8 +77,9 @@ def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: in
         block = kinds[s.dtype]
         shape = -(-rows // ROWS), -(-k // (block * BLOCKS))
         if prod(s.shape) != prod(shape) * UNIT or not s.contiguous:
-            raise LaunchError(f"{name} is contiguous units of {UNIT} bytes, each the factors of {ROWS} of {letter} and {BLOCKS} blocks of {block} along k: "
-                              f"{shape[0]} x {shape[1]} of them here, {prod(shape) * UNIT} elements, not an array of shape {s.shape}"
+            raise LaunchError(f"{name} is contiguous units of {UNIT} bytes, each the factors of {ROWS} of {letter} and {BLOCKS} blocks "
+                              f"of {block} along k: {shape[0]} x {shape[1]} of them here, {prod(shape) * UNIT} elements, not an array of "
+                              f"shape {s.shape}"
                               + ("" if s.contiguous else " with gaps or in another order"))
         if not s.aligned or s.device != x.device:
             raise LaunchError(f"{name} begins at a multiple of 16 bytes, on the device of a" + ("" if s.aligned else ": it does not"))

@@ -245,12 +245,20 @@ def _hopper(instruction: str):
 cp_async_commit = _plain("cp_async_commit", "Close the group of the ``cp.async`` copies that each thread has issued.")
 cp_async_wait = _plain("cp_async_wait", "Wait until at most `n` of the thread's ``cp.async`` groups are pending.", ("n",), _group)
 bulk_commit = _plain("bulk_commit", "Close the group of the bulk stores that each thread has issued.", check=_hopper("cp.async.bulk.commit_group"))
-fence_proxy_async = _plain("fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later ones of the async proxy (TMA, wgmma).", check=_hopper("fence.proxy.async"))
-fence_mbarrier_init = _plain("fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.", check=_hopper("fence.mbarrier_init"))
-griddepcontrol_wait = _plain("griddepcontrol_wait", """Wait until the grids that this one depends on have ended and their writes are visible. With the launch option
+fence_proxy_async = _plain(
+    "fence_proxy_async", "Order each thread's ordinary accesses to shared memory before later ones of the async proxy (TMA, wgmma).",
+    check=_hopper("fence.proxy.async"))
+fence_mbarrier_init = _plain(
+    "fence_mbarrier_init", "Make the initialisation of mbarriers visible to the async proxy and the cluster.",
+    check=_hopper("fence.mbarrier_init"))
+griddepcontrol_wait = _plain("griddepcontrol_wait",
+                             """Wait until the grids that this one depends on have ended and their writes are visible. With the launch option
     ``pdl=True`` a kernel may start before the one ahead of it in the stream has ended: what that one writes is read, and what
     it reads is written, after this only. Otherwise it returns at once. (PTX ISA, ``griddepcontrol``.)""", check=_hopper("griddepcontrol"))
-griddepcontrol_launch_dependents = _plain("griddepcontrol_launch_dependents", """Let the grid that depends on this one start, once all CTAs have said so or ended. (PTX ISA, ``griddepcontrol``.)""", check=_hopper("griddepcontrol"))
+griddepcontrol_launch_dependents = _plain(
+    "griddepcontrol_launch_dependents",
+    """Let the grid that depends on this one start, once all CTAs have said so or ended. (PTX ISA, ``griddepcontrol``.)""",
+    check=_hopper("griddepcontrol"))
 cluster_arrive = _plain("cluster_arrive", "Arrive at the cluster's barrier.", check=_hopper("barrier.cluster.arrive"))
 cluster_wait = _plain("cluster_wait", "Wait until every thread of the cluster has arrived at its barrier.", check=_hopper("barrier.cluster.wait"))
 

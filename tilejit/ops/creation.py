@@ -104,7 +104,8 @@ def arange(g: Builder, start, stop=None):
     """The int32 tile ``[start, ..., stop - 1]``, or ``[0, ..., start - 1]`` with one argument. Both are constants."""
     start, stop = (0, start) if stop is None else (start, stop)
     for bound in (start, stop):
-        constant_integer(g, bound, "a bound of arange", "the bounds of arange are constants; add a run-time start afterwards, as in start + tile.arange(N)"
+        constant_integer(g, bound, "a bound of arange", "the bounds of arange are constants; add a run-time start afterwards, as in "
+                                                        "start + tile.arange(N)"
                          + g.declared_constant(bound))
     if stop < start:
         raise g.error(f"arange({start}, {stop}) is empty backwards: its stop is below its start")

@@ -282,9 +282,9 @@ _cast_declaration.__doc__ = """`x` as `dtype`.
 
 Float to a narrower float rounds to nearest even; to floats of 8 bits and less it saturates at the largest finite value (PTX
 ISA ``cvt.satfinite``). NaN stays NaN, and becomes the largest value of those of 4 and 6 bits, which have none. float8_e8m0fnu
-holds powers of two: the nearest one, of two the larger; 0 becomes the least one, a negative number NaN. Float to integer truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``).
-Integer to a narrower integer keeps the low bits. To bool: whether it is not 0. An `exact` cast, of a weak number that
-adapts, changes no value: the simulator checks it.
+holds powers of two: the nearest one, of two the larger; 0 becomes the least one, a negative number NaN. Float to integer
+truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``). Integer to a narrower integer keeps the low bits. To bool: whether
+it is not 0. An `exact` cast, of a weak number that adapts, changes no value: the simulator checks it.
 """
 cast = Op(_cast_declaration, "pure", ("dtype", "exact"))
 

@@ -102,7 +102,8 @@ map_rebind.rules["written"] = lambda call, mapped: [call.args[1]] if mapped and 
 def _whole_granules(context, call: Call) -> None:
     """The engine clips a store's rows in steps of 16 bytes only, so what is stored to has rows of whole ones, provably."""
     map_, nbytes = call.args[0], call.args[0].type.dtype.nbytes
-    stored = any(c.op.name == "copy_async" and c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_ for c in context.calls)
+    stored = any(c.op.name == "copy_async" and c.args[0].type.buffer.map is not None and context.definition(c.args[0]).args[0] is map_
+                 for c in context.calls)
     if not stored or 16 % nbytes or nbytes == 16:
         return None
     if call.op is map_rebind:
@@ -118,8 +119,8 @@ def _whole_granules(context, call: Call) -> None:
         fits = (size if isinstance(size, int) else context.divisor(size)) % (16 // nbytes) == 0
     if not fits:
         name = columns.name if isinstance(columns, Value) else "columns"
-        raise CompilationError(f"copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known to be a multiple "
-                               f"of {16 // nbytes} elements, as tile.assume({name} % {16 // nbytes} == 0) promises", call.loc)
+        raise CompilationError("copies store by this map, and a store clips rows in steps of 16 bytes: its last dimension must be known "
+                               f"to be a multiple of {16 // nbytes} elements, as tile.assume({name} % {16 // nbytes} == 0) promises", call.loc)
     return None
 
 
@@ -223,7 +224,8 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
             continue
         if not isinstance(values, tuple) or len(values) != rank:
             raise g.error(f"{what} has {rank} entries, as the map has dimensions, not "
-                          f"{'none' if values is None else len(values) if isinstance(values, tuple) else describe(values)}; its rank stays, since {_kept(g, t, 'rank')}")
+                          f"{'none' if values is None else len(values) if isinstance(values, tuple) else describe(values)}; its rank "
+                          f"stays, since {_kept(g, t, 'rank')}")
     if strides is None:
         strides = _row_major(g, shape)
     last = strides[-1].value if isinstance(strides[-1], Const) else strides[-1]
@@ -299,7 +301,8 @@ def publish(g: Builder, m, scope="gpu"):
     """Copy the map from shared memory to its slot and release it, in one (``tensormap.cp_fenceproxy``): the first warp of
     the scope does it together, between barriers of the scope."""
     if _own(g, m, "publish").slot != "shared":
-        raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; one in global memory is released by .fence_release(scope)')
+        raise g.error('publish is for a map that is edited in shared memory, made with edit="shared"; one in global memory is released '
+                      'by .fence_release(scope)')
     if g.scope.partial is not None or g.scope.threads < 32:
         few = f"the condition {written(g.scope.partial)} differs between them" if g.scope.partial is not None else f"this scope has {g.scope.threads}"
         raise g.error(f"publish copies 4 bytes by each of the 32 threads of a warp, and {few}: call it at the scope of a warp or wider")

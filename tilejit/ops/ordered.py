@@ -31,7 +31,8 @@ def checked_order(g: Builder, what: str, place: Value, sem, scope, cache) -> str
     if place.type.scope != "global":
         raise g.error(f"sem= orders accesses to global memory; {place.type.scope} memory is ordered by tile.sync() and tile.mbarrier()")
     if cache in ("ca", "cg", "cs"):
-        raise g.error(f"cache={cache!r} is an operator of ordinary accesses (PTX ISA, \"Cache Operators\"); with sem= there are the eviction priorities")
+        raise g.error(f"cache={cache!r} is an operator of ordinary accesses (PTX ISA, \"Cache Operators\"); with sem= there are the "
+                      "eviction priorities")
     if scope == "cluster":
         g.need(f"a {what} with scope=\"cluster\"", 90)
     return scope

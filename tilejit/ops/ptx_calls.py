@@ -37,7 +37,8 @@ DTYPES: dict[str, tuple[DType, ...]] = {
 
 #: What a place in memory may be for an address of each space.
 PLACES = {
-    "shared": "an element of the CTA's own shared memory, or a barrier", "cluster": "an element of shared memory or a barrier, the CTA's own or a peer's",
+    "shared": "an element of the CTA's own shared memory, or a barrier", "cluster": "an element of shared memory or a barrier, the CTA's "
+                                                                                    "own or a peer's",
     "global": "an element of an array", "generic": "an element of an array or of shared memory", "tmem": "a tensor-memory address",
     "map": "a tensor map, or the place of one in global memory",
 }
@@ -159,7 +160,8 @@ def _values(g: Builder, form, operand, given) -> list[Operand]:
         return [_address(g, form, operand, given, wrong)]
     parts = given if operand.count is not None else (given,)
     if not isinstance(parts, Sequence) or isinstance(parts, str) or len(parts) != (operand.count or 1):
-        raise g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not {len(parts) if isinstance(parts, tuple) else describe(given)}"
+        raise g.error(f"{form.name}: operand {operand.name} needs {_needs(operand)}, not "
+                      f"{len(parts) if isinstance(parts, tuple) else describe(given)}"
                       + (" values" if isinstance(parts, tuple) else ""))
     if operand.type != "b128":
         return [_register(g, operand, x, wrong) for x in parts]

@@ -30,7 +30,11 @@ def copy_by_threads(m, form, x):
     """Each thread's bytes; those past `src_size`, or all with `ignore_src`, are zero and not read."""
     nbytes = int(re.search(r"\.(4|8|16)\b", form.name)[1])
     (dst, to), (src, source) = place_of(m, form, x["dst"]), place_of(m, form, x["src"])
-    count = x["src_size"].astype(np.int64) if "src_size" in x else np.where(x["ignore_src"], 0, nbytes) if "ignore_src" in x else np.full((1, 1), nbytes)
+    count = np.full((1, 1), nbytes)
+    if "src_size" in x:
+        count = x["src_size"].astype(np.int64)
+    elif "ignore_src" in x:
+        count = np.where(x["ignore_src"], 0, nbytes)
     if ((count > nbytes) & m.active).any():
         m.finding("out-of-bounds", f"cp.async of {nbytes} bytes is told to read more of them, {int(count.max())}")
         return
@@ -91,8 +95,8 @@ def completes_there(m, form, barrier, buffer) -> None:
     """A finding if the barrier is not in the CTA whose memory is written."""
     there, told = (np.full((1, 1), m.rank) if x.peer is None else x.peer for x in (buffer, barrier))
     if (there != told).any():
-        m.finding("transaction-count", f"{form.name} writes the memory of the CTA of rank {int(there.flat[0])} in the cluster, and its barrier is that of "
-                                       f"rank {int(told.flat[0])}: give that CTA's barrier, as in bar.peer(1)")
+        m.finding("transaction-count", f"{form.name} writes the memory of the CTA of rank {int(there.flat[0])} in the cluster, and its "
+                                       f"barrier is that of rank {int(told.flat[0])}: give that CTA's barrier, as in bar.peer(1)")
 
 
 __all__ = ["run_of"]

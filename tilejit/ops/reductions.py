@@ -252,7 +252,9 @@ def _zero_outside(g: Builder, value: Value) -> bool:
 def _alike(g: Builder, value) -> bool:
     """Whether a tile is one number everywhere."""
     call = g.definitions.get(value) if isinstance(value, Value) else None
-    return isinstance(value, Const) or call is not None and (call.op is creation.splat or call.op in (ew.cast, reshape_, broadcast) and _alike(g, call.args[0]))
+    if call is None:
+        return isinstance(value, Const)
+    return call.op is creation.splat or call.op in (ew.cast, reshape_, broadcast) and _alike(g, call.args[0])
 
 
 def _remedy(what: str, dtype: DType, direct: bool) -> str:

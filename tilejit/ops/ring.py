@@ -36,7 +36,8 @@ from .tmem.slots import commit, leader, pair_mask, products_of, read_by_threads,
 
 FILLED = ("copies", "stores", "products")
 OPTIONS = ("consumers", "filled", "multicast", "cta_group")
-ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")  # calls that read no slot in threads' own time
+# calls that read no slot in threads' own time
+ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")
 
 
 class Ring:
@@ -51,7 +52,8 @@ class Ring:
     def check(self) -> None:
         """CompilationError where slots are awaited that nobody fills."""
         if "consume" in self.used and "produce" not in self.used:
-            raise CompilationError("nothing fills this ring's slots, and a full one would be awaited for ever: fill them in `with ring.produce() as slot:`",
+            raise CompilationError("nothing fills this ring's slots, and a full one would be awaited for ever: fill them in `with "
+                                   "ring.produce() as slot:`",
                                    self.used["consume"])
 
     @property
@@ -194,17 +196,17 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     copies with ``mbar=slot.full`` then bring. ``with r.consume() as slot:`` waits for a full slot, and releases it at the
     end of the block or with ``slot.release()``, once the scope has read it; ``r.consume(behind=True)`` releases the slot
     before it instead, and ``r.release()`` the last one, so that a product may run while the next slot is awaited. `consumers`
-    counts the warpgroups (or narrower scopes) that release each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it
-    is full at the end of the producer's block: so a scope hands numbers to others. With `multicast` the rings of a cluster's
-    CTAs turn together: a slot is empty when the consumers of all of them have released it, and copies with ``multicast=`` may
-    fill it everywhere; the bytes of all producers together are the slot's.
+    counts the warpgroups (or narrower scopes) that release each slot. With ``filled="stores"`` the producer writes
+    the slot by ordinary stores, and it is full at the end of the producer's block: so a scope hands numbers to
+    others. With `multicast` the rings of a cluster's CTAs turn together: a slot is empty when the consumers of all
+    of them have released it, and copies with ``multicast=`` may fill it everywhere; the bytes of all producers together are the slot's.
 
     Products into tensor memory (sm_100a, sm_103a) that read a slot give it back by their commit when they are done, and the one
     thread that starts them goes on at once. With ``filled="products"`` the buffers are in tensor memory: the thread that produces a
     slot starts products into it, and it is full when they are done. With ``cta_group=2`` the rings of a pair of CTAs turn
     together: both produce, each its own part, on the barrier of the even one (``slot.full``, for copies with ``cta_group=2``),
-    where one thread consumes; of accumulators that thread is the producer, and both CTAs consume. Without a layout, or with ``tile.auto``, a buffer's is
-    chosen by its uses.
+    where one thread consumes; of accumulators that thread is the producer, and both CTAs consume. Without a layout,
+    or with ``tile.auto``, a buffer's is chosen by its uses.
     """
     for what, n in (("stages", stages), ("consumers", consumers)):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:

@@ -72,11 +72,13 @@ class ImageMatrix:
             if isinstance(i, int) and not 0 <= i < n:
                 raise g.error(f"place {i} of a filter's {n} does not exist")
             step = self.dilation[d]
-            offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1 else i, "a place in the filter"))
+            offsets.append(uniform_scalar(g, i * step if isinstance(i, int) else binary(g, "*", i, step) if step != 1 else i,
+                                          "a place in the filter"))
         if self.window.along:
             image, *place = self._place(g, first, range(rank - 1, rank))
             other = [self._corner(g, index[1 + d], d) for d in range(lines)]
-            place = [image, *(x + o if isinstance(x, int) and isinstance(o, int) else binary(g, "+", x, o) for x, o in zip(other, plain(offsets))), *place]
+            moved = (x + o if isinstance(x, int) and isinstance(o, int) else binary(g, "+", x, o) for x, o in zip(other, plain(offsets)))
+            place = [image, *moved, *place]
             offsets = [Const(self.window.halo, int32), offsets[-1]]
         else:
             place = self._place(g, first, range(rank))
@@ -178,7 +180,8 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
         raise g.error(f"along is None, 'w' or 'w128', not {along!r}")
     limit = HALOS.get(along, 0)
     if isinstance(halo, bool) or not isinstance(halo, int) or not 0 <= halo <= limit:
-        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}" if along else "a halo is for along='w' or 'w128'")
+        raise g.error(f"halo is a constant of 0 to {limit} with along={along!r}, not {describe(halo)}"
+                      if along else "a halo is for along='w' or 'w128'")
     window = Window(tuple(-p for p in before), tuple(p - n for p, n in zip(after, reach)), stride, reach, along, halo)
     counts = []
     for d in range(rank):

@@ -68,10 +68,11 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
     """Memory of a constant `shape`, one allocation per call site, alive for the whole kernel.
 
     In "shared" memory `layout=None` is row-major; `layout=tile.auto` is one that the compiler chooses by the buffer's uses:
-    rows swizzled, in the form that TMA, ldmatrix and the tensor cores take, or row-major (`.explain()` says which, and why). The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or
-    of `align`. In "tmem", tensor memory (sm_100a, sm_103a), a layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol``
-    (512 columns of 32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins
-    and deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
+    rows swizzled, in the form that TMA, ldmatrix and the tensor cores take, or row-major (`.explain()` says which,
+    and why). The offset is a multiple of 128 bytes (1024 when the layout is swizzled) or of `align`. In "tmem",
+    tensor memory (sm_100a, sm_103a), a layout is over ``axis.TLane`` (128 lanes) and ``axis.TCol`` (512 columns of
+    32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins and
+    deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
     """
     dtype = dtype_of(dtype)
     shape, layout = laid_out(g, shape, dtype, layout)

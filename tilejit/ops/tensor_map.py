@@ -114,7 +114,8 @@ def tensor_map(g: Builder, region, swizzle=0, fill=0, l2_promotion=128, precisio
     if slot is not None:
         refused(g, "a tensor map that the kernel edits", region.type.dtype)
         if g.target not in REPLACING:
-            raise g.error(f"a tensor map that the kernel edits needs tensormap.replace, which exists on {', '.join(REPLACING)} and in no form on {g.target}")
+            raise g.error(f"a tensor map that the kernel edits needs tensormap.replace, which exists on {', '.join(REPLACING)} and in no "
+                          f"form on {g.target}")
         slot = _checked_slot(g, slot)
         map_ = TensorMap(map_.array, map_.box, map_.swizzle, map_.oob_fill, map_.l2_promotion, map_.stored, edit)
         if edit == "shared":
@@ -129,8 +130,9 @@ def host_born(g: Builder, x, what: str) -> None:
     if isinstance(type_of(x), Selected):
         kind = "patches" if isinstance(x.type, Patches) else "rows"
     if kind == "patches":
-        raise g.error(f"{what}, and these are patches: an im2col map is the launch's, since the corners, pixels and channels that make it one have no "
-                      "tensormap.replace, raw or other, on any target. Index the matrix in copy_async, which has such a map made for the copy")
+        raise g.error(f"{what}, and these are patches: an im2col map is the launch's, since the corners, pixels and channels that make "
+                      "it one have no tensormap.replace, raw or other, on any target. Index the matrix in copy_async, which has such a "
+                      "map made for the copy")
     if kind == "rows":
         raw = "" if g.target == "sm_90a" else (". tile.ptx.cp_async.bulk.tensor._2d.shared_cta.global_.tile_gather4.mbarrier_complete_tx_bytes takes "
                                                "a map of the array with boxes of one row, with nothing checked")
@@ -159,8 +161,8 @@ def _map_of_patches(g: Builder, region: Value, swizzle, fill, l2_promotion, prec
     fields = _checked_array(g, t.buffer, swizzle, fill, l2_promotion, precision)
     offsets = (0,) * (rank - 2) if window.along is None else (window.halo, 0)
     if [getattr(x, "value", None) for x in at] != [0, *window.lower, 0, *offsets]:
-        raise g.error("a tensor map is of whole images: its patches give the pixels and channels of a copy, and begin at pixel 0, place 0 of the filter "
-                      "and channel 0")
+        raise g.error("a tensor map is of whole images: its patches give the pixels and channels of a copy, and begin at pixel 0, place "
+                      "0 of the filter and channel 0")
     if window.along is not None and g.target not in PAIRED:
         raise g.error(f"a walk along w needs {' or '.join(PAIRED)}, and this is {g.target}")
     if window.along is not None and not swizzle:
@@ -251,8 +253,8 @@ def index(g: Builder, m: Value, items: tuple) -> Value:
     """``m[i:i + N, j]``: a box of the map's array, which only ``tile.copy_async`` reads or writes."""
     rank = len(m.type.array.shape)
     if m.type.window is not None:
-        raise g.error("an im2col map is for the instructions tile.ptx.cp_async.bulk.tensor...im2col: index the matrix of the images in copy_async, which "
-                      "has such a map made for the copy")
+        raise g.error("an im2col map is for the instructions tile.ptx.cp_async.bulk.tensor...im2col: index the matrix of the images in "
+                      "copy_async, which has such a map made for the copy")
     if len(items) != rank:
         raise g.error(f"a tensor map is indexed in each of its {rank} dimensions, and {len(items)} were given")
     starts, extents, kept = [], [], []

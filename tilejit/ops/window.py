@@ -68,7 +68,8 @@ def window(g: Builder, array, offsets, extents):
         raise g.error(f"an array of {rank} dimensions has a window of {rank} offsets and extents, not {len(offsets)} and {len(extents)}")
     made, narrowed = [], []
     for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
-        offset, extent = (None if x is None else _uniform(g, x, what, array.type.shape[d]) for x, what in ((offsets[d], "an offset"), (extents[d], "an extent")))
+        offset, extent = (None if x is None else _uniform(g, x, what, array.type.shape[d])
+                          for x, what in ((offsets[d], "an offset"), (extents[d], "an extent")))
         if isinstance(extent, int) and extent < 0:
             raise g.error(f"the extent of a window is at least 0, not {extent}")
         own = array.type.narrowed[d] if array.type.narrowed is not None else 0

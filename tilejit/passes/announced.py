@@ -89,8 +89,8 @@ def _compare(arms: list, copies: list, count) -> None:
         return
     (block, arm), announced = arms[0], arms[0][1].args[1]
     if isinstance(announced, Const) and announced.value > 0 and not copies:
-        raise CompilationError(f"{announced.value} bytes are announced, and no copy brings any to this barrier: its phase would never end; give the copies "
-                               "mbar= (of a ring's slot, mbar=slot.full)", arm.loc)
+        raise CompilationError(f"{announced.value} bytes are announced, and no copy brings any to this barrier: its phase would never "
+                               "end; give the copies mbar= (of a ring's slot, mbar=slot.full)", arm.loc)
     if not isinstance(announced, Const) or any(where is not block for where, _ in copies):
         return
     counts = [count(where, copy) for where, copy in copies]

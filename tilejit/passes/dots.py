@@ -83,7 +83,8 @@ class _Dots(TensorDots):
 
     def dot(self, call: Call) -> Value:
         choice = self.chosen_for(call)
-        return {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}[choice.variant](call, choice)
+        ways = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
+        return ways[choice.variant](call, choice)
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args

@@ -185,8 +185,8 @@ class Loops:
         g, slot = self.g, one_of(self.g, stage, staged.stages)
         scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
         if scopes != {("elect",)}:
-            raise CompilationError("the products of a pipelined loop give its slots back by a commit: one thread starts them (with tile.elect(), directly "
-                                   "in the loop), or the loop commits and waits itself", staged.loop.loc)
+            raise CompilationError("the products of a pipelined loop give its slots back by a commit: one thread starts them (with "
+                                   "tile.elect(), directly in the loop), or the loop commits and waits itself", staged.loop.loc)
         with g.block() as nodes:
             commit(g, self.barrier(staged.empty, slot), None)
         g.append(Scope("elect", None, 1, Block(tuple(nodes)), staged.loop.loc))

@@ -52,9 +52,10 @@ def check_shares(graph: Graph) -> Graph:
     kept = [min((s.regs for s in asked.get(w, ())), default=begin) for w in range(groups)]
     if sum(kept) > begin * groups:
         most = max((s for scopes in asked.values() for s in scopes), key=lambda s: s.regs)
-        raise CompilationError(f"the warpgroups would keep {' + '.join(map(str, kept))} = {sum(kept)} registers for each of their threads, and a CTA of "
-                               f"{graph.launch.threads} threads begins with {groups} times {begin}: who asks for more would wait for ever; lower regs=, or have "
-                               "another warpgroup give more back, as with tile.warpgroup(0, regs=24)", most.loc)
+        raise CompilationError(f"the warpgroups would keep {' + '.join(map(str, kept))} = {sum(kept)} registers for each of their "
+                               f"threads, and a CTA of {graph.launch.threads} threads begins with {groups} times {begin}: who asks for "
+                               "more would wait for ever; lower regs=, or have another warpgroup give more back, as with "
+                               "tile.warpgroup(0, regs=24)", most.loc)
     return graph
 
 
@@ -65,7 +66,11 @@ def _asked(graph: Graph) -> dict[int, list[Scope]]:
     for node in walk(graph.body):
         if not isinstance(node, Scope) or node.regs is None:
             continue
-        bounds = (node.first, node.first) if isinstance(node.first, Const) else (loops[node.first].start, loops[node.first].stop) if node.first in loops else ()
+        bounds = ()
+        if isinstance(node.first, Const):
+            bounds = node.first, node.first
+        elif node.first in loops:
+            bounds = loops[node.first].start, loops[node.first].stop
         if bounds and all(isinstance(b, Const) for b in bounds):
             last = bounds[1].value + (node.count if bounds[0] is bounds[1] else 0)
             for w in range(bounds[0].value, last):

@@ -35,7 +35,8 @@ def split_roles(context: Context, found: Finder) -> Graph:
     warps, loc = launch.num_warps, first.loc
     groups = warps % 4 == 0
     if not groups and warps not in (1, 2):
-        raise CompilationError(f"warp_specialize takes 1, 2 or a multiple of 4 warps, whose slots are released by warpgroups, and num_warps is {warps}", loc)
+        raise CompilationError("warp_specialize takes 1, 2 or a multiple of 4 warps, whose slots are released by warpgroups, and "
+                               f"num_warps is {warps}", loc)
     added = 4 if groups else 1
     if warps + added > 32:
         raise CompilationError(f"warp_specialize adds {added} warps to the {warps} of num_warps, and a CTA has at most 32", loc)
@@ -149,8 +150,9 @@ class Producer:
     def made(self, body: Block) -> Block:
         for call in self.ahead_of_loops(body, False):
             if call.op.name == "ordered_load":
-                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows after what others write, and the producer, which runs ahead "
-                                       "of the other warps, would not wait for it: give the roles by hand (tile.warpgroup, tile.ring)", call.loc)
+                raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows after what others write, and the "
+                                       "producer, which runs ahead of the other warps, would not wait for it: give the roles by hand "
+                                       "(tile.warpgroup, tile.ring)", call.loc)
         copier = Copier(self.kept)
         sliced = without_unused(self.sliced(copier, body))
         self.check(sliced)
@@ -214,14 +216,14 @@ class Producer:
         for node in walk(body):
             place = node.args[0] if isinstance(node, Call) and node.op.effect == "reads" else None
             if place is not None and (place.type.scope != "global" or made[place].args[0] in changed):
-                raise CompilationError(f"this {node.op.name} decides what the producer does, which runs ahead of the other warps, and the kernel writes "
-                                       "what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+                raise CompilationError(f"this {node.op.name} decides what the producer does, which runs ahead of the other warps, and "
+                                       "the kernel writes what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in operands(node):
                 if isinstance(o, Value) and o not in there:
                     made = self.context.made.get(o)
                     what = f"{o.name}, which {made.op.name} makes at line {made.loc.line}" if made is not None else o.name
-                    raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps and cannot wait "
-                                           "for it; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
+                    raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps "
+                                           "and cannot wait for it; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
 
 
 def _with_blocks(copier: Copier, node, block) -> list:

@@ -54,7 +54,8 @@ class Uses:
         for call, error in self.declined.items():
             reasons = dict(error.declined)
             path = best.taken.get(call)
-            words.append(f"line {call.loc.line}: {path} {reasons[path]}" if path in reasons else f"line {call.loc.line}: no lowering of {call.op.name}")
+            words.append(f"line {call.loc.line}: {path} {reasons[path]}"
+                         if path in reasons else f"line {call.loc.line}: no lowering of {call.op.name}")
         return "; ".join(dict.fromkeys(words or [f"line {call.loc.line}: {call.op.name} by {self.taken[call]}" for call in self.slower]))
 
 
@@ -162,8 +163,9 @@ class _Asker:
 
     def root(self, value: Value) -> Value | None:
         """The allocation behind a place in shared memory."""
-        while isinstance(value.type, (Buffer, Region, Points)) and value not in self.opened and value in self.context.made and self.context.made[value].args:
-            value = self.context.made[value].args[0]
+        made = self.context.made
+        while isinstance(value.type, (Buffer, Region, Points)) and value not in self.opened and value in made and made[value].args:
+            value = made[value].args[0]
         return value
 
     def tried_on(self, arg, root):

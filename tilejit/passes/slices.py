@@ -137,7 +137,8 @@ def _kept(block: Block, live: set[Value], acts: Callable[[Call], bool]) -> Block
                 gone = not node.body.nodes
             case If(then=then, orelse=orelse, results=made):
                 at = [n for n, r in enumerate(made) if r in live]
-                node = replace(node, then=_yielding(then, at, live, acts), orelse=_yielding(orelse, at, live, acts), results=tuple(made[n] for n in at))
+                node = replace(node, then=_yielding(then, at, live, acts), orelse=_yielding(orelse, at, live, acts),
+                               results=tuple(made[n] for n in at))
                 gone = not at and not node.then.nodes and not node.orelse.nodes
             case For(carried=carried) | While(carried=carried):
                 at = [n for n, c in enumerate(carried) if c.inner in live or c.result in live]

@@ -80,8 +80,8 @@ class Finder:
                                    "(directly in the loop, without mbar=)", loop.loc)
         for c in copies:
             if c.attrs["options"].get("multicast"):
-                raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may still be read: "
-                                       "write the ring by hand (tile.ring(..., multicast=True))", c.loc)
+                raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may "
+                                       "still be read: write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         places, outside = needed(loop.body, copies)
         for c in walk(Block(places)):
             if isinstance(c, Call) and c.op.effect != "pure":
@@ -108,15 +108,16 @@ class Finder:
         if not isinstance(node, Call) or node.op is not copy_async_:
             return False
         dst, src, mbar = node.args[:3]
-        return (dst.type.scope, src.type.scope) == ("shared", "global") and mbar is None and not dst.type.buffer.peer and not node.attrs["options"].get("token") \
-            and node.attrs["partial"] is None
+        incoming = (dst.type.scope, src.type.scope) == ("shared", "global") and not dst.type.buffer.peer
+        return incoming and mbar is None and not node.attrs["options"].get("token") and node.attrs["partial"] is None
 
     @property
     def roles(self) -> bool:
         """Whether warps of their own issue the copies: asked for, and all of them complete by bytes."""
         asked = [s for s in self.loops.values() if s.loop.pipeline.warp_specialize]
         if asked and not self.wide:
-            raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel stands in a narrower scope", asked[0].loop.loc)
+            raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel "
+                                   "stands in a narrower scope", asked[0].loop.loc)
         if len(asked) != len(self.loops) or self.context.target == "sm_80":
             self.choose_completion("cta")
             return False
@@ -155,9 +156,11 @@ class Finder:
                 if not isinstance(o, Value):
                     continue
                 if o in self.owner and call.op.name not in VIEWS:
-                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only indexed there", call.loc)
+                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only "
+                                           "indexed there", call.loc)
                 if o in self.owner and inside.get(call.results[0]) is not self.owner[o]:
-                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, it holds nothing", call.loc)
+                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, "
+                                           "it holds nothing", call.loc)
             if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):

@@ -269,7 +269,8 @@ class TensorDots:
     def result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
         """What a loop leaves in tensor memory; what it began with, where that was not stored and the loop had no trip."""
         g = self.g
-        if stored or isinstance(node.start, Const) and isinstance(node.stop, Const) and len(range(node.start.value, node.stop.value, node.step.value)):
+        if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const)
+                      and len(range(node.start.value, node.stop.value, node.step.value))):
             return self.load(place, c.result.name)
         trips = compare(g, "<" if node.step.value > 0 else ">", node.start, node.stop)
         if isinstance(trips, bool):

@@ -33,7 +33,8 @@ def place_tensor_memory(graph: Graph) -> Graph:
     if top > COLUMNS:
         table = "\n".join(f"  {_columns(c):>4} columns  {c.result.name}: {c.result.type}  (line {c.loc.line})" for c in made)
         most = max(made, key=_columns)
-        raise CompilationError(f"the kernel needs {top} columns of tensor memory, allocated in powers of two, and a CTA has {COLUMNS}:\n{table}", most.loc)
+        raise CompilationError(f"the kernel needs {top} columns of tensor memory, allocated in powers of two, and a CTA has "
+                               f"{COLUMNS}:\n{table}", most.loc)
     return replace(graph, tensor_memory=places)
 
 

@@ -84,8 +84,8 @@ def _refuse_mixtures(block: Block, path: str, pools: dict[str, Pool]) -> None:
     """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
     for node in block.nodes:
         if isinstance(node, Call) and node.op.name in MANUAL and node.choice is None and path in pools and MANUAL[node.op.name] in pools[path].kinds:
-            raise CompilationError(f"{node.op.name} counts groups by hand, in a scope whose copies give tokens (line {pools[path].copies[0].loc.line}): "
-                                   "wait for the tokens, or leave the results of copy_async unused", node.loc)
+            raise CompilationError(f"{node.op.name} counts groups by hand, in a scope whose copies give tokens (line "
+                                   f"{pools[path].copies[0].loc.line}): wait for the tokens, or leave the results of copy_async unused", node.loc)
         for inner in blocks(node):
             _refuse_mixtures(inner, _inside(path, node), pools)
 
@@ -215,18 +215,21 @@ class Multicasts:
         """The bytes that the copies of all CTAs bring to the one at hand."""
         mask, loc, nbytes = copy.args[3], copy.loc, copy.args[1].type.nbytes
         if self.ranks > 1 and block not in self.alike:
-            raise CompilationError("a multicast whose token is waited for is made by every CTA of the cluster, and a condition or a loop's bound around "
-                                   "this one may differ between them: give mbar=, which each CTA that receives arms for itself", loc)
+            raise CompilationError("a multicast whose token is waited for is made by every CTA of the cluster, and a condition or a "
+                                   "loop's bound around this one may differ between them: give mbar=, which each CTA that receives arms "
+                                   "for itself", loc)
         if self.ranks * nbytes > MAX_PENDING:
-            raise CompilationError(f"{self.ranks} CTAs that each bring {nbytes} bytes are more than the {MAX_PENDING} that a barrier counts: give mbar=", loc)
+            raise CompilationError(f"{self.ranks} CTAs that each bring {nbytes} bytes are more than the {MAX_PENDING} that a barrier "
+                                   "counts: give mbar=", loc)
         masks = [at_rank(mask, self.made, own, self.ranks) for own in range(self.ranks)]
         if None not in masks:
             senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
             if len(senders) == 1:
                 return Const(senders.pop() * nbytes, int32)
         if not of_cluster(mask):
-            raise CompilationError("how many CTAs bring bytes to each one is not known, since this mask differs between them: make it of the rank and "
-                                   "constants, so that all receive equally often, or give mbar=, which each CTA that receives arms for itself", loc)
+            raise CompilationError("how many CTAs bring bytes to each one is not known, since this mask differs between them: make it of "
+                                   "the rank and constants, so that all receive equally often, or give mbar=, which each CTA that "
+                                   "receives arms for itself", loc)
         rank = Value("cta_rank", Scalar(int32, Uniformity.CTA), loc)
         nodes.append(Call(cta_rank, (), {}, (rank,), loc))
         return _math(ew.mul, _math(ew.bit_and, _math(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
@@ -245,9 +248,11 @@ def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multica
             case For() | Scope():
                 nodes.append(replace(node, body=_rewritten(node.body, pools, distance, multicasts)))
             case While():
-                nodes.append(replace(node, test=_rewritten(node.test, pools, distance, multicasts), body=_rewritten(node.body, pools, distance, multicasts)))
+                nodes.append(replace(node, test=_rewritten(node.test, pools, distance, multicasts),
+                                     body=_rewritten(node.body, pools, distance, multicasts)))
             case If():
-                nodes.append(replace(node, then=_rewritten(node.then, pools, distance, multicasts), orelse=_rewritten(node.orelse, pools, distance, multicasts)))
+                nodes.append(replace(node, then=_rewritten(node.then, pools, distance, multicasts),
+                                     orelse=_rewritten(node.orelse, pools, distance, multicasts)))
     return replace(block, nodes=tuple(nodes))
 
 

@@ -38,7 +38,8 @@ class ArraySpec:
     def of_view(view: ArrayView) -> "ArraySpec":
         made = ArraySpec(view.shape, view.dtype, view.strides, view.pointer, view, counted=True)
         if made.dtype.packed and made.shape[-1:] > (1,) and made.strides[-1] != 1:
-            raise LaunchError(f"packed {made.dtype} lies along a contiguous last dimension; this array has shape {view.shape} and strides {view.strides} in bytes")
+            raise LaunchError(f"packed {made.dtype} lies along a contiguous last dimension; this array has shape {view.shape} and "
+                              f"strides {view.strides} in bytes")
         return made
 
     def in_memory(self) -> "ArraySpec":
@@ -48,8 +49,8 @@ class ArraySpec:
         elements, _ = self.dtype.packing
         *outer, last = self.strides or (0,)
         if not self.shape or last != 1 or any(n % elements for n in (self.shape[-1], *outer)):
-            raise LaunchError(f"rows of {self.dtype} lie along a contiguous last dimension, in multiples of {elements} elements; not so {self.shape} with "
-                              f"strides {self.strides}")
+            raise LaunchError(f"rows of {self.dtype} lie along a contiguous last dimension, in multiples of {elements} elements; not so "
+                              f"{self.shape} with strides {self.strides}")
         return replace(self, shape=(*self.shape[:-1], stored(self.dtype, self.shape[-1])), strides=(*(stored(self.dtype, s) for s in outer), 1),
                        counted=True)
 
@@ -188,8 +189,8 @@ def _constant_key(kernel: str, name: str, value):
         return type(value).__name__, value
     if getattr(value, "source", None) is not None or hasattr(value, "shards"):
         return value
-    raise LaunchError(f"{kernel}: the constexpr {name!r} is a number, string, dtype, layout, kernel, enum member, or a tuple or frozen dataclass of those, "
-                      f"not {type(value).__name__}")
+    raise LaunchError(f"{kernel}: the constexpr {name!r} is a number, string, dtype, layout, kernel, enum member, or a tuple or frozen "
+                      f"dataclass of those, not {type(value).__name__}")
 
 
 def _runtime_value(kernel: str, name: str, value):
@@ -233,7 +234,8 @@ def is_host(bound: Bound) -> bool:
     homes = {name: v.view.device for name, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     devices = set(homes.values())
     if len(devices) > 1:
-        raise LaunchError("the arrays of a launch are in one place, and " + ", ".join(f"{n} is on {'the host' if d == 'host' else f'device {d}'}" for n, d in homes.items()))
+        places = (f"{n} is on {'the host' if d == 'host' else f'device {d}'}" for n, d in homes.items())
+        raise LaunchError("the arrays of a launch are in one place, and " + ", ".join(places))
     return devices != set() and devices == {"host"} or not devices
 
 

@@ -75,7 +75,8 @@ class ArrayView:
         memory = (ctypes.c_char * span).from_address(self.pointer + low) if span else b""
         if span:
             memory.keep = self
-        array = numpy.ndarray(self.shape, numpy_dtype("uint8" if DTYPES[self.dtype].packed else self.dtype), memory, -low, [s * nbytes for s in self.strides])
+        array = numpy.ndarray(self.shape, numpy_dtype("uint8" if DTYPES[self.dtype].packed else self.dtype), memory, -low,
+                              [s * nbytes for s in self.strides])
         if self.readonly:
             array.flags.writeable = False
         return array

@@ -50,8 +50,9 @@ def check_apart(copies: dict[str, tuple], written: set[str]) -> None:
     would not be in the other."""
     for (one, (a, there)), (other, (b, elsewhere)) in combinations(copies.items(), 2):
         if there is not elsewhere and not written.isdisjoint((one, other)) and _overlap(a, b):
-            raise LaunchError(f"the host arrays {one} and {other} overlap, the kernel writes {one if one in written else other}, and each has a copy of its own "
-                              "on the GPU: pass device arrays (tile.to_device of the whole, then its parts), or copies that do not overlap")
+            raise LaunchError(f"the host arrays {one} and {other} overlap, the kernel writes {one if one in written else other}, and "
+                              "each has a copy of its own on the GPU: pass device arrays (tile.to_device of the whole, then its parts), "
+                              "or copies that do not overlap")
 
 
 def _overlap(a, b) -> bool:

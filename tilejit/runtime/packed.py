@@ -28,7 +28,8 @@ class Packed:
         if view.dtype not in ("uint8", "int8", self.dtype.name):
             raise LaunchError(f"packed elements lie in an array of bytes (uint8), not of {view.dtype}")
         if not view.shape or view.shape[-1] > 1 and view.strides[-1] != 1:
-            raise LaunchError(f"packed elements lie along a contiguous last dimension, and this array has shape {view.shape} and strides {view.strides}")
+            raise LaunchError(f"packed elements lie along a contiguous last dimension, and this array has shape {view.shape} and strides "
+                              f"{view.strides}")
         per = self.dtype.packing[1]
         if view.shape[-1] % per:
             raise LaunchError(f"rows of {view.shape[-1]} bytes are no whole number of {self.dtype}: {self.dtype.packing[0]} of them have {per} bytes")
@@ -66,7 +67,8 @@ class Packed:
     def __tilejit_view__(self) -> ArrayView:
         view = describe(self.data)
         order = -1 if self._transposed else 1
-        return ArrayView(view.pointer, view.shape[::order], view.strides[::order], self.dtype.name, view.device, view.readonly, self, view.stream, view.keep)
+        return ArrayView(view.pointer, view.shape[::order], view.strides[::order], self.dtype.name, view.device, view.readonly, self,
+                         view.stream, view.keep)
 
     def unpack(self):
         """The elements as a new NumPy array of ml_dtypes' dtype, a byte for each. LaunchError when they are another library's, on a device."""

@@ -33,7 +33,8 @@ class BulkCopies:
         To shared memory the bytes are reported to `barrier` (the one of the CTA that receives them); to global memory it
         completes in the thread's bulk group. With `multicast`, a mask of cluster ranks, they go to each of those CTAs.
         A `kind` (add, min, max, inc, dec, and, or, xor) combines them with what is there, element by element of `dtype`
-        (the destination's, if not said). With a `byte_mask` only its bytes of each 16 are written. With `positions`, only the CTAs there in the batch issue it.
+        (the destination's, if not said). With a `byte_mask` only its bytes of each 16 are written. With `positions`,
+        only the CTAs there in the batch issue it.
         """
         keys = [np.asarray(nbytes).reshape(-1, 1), None if byte_mask is None else np.asarray(byte_mask).reshape(-1, 1)]
         for where, (count, bits) in self._cases_at(positions, keys):

@@ -104,7 +104,8 @@ class GlobalAccess:
                 ids = self._cta_ids(np.empty((batch, *(1,) * len(t.extents)), bool)) if ids is None else ids
                 over, mine = overlapping(extents, strides), ids[rows] if len(ids) > 1 else ids
                 self._judge(memory, "read", memory.shadow.read(
-                    self._box(memory, offset, extents, strides), mine, self.sim.global_clocks, over, self._box_owners(memory, t, mine, clip, extents, owner)))
+                    self._box(memory, offset, extents, strides), mine, self.sim.global_clocks, over,
+                    self._box_owners(memory, t, mine, clip, extents, owner)))
         return _filled(other, shape, dtype) if result is None else result
 
     def _write_boxes(self, buffer: SimBuffer, region: SimRegion, whole, values, dtype, owner) -> None:

@@ -138,7 +138,8 @@ class ThreadShadow:
             return None
         at = tuple(w[int(np.argmax(late))] for w in where)
         mine = int(np.broadcast_to(who.threads, bad.shape)[at])
-        return Clash((mine, int(thread[at])), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(cta[at]) - 1), int(view(marks.line)[at]), earlier)
+        return Clash((mine, int(thread[at])), (int(np.broadcast_to(who.ids, bad.shape)[at]) - 1, int(cta[at]) - 1),
+                     int(view(marks.line)[at]), earlier)
 
     def _remember_read(self, view, who: Accessor) -> None:
         atoms = who.atoms()

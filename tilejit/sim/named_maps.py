@@ -151,7 +151,8 @@ class NamedMaps:
 
         def rebound(b: int, slot: Slot) -> Fields | None:
             if not slot.version:
-                self.finding("descriptor", "a tensor map is rebound that was never seeded: its other fields are what was in memory", ctas=self.ctas[b:b + 1])
+                self.finding("descriptor", "a tensor map is rebound that was never seeded: its other fields are what was in memory",
+                             ctas=self.ctas[b:b + 1])
                 return None
             dims, strides = (tuple(self._of(x, b) for x in part) for part in (values[:rank], values[rank:]))
             fields = slot.fields and slot.fields.rebound(where(b), dims, strides)
@@ -305,14 +306,17 @@ class NamedMaps:
             f"its edit at line {slot.loc.line} of an earlier launch"
         known = slot.acquired.get(int(self.ctas[b]))
         if known is None or known.version != slot.version:
-            self.finding("missing-proxy-fence", f"a copy goes by a tensor map without .fence_acquire(scope) after {edit}: the engine may use what it was before", **where)
+            self.finding("missing-proxy-fence", f"a copy goes by a tensor map without .fence_acquire(scope) after {edit}: the engine may "
+                                                "use what it was before", **where)
             return
         if known.released is None:
-            self.finding("missing-proxy-fence", f"a copy goes by a tensor map, and {edit} was not released by the thread that made it: .fence_release(scope)", **where)
+            self.finding("missing-proxy-fence", f"a copy goes by a tensor map, and {edit} was not released by the thread that made it: "
+                                                ".fence_release(scope)", **where)
             return
         for word, scope in (("released", known.released), ("acquired", known.scope)):
             if SCOPES.index(scope) < SCOPES.index(needed):
-                self.finding("missing-proxy-fence", f"a copy goes by a tensor map of which {edit} in {who} was {word} for {scope!r} only: it takes {needed!r}", **where)
+                self.finding("missing-proxy-fence", f"a copy goes by a tensor map of which {edit} in {who} was {word} for {scope!r} "
+                                                    f"only: it takes {needed!r}", **where)
                 return
         self._after_acquire(b, known, where)
 
@@ -332,8 +336,8 @@ class NamedMaps:
         for other, epoch in known.epochs.items():
             if other == atom or world.clocks.known[self.rank, atom, ORDER, world.clocks.column(self.rank, other)] >= epoch:
                 return
-        self.finding("missing-proxy-fence", "a copy goes by a tensor map that other threads have acquired, and nothing orders it after them: a barrier, or "
-                     ".fence_acquire(scope) in its own thread", **where)
+        self.finding("missing-proxy-fence", "a copy goes by a tensor map that other threads have acquired, and nothing orders it after "
+                                            "them: a barrier, or .fence_acquire(scope) in its own thread", **where)
 
     def _described(self, slots: dict[int, Slot]) -> Iterator[tuple[SimTensorMap, np.ndarray]]:
         """Maps with a row for each CTA, one for each array that slots point to and for each box and so on."""

@@ -126,7 +126,8 @@ class _Product:
 
     def _named(self, name: str, start: int) -> np.ndarray:
         """The bytes, (rows, 32 * steps), that an operand's descriptors name."""
-        made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major) if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
+        made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major)
+                                   if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
         bits = self.plan.descriptor(made)
         return np.concatenate([matrix_bytes(bits.at(start + k), major, mn, region.type.dtype.nbytes) for k in made.ks], axis=1)
 

@@ -49,7 +49,8 @@ VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.V
 def copy_async_(dst, src, mbar, mask=None, count=None, options=None, partial=None):
     """Start moving the elements of the region `src` to the region `dst`.
 
-    `mask` holds the ranks that a multicast reaches. The last operand of a copy with a token is its `count`. `partial` names the value by which the threads of the scope part, where each that comes here makes a copy of its own.
+    `mask` holds the ranks that a multicast reaches. The last operand of a copy with a token is its `count`.
+    `partial` names the value by which the threads of the scope part, where each that comes here makes a copy of its own.
     """
 
 
@@ -126,12 +127,14 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     if isinstance(multicast, str) and dst.type.scope != "tmem":
         raise g.error(f"multicast={multicast!r} is of copies to tensor memory; to the CTAs of a cluster it is a mask of their ranks")
     partial = g.scope.partial.name if g.scope.partial is not None else None
-    extra, options = () if multicast is None or isinstance(multicast, str) else (uniform_scalar(g, multicast, "a multicast mask"),), checked_options(options, names)
+    extra = () if multicast is None or isinstance(multicast, str) else (uniform_scalar(g, multicast, "a multicast mask"),)
+    options = checked_options(options, names)
     token = None if g.discarded else NoToken() if mbar is not None else next_token(g)
     if isinstance(token, Token):
         if extra and g.scope.kind != "cta":
-            raise g.error(f"a multicast whose token is waited for is made by every CTA of the cluster, whose threads meet before it, and this is one {g.scope.kind} "
-                          "of them: make the call in the CTA's scope, or give mbar=, which each CTA that receives arms for itself")
+            raise g.error("a multicast whose token is waited for is made by every CTA of the cluster, whose threads meet before it, and "
+                          f"this is one {g.scope.kind} of them: make the call in the CTA's scope, or give mbar=, which each CTA that "
+                          "receives arms for itself")
         extra, options = (*extra, g.operand(token.count, int32)), {**options, "token": token.pool}
     _check_cluster(g, mbar, options)
     g.call(copy_async_, dst, src, mbar, *extra, options=options, partial=partial)

@@ -64,7 +64,8 @@ NEEDS = (
     SM90,
     Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
     Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
-    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
+    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts",
+         lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
     Need("a shared layout without a swizzle", plain),
     Need("layouts that are cut alike", found, gate=True),
     Need("runs of a multiple of 16 bytes that are contiguous in both memories", whole_units, gate=True),
@@ -126,7 +127,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
             inner = [next(own) if n != 1 else 0 for n in array.type.extents]
             pointer = sum((s + c) * m.resolve(k) for s, c, k in zip(starts, inner, array.type.buffer.strides)) * array.type.dtype.nbytes
             if plan.store:
-                m.bulk_copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes, kind=plan.reduce and plan.reduce[0], positions=positions)
+                m.bulk_copy(dst.buffer, pointer, src.buffer, origin + step, plan.chunk_bytes, kind=plan.reduce and plan.reduce[0],
+                            positions=positions)
             else:
                 m.bulk_copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
                             multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions), positions=positions)

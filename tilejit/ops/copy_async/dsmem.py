@@ -73,7 +73,8 @@ NEEDS = (
     SM90,
     Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
     Need("mbar=, the CTA's own instance of the barrier that the destination waits on", _own_barrier),
-    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
+    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts",
+         lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
     Need("layouts that are cut alike", found, gate=True),
     Need("runs of a multiple of 16 bytes that are contiguous on both sides", whole_units, gate=True),
     Need("at most 256 of them", few, gate=True),
@@ -113,7 +114,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     for thread, positions in issuers(m, plan.each_thread):
         to, of = (region_bytes(r, thread, positions) for r in (dst, src))
         for there, here in plan.places:
-            m.bulk_copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar, kind=plan.reduce and plan.reduce[0], positions=positions)
+            m.bulk_copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar, kind=plan.reduce and plan.reduce[0],
+                        positions=positions)
 
 
 VARIANT = Variant("dsmem", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)

@@ -78,6 +78,8 @@ VARIANT = Variant("ldgsts", plan=plan, emit=emit, simulate=simulate, doc=__doc__
     Need("all threads of the scope", lambda s: not s.partial or s.partial_reason),
     Need("elements of at least one byte in copies of 4, 8 or 16 bytes that are provably aligned and in bounds together",
          lambda s: partition(s) is not None or f"elements of {s.itemsize} bytes, and no run of 4 bytes is provable", gate=True),
-    Need("zero as the fill", lambda s: s.options.get("fill") is None or not partition(s).src_checked or "fill='nan', and the region may leave the array"),
-    Need("16-byte copies for cache='cg'", lambda s: s.options.get("cache") != "cg" or partition(s).vec_bytes == 16 or f"copies of {partition(s).vec_bytes} bytes"),
+    Need("zero as the fill", lambda s: s.options.get("fill") is None or not partition(s).src_checked
+         or "fill='nan', and the region may leave the array"),
+    Need("16-byte copies for cache='cg'", lambda s: s.options.get("cache") != "cg" or partition(s).vec_bytes == 16
+         or f"copies of {partition(s).vec_bytes} bytes"),
 ))

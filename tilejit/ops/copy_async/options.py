@@ -18,7 +18,8 @@ PRIMARY, SECONDARY = (*POLICIES, "evict_unchanged"), ("evict_unchanged", "evict_
 
 #           option          what it may be                                   words
 CHOICES = {
-    "cache":        (("ca", "cg", *POLICIES),                       '"ca", "cg", "evict_first", "evict_last", "evict_normal", or a share as in ("evict_last", 0.5)'),
+    "cache":        (("ca", "cg", *POLICIES),                       '"ca", "cg", "evict_first", "evict_last", "evict_normal", or a share '
+                                                                    'as in ("evict_last", 0.5)'),
     "reduce":       (KINDS,                                         '"' + '", "'.join(KINDS) + '"'),
     "fill":         ((0, "nan"),                                    '0 or "nan"'),
     "prefetch":     (PREFETCH,                                      "64, 128 or 256 bytes of L2"),

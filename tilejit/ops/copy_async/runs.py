@@ -133,7 +133,9 @@ def equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
 # -- needs that bulk copies share ----------------------------------------------------------------------------------------
 
 def one_thread(s: CopySite) -> bool | str:
-    return s.threads == 1 or s.partial is not None or s.mbar is not None or s.by_token or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
+    """What the engine copies, one thread starts: a call by more elects it where it completes on a barrier."""
+    elects = s.mbar is not None or s.by_token
+    return s.threads == 1 or s.partial is not None or elects or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
 
 
 def found(s: CopySite) -> bool | str:
@@ -159,7 +161,8 @@ def aligned(s: CopySite) -> bool | str:
         for d in runs.loops:
             if not multiple(d.steps[side], unit, s.g.facts.ask):
                 known = isinstance(d.steps[side], int)
-                return f"runs of the {what} are " + (f"{d.steps[side] * itemsize} bytes apart" if known else "not known to be a multiple of 16 bytes apart")
+                apart = f"{d.steps[side] * itemsize} bytes apart" if known else "not known to be a multiple of 16 bytes apart"
+                return f"runs of the {what} are {apart}"
         if region.scope == "global":
             reason = _array_aligned(s, region, unit)
             if reason is not None:

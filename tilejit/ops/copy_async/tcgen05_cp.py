@@ -29,7 +29,8 @@ def _group(s: CopySite) -> bool | str:
 
 
 NEEDS = (
-    Need("shared memory as the source and tensor memory as the destination", lambda s: s.scopes == ("shared", "tmem") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
+    Need("shared memory as the source and tensor memory as the destination",
+         lambda s: s.scopes == ("shared", "tmem") or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     TENSOR_MEMORY,
     Need("the CTA's own shared memory", lambda s: not s.src.buffer.peer or "a peer's", gate=True),
     Need("one thread", lambda s: s.threads == 1 or f"{s.threads} threads of a {s.scope}: use tile.elect()", gate=True),

@@ -185,7 +185,8 @@ def _parted(shape: Shape, digits: list[Digit]) -> tuple | str:
 
 def _steps(shape: Shape, rows: list[Digit], columns: list[Digit], mode: int) -> tuple[int, int] | str:
     """The descriptor's two byte offsets for rows and columns that lie like this in shared memory."""
-    by_lane = {sum(i * d.lane for i, d in zip(at, rows)): sum(i * d.shared for i, d in zip(at, rows)) for at in product(*(range(d.extent) for d in rows))}
+    by_lane = {sum(i * d.lane for i, d in zip(at, rows)): sum(i * d.shared for i, d in zip(at, rows))
+               for at in product(*(range(d.extent) for d in rows))}
     at = [by_lane.get(shape.lane(r)) for r in range(shape.rows)]
     if None in at:
         return "its rows go to other lanes"

@@ -17,6 +17,7 @@ from ...dtypes import int32, stored
 from ...types import Selected, Sym
 from .options import L2_PROMOTION, Policy, is_policy, policy_of
 from .reductions import TYPES, reduction
+from .runs import one_thread
 from .selected_plan import ROWS, selected_boxes, selected_view
 from .site import SM90, CopySite
 from .tma_plan import PADDED, PROMOTED, Boxes, TensorMap, runs_of, search
@@ -113,10 +114,6 @@ def inner(site: CopySite):
 
 # -- needs ----------------------------------------------------------------------------------------------------------------
 
-def _one_thread(s: CopySite) -> bool | str:
-    return s.threads == 1 or s.partial is not None or s.mbar is not None or s.by_token or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
-
-
 def _completion(s: CopySite) -> bool | str:
     if s.scopes == STORE:
         return s.mbar is None or "mbar= on a store"
@@ -197,7 +194,9 @@ def _shared_address(s: CopySite) -> bool | str:
     if s.shared_align % max(period, 128):
         return f"the buffer is aligned to {s.shared_align} bytes, and {max(period, 128)} are needed"
     if v.offset % 128 or v.offset_divisor % 128:
-        return f"the region begins at byte {v.offset}" if v.offset % 128 else f"the region is known to begin at a multiple of {v.offset_divisor} bytes"
+        if v.offset % 128:
+            return f"the region begins at byte {v.offset}"
+        return f"the region is known to begin at a multiple of {v.offset_divisor} bytes"
     found = boxes(s)
     offset = next((o for _, o in found.issues if o % 128), None) if not isinstance(found, str) else None
     return offset is None or f"a box would begin at byte {offset}"
@@ -247,11 +246,13 @@ ARRAY_NEEDS = (
 PLACE_NEEDS = (
     Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
     SM90,
-    Need("one thread, or mbar= by which a wider scope elects its first", _one_thread),
+    Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
     Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
-    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts", lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
+    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts",
+         lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
     Need("a shared layout of plain memory or a standard swizzle", _shared_layout, gate=True),
-    Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle or that of 128 bytes", _padding, gate=True),
+    Need("for elements that are padded on the way: a load, sm_100a or later, 32-byte alignment, and no swizzle or that of 128 bytes",
+         _padding, gate=True),
 )
 OPTION_NEEDS = (
     Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),

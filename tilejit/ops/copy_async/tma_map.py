@@ -111,7 +111,8 @@ def _layout(s: CopySite) -> bool | str:
     if isinstance(found, str):
         return found
     mode = named(s).swizzle
-    return found.mode == mode or f"the buffer's swizzle of {SPAN[found.mode] if found.mode is not None else 'another kind'} and the map's of {SPAN[mode]} bytes"
+    span = SPAN[found.mode] if found.mode is not None else "another kind"
+    return found.mode == mode or f"the buffer's swizzle of {span} and the map's of {SPAN[mode]} bytes"
 
 
 def _found(s: CopySite) -> bool | str:
@@ -151,9 +152,10 @@ def _paired(s: CopySite) -> bool | str:
     fits = tma._paired(s)
     if fits is not True or s.options.get("cta_group") != 2 or named(s).slot is None:
         return fits
-    return ("a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by it, and no instruction edits it "
-            "for both at once; give tile.tensor_map no slot=. tile.ptx.cp_async.bulk.tensor."
-            f"_{len(named(s).box)}d.shared_cluster.global_.mbarrier_complete_tx_bytes.cta_group_2 takes the map as it is, with nothing checked")
+    return ("a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by it, and no "
+            "instruction edits it for both at once; give tile.tensor_map no slot=. "
+            f"tile.ptx.cp_async.bulk.tensor._{len(named(s).box)}d.shared_cluster.global_.mbarrier_complete_tx_bytes.cta_group_2 takes "
+            "the map as it is, with nothing checked")
 
 
 NEEDS = (

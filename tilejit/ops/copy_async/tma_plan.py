@@ -310,7 +310,9 @@ def realised(view: View, candidate: Candidate, ask) -> Boxes | str:
         boxes = {g.weight: g.box for g in candidate.groups if g.dim == d}
         weights = sorted({base, *boxes})
         if not cut_fits(dim, weights[-1], ask):
-            return f"a box of {candidate.issues} instruction{'s' if candidate.issues != 1 else ''} needs dimension {d} and its start in multiples of {weights[-1]} elements"
+            plural = "s" if candidate.issues != 1 else ""
+            return (f"a box of {candidate.issues} instruction{plural} needs dimension {d} and its start in multiples of "
+                    f"{weights[-1]} elements")
         for i, w in enumerate(weights):
             last = i + 1 == len(weights)
             pieces[d, w] = Piece(d, w, over(dim.size, w) if last else weights[i + 1] // w, dim.steps(w), boxes.get(w, 1), last)

@@ -39,6 +39,7 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
 
 VARIANT = Variant("vector", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=vectors.NEEDS + (
     Need("no mbar=, since ordinary stores complete on no barrier", lambda s: s.mbar is None),
-    Need("zero as the fill, or NaN for a float type", lambda s: s.options.get("fill") is None or s.src.dtype.is_float and not s.src.dtype.packed or f"fill='nan' on {s.src.dtype}"),
+    Need("zero as the fill, or NaN for a float type",
+         lambda s: s.options.get("fill") is None or s.src.dtype.is_float and not s.src.dtype.packed or f"fill='nan' on {s.src.dtype}"),
     Need("no cache policy", lambda s: s.options.get("cache") is None or f"cache={s.options['cache']!r}"),
 ))

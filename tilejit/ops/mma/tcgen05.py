@@ -78,7 +78,8 @@ def _types(s: TensorSite) -> bool | str:
     packs = [n for n, x in (("a", s.a), ("b", s.b)) if (x.dtype.packed and not x.dtype.padded) != (kind.k == 64)]
     if packs:
         t = getattr(s, packs[0]).dtype
-        return f"{t} in kind::{s.kind}, which takes {'float4_e2m1fn, packed' if kind.k == 64 else 'elements of 4 bits as tile.padded makes them' if t.packed else 'others'}"
+        packed = "elements of 4 bits as tile.padded makes them" if t.packed else "others"
+        return f"{t} in kind::{s.kind}, which takes {'float4_e2m1fn, packed' if kind.k == 64 else packed}"
     wrong = [t for t in s.types if t not in kind.types]
     if wrong:
         return f"{wrong[0]} in kind::{s.kind}"
@@ -284,8 +285,10 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
     kind = kind or natural(*types, bool(scales), packed, block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn")
     if kind not in KINDS:
         if packed and not scales:
-            raise g.error("packed float4_e2m1fn is multiplied with scale factors (scale_a=, scale_b=); without them the tensor cores read tile.padded(...)")
-        raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: the kinds are {', '.join(KINDS)}, given as kind=")
+            raise g.error("packed float4_e2m1fn is multiplied with scale factors (scale_a=, scale_b=); without them the tensor cores "
+                          "read tile.padded(...)")
+        raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: the kinds are "
+                      f"{', '.join(KINDS)}, given as kind=")
     if kind == "tf32" and precision != "tf32":
         raise g.error("float32 operands are rounded to 10 bits: say so by precision='tf32'")
     if kind != "tf32" and precision is not None:
@@ -328,7 +331,8 @@ def _element_types(g: Builder, a: Value, b: Value) -> tuple[str, str]:
 def _extents(g: Builder, acc: Value, a: Value, b: Value, trans_a: bool, trans_b: bool) -> None:
     for x, name, across in ((a, "a", trans_a), (b, "b", not trans_b)):
         if x.type.dtype.packed and across:
-            raise g.error(f"{name} of {x.type.dtype} has its k along the rows: {'leave trans_a out' if x is a else 'give b as [n, k] and trans_b=True'}")
+            raise g.error(f"{name} of {x.type.dtype} has its k along the rows: "
+                          f"{'leave trans_a out' if x is a else 'give b as [n, k] and trans_b=True'}")
     one, other = (shape_of(x.type.dtype, x.type.shape) for x in (a, b))
     m, k = one[::-1] if trans_a else one
     k2, n = other[::-1] if trans_b else other

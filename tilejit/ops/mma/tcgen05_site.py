@@ -43,7 +43,8 @@ class TensorSite:
         made = {name: g.definition(x) for name, x in regions.items()}
         group = allocation(g.made, made["acc"].args[0]).attrs["cta_group"]
         kinds = tuple(type_of(s) if s is not None else None for s in (*scales, None, None)[:2])
-        return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"], t["trans_b"], t["kind"], t["types"],
+        return TensorSite(acc.type, a.type, b.type, kinds, {n: c.args[1:] for n, c in made.items()}, t["trans_a"], t["trans_b"],
+                          t["kind"], t["types"],
                           t["block"], g.scope.kind, g.scope.threads, g.target, group,
                           {n: alignment(g, c) for n, c in made.items() if c.result.type.scope == "shared"}, g,
                           t["options"].get("negate", False))

@@ -89,7 +89,8 @@ class Plan:
             lane = issue.lane + row + (warp % 4 * 32 if self.quarters else 0)
             column = (2 if self.packed else 1) * column + issue.column + (warp - first // 32) // 4 * self.across
             for element in range(self.elements):
-                places.append((4 * column + element * (4 if self.packed else self.bits // 8), issue.first * self.elements + i * self.elements + element))
+                places.append((4 * column + element * (4 if self.packed else self.bits // 8),
+                               issue.first * self.elements + i * self.elements + element))
                 lanes.append(lane)
         shape = threads, self.registers * self.elements
         out = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -206,7 +207,8 @@ def _rows(digits: tuple) -> int:
     return prod(n for part in digits for n, _, along in part if along == "TLane")
 
 
-def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, elements: int, threads: int, shape: str, packed: bool, half: int) -> Plan | str:
+def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, elements: int, threads: int, shape: str,
+              packed: bool, half: int) -> Plan | str:
     """The plan, once every digit has its place among the threads."""
     warps, across = max(threads // 32, 1), 0
     if threads % 128 == 0 and threads > 128:

@@ -111,7 +111,8 @@ def _quarter(s: MoveSite) -> bool | str:
 
 NEEDS = (
     TENSOR_MEMORY,
-    Need("whole warpgroups as the scope, or one warp", lambda s: s.threads % 128 == 0 or s.threads == 32 or f"a {s.scope} of {s.threads} threads", gate=True),
+    Need("whole warpgroups as the scope, or one warp",
+         lambda s: s.threads % 128 == 0 or s.threads == 32 or f"a {s.scope} of {s.threads} threads", gate=True),
     Need("a region of one or two dimensions that an instruction's shape moves", lambda s: found(s) if isinstance(found(s), str) else True, gate=True),
     Need("each warp in its own quarter of the lanes", _quarter),
 )
