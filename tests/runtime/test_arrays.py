@@ -13,7 +13,7 @@ from tests.runtime.fakes import FakeArray, make_torch
 from tilejit.dtypes import DTYPES, float32
 from tilejit.errors import LaunchError
 from tilejit.runtime import arrays, dlpack
-from tilejit.runtime.arrays import ArrayView, describe, row_major
+from tilejit.runtime.arrays import ArrayView, describe, row_major, seen
 from tilejit.runtime.element_types import ELEMENT_TYPES, numpy_dtype, scalar_bytes
 from tilejit.runtime.packed import Packed
 
@@ -275,6 +275,14 @@ def test_torch_tensors_are_read_without_importing_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", torch)
     view = describe(torch.Tensor(4096, (2, 3), (3, 1), torch.bfloat16, device=1))
     assert (view.pointer, view.shape, view.strides, view.dtype, view.device) == (4096, (2, 3), (3, 1), "bfloat16", 1)
+
+
+def test_what_a_launch_depends_on_is_the_same_before_and_after_a_tensor_was_first_described(torch):
+    """So that a plan that is kept by it is found by the second call."""
+    tensor = torch.Tensor(4096, (2, 3), (3, 1), torch.bfloat16, device=1)
+    before = seen(tensor)
+    describe(tensor)
+    assert seen(tensor) == before and seen(torch.Tensor(4104, (2, 3), (3, 1), torch.bfloat16, device=1)) != before
 
 
 def test_real_torch_tensors_are_read():

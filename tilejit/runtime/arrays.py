@@ -110,7 +110,7 @@ DESCRIBERS: dict[type, object] = {}
 def seen(obj) -> tuple:
     """What a launch for an array like this one depends on: equal for arrays of one kind, shape, strides, dtype, device and alignment to
     16 bytes, and for tensors of torch four times as fast as a view. Its fourth element is the device, "host" or -1 on the host."""
-    if DESCRIBERS.get(type(obj)) is _describe_torch:
+    if (DESCRIBERS.get(type(obj)) or _describer(obj)) is _describe_torch:
         try:
             return obj.shape, obj.stride(), obj.dtype, obj.get_device(), obj.is_neg(), obj.data_ptr() % 16
         except RuntimeError:  # a tensor without strides or an address: `describe` says what it is
