@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from .config import checked_target, config
@@ -166,7 +167,7 @@ class Tuned:
             raise LaunchError(f"{self.kernel.name}: none of {len(configs)} configurations compiles; the first: "
                               f"{next(iter(self.rejected[kind].values()))}")
         written = {n for c in compiled.values() for n in c.written}
-        with _Kept(bound, written, device):
+        with Kept(_spans(bound, written), device):
             times = self._timed(kind, {i: configs[i] for i in compiled}, grid, args, kwargs, device)
         if not times:
             raise LaunchError(f"{self.kernel.name}: none of {len(compiled)} configurations can be launched; the first: "
@@ -178,34 +179,15 @@ class Tuned:
         return configs[best]
 
     def _timed(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int) -> dict[int, float]:
-        """Milliseconds of a launch of each configuration that can be launched: the median of bursts taken in turns."""
+        """Milliseconds of a launch of each configuration that can be launched."""
         from .runtime import driver
         driver.synchronize(device)
         stream = driver.create_stream(device)
         try:
-            def burst(chosen: dict, count: int) -> float:
-                start, end = driver.Event(device), driver.Event(device)
-                start.record(stream)
-                for _ in range(count):
-                    self.kernel[grid](*args, **kwargs, **chosen, stream=stream)
-                end.record(stream).wait()
-                return end.since(start) / count
-
-            counts, times = {}, {}
-            for i, chosen in configs.items():
-                try:
-                    burst(chosen, 1)
-                    once = burst(chosen, 2)
-                except LaunchError as error:
-                    self._reject(kind, {i: error})
-                    continue
-                counts[i] = max(1, min(LAUNCHES_AT_MOST, int(BURST_MS / max(once, 1e-3))))
-                times[i] = [once]
-            near = {i for i in times if times[i][0] <= LOST * min(t[0] for t in times.values())}
-            for _ in range(ROUNDS):
-                for i in near:
-                    times[i].append(burst(configs[i], counts[i]))
-            return {i: sorted(t[1:] or t)[len(t[1:] or t) // 2] for i, t in times.items()}
+            launches = {i: partial(self.kernel[grid], *args, **kwargs, **chosen, stream=stream) for i, chosen in configs.items()}
+            times, failed = timed(launches, stream, device)
+            self._reject(kind, failed)
+            return times
         finally:
             driver.synchronize(device)
             driver.destroy_stream(stream, device)
@@ -218,6 +200,35 @@ class Tuned:
             return None
         parts = (package(), tools(), what, repr(self.configs), repr(sorted(self.kernel.options.items())), repr(kind), device)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def timed(launches: dict[int, Callable[[], Any]], stream: int, device: int) -> tuple[dict[int, float], dict[int, TileError]]:
+    """Milliseconds of each launch on a stream, the median of bursts taken in turns; and why others cannot be made."""
+    from .runtime import driver
+
+    def burst(launch: Callable[[], Any], count: int) -> float:
+        start, end = driver.Event(device), driver.Event(device)
+        start.record(stream)
+        for _ in range(count):
+            launch()
+        end.record(stream).wait()
+        return end.since(start) / count
+
+    counts, times, failed = {}, {}, {}
+    for i, launch in launches.items():
+        try:
+            burst(launch, 1)
+            once = burst(launch, 2)
+        except LaunchError as error:
+            failed[i] = error
+            continue
+        counts[i] = max(1, min(LAUNCHES_AT_MOST, int(BURST_MS / max(once, 1e-3))))
+        times[i] = [once]
+    near = {i for i in times if times[i][0] <= LOST * min(t[0] for t in times.values())}
+    for _ in range(ROUNDS):
+        for i in near:
+            times[i].append(burst(launches[i], counts[i]))
+    return {i: sorted(t[1:] or t)[len(t[1:] or t) // 2] for i, t in times.items()}, failed
 
 
 def _looks(args: tuple, kwargs: dict) -> tuple | None:
@@ -237,19 +248,25 @@ def _look(x: Any) -> tuple:
     return type(x), tuple(x.shape), x.dtype, strides, getattr(x, "device", None)
 
 
-class _Kept:
-    """Keeps the contents of device arrays while a block runs."""
+def _spans(bound: Bound, written: Iterable[int]) -> list[tuple[int, int]]:
+    """(address, bytes) of the device arrays that a kernel writes."""
+    spans = []
+    for n in sorted(written):
+        spec = bound.runtime[n]
+        if spec.view is None or spec.view.device == "host" or not spec.view.size:
+            continue
+        reaches = [stride * (extent - 1) for extent, stride in zip(spec.shape, spec.strides)]
+        low, high = sum(min(r, 0) for r in reaches), sum(max(r, 0) for r in reaches)
+        size = spec.dtype.nbytes
+        spans.append((spec.pointer + low * size, (high - low + 1) * size))
+    return spans
 
-    def __init__(self, bound: Bound, written: Iterable[int], device: int):
-        self.device, self.spans, self.copies = device, [], []
-        for n in sorted(written):
-            spec = bound.runtime[n]
-            if spec.view is None or spec.view.device == "host" or not spec.view.size:
-                continue
-            reaches = [stride * (extent - 1) for extent, stride in zip(spec.shape, spec.strides)]
-            low, high = sum(min(r, 0) for r in reaches), sum(max(r, 0) for r in reaches)
-            size = spec.dtype.nbytes
-            self.spans.append((spec.pointer + low * size, (high - low + 1) * size))
+
+class Kept:
+    """Keeps what (address, bytes) of a device's memory hold while a block runs."""
+
+    def __init__(self, spans: list[tuple[int, int]], device: int):
+        self.spans, self.device, self.copies = spans, device, []
 
     def __enter__(self) -> None:
         from .runtime import driver
@@ -261,6 +278,7 @@ class _Kept:
 
     def __exit__(self, *error) -> None:
         from .runtime import driver
+        driver.synchronize(self.device)
         for (address, nbytes), copy in zip(self.spans, self.copies):
             driver.copy_on_device(address, copy, nbytes, self.device)
         driver.synchronize(self.device)

@@ -2,5 +2,6 @@
 
 from .grouped import grouped_matmul
 from .matmul import matmul
+from .tune import tune
 
-__all__ = ["grouped_matmul", "matmul"]
+__all__ = ["grouped_matmul", "matmul", "tune"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from operator import itemgetter
 
 from .plan import EXCHANGE, SHARED, SHORT, SLOT, STAGES_AT_MOST, Problem, narrow
 
@@ -96,7 +97,17 @@ def cycles(p: Problem, bn: int, pair: bool, splits: int, processors: int) -> flo
 def choose(p: Problem, processors: int, columns_first: bool | None = None) -> BlackwellConfig:
     """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
     that they do not; without it the faster way is taken."""
-    best = None
+    cost, config = min(_candidates(p, processors, columns_first), key=itemgetter(0))
+    return replace(config, dependent=cost < SHORT)
+
+
+def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> list[BlackwellConfig]:
+    """All configurations, those that the model expects to be the fastest first."""
+    return [replace(config, dependent=cost < SHORT) for cost, config in sorted(_candidates(p, processors, columns_first), key=itemgetter(0))]
+
+
+def _candidates(p: Problem, processors: int, columns_first: bool | None):
+    """(expected cycles, the configuration) of each tile and split that fits."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bn, pair), splits in product(TILES, CLUSTERS):
@@ -105,9 +116,7 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Bl
             if splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config.stages < 2 or p.block and bn % ROWS:
                 continue
             cost = cycles(q, bn, pair, splits, processors) + (ROWS * bn * 0.15 if swapped else 0)  # stored across rows
-            if best is None or cost < best[0]:
-                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), dependent=cost < SHORT)
-    return best[1]
+            yield cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)))
 
 
-__all__ = ["BlackwellConfig", "choose", "cycles"]
+__all__ = ["BlackwellConfig", "choose", "cycles", "ranked"]

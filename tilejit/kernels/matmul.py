@@ -85,9 +85,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         return made
     if out is not None:
         check_apart(launch.spans, dict(a=a, b=b, out=out, **{f"tiles[{i}]": t for i, t in enumerate(tiles)}))
-    extra = (*arguments, *tiles)
-    room = () if launch.room is None else workspace(made, *launch.room)
-    given = *launch.operands(a, b, made), *launch.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *launch.shares, *room
+    given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
         if epilogue is not None and target is None:
             warn_of_spills(launch, given, driver.target(x.device))
@@ -130,6 +128,11 @@ class Launch:
     def prepared(self):
         """The kernel on its grid with its constants: a function of what `operands` and `scales` give, the epilogue's arguments and `room`."""
         return self.kernel.prepared(self.grid, **self.constants)
+
+    def given(self, a, b, c, scale_a, scale_b, extra: tuple) -> tuple:
+        """All that the kernel takes; `extra` are the epilogue's arguments and tiles."""
+        room = () if self.room is None else workspace(c, *self.room)
+        return *self.operands(a, b, c), *self.scales(scale_a, scale_b), *extra, *NOTHING[len(extra):], *self.shares, *room
 
     def operands(self, a, b, c) -> tuple:
         """The arrays as the kernel takes them."""
@@ -174,8 +177,9 @@ def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
 
 
 def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int,
-             tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str) -> Launch:
-    """The launch for operands like these. LaunchError says what does not fit."""
+             tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str, choice=None) -> Launch:
+    """The launch for operands like these, by `config`, or by what ``choice(problem, processors, columns_first)`` returns: the model's choice
+    where that is None. LaunchError says what does not fit."""
     check_target(target, x, config)
     per = in_byte(x, y, target)
     batch, m, n, k = extents_of(x, y)
@@ -208,7 +212,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
                           (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)))
-        config = (choose if target in HOPPER else choose_blackwell)(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
+        config = (choice or (choose if target in HOPPER else choose_blackwell))(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
     swapped = config.swapped
     x, y = (y.turned, x) if swapped else (x, y.turned)
     z = z.turned if swapped else z

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import inf
+from operator import itemgetter
 
 SHARED = 232448 - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
 STAGES_AT_MOST = 16
@@ -207,7 +208,17 @@ def group(p: Problem, bm: int, bn: int, processors: int) -> int:
 def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Config:
     """The configuration that the model expects to be the fastest. `columns_first` says that the operands change places, or
     that they do not; without it the faster way is taken."""
-    best, busy = None, p.busy
+    return _finished(p, processors, *min(_candidates(p, processors, columns_first), key=itemgetter(0)))
+
+
+def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> list[Config]:
+    """All configurations, those that the model expects to be the fastest first."""
+    return [_finished(p, processors, *found) for found in sorted(_candidates(p, processors, columns_first), key=itemgetter(0))]
+
+
+def _candidates(p: Problem, processors: int, columns_first: bool | None):
+    """(expected cycles, configuration, whether CTAs share tiles, slots of k of a CTA) of each tile and way that fits."""
+    busy = p.busy
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bm, bn), (splits, stream) in product(TILES, WAYS):
@@ -231,12 +242,17 @@ def choose(p: Problem, processors: int, columns_first: bool | None = None) -> Co
             cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
             cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) if swapped else 0
             cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
-            if best is None or cost < best[0]:
-                order = "grouped", 16 if stream else group(q, bm, bn, processors)   # at one pace rows of A come once
-                passing = busy and not stream and q.m <= bm * order[1] and q.n * q.k * q.itemsize > L2
-                best = cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)), order=order, stream=stream, passing=passing,
-                                     dependent=cost < (BRIEF if busy else SHORT) and not stream)
-    return best[1]
+            if cost < inf:
+                yield cost, config, stream, -(-steps // splits)
 
 
-__all__ = ["Config", "Problem", "TILES", "choose", "cycles", "tile_cycles"]
+def _finished(p: Problem, processors: int, cost: float, config: Config, stream: bool, steps: int) -> Config:
+    """The configuration with what follows from its tile, its `steps` and the expected `cost`."""
+    q, busy = p.turned() if config.swapped else p, p.busy
+    order = "grouped", 16 if stream else group(q, config.bm, config.bn, processors)   # at one pace rows of A come once
+    passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
+    return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
+                   dependent=cost < (BRIEF if busy else SHORT) and not stream)
+
+
+__all__ = ["Config", "Problem", "TILES", "choose", "cycles", "ranked", "tile_cycles"]

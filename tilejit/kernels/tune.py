@@ -1,0 +1,112 @@
+"""``tune``: the configuration by which `matmul` multiplies arrays fastest, found by timing what its model ranks first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import partial
+
+from ..config import config as settings
+from ..errors import CompilationError, LaunchError, TileError, ToolchainError
+from ..frontend.captures import Unrecorded, identity
+from ..manifest import package
+from ..runtime import driver, streams
+from ..runtime.arrays import describe
+from ..runtime.store import open_store
+from ..toolchain.installed import tools
+from ..tuning import Kept, timed
+from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
+from .matmul import _planned, matmul
+from .operands import HOPPER, check_epilogue, check_listed, extents_of, result_dtype, span
+from .plan import Config, ranked
+from .scales import scale
+from .views import folded, new
+
+
+def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
+         precision: str | None = None, most: int = 8) -> Config | BlackwellConfig | None:
+    """The configuration by which ``matmul`` of these arrays takes the least time: what its `config` is to be for arrays like these.
+
+    `matmul` chooses by a model of the time. Here the `most` configurations that the model expects to be the fastest are compiled side by
+    side and timed in bursts that take turns, on the arrays (each the median of five bursts of a millisecond or more), and the fastest is
+    kept, on disk too: a later process on a GPU of this name finds it there. An `out` has its contents again at the end. Those that do not
+    compile are passed over. Of NumPy arrays it is the model's choice, since the simulator has no clock; None where the product has no
+    elements. The other parameters and the errors are those of `matmul`.
+    """
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise LaunchError(f"most is how many configurations are timed, a number of at least 1, not {most!r}")
+    check_listed(arguments=arguments, tiles=tiles)
+    check_epilogue(epilogue, arguments, tiles)
+    x, y = describe(a), describe(b)
+    if max(len(x.shape), len(y.shape)) > 3:
+        a, b, out, tiles = folded(a, "a"), folded(b, "b"), None if out is None else folded(out, "out", writable=True), tuple(folded(t, "tiles") for t in tiles)
+        x, y = describe(a), describe(b)
+    scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
+    host = x.device in ("host", -1)
+    target = settings().target or "sm_90a" if host else driver.target(x.device)
+    batch, m, n, _ = extents_of(x, y)
+    made = new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
+    plan = partial(_planned, x, y, describe(made), precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles])
+    configs: list[Config | BlackwellConfig] = []
+
+    def choice(problem, processors: int, columns_first: bool | None):
+        configs.extend((ranked if target in HOPPER else ranked_blackwell)(problem, processors, columns_first)[:most])
+        return configs[0]
+
+    plan(None, target, choice)
+    if host or not configs:
+        return configs[0] if configs else None
+    options = dict(tiles=tiles, scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision)
+    store, place = open_store(), _place((x, y, describe(made), *map(describe, tiles)), scaled, (fast_accum, precision, len(arguments)), epilogue, configs)
+    known = None if store is None or place is None else store.get("tuned", place)
+    if known is None:
+        compiled = _compiled({i: plan(c, target) for i, c in enumerate(configs)}, (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
+        launches = {i: partial(matmul, a, b, made, epilogue, arguments, config=configs[i], **options) for i in compiled}
+        known = json.dumps(_fastest(launches, describe(a), describe(made))).encode()
+        if store is not None and place is not None:
+            store.put("tuned", place, known)
+    return configs[json.loads(known)]
+
+
+def _compiled(launches: dict, given: tuple, target: str) -> list[int]:
+    """Which of the launches compile, side by side. The first error where none does."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def attempt(item) -> TileError | None:
+        try:
+            item[1].kernel.compile(*item[1].given(*given), target=target, **item[1].constants)
+        except (CompilationError, ToolchainError) as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        errors = list(pool.map(attempt, launches.items()))
+    compiled = [i for i, error in zip(launches, errors) if error is None]
+    if not compiled:
+        raise errors[0]
+    return compiled
+
+
+def _fastest(launches: dict, a, made) -> int:
+    """The number of the launch that takes the least time, on the stream of the arrays; what `made` holds is there again afterwards."""
+    device, (low, high) = made.device, span(made)
+    with Kept([(made.pointer + low, high - low)], device):
+        times, failed = timed(launches, streams.current_stream(a), device)
+    if not times:
+        raise next(iter(failed.values()))
+    return min(times, key=times.get)
+
+
+def _place(views: tuple, scaled: tuple, options: tuple, epilogue, configs: list) -> str | None:
+    """The cache's key of a choice; None where an epilogue is not known by its text alone."""
+    try:
+        function = "" if epilogue is None else identity(epilogue.source)
+    except Unrecorded:
+        return None
+    forms = [(v.shape, v.strides, v.dtype, v.pointer % 16) for v in views]
+    parts = package(), tools(), repr(forms), repr(scaled), repr(options), function, repr(configs), driver.name(views[0].device)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+__all__ = ["tune"]
