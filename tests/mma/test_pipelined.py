@@ -220,6 +220,42 @@ def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
     assert made.spills == 0 and made.registers == 168
 
 
+@tile.jit
+def part(A, B, n, BK: tile.constexpr, ROLES: tile.constexpr):
+    sA, sB = tile.alloc((64, BK), A.dtype, layout=tile.auto), tile.alloc((BK, 64), B.dtype, layout=tile.auto)
+    acc = tile.zeros((64, 64))
+    for k in tile.pipelined(range(0, A.shape[1], BK), stages=3, warp_specialize=ROLES):
+        tile.copy_async(sA, A[0:64, k:k + BK])
+        tile.copy_async(sB, B[k:k + BK, n:n + 64])
+        acc = tile.dot(sA, sB, acc)
+    return acc
+
+
+@tile.jit(num_warps=4)
+def in_parts(A, B, C, rounds, more, BK: tile.constexpr, ROLES: tile.constexpr):
+    """A helper's loop: in each trip of a loop once, after it, on the same line, and in a branch."""
+    total = tile.zeros((64, 64))
+    for i in range(rounds):
+        total = total + part(A, B, i * 64, BK, ROLES)
+    total = total + part(A, B, 64, BK, ROLES) - part(A, B, 128, BK, ROLES)
+    if more:
+        total = total + part(A, B, 0, BK, ROLES)
+    tile.store(C[0:64, 0:64], total)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("k,rounds,more", [(32, 1, 0), (104, 2, 1), (72, 3, 1)])
+def test_a_helper_s_loop_begins_its_own_ring_at_each_call_and_goes_on_in_the_trips_around_it(k, rounds, more, roles, target):
+    """Of trips that do not go around the ring; each inlined call has barriers of its own, in their first phase."""
+    rng = np.random.default_rng(k)
+    a, b = rng.integers(-3, 4, (64, k)).astype(np.float16), rng.integers(-3, 4, (k, 192)).astype(np.float16)
+    c = np.full((64, 64), np.nan, np.float32)
+    in_parts.simulate(1, a, b, c, rounds, more, BK=16, ROLES=roles, target=target).raise_first()
+    parts = [a.astype(np.float32) @ b[:, n:n + 64].astype(np.float32) for n in (0, 64, 128)]
+    np.testing.assert_array_equal(c, sum(parts[:rounds]) + parts[1] - parts[2] + more * parts[0])
+
+
 # -- wrong use -----------------------------------------------------------------------------------------------------------
 
 def refused(body, words, line, head="s = tile.alloc((64,), A.dtype)", target="sm_90a", **options):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ..dtypes import bool_, int32, promote
+from ..errors import Loc
 from ..ir.builder import describe, type_of, weak_dtype
 from ..ir.graph import Block, Const, For, Operand, Value, While
 from ..ops import language
@@ -127,12 +128,19 @@ def _index_type(over: LoopRange) -> Scalar:
     return Scalar(dtype, min(b.uniform for b in bounds), not strong)
 
 
+def _calls(loc: Loc | None) -> Iterator[Loc]:
+    """A place, and the calls through which the compiler came to it: each inlined call has loops of its own."""
+    while loc is not None:
+        yield loc
+        loc = loc.call_site
+
+
 def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
     """The body once, for the value that the target gets out of `index`."""
     with w.place(node.target):
         bind(w, node.target, index if over.item is None else over.item(w.g, index))
     if over.pipeline is not None:
-        turn = pipeline_turn(w.g, (str(w.g.loc), tuple(w.copies)), over.pipeline.stages)
+        turn = pipeline_turn(w.g, (*map(str, _calls(w.g.loc)), tuple(w.copies)), over.pipeline.stages)
         next(turn)
     w.statements(node.body)
     w.put("continue", False)
