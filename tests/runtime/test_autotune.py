@@ -3,12 +3,15 @@
 import json
 import os
 import tempfile
+from functools import partial
 
 import numpy as np
 import pytest
 import tilejit as tile
 from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError, LaunchError
+from tilejit.runtime import driver
+from tilejit.tuning import timed
 
 
 @tile.autotune([dict(BLOCK=64, num_warps=1), dict(BLOCK=1024, num_warps=4), dict(BLOCK=4096, num_warps=8)], key=("x", "n"))
@@ -112,6 +115,37 @@ def test_what_autotune_refuses():
     tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3, np.float32), 3)
     with pytest.raises(LaunchError, match="the configurations set it"):
         tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3), 3, BLOCK=2)
+
+
+def test_what_a_launch_prepares_on_the_host_is_not_its_time(monkeypatch):
+    """The launcher's machine code is made at the second launch, in milliseconds that say nothing of the kernel; what fails is told."""
+    now, calls = [0.0], {}
+
+    class Event:
+        def __init__(self, device):
+            self.at = None
+
+        def record(self, stream):
+            self.at = now[0]
+            return self
+
+        def wait(self):
+            return self
+
+        def since(self, other):
+            return self.at - other.at
+
+    def launch(number, milliseconds, prepares):
+        calls[number] = calls.get(number, 0) + 1
+        now[0] += milliseconds + (prepares if calls[number] == 2 else 0)
+
+    def refused():
+        raise LaunchError("no")
+
+    monkeypatch.setattr(driver, "Event", Event)
+    times, failed = timed({0: partial(launch, 0, 0.5, 20.0), 1: partial(launch, 1, 0.6, 0.0), 2: refused, 3: partial(launch, 3, 2.0, 0.0)}, 0, 0)
+    assert {i: round(t, 6) for i, t in times.items()} == {0: 0.5, 1: 0.6, 3: 2.0} and list(failed) == [2]
+    assert calls[0] > calls[3] == 7, "one that is much slower runs no rounds"
 
 
 @needs_gpu()

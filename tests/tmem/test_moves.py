@@ -1,10 +1,13 @@
 """Tensor memory in the language: allocations, their lives, and moves to and from registers."""
 
+import re
+
 import numpy as np
 import pytest
 import tilejit as tile
 from faulty import check
 from tilejit.layout import TileLayout, tmem_datapath
+from tilejit.ops.tmem.ldst import WORDS
 
 TARGETS = ("sm_100a", "sm_103a")
 SHAPES = ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
@@ -55,6 +58,25 @@ def test_every_shape_assembles_with_every_repetition(shape, target):
         columns *= 2
     words = {"16x128b": 64, "16x256b": 32}.get(shape, 128)
     assert seen == {f"x{1 << k}" for k in range(words.bit_length())}
+
+
+@pytest.mark.parametrize("shape,columns,warps", [*((s, c, 4) for s in SHAPES for c in (64, 104)), *((s, *c) for s in SHAPES[:4] for c in ((96, 8), (128, 16)))])
+def test_what_is_written_moves_the_lanes_and_columns_of_its_plan(shape, columns, warps):
+    """Each instruction from its own address, with as many registers as its shape and repetition take; a warp from its quarter of the lanes on."""
+    made = moved((64, columns), "float32", tmem_datapath("F", columns), shape, shape, warps=warps, compile=True) if shape != "32x32b" else \
+        moved((128, columns), "float32", None, shape, shape, warps=warps, compile=True)
+    texts = [t for t in re.findall(r"// begin inline asm\s(.*?)// end inline asm", made.ptx, re.DOTALL) if f".sync.aligned.{shape}." in t]
+    plans = [c.plan for c in made.copies if c.variant == "tcgen05_ldst"]
+    assert len(texts) == len(plans) == 2 and re.search(r"shl\.b32\s+%r\d+, %r\d+, 21;", made.ptx)  # 32 lanes, in the upper half of an address
+    for text, plan, way in zip(texts, plans, ("st", "ld")):
+        places = dict(re.findall(r"add\.u32 (t\d+), %r\d+, (\d+);", text))
+        found = re.findall(rf"tcgen05\.{way}\.sync\.aligned\.{shape}\.x(\d+)\.b32 ([^;]*);", text)
+        assert len(found) == len(plan.issues) == len(places) and text.count(f"tcgen05.wait::{way}") == 1
+        assert len(set(re.findall(r"%r\d+", " ".join(operands for _, operands in found)))) == plan.registers
+        for (repeat, operands), issue in zip(found, plan.issues):
+            words = re.findall(r"%r\d+", operands.split("{")[1].split("}")[0])
+            assert int(repeat) == issue.repeat and len(words) == len(set(words)) == issue.repeat * WORDS[shape]
+            assert int(places[re.search(r"\[(t\d+)\]", operands)[1]]) == issue.lane << 16 | issue.column
 
 
 @pytest.mark.parametrize("shape", SHAPES)
