@@ -123,6 +123,7 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
             g, first, total = place(t, table, A.shape[0], across, BM)
             if t < total:
                 if LISTED:
+                    tile.assume((g >= 0) & (g < table.shape[1]) & (table.shape[0] == FIELDS))  # else each load waits for the one before: its bounds
                     rows, columns, k, start = number(table, M, g), number(table, N, g), number(table, K, g), 0
                     a_at, b_at, c_at = tile.load(table[A_AT, g]), tile.load(table[B_AT, g]), tile.load(table[C_AT, g])
                     a_row, b_row, c_row, wide = tile.load(table[A_ROW, g]), tile.load(table[B_ROW, g]), tile.load(table[C_ROW, g]), number(table, COLUMNS, g)
