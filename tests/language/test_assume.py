@@ -92,6 +92,40 @@ def test_a_promise_about_a_size_holds_wherever_the_size_is_named():
     assert "ld.global.v4.b32" in kernel.compile(array, array, PROMISE=True).ptx
 
 
+def bounds_tested(compiled):
+    return compiled.ptx.count("setp.lt.u32") + compiled.ptx.count("setp.gt.u32")
+
+
+@pytest.mark.parametrize("words,tested", [
+    ("row >= 0", True), ("row < x.shape[0]", True), ("(row >= 0) & (row < x.shape[1])", True), ("(row >= 0) & (row <= x.shape[0])", True),
+    ("(row >= 0) & (row < x.shape[0])", False), ("(row >= 0) & (row + 1 <= x.shape[0])", False), ("(row >= 0) & (x.shape[0] > row)", False),
+    ("(row >= 0) & (row < 7) & (x.shape[0] == 7)", False),
+])
+def test_bounds_are_not_tested_where_a_promise_says_that_they_hold(words, tested):
+    from tilejit.frontend import Source
+    from tilejit.jit import Kernel
+    source = f"""def kernel(x, y, row):
+    tile.assume((x.shape[1] == 64) & (y.shape[0] >= 64))
+    tile.assume({words})
+    tile.store(y[0:64], tile.load(x[row, 0:64]))
+"""
+    kernel = Kernel(Source.from_text(source, {"tile": tile}), {})
+    compiled = kernel.compile(tile.ArraySpec((7, 64), "float32"), tile.ArraySpec((64,), "float32"), 3, num_warps=1)
+    assert (bounds_tested(compiled) > 0) == tested
+    x, y = np.arange(7 * 64, dtype=np.float32).reshape(7, 64), np.zeros(64, np.float32)
+    kernel.simulate(1, x, y, 6, num_warps=1).raise_first()
+    assert (y == x[6]).all()
+
+
+def test_more_indices_than_promised_are_tested():
+    @tile.jit
+    def kernel(x, y, row, ROWS: tile.constexpr):
+        tile.assume((row >= 0) & (row + 4 <= x.shape[0]) & (x.shape[1] == 64) & (y.shape[1] == 64) & (y.shape[0] >= 8))
+        tile.store(y[0:ROWS, 0:64], tile.load(x[row:row + ROWS, 0:64]))
+    x, y = tile.ArraySpec((64, 64), "float32"), tile.ArraySpec((8, 64), "float32")
+    assert [bounds_tested(kernel.compile(x, y, 3, ROWS=rows)) > 0 for rows in (4, 8)] == [False, True]
+
+
 def test_a_broken_promise_is_a_finding():
     @tile.jit
     def kernel(x, n):

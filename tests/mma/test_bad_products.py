@@ -134,6 +134,15 @@ def test_groups_are_closed_and_awaited_where_wgmma_multiplies(call, around, word
     refused([*around, "    " * len(around) + call], words, len(around) + 1, **options)
 
 
+@pytest.mark.parametrize("acc,accumulate,words", [
+    ("tile.zeros((64, 64))", "0.5", "accumulate is a condition, as k > 0, not the number 0.5"),
+    ("None", "tile.program_id(0) > 0", "there is nothing to accumulate in"),
+    ("tile.zeros((64, 64))", "tile.thread_id() > 0", "share this mma_async, so accumulate must be the same for all of them"),
+])
+def test_conditions_that_a_product_into_registers_does_not_take(acc, accumulate, words):
+    refused([*operands((64, 64), (64, 64), "float16"), f"tile.mma_async({acc}, a, b, trans_b=True, accumulate={accumulate})"], words, 3)
+
+
 R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_async(slot.A, x[0:64, 0:64], mbar=slot.full)"
 
 

@@ -212,6 +212,41 @@ def test_k_may_be_walked_by_hand(dtype, span):
     assert by_hand.compile(*by_hand_case(dtype, span), 5, K=256 // np.dtype(dtype).itemsize, SPAN=span, STEP=32 // np.dtype(dtype).itemsize).spills == 0
 
 
+@tile.jit(num_warps=4)
+def begun_anew(A, B, C, each, K: tile.constexpr):
+    """Sums of every `each` slots of 32 bytes along k, one after the other in one accumulator that is never set to zero."""
+    sA = tile.alloc((64, K), A.dtype, layout=tile.swizzled(A.dtype, (64, K), 128))
+    sB = tile.alloc((32, K), B.dtype, layout=tile.swizzled(B.dtype, (32, K), 128))
+    tile.copy(sA, A[0:64, 0:K])
+    tile.copy(sB, B[0:32, 0:K])
+    tile.fence_proxy_async()
+    tile.sync()
+    acc = tile.full((64, 32), float("nan"))
+    for i in range(K // 16):
+        acc = tile.mma_async(acc, sA[:, 16 * i:16 * i + 16], sB[:, 16 * i:16 * i + 16], trans_b=True, accumulate=i % each > 0)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        if i % each == each - 1:
+            tile.store(C[i // each, 0:64, 0:32], acc)
+
+
+def begun_anew_case(backend="sim"):
+    """The arguments of a launch whose results were right."""
+    a, b = numbers((64, 128), np.float16, 1), numbers((32, 128), np.float16, 2)
+    for each in (1, 2, 4):
+        c = np.zeros((8 // each, 64, 32), np.float32)
+        begun_anew[1,](a, b, c, each, K=128, backend=backend)
+        x, y = (v.astype(np.float64).reshape(v.shape[0], -1, 16 * each).swapaxes(0, 1) for v in (a, b))
+        assert (np.abs(c - x @ y.swapaxes(1, 2)) <= np.abs(x) @ np.abs(y).swapaxes(1, 2) * 64 * 2.0 ** -23).all()
+    return a, b, c
+
+
+def test_a_condition_lets_a_product_begin_at_zero():
+    """A bit of the instruction, so what the accumulator held does not matter, and no register is set."""
+    compiled = begun_anew.compile(*begun_anew_case(), 4, K=128)
+    assert compiled.spills == 0 and compiled.ptx.count("wgmma.mma_async") == 1
+
+
 def test_a_subtracted_product_is_one_bit_of_the_instruction():
     """The sign of A; integers have none."""
     a, b = numbers((64, 64), np.float16, 1), numbers((32, 64), np.float16, 2)

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.gpu import in_child, needs_gpu, some
-from tests.mma.test_wgmma import E5M2, by_hand_case, products, views_case
+from tests.mma.test_wgmma import E5M2, begun_anew_case, by_hand_case, products, views_case
 
 
 @needs_gpu("sm_90a")
@@ -13,6 +13,13 @@ def test_k_walked_by_hand_is_right_on_the_gpu():
     for span in (0, 32, 64, 128):
         for dtype in (np.float16, E5M2):
             by_hand_case(dtype, span, "cuda")
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=100)
+def test_products_begin_at_zero_by_a_condition_on_the_gpu():
+    """The accumulator is NaN before."""
+    begun_anew_case("cuda")
 
 
 @needs_gpu("sm_90a")

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import CompilationError
 from ..ir.graph import Carry, Node, Operand, Value
+from ..ops.ring import cursors
 from ..types import Uniformity
 from . import joins
 from .branches import graph_name
@@ -49,15 +50,17 @@ class Settled:
     exits: bool = False
 
 
-def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exits: bool = False) -> Settled:
+def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Uniformity = Uniformity.GRID, stop_at_exits: bool = False) -> Settled:
     """Walk a loop's body until the types of what it carries no longer change; the last walk is the one that stays.
 
-    With `stop_at_exits` the search ends as soon as the body turns out to leave the loop early.
+    `control` is the uniformity of what decides whether the loop goes on, as far as it is known before. With `stop_at_exits` the
+    search ends as soon as the body turns out to leave the loop early.
     """
     before = dict(w.frame.env)
     pinned: set[Any] = set()
     key, depth = (w.g.loc, tuple(w.copies), stop_at_exits), len(w.copies)
-    plans = _first_guess(names, before, w.carried.get(key, {}))
+    expected = _expected(w, before)
+    plans = {n: joins.cap(p, control) for n, p in _first_guess([*names, *expected], before, w.carried.get(key, {})).items()}
     failed: CompilationError | None = None
     while True:
         snapshot = Snapshot.of(w)
@@ -76,6 +79,9 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
             continue
         after, w.frame.env = w.frame.env, dict(before)
         exits = any(after[n].value is not False for n in LEFT if n not in plans and before[n].value is False)
+        for name in [n for n in expected if n in plans and not headers[n].read and after[n] is headers[n]]:
+            expected.remove(name)
+            del before[name], after[name], plans[name]
         if exits and stop_at_exits:
             snapshot.restore(w)
             return Settled(trip, plans, inner, before, after, {}, exits=True)
@@ -96,6 +102,15 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, stop_at_exi
         plans = {**{n: plans[n] for n in lost}, **wider, **still, **found}
 
 
+def _expected(w: Walker, before: dict) -> list[tuple]:
+    """Cells that the loop's body will perhaps make: the cursors of rings in this scope. They are known from now on, so that those of them
+    that it moves are carried from the first walk on."""
+    found = [("cell", key) for key, initial in cursors(w.g) if w.g.cells.initial.setdefault(key, initial) == initial]
+    found = [name for name in found if name not in before]
+    before.update({name: Entry(w.g.cells.initial[name[1]], w.g.loc, w.home) for name in found})
+    return found
+
+
 def _first_guess(names: list[str], before: dict, last: dict) -> dict[Any, joins.Join]:
     """What a loop carries, for its first walk: what it was last found to, if it was walked before as part of a loop
     around it; else its run-time names and cells. Constants stay what they are until the body changes them."""
@@ -106,7 +121,7 @@ def _first_guess(names: list[str], before: dict, last: dict) -> dict[Any, joins.
             continue
         guess = joins.widen(last[name], before[name].value) if name in last else None
         fits = guess is not None and not isinstance(guess, Clash)
-        plans[name] = guess if fits else joins.varying(before[name].value, constants=False)
+        plans[name] = guess if fits else joins.varying(before[name].value, constants=is_cell(name) and name not in cells)
     return plans
 
 

@@ -101,7 +101,7 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
         return Trip(nodes, t.uniform)
 
     with on_device(w):
-        settled = settle(w, names, walk, stop_at_exits=True)
+        settled = settle(w, names, walk, control=t.uniform, stop_at_exits=True)
     if settled.exits and over.pipeline is not None:
         raise w.error("a pipelined loop runs to its end: its copies are ahead of it; leave out `break` and `return`, or shorten its range")
     if settled.exits:

@@ -97,15 +97,16 @@ def in_order(sums):
 
 
 @tile.jit
-def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """``acc + A @ B`` of the 64 rows of consumer `w`, started."""
+def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr, accumulate=True):
+    """``acc + A @ B`` of the 64 rows of consumer `w`, started; where not `accumulate` it begins at zero."""
     rows = slot.A
     if slot.A.shape[1 if A_KM else 0] > 64:
         rows = slot.A[:, w * 64:w * 64 + 64] if A_KM else slot.A[w * 64:w * 64 + 64, :]
     if A_KM and slot.A.dtype == tile.float32:
-        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not B_KN, precision="tf32")
+        acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not B_KN, precision="tf32", accumulate=accumulate)
     else:
-        acc = tile.mma_async(acc, rows, slot.B, trans_a=A_KM, trans_b=not B_KN, precision="tf32" if slot.A.dtype == tile.float32 else None)
+        acc = tile.mma_async(acc, rows, slot.B, trans_a=A_KM, trans_b=not B_KN, precision="tf32" if slot.A.dtype == tile.float32 else None,
+                             accumulate=accumulate)
     tile.mma_commit()
     return acc
 
@@ -120,15 +121,16 @@ def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
 
 
 @tile.jit
-def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, MIXED: tile.constexpr = False):
+def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, MIXED: tile.constexpr = False,
+               FRESH: tile.constexpr = False):
     """A consumer: `acc` and its 64 rows over `steps` slots. With `BEHIND` a product still runs while the next slot is awaited,
     which small tiles need to keep the tensor cores busy; large ones have another consumer for that, and use for every free
-    slot. `MIXED` operands, those of `entering`, are then in one of two sets of registers in turn."""
+    slot. `MIXED` operands, those of `entering`, are then in one of two sets of registers in turn. `FRESH`: `acc` does not count."""
     TURNS: tile.constexpr = 2 if BEHIND and MIXED else 1
     for i in range(steps // 2 if TURNS == 2 else steps):
         for turn in tile.static_range(TURNS):
             with ring.consume(behind=BEHIND) as slot:
-                acc = product(acc, slot, w, A_KM, B_KN)
+                acc = product(acc, slot, w, A_KM, B_KN, i > 0 if FRESH else True)
                 tile.mma_wait(1 if BEHIND else 0)
     if TURNS == 2:
         for i in range(steps % 2):
@@ -138,6 +140,14 @@ def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr
     tile.mma_wait(0)
     ring.release()
     return acc
+
+
+@tile.jit
+def one_loop(BM: tile.constexpr, LATER: tile.constexpr, FINISH: tile.constexpr):
+    """Whether the first slot's product, which begins at zero, stands in the loop with the others, where a condition says that it does: the
+    assembler takes 10 ms for each wgmma of 256 columns. The sums then stay in registers until the next tile, and an epilogue of the
+    user's, or three consumers with fewer registers, would spill."""
+    return BM < 192 and not LATER and FINISH[1] is None
 
 
 @tile.jit
@@ -188,9 +198,9 @@ def none(BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
 
 @tile.jit
 def added(sums, ring, w, first, stop, row, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr,
-          BLOCKS: tile.constexpr, MIXED: tile.constexpr):
+          BLOCKS: tile.constexpr, MIXED: tile.constexpr, FRESH: tile.constexpr = False):
     """A consumer: `sums`, from `row` on, and those of the slots `first` to `stop` along k."""
-    return promoted(sums, ring, w, first, stop, row, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN, MIXED),)
+    return promoted(sums, ring, w, first, stop, row, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN, MIXED, FRESH),)
 
 
 @tile.jit
@@ -329,18 +339,22 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase = warpgroup - 1, 0
+        ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
+        if ONE:
+            sums = none(BN, SUMS, PROMOTED)
         for i, n in tile.tile_order(rows, across, *ORDER):
             z, m = matrix_and_row(i, down, len(C.shape) == 3)
             row, column = m * BM + w * 64, n * BN
             BEGUN = not (BEHIND or PROMOTED)
-            sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
-            done = 1 if BEGUN else 0
+            if not ONE:
+                sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
+            done = 1 if BEGUN and not ONE else 0
             if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
                 first, done = done, max(done, steps * (tile.program_id(0) % 8 + 1) // 12)
                 sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                 with tile.elect():
                     bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
+            sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
             if AHEAD:
                 ready[w].wait(phase=phase)
                 phase = phase ^ 1

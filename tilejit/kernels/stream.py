@@ -16,7 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import begun, box, bring, by_row, by_thread, fill, finished, matrix_and_row, multiplied, put, send, send_all, slots, staging
+from .hopper import begun, box, bring, by_row, by_thread, fill, finished, matrix_and_row, multiplied, one_loop, put, send, send_all, slots, staging
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -55,6 +55,7 @@ def piece(x, steps, rest, helpers, parts, whole, left):
 @tile.jit
 def leave(sums, partial, flags, w, place):
     """Leave the sums of consumer `w` to the tile's CTA."""
+    tile.assume((place >= 0) & (place < partial.shape[0]))
     tile.store(partial[place, w, 0:64 * sums.shape[1]], by_thread(sums))
     tile.sync()
     with tile.elect():
@@ -76,7 +77,9 @@ def awaited(flags, w, first, count, apart):
 def together(sums, partial, w, first, count, apart):
     """A consumer's sums, and those at `count` places."""
     for i in range(count):
-        sums = sums + by_row(tile.load(partial[first + i * apart, w, 0:64 * sums.shape[1]]))
+        place = first + i * apart
+        tile.assume((place >= 0) & (place < partial.shape[0]))
+        sums = sums + by_row(tile.load(partial[place, w, 0:64 * sums.shape[1]]))
     return sums
 
 
@@ -118,6 +121,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     whole, left, pieces = share(rows * across, helpers, parts)
+    tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN))
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
             patience = PATIENCE
@@ -135,10 +139,14 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
             leave_pace(flags)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase = warpgroup - 1, 0
+        ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
+        if ONE:
+            acc = tile.zeros((64, BN), SUMS)
         for x in range(whole + pieces):
             t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left)
-            acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
-            done = begin if BEHIND else begin + 1
+            if not ONE:
+                acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
+            done = begin if ONE or BEHIND else begin + 1
             i, n = tile.tile_at(t, rows, across, *ORDER)
             tile.assume((i >= 0) & (n >= 0))
             z, m = matrix_and_row(i, down, len(C.shape) == 3)
@@ -149,13 +157,16 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                 if begin == 0:
                     with tile.elect():
                         bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN, MIXED)
-            if begin == 0:
+            acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN, MIXED, ONE)
+            if begin > 0:
+                leave(acc, partial, flags, w, place)
+            else:
+                other, apart, count = 0, 0, 0
                 if end < steps:
                     other, apart = t - whole * tile.num_programs(0), left % helpers
                     count = parts if other >= left - apart else 1
                     awaited(flags, w, other, count, apart)
-                    acc = together(acc, partial, w, other, count, apart)
+                acc = together(acc, partial, w, other, count, apart)
                 if AHEAD:
                     ready[w].wait(phase=phase)
                     phase = phase ^ 1
@@ -173,8 +184,6 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                         send_all(stage[w], C, z, row, column)
                 else:
                     tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH, MIXED))
-            else:
-                leave(acc, partial, flags, w, place)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

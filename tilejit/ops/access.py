@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.builder import type_of
-from ..ir.graph import Const, Value
+from ..ir.graph import Value
 from ..layout import register_table
 from ..types import Points, Region, Scalar, Tile, Uniformity
 from .memory import load_, store_
@@ -53,13 +53,9 @@ def plan_access(g, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPl
 
 def _inside(g, t: Region, starts, d: int) -> bool:
     """Whether the region is provably inside the buffer along `d`."""
-    size, start = t.buffer.shape[d], starts[d]
     if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
         return False
-    if t.buffer.scope != "global":
-        low, high = g.bounds(start)
-        return low is not None and high is not None and 0 <= low and high + t.extents[d] <= size
-    return isinstance(size, int) and isinstance(start, Const) and 0 <= start.value and start.value + t.extents[d] <= size
+    return g.fits(starts[d], t.extents[d], t.buffer.shape[d])
 
 
 def _aligned(g, t: Region, starts, d: int, vector: int) -> bool:

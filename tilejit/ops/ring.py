@@ -34,6 +34,7 @@ from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tenso
 from .tmem.order import tcgen05_fence
 from .tmem.slots import commit, leader, pair_mask, products_of, read_by_threads, release_by_commit
 
+START = (0, 0)  # the slot and the parity of its phase
 FILLED = ("copies", "stores", "products")
 OPTIONS = ("consumers", "filled", "multicast", "cta_group")
 # calls that read no slot in threads' own time
@@ -92,7 +93,7 @@ class Turn:
     def tile_enter(self, g: Builder) -> Slot:
         collective(g, f"{self.role}() of a ring")
         self.ring.used.setdefault(self.role, g.loc)
-        ring, (stage, phase) = self.ring, g.cells.setdefault(_cursor(g, self.ring, self.role), (0, 0))
+        ring, (stage, phase) = self.ring, g.cells.setdefault(_cursor(g, self.ring, self.role), START)
         full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
         if self.role == "produce":
             empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
@@ -164,6 +165,11 @@ def _(e, call, stage):
 
 def _operand(g: Builder, x):
     return Const(x, int32) if isinstance(x, int) else x
+
+
+def cursors(g: Builder) -> list[tuple[tuple, tuple[int, int]]]:
+    """The names that cursors of the rings so far have in this scope, each with where it begins."""
+    return [(_cursor(g, ring, role), START) for ring in g.state.get("rings", ()) for role in ("produce", "consume")]
 
 
 def _cursor(g: Builder, ring: Ring, role: str) -> tuple:

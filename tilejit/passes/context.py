@@ -15,15 +15,18 @@ from ..types import Points, Region, Scalar, Selected, Tile
 
 @dataclass(frozen=True)
 class Promise:
-    """What ``tile.assume`` says of an integer: bounds (None: none) and a divisor."""
+    """What ``tile.assume`` says of an integer: bounds (None: none), a divisor, and (size, n) of each size of an array that it is
+    less than by at least n."""
 
     low: int | None = None
     high: int | None = None
     divisor: int = 1
+    under: frozenset = frozenset()
 
     def __and__(self, other: "Promise") -> "Promise":
         return Promise(max((x for x in (self.low, other.low) if x is not None), default=None),
-                       min((x for x in (self.high, other.high) if x is not None), default=None), lcm(self.divisor, other.divisor))
+                       min((x for x in (self.high, other.high) if x is not None), default=None), lcm(self.divisor, other.divisor),
+                       self.under | other.under)
 
 PLACES = (Region, Points, Selected)
 
@@ -87,7 +90,10 @@ class Context:
         if name != "eq":
             low, high = self.bounds(other)[0], self.bounds(one)[1]
             yield self._key(one), Promise(low=None if low is None else low + apart)
-            yield self._key(other), Promise(high=None if high is None else high - apart)
+            yield self._key(other), Promise(high=None if high is None else high - apart, under=frozenset([(self._key(one), int(apart))]))
+            part = self.made.get(other)
+            if part is not None and part.op.name == "add" and isinstance(part.args[1], Const):  # x + n <= size
+                yield self._key(part.args[0]), Promise(under=frozenset([(self._key(one), int(part.args[1].value) + apart)]))
 
     def _key(self, operand: Operand):
         """What stands for an integer in promises: sizes are asked anew where they are named, and wider integers are the same."""
@@ -166,6 +172,16 @@ class Context:
         if operand not in self._intervals:
             self._intervals[operand] = self._interval(operand, dtype)
         return self._intervals[operand]
+
+    def fits(self, start: Operand, extent: int, size) -> bool:
+        """Whether `extent` indices from `start` on are provably those of an array's `size`, a number or a symbol."""
+        low, high = self.bounds(start)
+        least = size if isinstance(size, int) else self._promised.get(size, Promise()).low
+        if low is None or low < 0:
+            return False
+        if None not in (high, least) and high + extent <= least:
+            return True
+        return any(known == size and n >= extent for known, n in self._promised.get(self._key(start), Promise()).under)
 
     def _interval(self, operand: Operand, dtype) -> tuple[int | None, int | None]:
         low, high = self._from_definition(operand)

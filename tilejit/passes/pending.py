@@ -81,7 +81,7 @@ class _Checker:
                 raise CompilationError(f"this writes registers that the mma_async at line {other.loc.line} may still read: it was started in "
                                        f"the trip before, and no mma_wait has awaited it since", call.loc)
         if is_product(call):
-            acc, a, b = call.args
+            acc, a, b = call.args[:3]
             self.read((a, b), state, call)
             if acc in state.results:
                 if self.sets.get(acc) != self.sets[call.result]:

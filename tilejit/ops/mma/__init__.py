@@ -12,7 +12,8 @@ from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
-from ...types import Buffer, Region, Tile
+from ...types import Buffer, Region, Scalar, Tile
+from ..language import as_condition
 from ..memory import whole
 from ..packed import refused
 from ..reduce import collective
@@ -26,24 +27,24 @@ GROUPS = 7  # that may stay pending (PTX ISA, wgmma.wait_group as the table has 
 
 
 @op("reads", attrs=("trans_a", "trans_b", "dtype", "precision", "options"), variants=VARIANTS, collective=True)
-def mma_async_(acc, a, b, trans_a, trans_b, dtype, precision, options):
-    """Start ``acc + a @ b`` (``a @ b`` without `acc`); the result may be read once ``mma_wait`` has awaited its group."""
+def mma_async_(acc, a, b, accumulate=None, *, trans_a, trans_b, dtype, precision, options):
+    """Start ``acc + a @ b`` (``a @ b`` without `acc`, or where not `accumulate`); the result may be read once ``mma_wait`` has awaited its group."""
 
 
 @mma_async_.infer
-def _(g, acc, a, b, *, trans_a, trans_b, dtype, precision, options):
+def _(g, acc, a, b, accumulate=None, *, trans_a, trans_b, dtype, precision, options):
     return Tile(dtype, product_shape(g, acc, a, b, trans_a, trans_b)[:2])
 
 
 def _layout(assigner, call, types):
     """The accumulator as wgmma holds it, and A likewise where it comes from registers."""
-    acc, a, b = call.args
+    acc, a, b, *condition = call.args
     result, threads = call.result.type, assigner.scope.threads
     made = wgmma.accumulator(result.dtype, result.shape, threads) or assigner.default(result.shape, result.dtype)
     left = None
     if isinstance(type_of(a), Tile):
         left = wgmma.a_registers(a.type.dtype, a.type.shape, threads) or assigner.default(a.type.shape, a.type.dtype)
-    return (made if acc is not None else None, left, None), (made,)
+    return (made if acc is not None else None, left, None, *(None for _ in condition)), (made,)
 
 
 mma_async_.rules["layout"] = _layout
@@ -56,13 +57,13 @@ def _(g, call):
 
 
 @mma_async_.simulate
-def _(m, call, acc, a, b):
-    return call.choice.lowering.simulate(m, call.choice.plan, call, acc, a, b)
+def _(m, call, acc, a, b, accumulate=None):
+    return call.choice.lowering.simulate(m, call.choice.plan, call, acc, a, b, accumulate)
 
 
 @mma_async_.emit
-def _(e, call, acc, a, b):
-    return call.choice.lowering.emit(e, call.choice.plan, call, acc, a, b)
+def _(e, call, acc, a, b, accumulate=None):
+    return call.choice.lowering.emit(e, call.choice.plan, call, acc, a, b, accumulate)
 
 
 @builtin
@@ -75,26 +76,37 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     `dtype` (float32, or int32 for integers, by default); ``tile.zeros`` costs nothing either. The result is pending until
     ``mma_wait`` has awaited the group that ``mma_commit`` closes: until then only another mma_async may take it.
     `precision="tf32"` is how float32 operands enter. ``negate=True`` subtracts the product of floats: ``acc - a @ b``. `variant`
-    names the path.
+    names the path. Where `accumulate`, a constant or a condition that is uniform over the scope, is false, the product begins at zero.
 
     Where `acc` is tensor memory (sm_100a, sm_103a) one thread starts the product, and it is done when a ``tcgen05_commit`` after
-    it arrives. It adds to `acc` if `accumulate`, a constant or a uniform condition, else it begins at zero; `a` may be in tensor
-    memory, and `acc` is what is returned. `kind` is the instruction's, by default that of the dtypes: float4_e2m1fn with scale
-    factors is multiplied by pairs, and elements of 4 and 6 bits as ``tile.padded`` makes them like those of 8. `scale_a` and
-    `scale_b` are factors in tensor memory of each `block` of 32 or 16 elements along k, float8_e8m0fnu or float8_e4m3fn, as
-    ``tile.scale_layout`` puts them.
+    it arrives; `a` may be in tensor memory, and `acc` is what is returned. `kind` is the instruction's, by default that of the
+    dtypes: float4_e2m1fn with scale factors is multiplied by pairs, and elements of 4 and 6 bits as ``tile.padded`` makes them
+    like those of 8. `scale_a` and `scale_b` are factors in tensor memory of each `block` of 32 or 16 elements along k,
+    float8_e8m0fnu or float8_e4m3fn, as ``tile.scale_layout`` puts them.
     """
     if getattr(type_of(acc), "scope", None) == "tmem":
         return tcgen05.product(g, acc, a, b, trans_a, trans_b, dtype, precision, _options(g, variant, negate), accumulate, kind,
                                scale_a, scale_b, block)
-    if accumulate is not True or any(o is not None for o in (kind, scale_a, scale_b, block)):
-        raise g.error("accumulate=, kind=, scale_a=, scale_b= and block= are for products into tensor memory")
+    if any(o is not None for o in (kind, scale_a, scale_b, block)):
+        raise g.error("kind=, scale_a=, scale_b= and block= are for products into tensor memory")
     collective(g, "mma_async")
+    acc, condition = (acc, ()) if accumulate is True else (None, ()) if accumulate is False else (acc, (_condition(g, acc, accumulate),))
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
     checked_options(g, acc, dtype, precision, trans_a, trans_b)
     options = _options(g, variant, negate)
-    return g.call(mma_async_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
+    return g.call(mma_async_, acc, a, b, *condition, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
+
+
+def _condition(g: Builder, acc, accumulate) -> Value:
+    """The condition under which a product adds to its accumulator."""
+    if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
+        raise g.error(f"accumulate is a condition, as k > 0, not {describe(accumulate)}")
+    if acc is None:
+        raise g.error("without an accumulator the product begins at zero: there is nothing to accumulate in")
+    if type_of(accumulate).uniform < g.scope.uniformity:
+        raise g.error(f"the threads of the {g.scope.kind} share this mma_async, so accumulate must be the same for all of them")
+    return as_condition(g, accumulate)
 
 
 def _options(g: Builder, variant, negate) -> dict:

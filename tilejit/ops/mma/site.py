@@ -35,7 +35,7 @@ class MmaSite:
 
     @staticmethod
     def of_call(g, call) -> "MmaSite":
-        _, a, b = call.args
+        _, a, b = call.args[:3]
         made = [g.definition(x) if isinstance(type_of(x), Region) else None for x in (a, b)]
         starts = [c.args[1:] if c is not None else () for c in made]
         aligned = [alignment(g, c) if c is not None else 0 for c in made]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...dispatch import Need, Variant
 from ...dtypes import DType
 from ...errors import CompilationError
@@ -150,7 +152,7 @@ NEEDS += (Need("rows of A at equal steps from one warpgroup to the next", _block
 
 # -- emission ----------------------------------------------------------------------------------------------------------------
 
-def emit(e, plan: Plan, call, acc, a, b):
+def emit(e, plan: Plan, call, acc, a, b, accumulate=None):
     """The fence, then every instruction; the accumulator stays in its pinned registers.
 
     Descriptors are advanced inside the asm, and all before the first instruction: LLVM would make an `or` of an addition,
@@ -175,6 +177,7 @@ def emit(e, plan: Plan, call, acc, a, b):
             origin = origin + (e.scope_warp() >> 2) * plan.a_rows
         starts["x"] = operand(e.descriptor(origin, plan.a.descriptor.bits))
     starts["y"] = operand(e.descriptor(e.matrix_address(b), plan.b.descriptor.bits))
+    scale = "z" if zero else "o" if accumulate is None else operand(accumulate)
     from ...ptx import form as form_of
     form, products = form_of(plan.instruction), []
     per = len(words) // plan.instructions if words else 0
@@ -183,7 +186,7 @@ def emit(e, plan: Plan, call, acc, a, b):
         for step in range(plan.steps):
             at = tile * plan.steps + step
             left = [operand(w) for w in words[at * per:at * per + per]] if words else moved("x", plan.a.rows[tile] + plan.a.ks[step])
-            bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": "z" if zero and step == 0 else "o"}
+            bound = {"d": d, "a": left, "b": moved("y", plan.b.ks[step]), "scale_d": scale if step == 0 else "o"}
             products.append(bare(form, bound | _constants(form, plan)))
     registers = "".join(f" .reg .b64 {name};" for name in advanced.values())
     adds = " ".join(f"add.s64 {name}, {starts[matrix]}, {nbytes >> 4};" for (matrix, nbytes), name in advanced.items())
@@ -200,9 +203,11 @@ def _constants(form, plan: Plan) -> dict:
 
 # -- simulation --------------------------------------------------------------------------------------------------------------
 
-def simulate(m, plan: Plan, call, acc, a, b):
+def simulate(m, plan: Plan, call, acc, a, b, accumulate=None):
     """The bytes that the descriptors name, multiplied; operands in memory are read in the warpgroup's own time."""
     m.collective("mma_async")
+    if accumulate is not None:
+        acc = np.where(accumulate[:, :1, None], acc, 0).astype(acc.dtype)
     return m.wgmma(plan, call, acc, a, b)
 
 
