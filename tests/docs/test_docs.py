@@ -125,7 +125,7 @@ def code(x) -> str:
 def table_dtypes() -> str:
     from tilejit.dtypes import DTYPES
     return markdown(("dtype", "bytes", "values"), (
-        (code(f"tile.{d}"), f"{d.packing[1]}/{d.packing[0]}" if d.packed else d.nbytes, {
+        (code(repr(d)), f"{d.packing[1]}/{d.packing[0]}" if d.packed else d.nbytes, {
             "bool": "true, false", "int": f"-2^{d.bits - 1} to 2^{d.bits - 1} - 1", "uint": f"0 to 2^{d.bits} - 1",
             "float": f"{d.mantissa + 1} significant bits" if d.mantissa else "2^-127 to 2^127, powers of two, and NaN"}[d.kind])
         for d in DTYPES.values() if not d.padded))
@@ -135,6 +135,22 @@ def table_promotion() -> str:
     from tilejit.dtypes import DTYPES, promote
     shown = [d for name, d in DTYPES.items() if name not in ("int16", "uint16", "uint32", "float8_e8m0fnu") and not d.packed]
     return markdown(("", *map(code, shown)), ((code(a), *(promote(a, b) for b in shown)) for a in shown))
+
+
+def table_layouts() -> str:
+    from inspect import getdoc, isfunction, signature
+    from tilejit import TileLayout
+
+    def row(name, member):
+        does = re.match(r".*?[^.\d][.;](?=\s|$)", " ".join(getdoc(member).split()))[0].rstrip(".;")
+        if not isfunction(getattr(TileLayout, name)):
+            return code(f".{name}"), does
+        taken = [p for p in signature(getattr(TileLayout, name)).parameters.values() if p.name not in ("self", "divides")]
+        words = (f"{'*' * (p.kind is p.VAR_POSITIONAL)}{p.name}" + ("" if p.default is p.empty else f"={p.default!r}") for p in taken)
+        return code(f"{'TileLayout' * isinstance(member, staticmethod)}.{name}({', '.join(words)})"), does
+
+    shown = [(name, m) for name, m in vars(TileLayout).items() if not name.startswith("_") and (isfunction(m) or hasattr(m, "__get__"))]
+    return markdown(("", "what it is"), (row(name, m) for name, m in shown if getdoc(m) and name not in TileLayout.__dataclass_fields__))
 
 
 def table_math() -> str:
@@ -245,7 +261,7 @@ def table_uses() -> str:
 TABLES = {
     "dtypes": table_dtypes, "promotion": table_promotion, "math": table_math, "atomics": table_atomics, "targets": table_targets,
     "settings": table_settings, "instructions": table_instructions, "reductions": table_reductions, "facts": table_facts,
-    "kinds": table_kinds, "families": table_families, "uses": table_uses,
+    "kinds": table_kinds, "families": table_families, "uses": table_uses, "layouts": table_layouts,
     "ldgsts": lambda: _needs("ldgsts"), "tma": lambda: _needs("tma"), "vector": lambda: _needs("vector"),
     "patches": lambda: _further("PATCHES"), "rows": lambda: _further("TAKEN"), "named": lambda: _further("named"),
     "bulk": lambda: _needs("bulk"), "dsmem": lambda: _needs("dsmem"), "tcgen05_ldst": lambda: _needs("tcgen05_ldst"),
