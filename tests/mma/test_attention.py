@@ -224,7 +224,7 @@ def test_a_fast_reciprocal_is_one_instruction():
     def kernel(X, Y):
         tile.store(Y[0:128], 1 / tile.load(X[0:128]))
     ptx = kernel.compile(np.ones(128, np.float32), np.ones(128, np.float32)).ptx
-    assert "rcp.approx" in ptx or "div.approx" in ptx
+    assert len(re.findall(r"rcp\.approx\.ftz\.f32\s", ptx)) == 1 and not re.search(r"\bdiv\.|\bfma\.", ptx)
 
 
 def test_a_view_of_atoms_is_one_copy_and_either_major():

@@ -99,7 +99,8 @@ def test_every_grouped_product_of_the_package(listed, stages):
 def test_every_product_of_the_package_on_the_gpu():
     """The same trips of the kernels for Hopper, of more tiles than there are CTAs too, and the grouped ones."""
     rng, home = np.random.default_rng(0), tile.to_device
-    for number, (stages, form) in enumerate(some([(stages, form) for stages in (2, 3, 4) for form, (target, *_) in FORMS.items() if target == "sm_90a"], least=7)):
+    forms = [(stages, form) for stages in (2, 3, 4) for form, (target, *_) in FORMS.items() if target == "sm_90a"]
+    for number, (stages, form) in enumerate(some(forms, least=7)):
         _, configured, fast, shared = FORMS[form]
         dtypes = DTYPES if fast else (E4M3, E5M2)
         dtype = dtypes[number % len(dtypes)]

@@ -57,8 +57,9 @@ def doubled(sums, row, column):
 
 
 @pytest.mark.parametrize("call,words", [
-    (dict(most=0), "most is how many configurations are timed"), (dict(most=True), "most is how many"), (dict(epilogue=abs), "under @tile.jit"), (dict(arguments=3), "arguments is a tuple"),
-    (dict(precision="tf32"), "precision is None"), (dict(out=np.ones((4, 4), np.float16)), r"out is of shape \(64, 40\)"), (dict(scale_a="x"), "scale_a is a number"),
+    (dict(most=0), "most is how many configurations are timed"), (dict(most=True), "most is how many"), (dict(epilogue=abs), "under @tile.jit"),
+    (dict(arguments=3), "arguments is a tuple"), (dict(precision="tf32"), "precision is None"), (dict(scale_a="x"), "scale_a is a number"),
+    (dict(out=np.ones((4, 4), np.float16)), r"out is of shape \(64, 40\)"),
 ])
 def test_what_matmul_refuses_is_refused(call, words):
     with pytest.raises(LaunchError, match=words):

@@ -34,7 +34,8 @@ def groups(ptx: str) -> list[list[Written]]:
         moved = {name: (bits[start] % (1 << 64), 16 * int(step)) for name, start, step in re.findall(r"add\.s64 (\w+), (%rd\d+), (\d+);", text)}
         made = re.findall(r"wgmma\.mma_async\.\S+\.m64n(\d+)k(\d+)\S* \{[^}]*\}, (\{[^}]*\}|\w+), (\w+), (\w)((?:, -?\d)*);", text)
         assert len(made) == text.count("wgmma.mma_async")
-        found.append([Written(int(n), int(k), moved.get(a), moved[b], adds, tuple(map(int, flags.replace(",", " ").split()))) for n, k, a, b, adds, flags in made])
+        found.append([Written(int(n), int(k), moved.get(a), moved[b], adds, tuple(map(int, flags.replace(",", " ").split())))
+                      for n, k, a, b, adds, flags in made])
     return found
 
 
@@ -61,8 +62,8 @@ def test_instructions_read_the_elements_of_their_operands(case):
     size = np.dtype(one).itemsize
     a, b = numbers((2, *a_shape), one, seed), numbers((2, *b_shape), other, seed)
     (m, k), n = a_is[::-1] if ta else a_is, b_is[0] if tb else b_is[1]
-    made = viewed.compile(a, b, np.zeros((m, n), acc.np), 0, A_SHAPE=a_shape, B_SHAPE=b_shape, A_AT=a_at, B_AT=b_at, A_SPAN=a_span, B_SPAN=b_span, A_IS=a_is, B_IS=b_is,
-                          TA=ta, TB=tb, ACC=acc, PRECISION="tf32" if one == np.float32 else None, FROM=source, NEGATE=negate, num_warps=4 * warpgroups)
+    made = viewed.compile(a, b, np.zeros((m, n), acc.np), 0, A_SHAPE=a_shape, B_SHAPE=b_shape, A_AT=a_at, B_AT=b_at, A_SPAN=a_span, B_SPAN=b_span,
+                          A_IS=a_is, B_IS=b_is, TA=ta, TB=tb, ACC=acc, PRECISION="tf32" if one == np.float32 else None, FROM=source, NEGATE=negate, num_warps=4 * warpgroups)
     found = groups(made.ptx)
     first, second = found
     assert [w.adds for w in first] == ["z" if i % (k * size // 32) == 0 else "o" for i in range(len(first))] and {w.adds for w in second} == {"o"}

@@ -45,8 +45,9 @@ def written(ptx: str) -> list[list[Written]]:
         for x, x_at, y, y_at, u, u_at, v, v_at, group, kind, qualifier, _, left, idesc, factors, adds in STEP.findall(text):
             assert bool(factors) == bool(u) == bool(qualifier) and (not u or u != v)
             unit = 16 if left == "x" else 1
-            steps.append(Written((bits[x] if left == "x" else None, unit * int(x_at)), (bits[y], 16 * int(y_at)), (int(u_at), int(v_at)) if u else None, int(group), kind,
-                                 qualifier, Instruction.decoded(int(idesc), kind), adds))
+            columns = (int(u_at), int(v_at)) if u else None
+            steps.append(Written((bits[x] if left == "x" else None, unit * int(x_at)), (bits[y], 16 * int(y_at)), columns, int(group), kind, qualifier,
+                                 Instruction.decoded(int(idesc), kind), adds))
         assert len(steps) == text.count("tcgen05.mma.")
         found.append(steps)
     return found
@@ -98,7 +99,8 @@ def test_each_instruction_takes_the_factors_of_its_blocks(kind, types, block, fa
     nbytes, chunks = k // (2 if KINDS[kind].k == 64 else 1), k // block
     constants = dict(K=k, BYTES=nbytes, N=n, KIND=kind, TYPES=dtypes, BLOCK=block, CHUNKS=chunks, LAYOUT=tmem_datapath("A", 2 * n))
     scale = {"ue8m0": ml_dtypes.float8_e8m0fnu, "ue4m3": ml_dtypes.float8_e4m3fn}[factors]
-    specs = [tile.ArraySpec(*s) for s in (((2, 128, nbytes), "uint8"), ((2, n, nbytes), "uint8"), ((2, 128, chunks), scale), ((2 * n, chunks), scale), ((2, 128, 2 * n), "float32"))]
+    arrays = (((2, 128, nbytes), "uint8"), ((2, n, nbytes), "uint8"), ((2, 128, chunks), scale), ((2 * n, chunks), scale), ((2, 128, 2 * n), "float32"))
+    specs = [tile.ArraySpec(*s) for s in arrays]
     steps, = written(scaled_by_a_pair.compile(*specs, **constants, target=target).ptx)
     whole, per = max(chunks, 4), chunks * 32 // nbytes
     places = [[tile.scale_layout(rows, whole).apply(0, j, shape=(rows, whole))["TCol"] for j in range(chunks)] for rows in (128, -(-2 * n // 32) * 32)]

@@ -14,8 +14,8 @@ from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target, check_tiles,
-                       comes_ahead, dtype_of_sums, extents_of, in_byte, places_of, result_dtype, span, stored_by_tma)
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
+                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, places_of, result_dtype, span, stored_by_tma)
 from .pack import as_readable, readable
 from .plan import Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
@@ -84,7 +84,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     if launch.kernel is None:
         return made
     if out is not None:
-        check_apart(launch.spans, dict(a=a, b=b, out=out, **{f"tiles[{i}]": t for i, t in enumerate(tiles)}))
+        check_apart(launch.spans, out, (a, b, *tiles))
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
         if epilogue is not None and target is None:
@@ -108,7 +108,7 @@ class Launch:
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
     `copied` which of A and B are copied first, as their elements of other sizes than those of `either` have to lie; `rows` how many the
     matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of what they leave for each
-    other; `spans` the bytes from their addresses on that the arrays take, by name."""
+    other; `spans` the bytes from their addresses on that the result, the operands and the tiles take."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -122,7 +122,7 @@ class Launch:
     rows: int | None = None
     shares: tuple[int, ...] = ()
     room: tuple | None = None
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    spans: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def prepared(self):
@@ -198,7 +198,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     check_tiles(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
-    spans = dict(a=span(x), b=span(y), out=span(z), **{f"tiles[{i}]": span(t) for i, t in enumerate(tiles)})
+    spans = tuple(map(span, (z, x, y, *tiles)))
     rows = None
     if len(x.shape) == 3 and len(y.shape) == 2 and epilogue is None and x.contiguous and z.contiguous:
         m = rows = m * x.shape[0]

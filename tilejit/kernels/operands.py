@@ -151,17 +151,21 @@ def span(v: ArrayView) -> tuple[int, int]:
     return sum(n for n in ends if n < 0), sum(n for n in ends if n > 0) + v.nbytes_per_element
 
 
-def check_apart(spans: dict[str, tuple[int, int]], given: dict) -> None:
-    """LaunchError where the result, which is stored while operands are still read, lies where one of them does. A tile may lie where the
-    result does, element for element."""
-    at = {name: address(x) for name, x in given.items()}
-    low, high = (at["out"] + n for n in spans["out"])
-    for name, (first, last) in spans.items():
-        if name != "out" and at[name] + first < high and low < at[name] + last:
-            one, other = describe(given[name]), describe(given["out"])
-            same = name not in ("a", "b") and (one.pointer, one.shape, one.strides) == (other.pointer, other.shape, other.strides)
-            if not same and np.shares_memory(_mirrored(one), _mirrored(other)):
-                raise LaunchError(f"out lies where {name} does, which is read while results are stored: pass another array, or a copy of {name}")
+def check_apart(spans: tuple[tuple[int, int], ...], out, others: tuple) -> None:
+    """LaunchError where the result, which is stored while operands are still read, lies where one of them does; `others` are a, b and the
+    tiles, `spans` the bytes from their addresses on, the result's first. A tile may lie where the result does, element for element."""
+    at, (first, last) = address(out), spans[0]
+    low, high = at + first, at + last
+    for place, ((first, last), x) in enumerate(zip(spans[1:], others)):
+        at = address(x)
+        if at + first < high and low < at + last:
+            _check_shared(("a", "b")[place] if place < 2 else f"tiles[{place - 2}]", describe(x), describe(out))
+
+
+def _check_shared(name: str, x: ArrayView, out: ArrayView) -> None:
+    same = name not in ("a", "b") and (x.pointer, x.shape, x.strides) == (out.pointer, out.shape, out.strides)
+    if not same and np.shares_memory(_mirrored(x), _mirrored(out)):
+        raise LaunchError(f"out lies where {name} does, which is read while results are stored: pass another array, or a copy of {name}")
 
 
 def _mirrored(v: ArrayView) -> np.ndarray:
