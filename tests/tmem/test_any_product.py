@@ -1,5 +1,7 @@
 """Products into tensor memory of any kind, by one CTA and by a pair, A from shared and from tensor memory, against NumPy in float64."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -120,6 +122,8 @@ def test_every_kind_is_machine_code_by_one_cta_and_by_a_pair(one, other, acc, gr
         return
     made = any_product.compile(*arrays, **constants, target=target)
     assert f"tcgen05.mma.cta_group::{group}.kind::{kind}" in made.ptx and made.spills == 0 and made.cubin
+    several = r"\.multicast::cluster\.b64 \[%r\d+\], %rs\d+;" if group == 2 else r"\.b64 \[%r\d+\];"
+    assert re.search(rf"tcgen05\.commit\.cta_group::{group}\.mbarrier::arrive::one\.shared::cluster{several}", made.ptx)
 
 
 # -- scale factors, elements of less than a byte -----------------------------------------------------------------------------
