@@ -19,6 +19,7 @@ from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written
 from .ops.barriers import waits_for_grids
+from .ops.mma.descriptor import PLAIN
 from .passes.dots import write_dots
 from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
@@ -102,10 +103,23 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
     warnings = list(dict.fromkeys(Warning_(c.choice.plan.warning, c.loc)
                                   for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)))
+    warnings += _slower_products(calls)
     if graph.launch.pdl and not any(map(waits_for_grids, calls)):
         warnings.append(Warning_("with pdl=True this kernel may begin before the one ahead of it has ended, and it never waits for that: "
                                  "call tile.griddepcontrol_wait() before memory is touched that the two share"))
     return warnings
+
+
+def _slower_products(calls: list[Call]) -> list[Warning_]:
+    """For each `dot` that a layout alone keeps from the fastest path, unless the kernel asks for another one."""
+    found = {}
+    for call in calls:
+        reasons = call.choice.declined if call.op.name in ("mma", "thread_product") and call.choice is not None else ()
+        missed = next((name for name, why in reasons if PLAIN in why), None)
+        if missed is not None and not any(why.startswith("the call asks for") for _, why in reasons):
+            found[call.loc] = Warning_(f"this dot goes by {call.choice.variant}: an operand lies row after row in shared memory, which {missed} does not read; "
+                                       f"give its allocation layout=tile.auto (or the call variant={call.choice.variant!r}, if it is to be so)", call.loc)
+    return list(found.values())
 
 
 COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")

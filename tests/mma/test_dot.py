@@ -163,6 +163,19 @@ def test_products_of_float8_are_the_same_on_targets_that_multiply_them_as_float1
     assert product.compile(a, b, c, target=target, **options).spills == 0
 
 
+@pytest.mark.parametrize("target,fastest", [("sm_90a", "wgmma"), ("sm_100a", "tcgen05"), ("sm_80", None), ("sm_120a", None)])
+def test_a_layout_that_keeps_a_product_from_the_fastest_path_is_a_warning(target, fastest):
+    """At its line, where the kernel does not ask for another path; not where rows of registers, extents or the target do."""
+    found = compiled(target, LAYOUT=None).warnings
+    assert len(found) == (fastest is not None)
+    if fastest is not None:
+        assert f"this dot goes by mma_sync: an operand lies row after row in shared memory, which {fastest} does not read" in found[0]
+        assert "layout=tile.auto" in found[0] and "acc = tile.dot(a, b, trans_a=TA" in found[0]
+    assert not compiled(target, LAYOUT=None, VARIANT="mma_sync").warnings
+    for options in (dict(), dict(shape=(33, 64, 64)), dict(PLACES="a", LAYOUT=None, shape=(48, 64, 64))):
+        assert not compiled(target, **options).warnings
+
+
 def test_the_record_is_the_same_from_the_cache():
     """A kernel that was found tells what the compiled one told."""
     first = compiled("sm_90a")

@@ -13,6 +13,7 @@ import numpy as np
 
 K_BYTES = 32                                  # of an instruction, whatever its type
 CODES = {0: 0, 128: 1, 64: 2, 32: 3}          # bytes of the swizzle's span -> bits 62 and 63
+PLAIN = "its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span"
 LIMIT = 1 << 18                               # bytes that an address or a step can name (14 bits of 16 bytes)
 
 
@@ -73,7 +74,7 @@ def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: in
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
     if itemsize > 2 and len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
         return f"its rows lie side by side, and elements of {itemsize} bytes need their k so"
-    return ("its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span, as layout=tile.auto or "
+    return (f"{PLAIN}, as layout=tile.auto or "
             "tile.swizzled(dtype, shape, 128) of its allocation lays them")
 
 
