@@ -412,3 +412,27 @@ def test_what_all_threads_of_a_cluster_do_together_refuses_roles_and_a_multicast
     for head in (LOOP, roles):
         refused([head, COPY.replace("0:64]", "0:64], multicast=3"), "    total += tile.load(s)"], "fills the slots of its own CTA", 5,
                 cluster=(2, 1, 1))
+
+
+@tile.jit
+def one_by_hand(A, B, C):
+    sA, sB = tile.alloc((64, 32), A.dtype, layout=tile.auto), tile.alloc((32, 64), B.dtype, layout=tile.auto)
+    acc = tile.zeros((64, 64))
+    for k in tile.pipelined(range(0, 96, 32), stages=2):
+        here = tile.copy_async(sA, A[0:64, k:k + 32])
+        tile.copy_async(sB, B[k:k + 32, 0:64])
+        here.wait()
+        acc = tile.dot(sA, sB, acc)
+        tile.sync()
+    tile.store(C[0:64, 0:64], acc)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_copy_that_the_body_waits_for_itself_is_fenced_before_its_product(target, seed):
+    """It does not run ahead: its bytes come by cp.async, and the tensor cores read them by another proxy."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((64, 96)).astype(np.float16), rng.standard_normal((96, 64)).astype(np.float16)
+    c = np.zeros((64, 64), np.float32)
+    one_by_hand.simulate(1, a, b, c, target=target, seed=seed).raise_first()
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-3)

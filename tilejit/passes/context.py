@@ -264,7 +264,7 @@ def written_by_threads(context: Context) -> set[Value]:
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
     found = set()
     for call in context.calls:
-        by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead)
+        by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead and not call.attrs["options"].get("token"))
         if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
             found.update(context.buffer_of(place) for place in written([call]) if getattr(place.type, "scope", None) == "shared")
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..config import architecture
 from ..dispatch import Choice
 from ..dtypes import int32
 from ..errors import CompilationError, at
@@ -140,7 +141,7 @@ class Loops:
         g, loop, ahead = self.g, staged.loop, staged.stages - 1
         g.loc = loop.loc
         if staged.groups:
-            refuse_other_groups(loop)
+            refuse_other_groups(loop, self.context.target)
         g.call(sync)  # the slots may still be read since the loop's last time
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
@@ -260,13 +261,14 @@ class Loops:
         return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
 
 
-def refuse_other_groups(loop: For) -> None:
+def refuse_other_groups(loop: For, target: str) -> None:
     """CompilationError for groups of cp.async that are made in the loop beside its own, which are counted."""
     for node in walk(loop.body):
         if isinstance(node, Call) and (node.op.name in ("cp_async_commit", "cp_async_wait")
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
+            old = f"; copies that complete by bytes need sm_90 or later, and the target is {target}" if architecture(target) < 90 else ""
             raise CompilationError("the copies of the pipelined loop around this complete by groups here, which are counted: wait for other copies "
-                                   "before or after the loop", node.loc)
+                                   f"before or after the loop{old}", node.loc)
 
 
 def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
