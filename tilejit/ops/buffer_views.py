@@ -68,7 +68,7 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
     if view.nbytes > nbytes:
         raise g.error(f"the view takes {view.nbytes} bytes, and {describe(x)} has {nbytes}")
     if slot is not None:
-        view = _of_all_slots(g, x, slot, view)
+        view = _of_all_slots(g, slot, view)
     root, offset = _root(g, buffer)
     needed, align = 1024 if layout.swizzle is not None else 128, g.definitions[root].attrs["align"]
     if (offset + start) % needed or align % needed:
@@ -107,7 +107,7 @@ def _slot(g: Builder, x: Value) -> tuple[Value, Value, int] | None:
     return (buffer, which, step * buffer.type.dtype.nbytes) if step >= inner.span() else None
 
 
-def _of_all_slots(g: Builder, x: Value, slot: tuple, view: Buffer) -> Buffer:
+def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
     """The view of every part of the buffer, one after the other."""
     buffer, _, nbytes = slot
     t, needed = view.layout, 1024 if view.layout.swizzle is not None else 128

@@ -207,7 +207,7 @@ class TensorDots:
             if begins:
                 self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
             adds[n] = not begins
-        after = self.without_waits(node, kept) if kept else None
+        after = self.without_waits(node) if kept else None
         rest = [n for n in range(len(node.carried)) if n not in kept]
         carried = tuple(Carry(self.all([node.carried[n].init])[0], node.carried[n].inner, node.carried[n].result) for n in rest)
         self.g.append(self.with_body(node, carried, rest))
@@ -243,7 +243,7 @@ class TensorDots:
         call = self.context.made.get(x)
         return call is not None and call.op is splat and isinstance(call.args[0], Const) and call.args[0].value == 0
 
-    def without_waits(self, node: For | While, kept: dict) -> Callable[[], None] | None:
+    def without_waits(self, node: For | While) -> Callable[[], None] | None:
         """Where a pipelined loop does nothing but multiply parts of shared memory, wait for its products after it; what does that
         is returned."""
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]

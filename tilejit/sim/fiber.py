@@ -195,7 +195,7 @@ class Fiber(Control):
                 self.fork(starts == starts[0])
                 return
         start = int(first.flat[0]) if first is not None else 0
-        low, high = scope_threads(scope, start, self.low, self.high)
+        low, high = scope_threads(scope, start, self.low)
         if self.low <= low and high <= self.high:
             if not self._enter_scope(scope, low, high, self.rows, None):
                 return
@@ -206,7 +206,7 @@ class Fiber(Control):
         active = np.broadcast_to(frame.active, (self.batch, self.threads))
         firsts = np.broadcast_to(first[:, :1] if first is not None else np.zeros((1, 1), int), (self.batch, 1))[:, 0]
         for start in np.unique(firsts):
-            low, high = scope_threads(scope, int(start), self.low, self.high)
+            low, high = scope_threads(scope, int(start), self.low)
             if self.low <= low and high <= self.high:
                 mask = (firsts == start) & active[:, low - self.low:high - self.low].all(axis=1)
                 if mask.any() and not self._enter_scope(scope, low, high, self.rows[mask], None if mask.all() else mask):

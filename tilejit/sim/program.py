@@ -98,8 +98,8 @@ class Program:
         return self._reads[key]
 
 
-def scope_threads(scope: Scope, first: int, low: int, high: int) -> tuple[int, int]:
-    """The threads of a scope inside the one of threads `low` to `high`. The elected thread is the first one."""
+def scope_threads(scope: Scope, first: int, low: int) -> tuple[int, int]:
+    """The threads of a scope inside the one whose first thread is `low`. The elected thread is the first one."""
     if scope.kind == "elect":
         return low, low + 1
     unit = UNITS[scope.kind]

@@ -69,7 +69,7 @@ def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: in
         if guess is not None and _names(guess, row_at, k_at, mn, k, itemsize):
             if guess.leading >= LIMIT or guess.stride >= LIMIT or guess.leading % 16 or guess.stride % 16:
                 return f"steps of {guess.leading} and {guess.stride} bytes do not fit in its fields"
-            if guess.span and any(step % (8 * guess.span) for step in _repeats(guess, mn, k, itemsize)):
+            if guess.span and any(step % (8 * guess.span) for step in _repeats(guess, mn, itemsize)):
                 return f"rows of the swizzle begin at a step of {guess.stride} bytes, which is no multiple of its period of {8 * guess.span}"
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
     if itemsize > 2 and len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
@@ -124,7 +124,7 @@ def _names(guess: Descriptor, row_at, k_at, mn: int, k: int, itemsize: int) -> b
     return alike(row_at, mn, rows) and alike(k_at, k, ks)
 
 
-def _repeats(d: Descriptor, mn: int, k: int, itemsize: int) -> list[int]:
+def _repeats(d: Descriptor, mn: int, itemsize: int) -> list[int]:
     """The steps between groups of 8 rows of atoms that the hardware takes for aligned to the swizzle's period."""
     if d.major == "k":
         return [d.stride] if mn > 8 else []
