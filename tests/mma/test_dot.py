@@ -1,5 +1,7 @@
 """``tile.dot``: every type, major, extent and path against NumPy on the simulator, with bounds from the arithmetic."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -338,3 +340,33 @@ def test_a_product_of_one_warp_or_warpgroup(target):
     x = a.astype(np.float64)
     assert np.abs(c[0, :24] - x[:24] @ x).max() < 1e-4 and np.abs(c[1] - x @ x.T).max() < 1e-4
     assert [p.variant for p in scopes.compile(a, c, FENCE=target == "sm_90a", target=target).products] == ["mma_sync", "wgmma" if target == "sm_90a" else "mma_sync"]
+
+
+@tile.jit
+def ragged_then_loop(A, B, C, D):
+    """A product of 3 along k: the zeros beyond it may be the register in which a loop's index begins."""
+    s = tile.alloc((32, 3), A.dtype)
+    tile.copy(s, A[0:32, 0:3])
+    tile.sync()
+    r = tile.dot(s, tile.load(B[0:3, 0:24]), tile.load(C[0:32, 0:24]), variant="mma_sync")
+    tile.sync()
+    for i in range(8):
+        tile.store(D[i], i)
+    tile.store(C[0:32, 0:24], r)
+
+
+def ragged_operands(a: str, b: str):
+    return (numbers((32, 3), np_dtype(a), 1), numbers((3, 24), np_dtype(b), 2), np.ones((32, 24), np.float32), np.zeros(8, np.int32))
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("a,b", [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn"), ("float8_e5m2", "float8_e5m2")])
+def test_zeros_along_k_of_float8_are_converted_as_zeros(a, b, target):
+    """Where warps have no product of float8, its operands are converted; ptxas takes other numbers for known upper halves of words."""
+    x, y, c, d = ragged_operands(a, b)
+    want = x.astype(np.float32) @ y.astype(np.float32) + 1
+    made = ragged_then_loop.compile(x, y, c, d, target=target)
+    assert not re.search(r"UNPACK_B\S* R\d+, (?!RZ|R\d+ )", made.sass())
+    assert ("m16n8k32" in made.ptx) == (target == "sm_120a")
+    ragged_then_loop[1,](x, y, c, d)
+    np.testing.assert_allclose(c, want, rtol=1e-6)

@@ -6,7 +6,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from tests.drawn import numbers
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.pipelined_product import product
-from tests.mma.test_dot import BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product
+from tests.mma.test_dot import BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product, ragged_operands, ragged_then_loop
 from tests.mma.test_order import ahead
 from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
 import tilejit as tile
@@ -133,3 +133,14 @@ def test_a_product_pending_over_the_trips_of_a_loop_is_right_on_the_gpu():
             np.testing.assert_array_equal(c, first)
         want = (n * (n + 1) // 2 + 1) * (a.astype(np.float64) @ b.astype(np.float64).T)
         assert (np.abs(first - want) <= 1e-5 * (n + 1) ** 2 * (np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)).T)).all()
+
+
+@needs_gpu("sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+@in_child(timeout=60)
+def test_float8_of_a_ragged_k_is_right_on_the_gpu():
+    """The zeros beyond k count nothing, whatever else is in the kernel."""
+    for a, b in (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn"), ("float8_e5m2", "float8_e5m2")):
+        x, y, c, d = ragged_operands(a, b)
+        want = x.astype(np.float32) @ y.astype(np.float32) + 1
+        ragged_then_loop[1,](x, y, c, d, backend="cuda")
+        np.testing.assert_allclose(c, want, rtol=1e-3)

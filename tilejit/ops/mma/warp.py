@@ -21,6 +21,7 @@ NAMES = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "float64": "f6
          "int8": "s8", "uint8": "u8", "int32": "s32"}
 FLOATS8 = ("float8_e4m3fn", "float8_e5m2")
 INTS8 = ("int8", "uint8")
+MULTIPLY_FLOATS8 = (89, 120)  # architectures that multiply float8 by warps
 
 
 def results_of(a: str, b: str) -> tuple[str, ...]:
@@ -157,21 +158,48 @@ def _(e, call, acc, a, b):
     count = words_of(call.args[1].type.dtype.bits, t.dtype.bits)
     zero = e.const(0, t.dtype)
     words = list(_words(e, t, acc if acc is not None else [zero] * e.registers(t), operand=False))
-    outputs = [w.dtype for w in words[:count["d"]]]
-    text, first = plan.instruction, 0
-    for name in ("d", "a", "b", "c"):
-        text += f"{',' if first else ''} {{{', '.join(f'${first + i}' for i in range(count[name]))}}}"
-        first += count[name]
-    text += ";"
+    multiply = _multiplied_halves if _of_halves(e, call) else _multiplied
     for step in range(plan.steps):
         for i in range(plan.m_tiles):
             x = (i * plan.a_steps + plan.a_first + step) * count["a"]
             for j in range(plan.n_tiles):
                 y = (j * plan.b_steps + plan.b_first + step) * count["b"]
                 d = (i * plan.n_tiles + j) * count["d"]
-                inputs = [*left[x:x + count["a"]], *right[y:y + count["b"]], *words[d:d + count["d"]]]
-                words[d:d + count["d"]] = e.asm(text, outputs, inputs, pure=True, convergent=True)
+                words[d:d + count["d"]] = multiply(e, call, left[x:x + count["a"]], right[y:y + count["b"]], words[d:d + count["d"]])
     return e.unpacked_words(words, t.dtype) if t.dtype == float16 else words
+
+
+def _multiplied(e, call, a: list, b: list, c: list, mnemonic: str = "") -> list:
+    """One instruction, that of the plan or another, on its words."""
+    text, first = mnemonic or call.choice.plan.instruction, 0
+    for words in (c, a, b, c):
+        text += f"{',' if first else ''} {{{', '.join(f'${first + i}' for i in range(len(words)))}}}"
+        first += len(words)
+    return e.asm(text + ";", [w.dtype for w in c], [*a, *b, *c], pure=True, convergent=True)
+
+
+def _of_halves(e, call) -> bool:
+    """Whether float8 is multiplied as float16: on sm_90 and sm_100 ptxas makes the instructions of float8 of the same conversions
+    and products, but of the upper half of a word that it knows, such as zeros beyond a ragged k, it may convert another number
+    (13.0 and 13.5, ``F2FP.F16.E4M3.UNPACK_B`` of an immediate: 29 zeros along k gave 4096 on an H200)."""
+    return call.args[1].type.dtype.name in FLOATS8 and e.architecture not in MULTIPLY_FLOATS8
+
+
+def _multiplied_halves(e, call, a: list, b: list, c: list) -> list:
+    """The products of the first two of the four elements of each word, then those of the last two. Each is a product of
+    float16, which holds every float8, over half of k."""
+    mnemonic = instruction("float16", "float16", call.result.type.dtype.name)
+    left, right = ([_float16_pairs(e, x, arg.type.dtype.name) for x in words] for words, arg in ((a, call.args[1]), (b, call.args[2])))
+    for half in range(2):
+        c = _multiplied(e, call, [x[half] for x in left], [y[half] for y in right], c, mnemonic)
+    return c
+
+
+def _float16_pairs(e, word, name: str) -> list:
+    """Four float8 of a word as two words of float16. The upper half is shifted down first: ptxas converts it in place otherwise."""
+    low = f"{{ .reg .b16 low; mov.b32 {{low, _}}, $1; cvt.rn.f16x2.{NAMES[name]}x2 $0, low; }}"
+    high = low.replace("{ .reg", "{ .reg .b32 t; shr.b32 t, $1, 16; .reg").replace("_}, $1", "_}, t")
+    return e.cached(("float16 pairs", word.text, name), lambda: [e.asm(text, [word.dtype], [word], pure=True)[0] for text in (low, high)])
 
 
 def _words(e, t: Tile, values: list, operand: bool = True) -> list:
