@@ -38,6 +38,8 @@ class Expressions:
         self.largest = 1                # elements of the largest tile, extents rounded up to powers of two
         self.limit = 4096               # elements of a tile that a reduction or a slice takes
         self.written: dict[str, np.ndarray] = {}  # outputs that statements write
+        self.slack: dict[str, np.ndarray] = {}    # of some of them
+        self.same_bits: set[str] = set()          # outputs that depend on an order, which the simulator follows
 
     # -- small choices ----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,8 @@ class Statement:
 
 @dataclass
 class Program:
-    """A kernel's source, its arguments, its launch, and NumPy's outputs with their slack."""
+    """A kernel's source, its arguments, its launch, and NumPy's outputs with their slack. Those of `same_bits` have the bits that
+    the simulator gives wherever the kernel runs."""
 
     seed: int
     source: str
@@ -48,6 +49,7 @@ class Program:
     options: dict[str, Any]
     expected: dict[str, np.ndarray]
     slack: dict[str, np.ndarray]
+    same_bits: set[str] = field(default_factory=set)
     kernel: Any = field(default=None, repr=False)
 
     def compiled_kernel(self):
@@ -76,15 +78,16 @@ class Program:
         return {n: there[n].numpy() for n in outputs}
 
     def differences(self, got: dict[str, np.ndarray], want: dict[str, np.ndarray] | None = None) -> list[str]:
-        """Where results differ from NumPy's (or from `want`) by more than their slack."""
+        """Where results differ from NumPy's (or from `want`, the simulator's) by more than their slack."""
         found = []
         for name, expected in (want or self.expected).items():
-            bad = ~_within(got[name], expected, self.slack[name])
+            slack = np.zeros(expected.shape) if want and name in self.same_bits else self.slack[name]
+            bad = ~_within(got[name], expected, slack)
             if bad.any():
                 at = np.unravel_index(int(np.argmax(bad)), bad.shape)
                 line = next((line.strip() for line in self.source.splitlines() if f"({name}[" in line), "")
                 found.append(f"seed {self.seed}: {name}{list(map(int, at))} is {got[name][at]!r}, not {expected[at]!r} "
-                             f"(slack {self.slack[name][at]:.3g}; {int(bad.sum())} of {bad.size} differ)  {line}")
+                             f"(slack {slack[at]:.3g}; {int(bad.sum())} of {bad.size} differ)  {line}")
         return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tilejit as tile
 from fuzz_expressions import FLOATS, INTS, Expressions
-from fuzz_program import Node, Statement
+from fuzz_program import Node, Statement, rounding
 from language_reference import binary, bits, cast, is_float, np_dtype, special
 
 
@@ -202,6 +202,41 @@ class Shapes(Expressions):
         if self.r.random() < 0.3:
             text = f"tile.reshape(tile.expand_dims({text}, {self.r.choice((0, -1))}), {shape})"
         return Node(text, shape, x.dtype, lambda env: tuple(np.broadcast_to(v, before)[tuple(picked)] for v in x.run(env)), x.exact, x.product)
+
+    def sums(self) -> Statement:
+        """Sums, means, products and running sums of floats: NumPy adds in another order, the simulator in the GPU's."""
+        shape = self.r.choice(((self.rows, self.columns), (self.columns, self.rows), (self.r.choice((3, 33, 100, 257)),), (2, self.rows, 5)))
+        dtype, name = self.r.choice(("float32", "float32", "float64", "float16", "bfloat16")), self.name("a")
+        array = self.args[name] = (self.rng.standard_normal((self.ctas, *shape)) * 0.5 + 0.75).astype(np_dtype(dtype))
+        self.note(shape)
+        kind, axis = self.r.choice(("sum", "mean", "prod", "cumsum", "sum")), self.r.randrange(len(shape))
+        axes = (axis,) if kind == "cumsum" or self.r.random() < 0.6 else tuple(range(len(shape)))
+        reverse = kind == "cumsum" and self.r.random() < 0.5
+        after = shape if kind == "cumsum" else tuple(n for d, n in enumerate(shape) if d not in axes)
+        kept = dtype if kind != "cumsum" or bits(dtype) > 16 else "float32"
+        out = f"w{self.count + 1}"
+        self.count += 1
+        self.written[out] = np.zeros((self.ctas, *after), np_dtype(kept))
+        self.slack[out], length = np.zeros((self.ctas, *after)), int(np.prod([shape[a] for a in axes]))
+        self.same_bits.add(out)
+        how = f"axis={axes[0]}, reverse={reverse}" if kind == "cumsum" else f"axis={axes if len(axes) < len(shape) else None}"
+        place = "".join(f", 0:{n}" for n in shape)
+        text = f"tile.{kind}(tile.load({name}[pid{place}]), {how})"
+        line = f"tile.store({out}[pid{''.join(f', 0:{n}' for n in after)}], {text if kept == dtype else f'tile.cast({text}, tile.{kept})'})"
+
+        def run(env):
+            v = array[env["pid"]].astype(np.float64)
+            if kind == "cumsum":
+                turned = np.flip(v, axes[0]) if reverse else v
+                result, size = (np.cumsum(x, axis=axes[0]) for x in (turned, np.abs(turned)))
+                result, size = (np.flip(x, axes[0]) if reverse else x for x in (result, size))
+            else:
+                result = getattr(np, kind)(v, axis=axes)
+                size = np.abs(result) if kind == "prod" else np.abs(v).sum(axis=axes) / (length if kind == "mean" else 1)
+            self.written[out][env["pid"]] = result.astype(np_dtype(kept))
+            wide = "float64" if dtype == "float64" else "float32"
+            self.slack[out][env["pid"]] = (length + 2) * rounding(wide, size) + 2 * rounding(dtype, result)
+        return Statement([line], run)
 
     # -- scalars -------------------------------------------------------------------------------------------------------------
 

@@ -186,7 +186,8 @@ class Generator(Products):
         return Statement(lines, run)
 
     def statement(self) -> Statement:
-        kinds = [self.assign, self.assign, self.reassign, self.stage, self.shared, self.shared, self.store_out, self.atomic, self.divergent, self.scalar]
+        kinds = [self.assign, self.assign, self.reassign, self.stage, self.shared, self.shared, self.store_out, self.atomic, self.divergent, self.scalar,
+                 self.sums]
         if self.threads >= 32:
             kinds.append(self.product)
         if self.depth < 2:
@@ -213,12 +214,14 @@ class Generator(Products):
             slack[out] = np.stack([np.broadcast_to(np.asarray(env[name][1], np.float64), v.shape) for env in envs])
             stores.append(f"tile.store({out}[pid, {', '.join(f'0:{n}' for n in v.shape)}], {name})")
         for name, array in self.written.items():
-            expected[name], slack[name] = array, np.zeros(array.shape)
+            expected[name], slack[name] = array, self.slack.get(name, np.zeros(array.shape))
         lines = ["pid = tile.program_id(0)", *(line for s in statements for line in s.lines), *stores]
         parameters = ", ".join([*self.args, *expected, "zero", "yes"])
         source = f"def fuzzed({parameters}):\n    " + "\n    ".join(lines) + "\n"
-        warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w and w >= self.fewest_warps]  # 64-bit elements in half of the registers
-        return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack)
+        # 64-bit elements in half of the registers
+        warps = [w for w in (1, 2, 4, 8) if 2 * self.largest <= 128 * 32 * w and w >= self.fewest_warps] or [8]
+        return Program(self.seed, source, {**self.args, "zero": 0, "yes": True}, (self.ctas,), {"num_warps": self.r.choice(warps)}, expected, slack,
+                       self.same_bits)
 
 
 def generate(seed: int) -> Program:

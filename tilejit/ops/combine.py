@@ -19,6 +19,7 @@ from ..ir.graph import Block, Call, Const, For, If, Operand, Scope, Value, While
 from ..ir.printer import function_text
 from ..types import Scalar, Uniformity
 from . import elementwise as ew
+from .extremes import extreme_of_arrays
 from .language import converted
 
 
@@ -75,7 +76,7 @@ class Known(Combine):
         self.name, self.dtype = name, dtype
         self.op, identity, self.word = KNOWN[name]
         self.identity = (identity(dtype),)
-        # float64 has no NaN-propagating instruction: what is emitted picks a side for zeros and NaNs.
+        # float64 has no NaN-propagating instruction: what is emitted picks one of two NaNs.
         self.commutative = not (name in ("max", "min") and dtype.bits == 64 and dtype.is_float)
 
     def __repr__(self) -> str:
@@ -102,7 +103,7 @@ class Known(Combine):
         return word if d.name == "float32" and word in ("max", "min") and target in ("sm_100a", "sm_103a") else None
 
 
-_UFUNC = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+_UFUNC = {"sum": np.add, "prod": np.multiply, "max": extreme_of_arrays("max"), "min": extreme_of_arrays("min"),
           "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 

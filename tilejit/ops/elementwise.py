@@ -14,6 +14,7 @@ from ..ir.builder import Builder, type_of
 from ..ir.graph import Const, Operand
 from ..ir.op import Op
 from ..types import Scalar, Tile, Uniformity
+from .extremes import emit_extreme, extreme_of_arrays
 
 
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
@@ -154,24 +155,8 @@ mod = elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Pyth
                   _int_division(np.remainder), _guarded(_emit_mod, lambda e, dtype, x: x), INTEGER)
 
 
-def _extreme(which: str):
-    def emit(e, dtype, x, y):
-        if dtype.is_float:
-            t = dtype.llvm
-            if dtype.bits == 64:  # PTX has no NaN-propagating form for f64
-                ordered = e.ins(f"fcmp {'ogt' if which == 'max' else 'olt'} {t} {x.text}, {y.text}", bool_)
-                nan = e.ins(f"fcmp uno {t} {x.text}, {x.text}", bool_)
-                return e.select(e.ins(f"or i1 {ordered.text}, {nan.text}", bool_), x, y)
-            return e.ins(f"call {t} @llvm.{which}imum.{e.suffix(dtype)}({t} {x.text}, {t} {y.text})", dtype)
-        if dtype.kind == "bool":
-            return e.ins(f"{'or' if which == 'max' else 'and'} i1 {x.text}, {y.text}", dtype)
-        sign = "s" if dtype.kind == "int" else "u"
-        return e.ins(f"call {dtype.llvm} @llvm.{sign}{which}.{dtype.llvm}({dtype.llvm} {x.text}, {dtype.llvm} {y.text})", dtype)
-    return emit
-
-
-maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is.", np.maximum, _extreme("max"), ANY)
-minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is.", np.minimum, _extreme("min"), ANY)
+maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is, 0.0 of two zeros.", extreme_of_arrays("max"), emit_extreme("max"), ANY)
+minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is, -0.0 of two zeros.", extreme_of_arrays("min"), emit_extreme("min"), ANY)
 
 
 # -- bits ----------------------------------------------------------------------------------------------------------

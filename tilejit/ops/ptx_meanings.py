@@ -13,6 +13,7 @@ import numpy as np
 
 from ..dtypes import DTYPES
 from ..errors import SimulationError
+from .extremes import extreme_of_arrays
 
 _MEANINGS: list[tuple[re.Pattern, Callable]] = []
 
@@ -81,8 +82,10 @@ def divide(m, form, x):
 @means(r"(min|max)(\.NaN)?\.(f32|f16|bf16)")
 def extreme(m, form, x):
     """The number, where one operand is NaN; NaN with .NaN."""
-    names = {"min": (np.fmin, np.minimum), "max": (np.fmax, np.maximum)}[form.name[:3]]
-    return names[".NaN" in form.name](x["a"], x["b"])
+    a, b = x["a"], x["b"]
+    if ".NaN" not in form.name:
+        a, b = np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b)
+    return extreme_of_arrays(form.name[:3])(a, b)
 
 
 @means(r"cvt\.(rn\.)?(f16|bf16|f32)\.(f16|bf16|f32)|cvt\.(rni|rzi|rmi|rpi)\.(s32|u32|s64|u64|f32)\.f32")
