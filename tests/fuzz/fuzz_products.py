@@ -111,6 +111,33 @@ class Products(Scopes):
             env[name] = acc, 0.0
         return Statement([*head, loop, *("    " + line for line in body)], run)
 
+    def pipelined_product(self) -> Statement:
+        """A product whose operands come by blocks of k, ahead of it."""
+        m, n = self.r.choice((16, 32, 50, 64, 128)), self.r.choice((8, 16, 24, 32, 64))
+        dtype = self.r.choice(("float16", "bfloat16", "int8", "float8_e4m3fn", "float32"))
+        block, stages, trips = self.r.choice((16, 32, 64)), self.r.choice((1, 2, 3, 4)), self.r.choice((0, 1, 2, 3, 5))
+        k = max(0, trips * block - self.r.choice((0, 0, 3, 8)))
+        ta, tb = self.r.random() < 0.3, self.r.random() < 0.5
+        self.note((m, n))
+        (first, a), (second, b) = (self.operand(*(shape[::-1] if turned else shape), dtype) for shape, turned in (((m, max(k, 1)), ta), ((max(k, 1), n), tb)))
+        i, name, s, t = self.name("i"), self.name("v"), self.name("s"), self.name("s")
+        sums, roles = SUMS.get(dtype, "float32"), ", warp_specialize=True" if self.roles else ""
+        shapes = [(block, m) if ta else (m, block), (n, block) if tb else (block, n)]
+        lines = [f"{x} = tile.alloc({shape}, {tile_name(dtype)}, layout=tile.auto)" for x, shape in zip((s, t), shapes)]
+        lines += [f"{name} = tile.zeros(({m}, {n}), {tile_name(sums)})",
+                  f"for {i} in tile.pipelined(range(0, {k} + zero, {block}), stages={stages}{roles}):",
+                  f"    tile.copy_async({s}, {first}[{f'{i}:{i} + {block}, 0:{m}' if ta else f'0:{m}, {i}:{i} + {block}'}])",
+                  f"    tile.copy_async({t}, {second}[{f'0:{n}, {i}:{i} + {block}' if tb else f'{i}:{i} + {block}, 0:{n}'}])",
+                  f"    {name} = tile.dot({s}, {t}, {name}{', trans_a=True' if ta else ''}{', trans_b=True' if tb else ''}"
+                  f"{', precision=%r' % 'tf32' if dtype == 'float32' else ''})"]
+        x, y = (v.T if turned else v for v, turned in ((a, ta), (b, tb)))
+        want = (x.astype(np.float64) @ y.astype(np.float64) * (k > 0)).astype(np_dtype(sums))
+        self.variables[name] = Node(name, (m, n), sums, lambda env: env[name])
+
+        def run(env):
+            env[name] = want, 0.0
+        return Statement(lines, run)
+
     def staged(self, i: str, shape: tuple, dtype: str):
         """A copy of the loop's body to a buffer of its own: its lines, the buffer's, and the values that trip `at` brings."""
         rows, columns = shape

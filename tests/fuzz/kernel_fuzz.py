@@ -193,7 +193,7 @@ class Generator(Products):
         if self.depth < 2:
             kinds += [self.loop, self.branch, self.walk]
             if self.threads == 1024:
-                kinds += [self.scoped, self.pipelined]
+                kinds += [self.scoped, self.pipelined, self.pipelined_product]
         return self.r.choice(kinds)()
 
     # -- the program -----------------------------------------------------------------------------------------------------------
