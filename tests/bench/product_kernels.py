@@ -8,5 +8,5 @@ import tilejit as tile
 @tile.jit
 def bias_gelu_residual(acc, row, column, bias, residual):
     """GELU (its tanh form) of the sums and a bias, and a residual, whose tile the kernel has brought."""
-    half = 0.5 * acc + 0.5 * tile.load(bias[column:column + acc.shape[1]])[None, :]
-    return half + half * tile.tanh(half * (1.5957691216 + 0.2854192649 * half * half), fast=True) + residual
+    v = acc + tile.load(bias[column:column + acc.shape[1]])[None, :]
+    return v * (0.5 + 0.5 * tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True)) + residual

@@ -13,8 +13,8 @@ from tests.mma.products import (BF16, LAID, bias_gelu_added, bias_gelu_residual,
 from tilejit import ArraySpec
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.matmul import FEW, warn_of_spills
-from tilejit.kernels.plan import Config, Problem, choose
+from tilejit.kernels.matmul import FEW, fitted
+from tilejit.kernels.plan import LATE, Config, Problem, choose
 from tilejit.kernels.stream import stream
 
 
@@ -67,6 +67,39 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, 
     assert launch.constants["AHEAD"] == (dtype == np.float16)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("m,n,k,width,late", [(600, 328, 330, 32, 32), (600, 328, 830, 32, 96), (260, 136, 590, 64, 64), (40, 104, 600, 64, 64),
+                                              (300, 504, 500, 64, 64), (300, 504, 40, 64, 64)])
+def test_columns_left_over_are_finished_under_the_next_tile(m, n, k, width, late, stream):
+    """One tile for a CTA and many, ragged at both edges, of 128 x 128; where a CTA may have fewer slots at once than the pieces take, fewer
+    are left over."""
+    rng = np.random.default_rng(7)
+    a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
+    beside, other = drawn(rng, (m, n), np.float16), drawn(rng, (m, n), np.float32)
+    config = replace(Config.of(128, 128, stages=2), behind=False, width=width, buffers=128 // width, stream=stream, late=late)
+    got = product(a, b, np.float16, epilogue=scaled_plus, arguments=(0.25,), tiles=(beside, other), config=config)
+    want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
+    np.testing.assert_allclose(got, want, atol=2e-3, rtol=1e-3)
+    launch = planned(a, b, got, scaled_plus, (beside, other), config)
+    rest, _, parts = launch.shares or (0, 0, 0)
+    steps = -(-k // 64)
+    least = min(steps - rest, rest // parts if rest else steps)
+    assert launch.constants["LATE"] == min(late, (least - 1) // 2 * 16 // width * width)
+
+
+def test_columns_of_several_matrices_are_left_over_too():
+    """With the number of the matrix, of which the tile before may have another, three consumers, and factors."""
+    rng = np.random.default_rng(8)
+    a, b = drawn(rng, (3, 200, 450), np.float16), drawn(rng, (3, 450, 136), np.float16)
+    beside, other = drawn(rng, (3, 200, 136), np.float16), drawn(rng, (3, 200, 136), np.float16)
+    for bm, late in ((64, 64), (128, 32), (192, 32)):
+        config = replace(Config.of(bm, 128, stages=2), behind=False, width=32, buffers=4, late=late)
+        got = product(a, b, np.float16, epilogue=of_several, arguments=(0.5,), tiles=(beside, other), scale_a=0.5, config=config)
+        want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
+        np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
+        assert planned(a, b, got, of_several, (beside, other), config).constants["LATE"] == late
+
+
 @pytest.mark.parametrize("how", LAID)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
 @with_configs([Config.of(64, 32, swapped=True, stages=3)], [BlackwellConfig.of(32, False, True, epilogue=True)])
@@ -85,20 +118,36 @@ def of_several(acc, z, row, column, scale, beside, other):
     return scaled_plus(acc, row, column, scale, beside, other)
 
 
-def test_a_large_product_chooses_to_bring_its_residual_ahead():
-    """The largest tile, with buffers for all of its columns, and the last round is shared; no sums spill. In few rounds there are two
-    buffers, so that half is stored earlier."""
-    assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).buffers == 2
+def test_a_large_product_chooses_to_bring_its_residual_ahead_and_to_leave_columns_over():
+    """The largest tile, with buffers for all of its columns, and the last round is shared; nothing spills."""
+    assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).late == LATE
+    assert choose(Problem(4096, 4096, 4096, epilogue=True), 132).late == choose(Problem(1024, 4096, 4096, epilogue=True, ahead=True), 132).late == 0
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
     spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
-    for shared in (True, False):
-        launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared))
+    for shared, late in ((True, LATE), (False, LATE), (True, 0)):
+        launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared, late=late))
         c = launch.constants
-        assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"]) == (128, 256, 256, 1) and launch.kernel is (stream if shared else persistent)
+        assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"], c["LATE"]) == (128, 256, 64, 4, late) and launch.kernel is (stream if shared else persistent)
         room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
         compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(c, EXTRAS=2))
-        assert compiled.spills <= (64 if shared else 0) and "convert_layout" not in str(compiled.graph)
+        assert compiled.spills <= 64 and "convert_layout" not in str(compiled.graph)
+
+
+@tile.jit
+def of_many_values_added(acc, row, column, beside):
+    return of_many_values(acc, row, column) + beside
+
+
+def test_columns_are_not_left_over_where_that_spills():
+    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4096), (8192, 2))
+    launch = planned(big, big, big, of_many_values_added, (big,), choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132))
+    assert launch.constants["LATE"] == LATE
+    spec = ArraySpec(big.shape, "bfloat16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        chosen = fitted(launch, (spec, spec, spec, 1.0, 1.0, spec, 0, 0, 0), "sm_90a")
+    assert chosen.constants == launch.constants | {"LATE": 0}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -110,7 +159,7 @@ def test_an_epilogue_that_spills_registers_warns_of_the_bytes_and_what_to_change
     given = (spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *((ArraySpec(*launch.room), ArraySpec((1024, 3), "int32")) if stream else ()))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        warn_of_spills(launch, given, "sm_90a")
+        assert fitted(launch, given, "sm_90a") is launch
         spilled = launch.kernel.compile(*given, target="sm_90a", **launch.constants).spills
     assert (spilled > FEW) == spills and len(told) == spills
     for warning in told:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import tilejit as tile
 from tilejit import TileLayout
 
-from .hopper import box, finished, matrix_and_row, operand, send
+from .finish import box, finished, send
+from .hopper import matrix_and_row, operand
 
 ROWS = 128             # of the sums of each CTA: one for each lane of tensor memory
 UNIT = 512             # bytes of the factors of 128 rows and 4 blocks along k: 16 for the rows r, r + 32, r + 64 and r + 96

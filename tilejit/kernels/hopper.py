@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import tilejit as tile
 
+from .finish import PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, send, send_first, send_last, staging
+
 BLOCK = 128  # the rows and the k of a block of scales
-
-
-@tile.jit
-def box(X, z, i, j, extents):
-    """The region of X (of matrix `z` of X, if it is several) from row `i` and column `j` on."""
-    if len(X.shape) == 3:
-        return X[z, i:i + extents[0], j:j + extents[1]]
-    return X[i:i + extents[0], j:j + extents[1]]
 
 
 @tile.jit
@@ -30,6 +24,14 @@ def operand(X, z, row, k, extents, K_FIRST: tile.constexpr):
 def matrix_and_row(i, down, SEVERAL: tile.constexpr):
     """Which matrix the tile row `i` is in, of `down` each, and which row of it."""
     return (i // down, i % down) if SEVERAL else (0, i)
+
+
+@tile.jit
+def corner(i, n, w, down, BM: tile.constexpr, BN: tile.constexpr, SEVERAL: tile.constexpr):
+    """Where the rows of consumer `w` of a tile begin: (which matrix, row, column)."""
+    tile.assume((i >= 0) & (n >= 0))
+    z, m = matrix_and_row(i, down, SEVERAL)
+    return z, m * BM + w * 64, n * BN
 
 
 @tile.jit
@@ -90,13 +92,6 @@ def entering(part):
 
 
 @tile.jit
-def in_order(sums):
-    """Sums whose rows are as `entering` has them, in the order of the rows."""
-    bits = tile.reshape(sums, (2, 2, 2, 2, 2, 2, sums.shape[1]))
-    return tile.reshape(tile.transpose(bits, (0, 4, 1, 3, 5, 2, 6)), sums.shape)
-
-
-@tile.jit
 def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr, accumulate=True):
     """``acc + A @ B`` of the 64 rows of consumer `w`, started; where not `accumulate` it begins at zero."""
     rows = slot.A
@@ -117,6 +112,51 @@ def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
     with ring.consume() as slot:
         acc = product(None, slot, w, A_KM, B_KN)
         tile.mma_wait(0)
+    return acc
+
+
+@tile.jit
+def begun_over(last, there, ring, w, stage, C, z, row, column, SA, SB, extra, A_KM: tile.constexpr, B_KN: tile.constexpr, FINISH: tile.constexpr,
+               MIXED: tile.constexpr, AHEAD: tile.constexpr, CONSUMERS: tile.constexpr):
+    """A consumer's first slots, as many as `under` says; its sums begin at zero. Under their products it finishes the `last` columns of the
+    tile before, if that has left them over (`there`): a piece under every product of which the others have none, since a piece takes
+    longer than the products that are on their way."""
+    PIECES: tile.constexpr = last.shape[1] // PIECE
+    acc = begun(ring, w, A_KM, B_KN)
+    acc = multiplied(acc, ring, w, w, False, A_KM, B_KN, MIXED)
+    for piece in tile.static_range(PIECES):
+        with ring.consume() as slot:
+            acc = product(acc, slot, w, A_KM, B_KN)
+            if there:
+                finish_piece(last, piece, stage, z, row, column, SA, SB, extra, FINISH, MIXED, AHEAD)
+            tile.mma_wait(0)
+        for other in tile.static_range(CONSUMERS - 1 if piece < PIECES - 1 else 0):
+            with ring.consume() as slot:
+                acc = product(acc, slot, w, A_KM, B_KN)
+                tile.mma_wait(0)
+    if there:
+        send_last(last, stage, C, z, row, column)
+    return acc
+
+
+@tile.jit
+def under(LATE: tile.constexpr, w, CONSUMERS: tile.constexpr):
+    """How many slots consumer `w` has until LATE columns are finished under them: one of its own first, and `w` so that they take turns."""
+    return LATE // PIECE * CONSUMERS + 2 + w - CONSUMERS
+
+
+def most_late(slots: int, consumers: int) -> int:
+    """How many columns all consumers can finish so under `slots` slots."""
+    return max(slots - 1, 0) // consumers * PIECE
+
+
+@tile.jit
+def closing(acc, ring, w, more, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's last slot, if there is one (`more` is 1, else 0): its product is left running, and the slot is kept until
+    ``ring.release()``, so that the first that is loaded next is asked for before the product is awaited."""
+    for i in range(more):
+        with ring.consume(behind=True) as slot:
+            acc = product(acc, slot, w, A_KM, B_KN)
     return acc
 
 
@@ -204,41 +244,6 @@ def added(sums, ring, w, first, stop, row, BEHIND: tile.constexpr, A_KM: tile.co
 
 
 @tile.jit
-def factor(x, IS_ARRAY: tile.constexpr):
-    """A scale: a number, or the one element of an array."""
-    return tile.load(x[0]) if IS_ARRAY else x
-
-
-@tile.jit
-def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr = False, staged=None):
-    """The sums from row `m` and column `n` on as they are stored: their rows in order if they are `MIXED`, scaled, then given to the
-    user's function, with its arguments and the tiles of the arrays after them, of which `staged` may be the first."""
-    SCALED, EPILOGUE, BATCHED, SWAPPED, TILES = FINISH
-    if MIXED:
-        acc = in_order(acc)
-    if SCALED:
-        acc = tile.cast(acc, tile.float32) * (factor(SA, SCALED[0]) * factor(SB, SCALED[1]))
-    if EPILOGUE is None:
-        return acc
-    if SWAPPED:
-        acc, m, n = tile.transpose(acc), n, m
-    arguments = extra[:len(extra) - TILES]
-    for t in tile.static_range(TILES):
-        beside = extra[len(extra) - TILES + t]
-        arguments = (*arguments, staged if t == 0 and staged is not None else tile.load(box(beside, z, m, n, acc.shape)))
-    made = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
-    tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue returns a tile of the shape of its sums")
-    return tile.transpose(made) if SWAPPED else made
-
-
-@tile.jit
-def columns(sums, first: tile.constexpr, count: tile.constexpr):
-    """`count` columns from `first` on, of sums in tiles side by side."""
-    WIDE = sums[0].shape[1]
-    return sums[first // WIDE][:, first % WIDE:first % WIDE + count]
-
-
-@tile.jit
 def by_thread(sums):
     """Sums of 64 rows in a row, 4 of each of 128 threads after the other, as the threads hold them: wgmma gives thread ``32 w + 4 r + c``
     the elements 2 c and 2 c + 1 of each 8 columns, of the rows 16 w + r and 16 w + r + 8 (PTX ISA, "wgmma", the D fragment)."""
@@ -253,69 +258,16 @@ def by_row(values):
 
 
 @tile.jit
-def staging(DTYPE: tile.constexpr, CONSUMERS: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr, ACROSS: tile.constexpr):
-    """BUFFERS buffers of 64 rows and WIDTH columns for each consumer's results; columns lie in one piece if those of the result do (`ACROSS`)."""
-    shape = (CONSUMERS, BUFFERS, WIDTH, 64) if ACROSS else (CONSUMERS, BUFFERS, 64, WIDTH)
-    stage = tile.alloc(shape, DTYPE, layout=tile.swizzled(DTYPE, shape, min(shape[3] * DTYPE.nbytes, 128)))
-    return stage.permute((0, 1, 3, 2)) if ACROSS else stage
-
-
-@tile.jit
-def send(values, buffer, target, BUFFERS: tile.constexpr, PREFETCH: tile.constexpr = True):
-    """A tile goes to `target` by TMA from `buffer`, one of BUFFERS in turn, once what it held is read; with no BUFFERS it is free."""
-    if BUFFERS:
-        with tile.elect():
-            tile.bulk_wait(BUFFERS - 1, read=True)
-    tile.sync()
-    tile.store(buffer, values)
-    tile.fence_proxy_async()
-    tile.sync()
-    with tile.elect():
-        tile.copy_async(target, buffer, variant="tma", prefetch_map=PREFETCH)
-        tile.bulk_commit()
-
-
-@tile.jit
-def put(values, buffer, FIRST: tile.constexpr):
-    """A tile to its buffer, which TMA has read: of several the first waits for that."""
-    if FIRST:
-        with tile.elect():
-            tile.bulk_wait(0, read=True)
-        tile.sync()
-    tile.store(buffer, values)
-
-
-@tile.jit
-def send_all(stage, X, z, row, column):
-    """All buffers of a consumer, columns side by side, to X at once: an array, or (`z` None) a map that the kernel has made."""
-    tile.fence_proxy_async()
-    tile.sync()
-    with tile.elect():
-        for part in tile.static_range(stage.shape[0]):
-            at = column + part * stage.shape[2]
-            target = X[row:row + 64, at:at + stage.shape[2]] if z is None else box(X, z, row, at, (64, stage.shape[2]))
-            tile.copy_async(target, stage[part], variant="tma", prefetch_map=z is not None)
-        tile.bulk_commit()
-
-
-@tile.jit
-def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
-    """One thread brings its rows of X, as wide as the tile, to the parts of `stage`, from which TMA has read the last tile."""
-    tile.bulk_wait(0, read=True)
-    ready.arrive_expect_tx(stage.nbytes)
-    for part in tile.static_range(stage.shape[0]):
-        tile.copy_async(stage[part], box(X, z, row, column + part * WIDTH, (64, WIDTH)), mbar=ready, variant="tma", prefetch_map=True)
-
-
-@tile.jit
 def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-               DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False):
+               DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False,
+               LATE: tile.constexpr = 0):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
     turn, which lie by columns if the results do (`ACROSS`), or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's
-    tiles to the buffers during the products. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of
+    tiles to the buffers during the products. The LATE last columns of a tile, if there are buffers for all of its columns, are finished
+    under the first slots of the next, which all tiles have that many pieces of. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of
     `BLOCKS`."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
@@ -338,27 +290,40 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING)
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w, phase = warpgroup - 1, 0
+        w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
+        BEGUN = not (BEHIND or PROMOTED)
         ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
         if ONE:
             sums = none(BN, SUMS, PROMOTED)
-        for i, n in tile.tile_order(rows, across, *ORDER):
-            z, m = matrix_and_row(i, down, len(C.shape) == 3)
-            row, column = m * BM + w * 64, n * BN
-            BEGUN = not (BEHIND or PROMOTED)
-            if not ONE:
+        if LATE:
+            last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
+        for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
+            if LATE:  # where the tile is, is found under these products
+                place = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
+                sums = (begun_over(last, there, ring, w, stage[w], C, *place, SA, SB, extra, A_KM, B_KN, FINISH, MIXED, AHEAD, BM // 64),)
+            i, n = tile.tile_at(t, rows, across, *ORDER)
+            z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
+            if not (LATE or ONE):
                 sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
-            done = 1 if BEGUN and not ONE else 0
+            done = under(LATE, w, BM // 64) if LATE else 1 if BEGUN and not ONE else 0
+            stop = max(steps - 1, done) if LATE else steps
             if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
-                first, done = done, max(done, steps * (tile.program_id(0) % 8 + 1) // 12)
+                first, done = done, max(done, stop * (tile.program_id(0) % 8 + 1) // 12)
                 sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                 with tile.elect():
                     bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
+            sums = added(sums, ring, w, done, stop, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
             if AHEAD:
                 ready[w].wait(phase=phase)
                 phase = phase ^ 1
-            if WIDTH:
+            if LATE:
+                acc = closing(sums[0], ring, w, steps - stop, A_KM, B_KN)
+                tile.mma_wait(0)
+                last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
+                finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, SA, SB, extra, FINISH, MIXED, AHEAD)
+                ring.release()
+                send_first(BN - LATE, stage[w], C, z, row, column)
+            elif WIDTH:
                 for part in tile.static_range(BN // WIDTH):
                     buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
                     beside = tile.load(buffer) if AHEAD else None
@@ -368,6 +333,9 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 for h in tile.static_range(len(sums)):
                     at = column + h * (BN // len(sums))
                     tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH, MIXED))
+        if LATE:
+            if there:
+                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), SA, SB, extra, FINISH, MIXED, AHEAD)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

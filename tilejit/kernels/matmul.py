@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import tilejit as tile
@@ -23,7 +23,7 @@ from .stream import stream, workspace
 from .views import folded, new, turned
 
 FEW = 512           # bytes of registers that may spill without a word: addresses, once for each tile
-ANY = 1 << 20       # bytes that an epilogue may make spill: `warn_of_spills` tells of them
+ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
 
 
 def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
@@ -88,18 +88,22 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
         if epilogue is not None and target is None:
-            warn_of_spills(launch, given, driver.target(x.device))
+            launch = fitted(launch, given, driver.target(x.device))
         remember(PLANS, key, launch)
     launch.prepared(*given)
     return made
 
 
-def warn_of_spills(launch: Launch, given: tuple, target: str) -> None:
-    """Say so where an epilogue has more values at once than there are registers: TileWarning. `given` are the kernel's arguments."""
+def fitted(launch: Launch, given: tuple, target: str) -> Launch:
+    """The launch with its epilogue's values in registers: without columns that are left over for the next tile if these would spill. A
+    TileWarning says so where there are still more values at once than registers. `given` are the kernel's arguments."""
     spilled = launch.kernel.compile(*given, target=target, **launch.constants).spills
+    if spilled > FEW and launch.constants.get("LATE"):
+        return fitted(replace(launch, constants=launch.constants | {"LATE": 0}), given, target)
     if spilled > FEW:
         warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
              f"tile; a config with a bn below {launch.constants['BN']}, or an epilogue with fewer values at once, avoids it")
+    return launch
 
 
 @dataclass(frozen=True)
@@ -220,13 +224,13 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if per > 1 and any(copied):
         raise LaunchError("rows of float4 begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
-    shares, room = (), None
+    shares, room, steps = (), None, max(-(-k // config.bk), 1)
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
-        kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, max(-(-k // config.bk), 1), sums, processors)
+        kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, steps, sums, processors)
     else:
-        kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, processors) if target in HOPPER
+        kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, steps, processors) if target in HOPPER
                                    else _on_blackwell(config, z, block, matrices, processors))
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
@@ -238,9 +242,10 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room, spans)
 
 
-def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, processors: int) -> tuple:
-    """The kernel with its grid, and the constants and options that are its own. `promoted` is None where the tensor cores sum
-    alone, else whether each operand's block scales are by row, or () without any."""
+def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, steps: int,
+               processors: int) -> tuple:
+    """The kernel with its grid, and the constants and options that are its own; `steps` are the slots of k of a tile. `promoted` is None
+    where the tensor cores sum alone, else whether each operand's block scales are by row, or () without any."""
     if promoted is not None and config.bk != hopper.BLOCK:
         raise LaunchError(f"slots hold {hopper.BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
     if promoted is not None and config.bn > hopper.BLOCK and config.bn % hopper.BLOCK:
@@ -251,15 +256,18 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
         if config.bn % (8 * config.splits):
             raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is {config.bn}")
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
-    constants |= _results(config, z, beside) | dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing)
+    constants |= _results(config, z, beside, 0 if promoted is not None else steps)
+    constants |= dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing)
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 
-def _results(config: Config, z: ArrayView, beside: list[ArrayView]) -> dict:
-    """How results are stored, and whether the first of the arrays beside them comes to where they stand."""
+def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int) -> dict:
+    """How results are stored, whether the first of the arrays beside them comes to where they stand, and how many columns are finished
+    under the products of the next tile, of which a CTA has at least so many `slots`."""
     width, across = _staged(z, config.width)
     ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and comes_ahead(beside[0], z, width)
-    return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead)
+    late = min(config.late, hopper.most_late(slots, config.bm // 64)) // width * width if ahead and not config.behind else 0
+    return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late)
 
 
 def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, steps: int, sums, processors: int) -> tuple:
@@ -267,10 +275,11 @@ def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: i
     slots of k of a tile. With three consumers, or a tile beside the sums, a few addresses spill where tiles change."""
     tiles = config.tiles(*z.shape[-2:]) * matrices
     ctas = min(tiles * steps, processors)
-    constants = _results(config, z, beside) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=FEW,
-                                                    ORDER=config.order, BEHIND=config.behind)
-    shares = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
-    return stream, (ctas,), constants, shares, ((ctas, config.bm // 64, 64 * config.bn), sums.name)
+    rest, helpers, parts = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
+    least = min(steps - rest, rest // parts) if rest else steps
+    constants = _results(config, z, beside, least) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=FEW,
+                                                           ORDER=config.order, BEHIND=config.behind)
+    return stream, (ctas,), constants, (rest, helpers, parts), ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int) -> tuple:

@@ -23,9 +23,10 @@ class Config:
     `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs of a cluster share a
     tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
-    through each of `buffers` to the result; `dependent` whether the launch may begin before the grid ahead has ended; `stream`
-    whether all CTAs share what does not make whole rounds of tiles; `passing` whether B goes through L2 without a stay; `regs` the
-    registers of a producer's and of a consumer's thread (None: what the launch gives).
+    through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products;
+    `dependent` whether the launch may begin before the grid ahead has ended; `stream` whether all CTAs share what does not make whole
+    rounds of tiles; `passing` whether B goes through L2 without a stay; `regs` the registers of a producer's and of a consumer's thread
+    (None: what the launch gives).
     """
 
     bm: int = 128
@@ -42,6 +43,7 @@ class Config:
     dependent: bool = False
     stream: bool = False
     passing: bool = False
+    late: int = 0
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
@@ -96,6 +98,7 @@ EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is, and others' addresses spill
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
+LATE = 64                # columns of a tile that are finished under the next one's products
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.1             # what it costs in few rounds, or in a split of k, that CTAs are at different places along k at one time
 NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
@@ -227,14 +230,14 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
             # the last round.
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
-            width = 128 if alone else 512 if q.ahead and tiles > 8 * processors else 256
             long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not busy
+            late = LATE if long and q.ahead and p.stored == 2 and tiles > processors else 0
+            width = 128 if alone or late else 512 if q.ahead and tiles > 8 * processors else 256
             by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                                epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored),
                                least=3 if (long or q.ahead) and not by_columns else 4, blocks=bool(p.promoted))
-            if stream and by_columns:
-                config = replace(config, buffers=1)
+            config = replace(config, late=late, buffers=1 if stream and by_columns else config.buffers)
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or config.stages < 2 or not q.takes(bm, bn) or stream and p.promoted is not None:
                 continue

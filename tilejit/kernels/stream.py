@@ -16,7 +16,8 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .hopper import begun, box, bring, by_row, by_thread, fill, finished, matrix_and_row, multiplied, one_loop, put, send, send_all, slots, staging
+from .finish import bring, box, finish_first, finish_last, finished, send, send_first, staging
+from .hopper import begun, begun_over, by_row, by_thread, closing, corner, fill, matrix_and_row, multiplied, one_loop, slots, under
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -63,21 +64,21 @@ def leave(sums, partial, flags, w, place):
 
 
 @tile.jit
-def awaited(flags, w, first, count, apart):
-    """Until the sums of consumer `w` are at `count` places from `first` on."""
-    with tile.elect():
-        for i in range(count):
-            while tile.load(flags[first + i * apart, w], sem="acquire") == 0:
-                pass
-            tile.store(flags[first + i * apart, w], 0)
-    tile.sync()
-
-
-@tile.jit
-def together(sums, partial, w, first, count, apart):
-    """A consumer's sums, and those at `count` places."""
-    for i in range(count):
-        place = first + i * apart
+def together(sums, partial, flags, w, shared, parts, t, left, helpers):
+    """The sums of consumer `w`, and, if the tile is `shared`, the `t`-th of those that are `left`, those of the CTAs that have slots of it, once
+    they are there."""
+    apart, count = 0, 0
+    if shared:
+        apart = left % helpers
+        count = parts if t >= left - apart else 1
+        with tile.elect():
+            for i in range(count):
+                while tile.load(flags[t + i * apart, w], sem="acquire") == 0:
+                    pass
+                tile.store(flags[t + i * apart, w], 0)
+        tile.sync()
+    for i in range(count):  # in one set of registers, whether there are any or not
+        place = t + i * apart
         tile.assume((place >= 0) & (place < partial.shape[0]))
         sums = sums + by_row(tile.load(partial[place, w, 0:64 * sums.shape[1]]))
     return sums
@@ -106,11 +107,12 @@ def leave_pace(flags):
 def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
            STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
            SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
-           EXTRAS: tile.constexpr, AHEAD: tile.constexpr):
+           EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0):
     """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
     for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
     Results go by TMA from BUFFERS buffers of WIDTH columns, which lie by columns if the results do (`ACROSS`), or (0) by
-    stores; with `AHEAD` TMA brings the first of the epilogue's tiles to the buffers, which then have room for all columns."""
+    stores; with `AHEAD` TMA brings the first of the epilogue's tiles to the buffers, which then have room for all columns. LATE of them are
+    finished under the first slots of what the CTA does next, as in `persistent`."""
     down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
@@ -138,52 +140,64 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                 fill(ring, A, B, z, m * BM, n * BN, near, end, turn, BK, A_KM, B_KN)
             leave_pace(flags)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w, phase = warpgroup - 1, 0
+        w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
+        if LATE:
+            last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
         ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
         if ONE:
             acc = tile.zeros((64, BN), SUMS)
         for x in range(whole + pieces):
+            if LATE:
+                at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
+                acc = begun_over(last, there, ring, w, stage[w], C, *at, SA, SB, extra, A_KM, B_KN, FINISH, MIXED, AHEAD, BM // 64)
             t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left)
-            if not ONE:
+            if not (LATE or ONE):
                 acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
-            done = begin if ONE or BEHIND else begin + 1
+            done = begin + (under(LATE, w, BM // 64) if LATE else 0 if ONE or BEHIND else 1)
+            stop = max(end - 1, done) if LATE else end
             i, n = tile.tile_at(t, rows, across, *ORDER)
-            tile.assume((i >= 0) & (n >= 0))
-            z, m = matrix_and_row(i, down, len(C.shape) == 3)
-            row, column = m * BM + w * 64, n * BN
+            z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
             if AHEAD:  # each CTA at a time of its own, as in `persistent`
-                first, done = done, max(done, begin + (end - begin) * (tile.program_id(0) % 8 + 1) // 12)
+                first, done = done, max(done, begin + (stop - begin) * (tile.program_id(0) % 8 + 1) // 12)
                 acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
                 if begin == 0:
                     with tile.elect():
                         bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
-            acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN, MIXED, ONE)
+            acc = multiplied(acc, ring, w, stop - done, BEHIND, A_KM, B_KN, MIXED, ONE)
+            if LATE:
+                acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), parts, t - whole * tile.num_programs(0), left, helpers)
+                acc = closing(acc, ring, w, end - stop, A_KM, B_KN)
             if begin > 0:
+                if LATE:  # the columns before would else stay in registers during the products
+                    tile.mma_wait(0)
+                    ring.release()
+                    last, there = acc[:, BN - LATE:BN], False
                 leave(acc, partial, flags, w, place)
             else:
-                other, apart, count = 0, 0, 0
-                if end < steps:
-                    other, apart = t - whole * tile.num_programs(0), left % helpers
-                    count = parts if other >= left - apart else 1
-                    awaited(flags, w, other, count, apart)
-                acc = together(acc, partial, w, other, count, apart)
+                if not LATE:
+                    acc = together(acc, partial, flags, w, end < steps, parts, t - whole * tile.num_programs(0), left, helpers)
                 if AHEAD:
                     ready[w].wait(phase=phase)
                     phase = phase ^ 1
-                if WIDTH:
-                    TOGETHER: tile.constexpr = BUFFERS * WIDTH == BN and BM < 192
+                if LATE:
+                    tile.mma_wait(0)
+                    last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
+                if LATE or WIDTH and BUFFERS * WIDTH == BN and BM < 192:
+                    finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, SA, SB, extra, FINISH, MIXED, AHEAD)
+                    if LATE:
+                        ring.release()
+                    send_first(BN - LATE, stage[w], C, z, row, column)
+                elif WIDTH:
                     for part in tile.static_range(BN // WIDTH):
                         buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
                         beside = tile.load(buffer) if AHEAD else None
                         values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH, MIXED, beside)
-                        if TOGETHER:
-                            put(values, buffer, part == 0 and not AHEAD)
-                        else:
-                            send(values, buffer, box(C, z, row, at, (64, WIDTH)), BUFFERS)
-                    if TOGETHER:
-                        send_all(stage[w], C, z, row, column)
+                        send(values, buffer, box(C, z, row, at, (64, WIDTH)), BUFFERS)
                 else:
                     tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH, MIXED))
+        if LATE:
+            if there:
+                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), SA, SB, extra, FINISH, MIXED, AHEAD)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -11,15 +11,18 @@ from ..types import Points, Region, Scalar, Tile, Uniformity
 from .memory import load_, store_
 from .partition import shared_runs
 
+MANY = 16  # elements of a thread along a dimension, whose bounds one test takes together if the extents are known to be multiples
+
 
 @dataclass(frozen=True)
 class AccessPlan:
     """How a tile meets a region: `vector` elements per instruction along dimension `axis` of the tile; `checked` are
-    the buffer's dimensions whose bounds are tested at run time."""
+    the buffer's dimensions whose bounds are tested at run time, by one test for all of the region along those that are `whole`."""
 
     vector: int
     axis: int
     checked: tuple[int, ...]
+    whole: tuple[int, ...] = ()
 
     def groups(self, tile: Tile):
         """The registers of a thread in the order of its instructions: those of a vector follow each other along the axis."""
@@ -41,14 +44,24 @@ def plan_access(g, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPl
         return AccessPlan(1, len(t.shape) - 1, tuple(range(len(t.buffer.shape))))
     starts = g.definition(source).args[1:]
     checked = tuple(d for d in range(len(t.extents)) if not _inside(g, t, starts, d))
+    whole = tuple(d for d in checked if isinstance(tile, Tile) and _many(g, t, tile, d) and g.divisor(starts[d]) % t.extents[d] == 0
+                  and _joint(g, t, d, t.extents[d], checked))
     for axis in reversed(range(len(t.kept))) if isinstance(tile, Tile) and not masked else ():
         d = t.kept[axis]
         vector = min(16 // t.dtype.nbytes, g.register_run(tile, axis))
         while vector > 1 and not (_aligned(g, t, starts, d, vector) and _joint(g, t, d, vector, checked)):
             vector //= 2
         if vector > 1:
-            return AccessPlan(vector, axis, checked)
-    return AccessPlan(1, len(t.kept) - 1, checked)
+            return AccessPlan(vector, axis, checked, whole)
+    return AccessPlan(1, len(t.kept) - 1, checked, whole)
+
+
+def _many(g, t: Region, tile: Tile, d: int) -> bool:
+    """Whether a thread has elements at so many places along `d` that a fact about the extent is worth the tests that it saves."""
+    if d not in t.kept or t.buffer.scope != "global":
+        return False
+    k = t.kept.index(d)
+    return len({at[k] for at in register_table(tile.layout, tile.domain)}) >= MANY
 
 
 def _inside(g, t: Region, starts, d: int) -> bool:
@@ -172,6 +185,8 @@ class Access:
         at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
         for d in self.plan.checked:
             k = source.type.kept.index(d) if self.tile is not None and d in source.type.kept else None
+            if d in self.plan.whole:
+                k = None
             c = at[k] if k is not None else 0
             yield self._once(("bound", d, c), lambda: e.inside(source.buffer, d,
                 source.starts[d] + self.thread[k] + c if k is not None else source.starts[d]))
