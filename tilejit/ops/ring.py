@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ..dtypes import arriving, dtype_of, int32
 from ..errors import CompilationError
 from ..ir.builder import Builder, ExecScope, describe, type_of
@@ -23,12 +21,12 @@ from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, auto, axis
 from ..names import nearest
-from ..types import BarrierRef
 from . import barriers
 from .creation import checked_shape
 from .language import binary, compare, getitem
 from .pointwise import where
 from .reduce import collective
+from .ring_release import arrivals, ring_release
 from .shared import alloc
 from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
 from .tmem.order import tcgen05_fence
@@ -37,8 +35,6 @@ from .tmem.slots import commit, leader, pair_mask, products_of, read_by_threads,
 START = (0, 0)  # the slot and the parity of its phase
 FILLED = ("copies", "stores", "products")
 OPTIONS = ("consumers", "filled", "multicast", "cta_group")
-# calls that read no slot in threads' own time
-ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")
 
 
 class Ring:
@@ -338,80 +334,3 @@ MEMBERS[Ring, "produce"] = (_produce, True)
 MEMBERS[Ring, "consume"] = (_consume, True)
 MEMBERS[Ring, "release"] = (_release_held, True)
 MEMBERS[Slot, "release"] = (_release, True)
-
-
-# -- the release -------------------------------------------------------------------------------------------------------------
-
-def arrivals(threads: int) -> int:
-    """How often a scope arrives: once for each of its warpgroups."""
-    return max(threads // 128, 1)
-
-
-@op("syncs", attrs=("ranks",), collective=True)
-def ring_release(barrier, held, *buffers, ranks):
-    """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers; at that of each of the first
-    `ranks` CTAs of the cluster where there are several; not at all where `held` is 0.
-
-    Products of a warpgroup are over for all of it where one of its threads has awaited them; ordinary reads of other
-    threads are over after a barrier of the scope only.
-    """
-
-
-@ring_release.infer
-def _(g, barrier, held, *buffers, ranks):
-    if not isinstance(type_of(barrier), BarrierRef):
-        raise g.error(f"one barrier is needed, not {describe(barrier)}")
-
-
-@dataclass(frozen=True)
-class Release:
-    """Whether threads themselves read the buffers somewhere in the kernel."""
-
-    ordinary: bool
-
-
-def _plan(g, call) -> Release:
-    buffers = set(call.args[2:])
-    buffers |= {c.results[0] for c in g.made.values() if c.op.name == "buffer_view" and c.args[0] in buffers}
-    views = buffers | {c.results[0] for c in g.made.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
-    return Release(any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
-
-
-ring_release.rules["plan"] = _plan
-
-
-@ring_release.simulate
-def _(m, call, barrier, held, *buffers):
-    if call.choice.plan.ordinary:
-        m.sync()
-    ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
-    for rank in range(ranks):
-        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times)
-
-
-@ring_release.emit
-def _(e, call, barrier, held, *buffers):
-    if call.choice.plan.ordinary:
-        e.sync()
-    held = None if held is None else held.equals(1)
-    if call.attrs["ranks"] > 1:
-        _release_everywhere(e, barrier.address + barrier.offset, call.attrs["ranks"], held)
-        return
-    first = (e.absolute_thread() & 127).equals(0) if e.threads >= 128 else e.first_thread()
-    condition = e.all_of([c for c in (first, held) if c is not None])
-    text = f"mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];"
-    if condition is None:
-        e.asm(text, [], [barrier.address])
-    else:
-        e.asm("@$1 " + text, [], [barrier.address, condition])
-
-
-def _release_everywhere(e, address, ranks: int, held) -> None:
-    """Thread r of each warpgroup arrives at the barrier of CTA r."""
-    arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
-    threads = range(ranks) if e.threads < ranks else [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
-    for rank in threads:
-        among = None if isinstance(rank, int) else rank.below(ranks)
-        condition = e.all_of([c for c in (among, held) if c is not None])
-        operands = [address, e.word(rank)] + ([condition] if condition is not None else [])
-        e.asm(arrive.format("@$2 " if condition is not None else ""), [], operands)

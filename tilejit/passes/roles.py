@@ -15,7 +15,7 @@ from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
-from ..ops.ring import arrivals, ring_release
+from ..ops.ring_release import arrivals, ring_release
 from ..ops.tmem.slots import reads_late
 from .context import Context
 from .pipeline import Loops, one_of, turned

@@ -1,0 +1,89 @@
+"""The release of a ring's slot: arrivals at its empty barrier, after the scope's reads of the slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.builder import describe, type_of
+from ..ir.op import op
+from ..types import BarrierRef
+
+# calls that read no slot in threads' own time
+ASYNCHRONOUS = ("region", "buffer_view", "points", "mma_async", "tensor_mma", "copy_async", "ring_release")
+
+
+def arrivals(threads: int) -> int:
+    """How often a scope arrives: once for each of its warpgroups."""
+    return max(threads // 128, 1)
+
+
+@op("syncs", attrs=("ranks",), collective=True)
+def ring_release(barrier, held, *buffers, ranks):
+    """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers; at that of each of the first
+    `ranks` CTAs of the cluster where there are several; not at all where `held` is 0.
+
+    Products of a warpgroup are over for all of it where one of its threads has awaited them; ordinary reads of other
+    threads are over after a barrier of the scope only.
+    """
+
+
+@ring_release.infer
+def _(g, barrier, held, *buffers, ranks):
+    if not isinstance(type_of(barrier), BarrierRef):
+        raise g.error(f"one barrier is needed, not {describe(barrier)}")
+
+
+@dataclass(frozen=True)
+class Release:
+    """Whether threads themselves read the buffers somewhere in the kernel."""
+
+    ordinary: bool
+
+
+def _plan(g, call) -> Release:
+    buffers = set(call.args[2:])
+    buffers |= {c.results[0] for c in g.made.values() if c.op.name == "buffer_view" and c.args[0] in buffers}
+    views = buffers | {c.results[0] for c in g.made.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
+    return Release(any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
+
+
+ring_release.rules["plan"] = _plan
+
+
+@ring_release.simulate
+def _(m, call, barrier, held, *buffers):
+    if call.choice.plan.ordinary:
+        m.sync()
+    ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
+    for rank in range(ranks):
+        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times)
+
+
+@ring_release.emit
+def _(e, call, barrier, held, *buffers):
+    if call.choice.plan.ordinary:
+        e.sync()
+    held = None if held is None else held.equals(1)
+    if call.attrs["ranks"] > 1:
+        _release_everywhere(e, barrier.address + barrier.offset, call.attrs["ranks"], held)
+        return
+    first = (e.absolute_thread() & 127).equals(0) if e.threads >= 128 else e.first_thread()
+    condition = e.all_of([c for c in (first, held) if c is not None])
+    text = f"mbarrier.arrive.shared::cta.b64 _, [$0 + {barrier.offset}];"
+    if condition is None:
+        e.asm(text, [], [barrier.address])
+    else:
+        e.asm("@$1 " + text, [], [barrier.address, condition])
+
+
+def _release_everywhere(e, address, ranks: int, held) -> None:
+    """Thread r of each warpgroup arrives at the barrier of CTA r."""
+    arrive = "{{ .reg .b32 a; {0}mapa.shared::cluster.u32 a, $0, $1; {0}mbarrier.arrive.shared::cluster.b64 _, [a]; }}"
+    threads = range(ranks) if e.threads < ranks else [e.absolute_thread() & 127 if e.threads >= 128 else e.thread_id()]
+    for rank in threads:
+        among = None if isinstance(rank, int) else rank.below(ranks)
+        condition = e.all_of([c for c in (among, held) if c is not None])
+        operands = [address, e.word(rank)] + ([condition] if condition is not None else [])
+        e.asm(arrive.format("@$2 " if condition is not None else ""), [], operands)
