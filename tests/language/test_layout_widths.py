@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tilejit as tile
 
+from tests.gpu import in_child, needs_gpu
+
 
 @tile.jit
 def copy(x, y, N: tile.constexpr):
@@ -31,6 +33,18 @@ def widened(x, y, N: tile.constexpr):
 @tile.jit
 def transposed(x, y, N: tile.constexpr):
     tile.store(y[0:N, 0:N], tile.load(x[0:N, 0:N]))
+
+
+@tile.jit
+def turned(x, y, N: tile.constexpr):
+    tile.store(y[0:N, 0:N], tile.load(x[0:N, 0:N]).T)
+
+
+@tile.jit
+def crowded(x, y, N: tile.constexpr):
+    held = tile.alloc((210 * 1024,), tile.uint8)
+    tile.store(held[0], 1)
+    tile.store(y[0:N, 0:N], tile.load(x[0:N, 0:N]).T)
 
 
 @tile.jit
@@ -82,9 +96,38 @@ def test_a_cast_to_a_wider_dtype_leaves_no_gaps_in_the_wider_one(narrow, wide, w
 
 
 def test_a_stride_that_is_far_in_any_layout_leaves_the_others_their_vectors():
-    """A transposition: one side has one sector an element in any case."""
-    x, y = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
-    assert widths(transposed, x, y.T, N=64) in ([("ld", 4), ("st", 16)], [("ld", 16), ("st", 4)])
+    """A small transposition: one side has a sector for a few elements in any case, and a change of layout would cost more."""
+    x, y = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
+    assert widths(transposed, x, y.T, N=32) in ([("ld", 4), ("st", 16)], [("ld", 16), ("st", 4)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("n", [64, 128])
+def test_a_transposition_changes_the_layout_and_touches_every_sector_once(dtype, n):
+    """Vectors of 16 bytes on either side, by arrays that lie otherwise and by tiles that are transposed."""
+    x, y = np.arange(n * n).reshape(n, n).astype(dtype), np.zeros((n, n), dtype)
+    for kernel, place, want in ((transposed, y.T, x.T), (turned, y, x.T)):
+        y[:] = 0
+        assert {width for _, width in widths(kernel, x, place, N=n)} == {16}
+        assert sectors(kernel, x, place, N=n) == 2 * x.nbytes // 32
+        np.testing.assert_array_equal(y, want)
+
+
+def test_shared_memory_that_is_used_up_leaves_a_store_as_it_is():
+    """A change of layout that could be done without refuses no kernel."""
+    x, y = np.zeros((128, 128), np.float32), np.zeros((128, 128), np.float32)
+    compiled = crowded.compile(x, y, N=128, target="sm_90a")
+    assert "convert_layout" not in compiled.graph and "convert_layout" in turned.compile(x, y, N=128, target="sm_90a").graph
+
+
+@needs_gpu()
+@in_child(timeout=60)
+def test_changed_stores_are_right_on_the_gpu():
+    for dtype in ("float32", "float16", "int8", "float64"):
+        for n in (64, 128) if dtype != "float64" else (64,):
+            x, y = np.arange(n * n).reshape(n, n).astype(dtype), np.zeros((n, n), dtype)
+            turned[1](x, y, N=n, backend="cuda")
+            np.testing.assert_array_equal(y, x.T)
 
 
 def test_a_gather_by_unknown_indices_leaves_the_others_their_vectors():

@@ -79,26 +79,27 @@ class TileMixin:
 
     # -- scratch ---------------------------------------------------------------------------------------------------
 
-    def scratch_store(self, call, values: list[V], t: Tile) -> None:
-        """Every thread writes its elements of the tile to the call's scratch, in row-major order of the shape."""
+    def scratch_store(self, call, values: list[V], t: Tile, pitch: int | None = None) -> None:
+        """Every thread writes its elements of the tile to the call's scratch, in row-major order of the shape; rows are `pitch`
+        elements apart, or side by side."""
         self.begin_scratch(call)
         for r, value in enumerate(values):
             parts = [p for p in (self.first_replica(t), self.ghost(t, r)) if p is not None]
-            address, offset = self._scratch_place(call, t.shape, self.coordinates(t, r), t.dtype.nbytes)
+            address, offset = self._scratch_place(call, t.shape, self.coordinates(t, r), t.dtype.nbytes, pitch)
             self.vector_store("shared", address, offset, t.dtype, [value], self.all_of(parts), None)
         self.sync()
 
-    def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=lambda at: at) -> list[V]:
+    def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=lambda at: at, pitch: int | None = None) -> list[V]:
         """Every thread reads its elements of the result; `place` maps coordinates of the result to those of `shape`."""
         result = []
         for r in range(self.registers(t)):
-            address, offset = self._scratch_place(call, shape, place(self.coordinates(t, r)), t.dtype.nbytes)
+            address, offset = self._scratch_place(call, shape, place(self.coordinates(t, r)), t.dtype.nbytes, pitch)
             zero = self.const(False if t.dtype == bool_ else 0, t.dtype)
             result += self.vector_load("shared", address, offset, t.dtype, [zero], self.ghost(t, r), None)
         return result
 
-    def _scratch_place(self, call, shape, at, nbytes: int):
+    def _scratch_place(self, call, shape, at, nbytes: int, pitch: int | None):
         flat = 0
-        for extent, c in zip(shape, at):
+        for extent, c in zip((*shape[:-1], pitch or shape[-1]), at):
             flat = flat * extent + c
         return self.scratch_address(call, flat * nbytes)

@@ -121,13 +121,20 @@ def _(e, call, x):
     moves = register_moves(source, target)
     if moves is not None:
         return [x[m.reg] if m.local else e.shuffle("idx", x[m.reg], e.cached(("lane", m.base, m.lanes), lambda: _lane(e, m))) for m in moves]
-    e.scratch_store(call, x, source)
-    return e.scratch_load(call, target, source.shape)
+    pitch = _pitch(source)
+    e.scratch_store(call, x, source, pitch)
+    return e.scratch_load(call, target, source.shape, pitch=pitch)
+
+
+def _pitch(t: Tile) -> int:
+    """How many elements apart rows are in scratch memory: an odd number of words, so that a column is in all banks."""
+    word = max(1, 4 // t.dtype.nbytes)
+    return (-(-t.shape[-1] // word) | 1) * word
 
 
 def _scratch(call) -> int:
     source, target = type_of(call.args[0]), call.results[0].type
-    return 0 if register_moves(source, target) is not None else source.size * source.dtype.nbytes
+    return 0 if register_moves(source, target) is not None else source.size // source.shape[-1] * _pitch(source) * source.dtype.nbytes
 
 
 convert_layout.rules["scratch"] = _scratch

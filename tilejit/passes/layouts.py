@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ..config import architecture
 from ..errors import CompilationError
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Operand, Rewriter, Scope, Value, While
@@ -18,7 +19,8 @@ from ..layout import blocked, collapse
 from ..ops.layout_change import convert_layout
 from ..types import Points, Region, Tile
 from .context import Context
-from .widths import cost_of_change, cost_of_load, vector_widths
+from .shared import SHARED_LIMIT
+from .widths import cost_of_change, cost_of_load, vector_widths, wasteful, way_of
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,22 @@ class _Assigner:
         self.nodes: list[list] = []
         self.vectors = vector_widths(graph, self.context)
         self.reduced = reduced_axes(self.context)
+        self.room = _spare_memory(graph, self.context)
 
     # -- layouts to choose from ----------------------------------------------------------------------------------------
 
     def default(self, shape: tuple[int, ...], dtype) -> Tile:
         """The blocked layout of a shape: vectors as wide as its memory accesses allow, every thread busy."""
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
+        return self.blocked(dtype, shape, vector, order, self.reduced.get(shape, ()))
+
+    def blocked(self, dtype, shape: tuple[int, ...], vector: int, order: tuple | None, reduced: tuple = ()) -> Tile:
         while vector > 1 and vector * self.scope.threads > prod(shape):
             vector //= 2
         if self.scope.kind == "thread" and isinstance(self.scope.first, int) and self.scope.first % min(self.scope.threads, 32):
             raise CompilationError(f"a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes that begin at a multiple of their number, found "
                                    f"{self.scope.threads} threads from thread {self.scope.first} on")
-        layout, domain = blocked(shape, self.scope.threads, vector, order, self.reduced.get(shape, ()))
+        layout, domain = blocked(shape, self.scope.threads, vector, order, reduced)
         return Tile(dtype, shape, layout, domain)
 
     @staticmethod
@@ -193,12 +199,25 @@ class _Assigner:
             return
         types = tuple(self.settled(a) if isinstance(type_of(a), Tile) else None for a in call.args)
         needs, results = call.op.rules.get("layout", _same)(self, call, types)
+        if call.op.name == "store":
+            needs = self.stored(call, types, needs)
         bound = [self.new(a) for a in tiles if a not in self.deferred]
         before = self.fresh.get(bound[0]) if len(bound) == 1 else None
         args = tuple(self.use(a, n) for a, n in zip(call.args, needs))
         made = tuple(self.new.retype(r, t if t is not None else r.type) for r, t in zip(call.results, results))
         self.nodes[-1].append(replace(call, args=args, results=made))
         self.follow(call, tiles, before if before is not None and bound[0] in args else None)
+
+    def stored(self, call: Call, types: tuple, needs: tuple) -> tuple:
+        """What a store needs: its value as it lies, or in vectors along the array where a change of layout and these cost less."""
+        place, have = call.args[0], types[1]
+        if have is None or self.scope.kind != "cta" or not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
+            return needs
+        want = self.blocked(have.dtype, have.shape, *way_of(self.context, place))
+        if have.size * have.dtype.nbytes > self.room or not wasteful(self.context, place, have, want, self.scope.threads):
+            return needs
+        self.fresh.pop(self.new(call.args[1]), None)  # a load in that layout would touch the sectors that the store does not
+        return tuple(self.like(want, a.type.dtype) if n is not None else None for n, a in zip(needs, call.args))
 
     def follow(self, call: Call, tiles: list, before: Fresh | None) -> None:
         """Keep what a call adds to the fresh values: a load of a region, or one call more on the way from a load."""
@@ -310,3 +329,10 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
         if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
             found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
+
+
+def _spare_memory(graph: Graph, context: Context) -> int:
+    """How many bytes of shared memory the kernel's buffers surely leave for changes of layout that it could do without."""
+    most = SHARED_LIMIT[architecture(graph.target)]
+    used = sum(r.type.nbytes for call in context.calls if call.op.name == "alloc_shared" for r in call.results)
+    return max(0, min(most, graph.launch.max_shared or most) - used - 8192) * 7 // 8

@@ -22,6 +22,8 @@ from .context import Context
 THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 SECTOR, LANES = 32, 32
 REQUEST = 4     # what a request costs beside its sectors: the L1 cache moves four of them a cycle, and takes one request
+WRITTEN = 4     # what a sector costs that is written: the L2 cache takes one in the time in which the L1 cache moves so many
+WASTED = 4      # how many times the sectors that it needs a store touches for its tile to be worth a change of layout
 BARRIERS = 240  # what the two barriers of a change of layout through scratch memory cost, in the same unit
 LOOP = 8        # how often a loop is thought to turn
 FAR = 1 << 20   # stands for a stride that is known at launch only
@@ -58,6 +60,12 @@ def vector_widths(graph: Graph, context: Context) -> dict[tuple, tuple[int, tupl
         if isinstance(call.results[0].type, Points) and call.results[0].type.shape:
             found.setdefault(call.results[0].type.shape, (1, None))
     return found
+
+
+def way_of(context: Context, place: Value) -> tuple[int, tuple | None]:
+    """The vector's extent and the order of the dimensions that suit a region by itself."""
+    access = _of_region(context, context.made[place])
+    return _way(place.type.shape, (access.vector, access.axis))
 
 
 def _places(context: Context, body: Block, weight: int):
@@ -121,6 +129,20 @@ def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple | No
 
 def cost_of_load(context: Context, place: Value, t: Tile, threads: int) -> float:
     """What loads of a region into a layout cost the first warp, in sectors."""
+    requests, sectors = _traffic(context, place, t, threads)
+    return float(REQUEST * requests + sectors)
+
+
+def wasteful(context: Context, place: Value, have: Tile, want: Tile, threads: int) -> bool:
+    """Whether to change a tile's layout before it is stored to a region: nothing gathers the parts of a sector on the way to the
+    L2 cache, so each part costs what the whole does. An H200 transposes tiles of 64 x 64 floats at 4.0 TB/s so, and at 1.2 TB/s in
+    parts of sectors."""
+    (_, sectors), (_, fewest) = (_traffic(context, place, t, threads) for t in (have, want))
+    return sectors >= WASTED * fewest and WRITTEN * (sectors - fewest) > cost_of_change(have, want)
+
+
+def _traffic(context: Context, place: Value, t: Tile, threads: int) -> tuple[int, int]:
+    """How many requests the first warp makes for a tile, and how many sectors they touch."""
     access = _of_region(context, context.made[place])
     table = thread_table(t.layout, t.domain, threads)[:LANES]
     at = np.unravel_index(table, t.domain)
@@ -128,7 +150,7 @@ def cost_of_load(context: Context, place: Value, t: Tile, threads: int) -> float
     run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
     leaders = np.arange(table.shape[1]) if run == 1 else np.flatnonzero(at[access.axis][0] % run == 0)
     sectors = sum(c * stride for c, stride in zip(at, access.strides)) * access.nbytes // SECTOR
-    return float(sum(REQUEST + len(np.unique(sectors[inside[:, r], r])) for r in leaders))
+    return len(leaders), sum(len(np.unique(sectors[inside[:, r], r])) for r in leaders)
 
 
 def cost_of_change(source: Tile, target: Tile) -> float:
