@@ -61,12 +61,14 @@ class Program:
         return self.kernel
 
     def outputs(self) -> dict[str, np.ndarray]:
-        return {n: np.zeros_like(w) for n, w in self.expected.items()}
+        return {n: np.zeros(w.shape, w.dtype) for n, w in self.expected.items()}
 
-    def simulate(self) -> dict[str, np.ndarray]:
-        """Run on the simulator; fails on its findings."""
+    def simulate(self, side_by_side: bool = False) -> dict[str, np.ndarray]:
+        """Run on the simulator; fails on its findings. `side_by_side` takes the arguments in the strides that `launch` gives them,
+        which decide layouts, and so the order of sums."""
         outputs = self.outputs()
-        report = self.compiled_kernel().simulate(self.grid, **self.args, **outputs, **self.options)
+        args = {n: np.ascontiguousarray(a) if side_by_side and isinstance(a, np.ndarray) else a for n, a in self.args.items()}
+        report = self.compiled_kernel().simulate(self.grid, **args, **outputs, **self.options)
         assert not report.findings, f"seed {self.seed}: {report}\n{self.source}"
         return outputs
 

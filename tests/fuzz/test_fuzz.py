@@ -43,7 +43,7 @@ def failures(seeds, on_gpu: bool, seconds: float = float("inf")) -> list[str]:
         count += 1
         program = generate(seed)
         try:
-            simulated = program.simulate()
+            simulated = program.simulate(side_by_side=on_gpu)
             wrong = program.differences(program.launch(), simulated) if on_gpu else program.differences(simulated)
         except tile.TileError as error:
             wrong = [f"seed {seed}: {type(error).__name__}: {str(error)[:500]}"]
