@@ -74,9 +74,9 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
 @tile.jit
 def divided(out, tiles, steps, rest, helpers, parts):
     """What each CTA does: for each of its pieces the tile, the slots, the place."""
-    whole, left, pieces = share(tiles, helpers, parts)
+    whole, left, each, few, pieces = share(tiles, helpers, parts)
     for x in range(whole + pieces):
-        numbers = piece(x, steps, rest, helpers, parts, whole, left)
+        numbers = piece(x, steps, rest, helpers, parts, whole, left, each, few)
         for i in tile.static_range(4):
             tile.store(out[tile.program_id(0), x, i], numbers[i])
 

@@ -26,17 +26,19 @@ PATIENCE = 100    # times that a CTA asks whether all are, of about a microsecon
 
 @tile.jit
 def share(tiles, helpers, parts):
-    """A CTA's share: (its tiles of whole rounds, tiles after those, its pieces of them)."""
+    """A CTA's share: (its tiles of whole rounds, tiles after those, how many of these all helpers take and how many are too few for all,
+    its pieces of them)."""
     p, ctas = tile.program_id(0), tile.num_programs(0)
     whole, left = tiles // ctas, tiles % ctas
+    each, few = left // helpers, left % helpers
     pieces = 1 if p >= ctas - left else 0
     if p < helpers:
-        pieces = left // helpers + (1 if p < left % helpers * parts else 0)
-    return whole, left, pieces
+        pieces = each + (1 if p < few * parts else 0)
+    return whole, left, each, few, pieces
 
 
 @tile.jit
-def piece(x, steps, rest, helpers, parts, whole, left):
+def piece(x, steps, rest, helpers, parts, whole, left, each, few):
     """What a CTA does as its `x`-th: (tile, first slot, slot after the last, the place for its sums if they are not those of a tile).
     Helpers take the rests of so many tiles each, side by side; the last rests, too few for all of them, in `parts`."""
     p, ctas = tile.program_id(0), tile.num_programs(0)
@@ -46,9 +48,8 @@ def piece(x, steps, rest, helpers, parts, whole, left):
         if p < helpers:
             place = (x - whole) * helpers + p
             t, begin, end = whole * ctas + place, steps - rest, steps
-            if x - whole == left // helpers:
-                t = whole * ctas + left - left % helpers + p % (left % helpers)
-                part = p // (left % helpers)
+            if x - whole == each:
+                t, part = whole * ctas + left - few + p % few, p // few
                 begin, end = steps - rest + rest * part // parts, steps - rest + rest * (part + 1) // parts
     return t, begin, end, place
 
@@ -122,13 +123,13 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
-    whole, left, pieces = share(rows * across, helpers, parts)
+    whole, left, each, few, pieces = share(rows * across, helpers, parts)
     tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN))
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
             patience = PATIENCE
             for x in range(whole + pieces):
-                t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left)
+                t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left, each, few)
                 i, n = tile.tile_at(t, rows, across, *ORDER)
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
                 turn, near = begin + end - 1 if x % 2 == 1 else -1, max(end - NEAR, begin)
@@ -150,7 +151,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
             if LATE:
                 at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
                 acc = begun_over(last, there, ring, w, stage[w], C, *at, SA, SB, extra, A_KM, B_KN, FINISH, MIXED, AHEAD, BM // 64)
-            t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left)
+            t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left, each, few)
             if not (LATE or ONE):
                 acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
             done = begin + (under(LATE, w, BM // 64) if LATE else 0 if ONE or BEHIND else 1)
