@@ -8,8 +8,8 @@ import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, close, laid, on, planned, plus_one,
-                                product, with_configs)
+from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, bias_gelu_added, close, laid, on, planned,
+                                plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
@@ -210,7 +210,8 @@ def test_wrong_operands_are_errors():
         "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
         "there is none": lambda: kernels.matmul(a, b, arguments=(1,)),
         "up to 4 arguments and tiles, not 5": lambda: kernels.matmul(a, b, epilogue=plus_one, arguments=(1, 2, 3), tiles=(a, a)),
-        r"tiles are arrays of the result's shape, which is \(64, 64\), not \(64,\)": lambda: kernels.matmul(a, b, epilogue=plus_one, tiles=(a[0],)),
+        r"tiles are arrays of the result's shape, which is \(64, 64\), not \(64,\)":
+            lambda: kernels.matmul(a, b, epilogue=bias_gelu_added, arguments=(single[0],), tiles=(a[0],)),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
