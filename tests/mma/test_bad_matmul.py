@@ -7,7 +7,9 @@ from tests.gpu import in_child, needs_gpu
 from tests.mma.products import close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
+from tilejit.kernels.operands import lines, meeting
 from tilejit.kernels.plan import Config
+from tilejit.runtime.arrays import describe
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 
@@ -93,6 +95,91 @@ def test_a_result_that_lies_where_an_operand_does():
     judged(np.asarray, lambda x: x)
 
 
+def overlapping_lists(home):
+    """(a, b, out) of which lists' matrices share memory in part, and what is said of it; where only their ranges meet nothing is wrong."""
+    room = lambda rows, columns: home(np.zeros((rows, columns), np.float16))
+    x, wide, tall, b = room(256, 256), room(128, 512), room(512, 128), [room(64, 64), room(64, 64), room(64, 128)]
+    rows = [room(m, 64) for m in (32, 100, 64)]
+    fresh = [room(m, n) for m, n in ((32, 64), (100, 64), (64, 128))]
+    yield rows, b, [*fresh[:2], wide[64:, 384:]], None
+    yield [rows[0], x[0:100, 64:128], rows[2]], b, [fresh[0], x[99:199, 64:128], fresh[2]], r"out\[1\] lies where a\[1\] does, which is read"
+    yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 0:64], fresh[1], x[0:64, 128:256]], None  # columns on either side
+    yield [rows[0], x[0:100, 64:128], rows[2]], b, [x[68:100, 8:72], *fresh[1:]], r"out\[0\] lies where a\[1\] does, which is read"
+    yield rows, [b[0], b[1], x[0:64, 0:128]], [x[32:64, 64:128], *fresh[1:]], r"out\[0\] lies where b\[2\] does, which is read"
+    yield rows, [b[0], x[0:64, 0:64].T, b[2]], [x[64:96, 0:64], *fresh[1:]], None
+    yield rows, b, [x[0:32, 0:64], x[31:131, 0:64], fresh[2]], r"out\[[01]\] lies where out\[[01]\] does: each product"
+    yield rows, b, [x[0:32, 0:64], x[0:100, 64:128], x[0:64, 128:256]], None
+    yield rows, b, [tall[0:64, 0:32].T, tall[64:128, 0:100].T, tall[128:256, 0:64].T], None  # by columns, so that operands change places
+    yield rows, [b[0], tall[0:64, 0:64], b[2]], [tall[0:64, 0:32].T, tall[64:128, 0:100].T, tall[128:256, 0:64].T], r"out\[0\] lies where b\[1\] does"
+    yield rows, b, [tall[0:64, 0:32].T, tall[60:124, 0:100].T, tall[128:256, 0:64].T], r"out\[[01]\] lies where out\[[01]\] does"
+    # lines that are not as far apart
+    yield [rows[0], x[0:200:2, 0:64], rows[2]], b, [x[1:65:2, 0:64], fresh[1], fresh[2]], None
+    yield [rows[0], x[0:200:2, 0:64], rows[2]], b, [x[32:64, 0:64], fresh[1], fresh[2]], r"out\[0\] lies where a\[1\] does"
+    yield [rows[0], x[0:200:2, 0:64], rows[2]], b, [x[32:64, 64:128], fresh[1], fresh[2]], None
+    # what has no elements lies nowhere, and one operand may be that of several
+    yield [x[0:0, 0:64], *rows[1:]], b, [x[8:8, 0:64], x[0:100, 0:64], fresh[2]], None
+    yield [x[0:100, 0:0], rows[1]], [x[0:0, 0:64], b[1]], [x[0:100, 0:64], fresh[1]], None
+    yield [rows[1], rows[1]], [b[1], b[1]], [x[0:100, 0:64], x[100:200, 0:64]], None
+
+
+def lists_judged(home, back):
+    for a, b, out, words in overlapping_lists(home):
+        if words is None:
+            assert kernels.grouped_matmul(a, b, out) is out and all((back(z) == 0).all() for z in out)
+        else:
+            for _ in range(2):  # planned, and from the plan
+                with pytest.raises(LaunchError, match=words):
+                    kernels.grouped_matmul(a, b, out)
+
+
+def stacks_judged(home, back):
+    x, offs = home(np.zeros((256, 256), np.float16)), home(np.array([40, 100], np.int32))
+    b, own = home(np.zeros((2, 64, 64), np.float16)), home(np.zeros((100, 64), np.float16))
+    for a, some, out, ends, words in ((x[0:100, 0:64], b, x[0:100, 64:128], offs, None), (x[0:100, 0:64], b, x[99:199, 0:64], offs, "a"),
+                                      (own, x[0:128, 0:64].reshape(2, 64, 64), x[100:200, 0:64], offs, "b")):
+        if words is None:
+            assert kernels.grouped_matmul(a, some, out, offs=ends) is out and (back(out) == 0).all()
+        else:
+            for _ in range(2):
+                with pytest.raises(LaunchError, match=f"out lies where {words} does, which is read while results are stored"):
+                    kernels.grouped_matmul(a, some, out, offs=ends)
+
+
+def test_results_of_a_list_that_lie_where_operands_or_others_do():
+    lists_judged(np.asarray, lambda x: x)
+
+
+def test_a_result_of_stacked_rows_that_lies_where_an_operand_or_the_offsets_do():
+    stacked_rows = np.zeros((2, 128, 64), np.float16)
+    stacks_judged(np.asarray, lambda x: x)
+    out = stacked_rows[0, 0:100]
+    with pytest.raises(LaunchError, match="out lies where offs does"):
+        kernels.grouped_matmul(np.zeros((100, 64), np.float16), np.zeros((2, 64, 64), np.float16), out, offs=out[:1, :4].reshape(4).view(np.int32))
+
+
+def test_matrices_that_share_no_byte_meet_only_where_their_lines_do_not_tell():
+    """Against NumPy, matrix by matrix: what `meeting` leaves out shares nothing, and what shares is in it."""
+    rng, room, kept, shared = np.random.default_rng(0), np.zeros(4000, np.float16), 0, 0
+    for _ in range(300):
+        views = []
+        for _ in range(9):
+            (m, n), pitch = rng.integers(1, 9, 2), int(rng.choice([16, 16, 16, 24, 1, 0]))
+            step = int(rng.choice([1, 1, 2, 0]))
+            v = np.lib.stride_tricks.as_strided(room[int(rng.integers(0, 1000)):], (m, n), (2 * pitch, 2 * step))
+            v = v[::-1] if rng.random() < 0.2 else v
+            views.append(v.T if rng.random() < 0.3 else v)
+        described = [describe(v) for v in views]
+        places = np.array([lines(v) for v in described]).T.reshape(4, 3, 3)
+        found = set(meeting(places, np.array([v.pointer for v in described]).reshape(3, 3)))
+        for result in range(3):
+            for at in range(6 + result):
+                meets = np.shares_memory(views[6 + result], views[at])
+                assert (result, at) in found or not meets
+                shared += meets
+        kept += len(found)
+    assert shared and kept < 3 * shared, (shared, kept)
+
+
 def in_place(home, back):
     for config in (None, Config.of(64, 64, splits=2), Config.of(64, 64, swapped=True)):
         sums = home(np.full((64, 80), 5, np.float16))
@@ -111,4 +198,6 @@ def test_a_tile_may_be_the_result_itself():
 @in_child(timeout=60)
 def test_what_lies_in_one_place_on_the_gpu():
     judged(tile.to_device, lambda x: x.numpy())
+    lists_judged(tile.to_device, lambda x: x.numpy())
+    stacks_judged(tile.to_device, lambda x: x.numpy())
     in_place(tile.to_device, lambda x: x.numpy())

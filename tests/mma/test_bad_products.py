@@ -84,6 +84,35 @@ def test_float32_enters_with_its_k_side_by_side(call, words):
     refused([*operands((64, 64), (64, 64), "float32"), call], words, 3)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "float8_e4m3fn", "int8", "uint8"])
+@pytest.mark.parametrize("call", ["tile.dot(a, b, precision='tf32')", "tile.dot(tile.load(a), tile.load(b), precision='tf32', variant='fma')",
+                                  "tile.mma(None, a, b, precision='tf32')", "tile.mma_async(None, a, b, precision='tf32')"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+def test_a_precision_of_operands_that_are_not_float32(call, dtype, target):
+    words = "precision='tf32' rounds operands of float32 to 10 bits of mantissa, and %s is %s: leave it out"
+    refused([*operands((64, 64), (64, 64), dtype, a_span=None, b_span=None), call], words % ("a", dtype), 3, target)
+    if dtype.startswith(("float", "bfloat")):  # an integer and a float are no operands of one product, whatever the precision
+        refused([*operands((64, 64), (64, 64), "float32", dtype, None, None), call], words % ("b", dtype), 3, target)
+
+
+@pytest.mark.parametrize("dtype,kind", [("float16", None), ("float8_e5m2", "f8f6f4"), ("int8", "i8"), ("float16", "tf32")])
+def test_a_precision_of_operands_in_tensor_memory_s_products_that_are_not_float32(dtype, kind):
+    lines = [*operands((128, 64), (64, 64), dtype, a_span=64, b_span=64), 'acc = tile.alloc((128, 64), "float32", scope="tmem")', "with tile.elect():",
+             f"    tile.mma_async(acc, a, b, trans_b=True, kind={kind!r}, precision='tf32')"]
+    refused(lines, f"precision='tf32' rounds operands of float32 .*and a is {dtype}", 5, "sm_100a")
+
+
+@pytest.mark.parametrize("call", ["tile.copy_async(s, h[0:64, 0:64], precision='tf32').wait()", "tile.copy_async(s, h[0:64, 0:64], precision='tf32')",
+                                  "tile.copy_async(s, h[0:64, 1:65], precision='tf32').wait()"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+def test_a_precision_of_copies_of_what_is_not_float32(call, target):
+    """On every path, ordinary loads and stores too."""
+    kernel = tile.jit(source=f'def wrong(h):\n    s = tile.alloc((64, 64), "float16")\n    {call}\n')
+    with pytest.raises(CompilationError, match="precision='tf32' on float16|vector: needs no precision=") as caught:
+        kernel.compile(tile.ArraySpec((512, 512), "float16"), target=target)
+    assert caught.value.loc.line == 3
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("options", ["trans_a=True, trans_b=True", ""])
 def test_bytes_enter_wgmma_with_their_k_side_by_side(dtype, options):

@@ -15,7 +15,8 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
 from .matmul import remember
-from .operands import EITHER_MAJOR, NOTHING, RESULTS, check_epilogue, check_listed, check_out, check_parameters, dtype_of_sums, extents_of, stored_by_tma
+from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out, check_parameters, dtype_of_sums,
+                       extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
 from .plan import MEMORY, TILES, Config, narrow, tile_cycles
 from .views import new, turned
@@ -32,7 +33,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, made if it is not given.
 
     `a` and `b` are lists of as many matrices, [M, K] and [K, N] with extents of their own for each product, all of one dtype, in
-    any strides; `out` is a list of results [M, N]. Or, with `offs`, `a` is one matrix of stacked rows, `b` is [G, K, N], and
+    any strides; `out` is a list of results [M, N], which lie where neither an operand nor another result does. Or, with `offs`, `a` is one matrix of stacked rows, `b` is [G, K, N], and
     the rows of `a` from ``offs[g - 1]`` (0 for the first) up to ``offs[g]`` are multiplied by ``b[g]``: `offs` is an array of G
     int32 that lies where `a` does, so the sizes of groups may come from a kernel before. They do not fall; those beyond the last
     row count as it. Rows from the last one on are left as they are in the result.
@@ -89,7 +90,8 @@ class Listed:
     """What a list of these forms comes to. `results` are (rows, columns, columns with what fills them up to 16 bytes) of each product,
     `order` those that have elements, of falling K and M; the others belong to these: `table` what is known of them without addresses,
     `copies` which matrices are copied, operands first and results last, as (0, 1, 2 for A, B, C; place in the order); `turned`
-    whether A and B are given as [k, rows]. If `swapped`, A and B have changed places, and all is of the results' transposes."""
+    whether A and B are given as [k, rows]. If `swapped`, A and B have changed places, and all is of the results' transposes. `places` are
+    the `lines` of what is in the table, [4, 3, products], where results are given."""
 
     results: tuple[tuple[int, int, int], ...]
     dtype: str
@@ -100,6 +102,7 @@ class Listed:
     grid: int = 0
     constants: dict = field(default_factory=dict)
     swapped: bool = False
+    places: np.ndarray | None = None
 
 
 def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None, epilogue, extras: int) -> Listed:
@@ -132,7 +135,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
     grid = int(min(table[hopper.END, -1], processors))
     constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
-    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped)
+    places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
+    return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
 
 
 def _sequence(shapes: list[tuple[int, int, int]]) -> tuple[int, ...]:
@@ -197,7 +201,12 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
-    """Copy what is to be copied, write the table, launch."""
+    """Write the table, copy what is to be copied, launch."""
+    table = plan.table.copy()
+    for row, some in zip(ADDRESSES, pointers):
+        table[row] = [some[g] for g in plan.order]
+    if plan.places is not None:
+        check_lists_apart(plan.places, table[ADDRESSES], lists, ("b", "a", "out") if plan.swapped else ("a", "b", "out"), plan.order)
     copies = {}
     for side, at in plan.copies:
         x, (m, n, wide) = lists[side][plan.order[at]], plan.results[plan.order[at]]
@@ -208,9 +217,6 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
         x = copies.get((side, at))
         return x if x is not None else turned(lists[1][plan.order[at]]) if side == 1 else lists[side][plan.order[at]]
 
-    table = plan.table.copy()
-    for row, some in zip(ADDRESSES, pointers):
-        table[row] = [some[g] for g in plan.order]
     for (side, at), x in copies.items():
         view = describe(x)
         table[ADDRESSES[side], at], table[STEPS[side], at] = view.pointer, view.strides[-1 if plan.turned[side] else -2]
@@ -276,6 +282,8 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     made = new(a, plan.shape, plan.dtype) if out is None else out
     if not plan.grid:
         return made
+    if out is not None:
+        check_apart(plan.spans, out, (a, b, offs), ("a", "b", "offs"))
     A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
     hopper.grouped[plan.grid](A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, _maps(a, plan.grid), *arguments,
                               *NOTHING[len(arguments):], **plan.constants)
@@ -284,13 +292,15 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
 
 @dataclass(frozen=True)
 class Stacked:
-    """What a product of stacked rows of these forms comes to: its result, and the launch (no grid: nothing to do)."""
+    """What a product of stacked rows of these forms comes to: its result, and the launch (no grid: nothing to do); `spans` the bytes from
+    their addresses on that the result, the operands and the offsets take."""
 
     shape: tuple[int, int]
     dtype: str
     grid: int = 0
     copied: tuple[bool, bool] = (False, False)
     constants: dict = field(default_factory=dict)
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView | None, precision: str | None, config: Config | None, epilogue,
@@ -312,11 +322,13 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
         raise LaunchError(f"products of stacked rows do not swap their operands, and config is {config!r}")
     config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors,
                                                                       epilogue is not None)
+    spans = tuple(map(span, (z, x, y, ends)))
     y = y.turned
     copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
     width = config.width if stored_by_tma(z, config.width) else 0
     grid = min((-(-rows // config.bm) + groups) * -(-n // config.bn), processors)
-    return Stacked((rows, n), z.dtype, grid, copies, _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width, epilogue, extras))
+    constants = _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width, epilogue, extras)
+    return Stacked((rows, n), z.dtype, grid, copies, constants, spans)
 
 
 # -- the choice ------------------------------------------------------------------------------------------------------------------

@@ -151,21 +151,61 @@ def span(v: ArrayView) -> tuple[int, int]:
     return sum(n for n in ends if n < 0), sum(n for n in ends if n > 0) + v.nbytes_per_element
 
 
-def check_apart(spans: tuple[tuple[int, int], ...], out, others: tuple) -> None:
-    """LaunchError where the result, which is stored while operands are still read, lies where one of them does; `others` are a, b and the
-    tiles, `spans` the bytes from their addresses on, the result's first. A tile may lie where the result does, element for element."""
+def check_apart(spans: tuple[tuple[int, int], ...], out, others: tuple, names: tuple[str, ...] = ("a", "b")) -> None:
+    """LaunchError where the result, which is stored while operands are still read, lies where one of them does; `others` are those of these
+    `names` and the tiles, `spans` the bytes from their addresses on, the result's first. A tile may lie where the result does, element for
+    element."""
     at, (first, last) = address(out), spans[0]
     low, high = at + first, at + last
     for place, ((first, last), x) in enumerate(zip(spans[1:], others)):
         at = address(x)
         if at + first < high and low < at + last:
-            _check_shared(("a", "b")[place] if place < 2 else f"tiles[{place - 2}]", describe(x), describe(out))
+            x, z, tile_of = describe(x), describe(out), place - len(names)
+            if tile_of < 0 or (x.pointer, x.shape, x.strides) != (z.pointer, z.shape, z.strides):
+                _check_shared("out", z, f"tiles[{tile_of}]" if tile_of >= 0 else names[place], x)
 
 
-def _check_shared(name: str, x: ArrayView, out: ArrayView) -> None:
-    same = name not in ("a", "b") and (x.pointer, x.shape, x.strides) == (out.pointer, out.shape, out.strides)
-    if not same and np.shares_memory(_mirrored(x), _mirrored(out)):
-        raise LaunchError(f"out lies where {name} does, which is read while results are stored: pass another array, or a copy of {name}")
+def _check_shared(result: str, z: ArrayView, name: str, x: ArrayView) -> None:
+    if np.shares_memory(_mirrored(x), _mirrored(z)):
+        raise LaunchError(f"{result} lies where {name} does, which is read while results are stored: pass another array, or a copy of {name}")
+
+
+def lines(v: ArrayView) -> tuple[int, int, int, int]:
+    """Where a matrix lies, in bytes: its `span`, and lines of so many bytes that begin so many apart, in which all of it is."""
+    (step, along), (pitch, _) = sorted((abs(s) * v.nbytes_per_element, e) for s, e in zip(v.strides, v.shape))
+    return *span(v), (along - 1) * step + v.nbytes_per_element, max(pitch, 1)
+
+
+def meeting(places: np.ndarray, addresses: np.ndarray) -> list[tuple[int, int]]:
+    """Which results of a list may lie where an operand or an earlier result does, as (place among the results, place among all arrays, the
+    results last). `places` are the `lines` of two rows of operands and one of results, `addresses` where they begin."""
+    first, last, width, pitch = places
+    low, high, count = (addresses + first).ravel(), (addresses + last).ravel(), addresses.shape[1]
+    begins, ends = low[-count:], high[-count:]
+    # results that begin before an array ends, less those that end before it begins: by intervals in order, for lists are long
+    met = np.searchsorted(np.sort(begins), high) - np.searchsorted(np.sort(ends), low, side="right")
+    met[-count:] -= 1  # itself
+    found = np.flatnonzero(met)
+    if not len(found):
+        return []
+    at, result = np.nonzero((begins < high[found, None]) & (low[found, None] < ends))
+    at, own = found[at], result + len(low) - count
+    beyond = (low[at] - low[own]) % pitch.ravel()[own]  # columns of one matrix are in lines as far apart, beside each other
+    beside = (pitch.ravel()[at] == pitch.ravel()[own]) & (width.ravel()[own] <= beyond) & (beyond + width.ravel()[at] <= pitch.ravel()[own])
+    left = ~beside & ((at < len(low) - count) | (at < own))
+    return list(zip(result[left].tolist(), at[left].tolist()))
+
+
+def check_lists_apart(places: np.ndarray, addresses: np.ndarray, lists: tuple, names: tuple[str, ...], order: tuple[int, ...]) -> None:
+    """LaunchError where a result of a list, stored while others' operands are read, lies where an operand or another result does. `lists` are
+    two of operands and that of results, `order` the places in them that `meeting` is asked about."""
+    for result, at in meeting(places, addresses):
+        (side, other), g = divmod(at, len(order)), order[result]
+        x, z, name = describe(lists[side][order[other]]), describe(lists[2][g]), f"{names[side]}[{order[other]}]"
+        if side < 2:
+            _check_shared(f"out[{g}]", z, name, x)
+        elif np.shares_memory(_mirrored(x), _mirrored(z)):
+            raise LaunchError(f"out[{g}] lies where {name} does: each product has a result of its own")
 
 
 def _mirrored(v: ArrayView) -> np.ndarray:

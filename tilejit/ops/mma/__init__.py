@@ -75,7 +75,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     [k, m], ``trans_b=True`` takes `b` as [n, k]. `acc` is a tile [m, n], or None for a product that begins at zero, of
     `dtype` (float32, or int32 for integers, by default); ``tile.zeros`` costs nothing either. The result is pending until
     ``mma_wait`` has awaited the group that ``mma_commit`` closes: until then only another mma_async may take it.
-    `precision="tf32"` is how float32 operands enter. ``negate=True`` subtracts the product of floats: ``acc - a @ b``. `variant`
+    `precision="tf32"` is how float32 operands enter, and no others. ``negate=True`` subtracts the product of floats: ``acc - a @ b``. `variant`
     names the path. Where `accumulate`, a constant or a condition that is uniform over the scope, is false, the product begins at zero.
 
     Where `acc` is tensor memory (sm_100a, sm_103a) one thread starts the product, and it is done when a ``tcgen05_commit`` after
@@ -93,7 +93,7 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     acc, condition = (acc, ()) if accumulate is True else (None, ()) if accumulate is False else (acc, (_condition(g, acc, accumulate),))
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
-    checked_options(g, acc, dtype, precision, trans_a, trans_b)
+    checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
     options = _options(g, variant, negate)
     return g.call(mma_async_, acc, a, b, *condition, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 

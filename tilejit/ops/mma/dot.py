@@ -93,7 +93,7 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     collective(g, "dot")
     a, b = _operand(g, a, "a"), _operand(g, b, "b")
     dtype = _dtype(g, acc, a.type.dtype, b.type.dtype, dtype)
-    checked_options(g, acc, dtype, precision, trans_a, trans_b)
+    checked_options(g, acc, a, b, dtype, precision, trans_a, trans_b)
     options = {"variant": asked_variant(g, variant, tuple(v.name for v in VARIANTS))}
     return g.call(dot_, acc, a, b, trans_a=trans_a, trans_b=trans_b, dtype=dtype, precision=precision, options=options)
 

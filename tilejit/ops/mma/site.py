@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...dtypes import DType
+from ...dtypes import DType, float32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Value
 from ...types import Region, Tile
@@ -76,15 +76,23 @@ class MmaSite:
         return memo[key]
 
 
-def checked_options(g: Builder, acc, dtype: DType, precision, trans_a, trans_b) -> None:
+def checked_options(g: Builder, acc, a: Value, b: Value, dtype: DType, precision, trans_a, trans_b) -> None:
     """CompilationError for an accumulator or an option that no product of tiles takes."""
     if acc is not None and (not isinstance(type_of(acc), Tile) or acc.type.dtype != dtype):
         raise g.error(f"the accumulator is a tile of {dtype}, or None, not {describe(acc)}")
-    if precision not in (None, "tf32"):
-        raise g.error(f"precision is None or 'tf32', not {precision!r}")
+    checked_precision(g, precision, a, b)
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
         if not isinstance(flag, bool):
             raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
+
+
+def checked_precision(g: Builder, precision, a: Value, b: Value) -> None:
+    """CompilationError for a precision that there is not, or that operands of these dtypes do not have."""
+    if precision not in (None, "tf32"):
+        raise g.error(f"precision is None or 'tf32', not {precision!r}")
+    for name, x in (("a", a), ("b", b)):
+        if precision is not None and x.type.dtype != float32:
+            raise g.error(f"precision='tf32' rounds operands of float32 to 10 bits of mantissa, and {name} is {x.type.dtype}: leave it out")
 
 
 def product_shape(g: Builder, acc: Value | None, a: Value, b: Value, trans_a: bool, trans_b: bool) -> tuple[int, int, int]:

@@ -23,6 +23,7 @@ from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
 from .descriptor import Derived
 from .shared_matrix import shared_matrix
+from .site import checked_precision
 from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
 from .tcgen05_operands import a_layout, accumulator_layout, lies_as, scale_layout
 from .tcgen05_site import TensorSite
@@ -280,6 +281,7 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
     made, x, y = operands
     if dtype is not None and str(dtype) != str(made.type.dtype):
         raise g.error(f"dtype={dtype} with an accumulator of {made.type.dtype}: leave it out")
+    checked_precision(g, precision, x, y)
     types = _element_types(g, x, y)
     packed = all(v.type.dtype.name == "float4_e2m1fn" for v in (x, y))
     kind = kind or natural(*types, bool(scales), packed, block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn")
@@ -291,8 +293,6 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
                       f"{', '.join(KINDS)}, given as kind=")
     if kind == "tf32" and precision != "tf32":
         raise g.error("float32 operands are rounded to 10 bits: say so by precision='tf32'")
-    if kind != "tf32" and precision is not None:
-        raise g.error(f"precision={precision!r} is for float32 operands")
     _extents(g, made, x, y, trans_a, trans_b)
     if KINDS[kind].scales and block is None:
         block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
