@@ -134,9 +134,9 @@ def lists_judged(home, back):
 
 def stacks_judged(home, back):
     x, offs = home(np.zeros((256, 256), np.float16)), home(np.array([40, 100], np.int32))
-    b, own = home(np.zeros((2, 64, 64), np.float16)), home(np.zeros((100, 64), np.float16))
+    b, three, own = (home(np.zeros(shape, np.float16)) for shape in ((2, 64, 64), (3, 64, 64), (100, 64)))
     for a, some, out, ends, words in ((x[0:100, 0:64], b, x[0:100, 64:128], offs, None), (x[0:100, 0:64], b, x[99:199, 0:64], offs, "a"),
-                                      (own, x[0:128, 0:64].reshape(2, 64, 64), x[100:200, 0:64], offs, "b")):
+                                      (own, three[0:2], three[1:3].reshape(128, 64)[0:100], offs, "b")):
         if words is None:
             assert kernels.grouped_matmul(a, some, out, offs=ends) is out and (back(out) == 0).all()
         else:
