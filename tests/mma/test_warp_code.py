@@ -15,7 +15,7 @@ def product(C, a_shape: tile.constexpr, b_shape: tile.constexpr, dtype: tile.con
             SWIZZLE: tile.constexpr):
     sA = tile.alloc(a_shape, dtype, layout=tile.swizzled(dtype, a_shape, SWIZZLE) if SWIZZLE else None)
     sB = tile.alloc(b_shape, dtype, layout=tile.swizzled(dtype, b_shape, SWIZZLE) if SWIZZLE else None)
-    acc = tile.dot(sA, sB, trans_a=TA, trans_b=TB, precision="tf32", variant="mma_sync")
+    acc = tile.dot(sA, sB, trans_a=TA, trans_b=TB, precision="tf32" if dtype == tile.float32 else None, variant="mma_sync")
     tile.store(C[0:acc.shape[0], 0:acc.shape[1]], acc)
 
 
