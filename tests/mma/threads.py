@@ -31,6 +31,8 @@ def result(kind, i):
 class Threads:
     """An emitter whose values are arrays over the threads, and whose words are lists of such arrays."""
 
+    architecture = 120  # one that multiplies float8 as it is
+
     def __init__(self, threads, memory=None):
         self.threads, self.memory = threads, memory
 
