@@ -120,12 +120,13 @@ def of_several(acc, z, row, column, scale, beside, other):
 
 def test_a_large_product_chooses_to_bring_its_residual_ahead_and_to_leave_columns_over():
     """The largest tile, with buffers for all of its columns, and the last round is shared; nothing spills."""
-    assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).late == LATE
+    for b_by_rows in (False, True):
+        assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True, across=(False, b_by_rows)), 132).late == LATE[b_by_rows]
     assert choose(Problem(4096, 4096, 4096, epilogue=True), 132).late == choose(Problem(1024, 4096, 4096, epilogue=True, ahead=True), 132).late == 0
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
     spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
-    for shared, late in ((True, LATE), (False, LATE), (True, 0)):
+    for shared, late in ((True, LATE[0]), (False, LATE[0]), (True, LATE[1]), (True, 0)):
         launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared, late=late))
         c = launch.constants
         assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"], c["LATE"]) == (128, 256, 64, 4, late) and launch.kernel is (stream if shared else persistent)
@@ -142,7 +143,7 @@ def of_many_values_added(acc, row, column, beside):
 def test_columns_are_not_left_over_where_that_spills():
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4096), (8192, 2))
     launch = planned(big, big, big, of_many_values_added, (big,), choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132))
-    assert launch.constants["LATE"] == LATE
+    assert launch.constants["LATE"] == LATE[0]
     spec = ArraySpec(big.shape, "bfloat16")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -97,7 +97,7 @@ def test_every_grouped_product_of_the_package(listed, stages):
 @needs_gpu("sm_90a")
 @in_child(timeout=150)
 def test_every_product_of_the_package_on_the_gpu():
-    """The same trips of the kernels for Hopper, of more tiles than there are CTAs too, and the grouped ones."""
+    """The same trips of the kernels for Hopper, of more tiles than there are CTAs too."""
     rng, home = np.random.default_rng(0), tile.to_device
     forms = [(stages, form) for stages in (2, 3, 4) for form, (target, *_) in FORMS.items() if target == "sm_90a"]
     for number, (stages, form) in enumerate(some(forms, least=7)):
@@ -112,6 +112,13 @@ def test_every_product_of_the_package_on_the_gpu():
                 out = home(np.full((m, n), 7, np.int32) if dtype == np.int8 else np.full((m, n), np.nan, BF16 if size == 1 else dtype))
                 kernels.matmul(home(a), home(b), out, config=config, fast_accum=fast, precision="tf32" if dtype == np.float32 else None)
                 close(out.numpy(), a, b)
+
+
+@needs_gpu("sm_90a")
+@pytest.mark.misread  # pieces of work are handed from thread to thread through a ring
+@in_child(timeout=60)
+def test_every_number_of_trips_is_right_in_grouped_products_on_the_gpu():
+    rng, home = np.random.default_rng(0), tile.to_device
     for dtype, stages in ((BF16, 3), (np.int8, 4)):
         ks = [max(trips * SLOT // size_of(dtype) + more, 0) for trips in around(stages) for more in (0, -3)]
         a, b = [exactly(rng, (200, k), dtype) for k in ks], [exactly(rng, (k, 104), dtype) for k in ks]
