@@ -93,7 +93,7 @@ def test_copies_of_one_phase_that_bring_more_are_found(early, verb, n, more, nby
 
 @pytest.mark.parametrize("line", ["bar.expect_tx({})", "bar.arrive_expect_tx({})"])
 def test_an_announcement_that_no_barrier_counts_is_an_error(line):
-    text = "def k(B):\n    bar = tile.mbarrier()\n    with tile.elect():\n        " + line
+    text = "def k(B):\n    bar = tile.mbarrier(count=2)\n    with tile.elect():\n        " + line
     tile.jit(source=text.format(LIMIT)).compile(A)
     with pytest.raises(CompilationError, match=f"is 0 to {LIMIT} in one phase"):
         tile.jit(source=text.format(LIMIT + 1)).compile(A)
