@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, close, laid, product
@@ -42,6 +42,7 @@ def plus(acc, row, column, beside):
 @given(ahead=st.booleans(), tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12),
        rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
        stages=st.integers(2, 4), width=st.sampled_from((0, 32, 64)), behind=st.booleans(), seed=st.integers(0, 99))
+@example(ahead=True, tiles=(2, 3), steps=5, ctas=4, rest=4, helpers=2, parts=1, stages=3, width=32, behind=False, seed=0)
 def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
     """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds, perhaps with a tile that comes ahead of
     the end. The flags are 0 afterwards, and each of two launches gives the same bits."""

@@ -41,19 +41,20 @@ def test_each_of_the_first_multiplies(dtype, m, n, k, target, module):
             close(product(a, b, config=config, fast_accum=True), a, b)
 
 
+@tile.jit
+def doubled(sums, row, column):
+    return sums * 2
+
+
 def test_the_simulator_has_no_clock_and_gets_the_choice_of_the_model():
     a, b = np.ones((3, 2, 70, 96), BF16), np.ones((96, 40), BF16)
     config = kernels.tune(a, b)
     assert config == plan.choose(Problem(6 * 70, 40, 96, itemsize=2, stored=2), 4)
     close(kernels.matmul(a, b, config=config), a, b)
+    close(kernels.matmul(a[0, 0], b, epilogue=doubled, config=kernels.tune(a[0, 0], b, epilogue=doubled)), 2 * a[0, 0], b)
     assert kernels.tune(np.ones((0, 5), np.float16), np.ones((5, 7), np.float16)) is None
     with on("sm_100a"):
         assert isinstance(kernels.tune(a[0, 0], b), blackwell_plan.BlackwellConfig)
-
-
-@tile.jit
-def doubled(sums, row, column):
-    return sums * 2
 
 
 @pytest.mark.parametrize("call,words", [
