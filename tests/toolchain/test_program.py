@@ -50,6 +50,19 @@ def test_a_program_that_is_not_there_is_an_error_and_leaves_nothing_open():
     assert descriptors() == before
 
 
+@pytest.mark.parametrize("opened", range(4))
+def test_no_descriptor_keeps_its_number_in_the_program(opened, monkeypatch):
+    """glibc before 2.29 would close it there."""
+    actions, spawn = [], os.posix_spawn
+    monkeypatch.setattr(os, "posix_spawn", lambda *args, file_actions: actions.extend(file_actions) or spawn(*args, file_actions=file_actions))
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(opened)]
+    program = Program(shell('cat > "$1"'))
+    assert program.finish(b"text")[:2] == (0, b"text") and len(actions) == 4 and all(held != number for _, held, number in actions)
+    program.end()
+    for other in others:
+        os.close(other)
+
+
 RUN = """
 import os, signal
 from tilejit.toolchain.program import Program

@@ -21,8 +21,9 @@ class Program:
         try:
             self.log, self.output = self._keep(os.memfd_create("log")), self._keep(os.memfd_create("output"))
             reading, self.input = map(self._keep, os.pipe())
-            arguments = command(f"/proc/self/fd/{self.output}")
-            given = ((reading, 0), (self.log, 1), (self.log, 2), (self.output, self.output))
+            there = 3 if self.output != 3 else 4  # glibc before 2.29 closes a descriptor that is to keep its number
+            arguments = command(f"/proc/self/fd/{there}")
+            given = ((reading, 0), (self.log, 1), (self.log, 2), (self.output, there))
             self.process = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in given])
             self._close(reading)
         except BaseException:
