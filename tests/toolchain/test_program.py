@@ -43,6 +43,44 @@ def test_a_program_that_is_not_needed_any_more_is_ended():
         os.kill(process, 0)
 
 
+def test_a_program_that_waits_for_its_input_ends_though_a_process_was_forked_meanwhile():
+    run_here("""
+program = Program(lambda output: ["/bin/sh", "-c", 'cat > "$1"', "sh", output])
+forked = os.fork()
+if not forked:
+    time.sleep(100)
+signal.alarm(20)
+assert program.finish(b"text") == (0, b"text", b"")
+program.end()
+os.kill(forked, 9)
+""")
+
+
+def test_a_program_that_nobody_has_to_wait_for_is_ended_without_an_error():
+    run_here("""
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+program = Program(lambda output: ["/bin/sh", "-c", "exit 3", "sh", output])
+while os.path.exists(f"/proc/{program.process}"):
+    time.sleep(0.01)
+program.end()
+assert not program.open and program.process is None
+""")
+
+
+def test_a_program_is_ended_where_the_wait_for_it_was_interrupted(monkeypatch):
+    def interrupted(process, options):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+    program = Program(shell("sleep 100"))
+    process = program.process
+    monkeypatch.setattr(os, "waitpid", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        program.finish(b"text")
+    program.end()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
 def test_a_program_that_is_not_there_is_an_error_and_leaves_nothing_open():
     before = descriptors()
     with pytest.raises(OSError):
@@ -63,18 +101,18 @@ def test_no_descriptor_keeps_its_number_in_the_program(opened, monkeypatch):
         os.close(other)
 
 
-RUN = """
-import os, signal
-from tilejit.toolchain.program import Program
-{before}
-program = Program(lambda output: ["/bin/sh", "-c", 'cat > "$1"; echo said', "sh", output])
-assert program.finish(b"text") == (0, b"text", b"said\\n")
-program.end()
-os._exit(42)
-"""
+def run_here(text):
+    """Run Python text in a process of its own."""
+    text = f"import os, signal, time\nfrom tilejit.toolchain.program import Program\n{text}\nos._exit(42)"
+    done = subprocess.run([sys.executable, "-c", text], timeout=60)
+    assert done.returncode == 42, signal.strsignal(-done.returncode) if done.returncode < 0 else done.returncode
 
 
 @pytest.mark.parametrize("before", ["os.closerange(0, 3)", "os.close(1)", "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"])
 def test_processes_without_standard_files_or_that_ignore_their_children_run_programs(before):
-    done = subprocess.run([sys.executable, "-c", RUN.format(before=before)], timeout=60)
-    assert done.returncode == 42, signal.strsignal(-done.returncode) if done.returncode < 0 else done.returncode
+    run_here(f"""
+{before}
+program = Program(lambda output: ["/bin/sh", "-c", 'cat > "$1"; echo said', "sh", output])
+assert program.finish(b"text") == (0, b"text", b"said\\n")
+program.end()
+""")

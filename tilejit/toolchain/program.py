@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 
 
 class Program:
@@ -18,6 +19,7 @@ class Program:
     def __init__(self, command):
         self.open: list[int] = []
         self.process = None
+        _started.add(self)
         try:
             self.log, self.output = self._keep(os.memfd_create("log")), self._keep(os.memfd_create("output"))
             reading, self.input = map(self._keep, os.pipe())
@@ -58,16 +60,35 @@ class Program:
 
     def _ended(self) -> int:
         """Wait for its end; its exit code, 0 where the process is one that leaves those of its children to nobody."""
-        process, self.process = self.process, None
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        except ChildProcessError:
-            return 0
+        code = 0
+        with suppress(ChildProcessError):
+            code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        self.process = None
+        return code
 
     def end(self) -> None:
         """Let nothing of it stay, whether it was finished or not."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):  # it ended by itself, and nobody had to wait for it
+                os.kill(self.process, 9)
+            self._ended()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close what this process has of it, and leave the program as it is."""
         for descriptor in list(self.open):
             self._close(descriptor)
-        if self.process is not None:
-            os.kill(self.process, 9)
-            self._ended()
+        _started.discard(self)
+
+
+_started: set[Program] = set()
+
+
+def _forget_all() -> None:
+    """In a process forked while programs run: an input open here as well would not end in the process that waits for them."""
+    for program in list(_started):
+        program.process = None
+        program.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
