@@ -117,19 +117,20 @@ def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
 
 
 @tile.jit
-def finish(sums, buffer, z, row, column, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr, AHEAD: tile.constexpr, FIRST: tile.constexpr):
-    """Some columns of a tile, finished, to their buffer, where the tile beside them stands if it came `AHEAD`; not sent yet. The `FIRST`
-    of a tile waits until TMA has read what is there."""
+def finish(sums, buffer, z, row, column, how, FIRST: tile.constexpr):
+    """Some columns of a tile, finished, to their buffer, where the tile beside them stands if it came ahead; not sent yet. The `FIRST` of
+    a tile waits until TMA has read what is there. `how` is what `finished` takes after the place, and whether a tile comes ahead."""
+    SA, SB, extra, FINISH, MIXED, AHEAD = how
     beside = tile.load(buffer) if AHEAD else None
     put(finished(sums, z, row, column, SA, SB, extra, FINISH, MIXED, beside), buffer, FIRST and not AHEAD)
 
 
 @tile.jit
-def finish_first(sums, stage, z, row, column, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr, AHEAD: tile.constexpr):
+def finish_first(sums, stage, z, row, column, how):
     """The first columns of a tile, those of `sums`, to their buffers."""
     WIDTH: tile.constexpr = stage.shape[2]
     for part in tile.static_range(sums.shape[1] // WIDTH):
-        finish(sums[:, part * WIDTH:part * WIDTH + WIDTH], stage[part], z, row, column + part * WIDTH, SA, SB, extra, FINISH, MIXED, AHEAD, part == 0)
+        finish(sums[:, part * WIDTH:part * WIDTH + WIDTH], stage[part], z, row, column + part * WIDTH, how, part == 0)
 
 
 @tile.jit
@@ -139,12 +140,12 @@ def send_first(COLUMNS: tile.constexpr, stage, C, z, row, column):
 
 
 @tile.jit
-def finish_piece(last, piece: tile.constexpr, stage, z, row, column, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr, AHEAD: tile.constexpr):
+def finish_piece(last, piece: tile.constexpr, stage, z, row, column, how):
     """A piece of the `last` columns of a tile to its place in the last buffers."""
     WIDTH: tile.constexpr = stage.shape[2]
     AT: tile.constexpr = stage.shape[0] * WIDTH - last.shape[1] + piece * PIECE
     buffer = stage[AT // WIDTH, :, AT % WIDTH:AT % WIDTH + PIECE]
-    finish(last[:, piece * PIECE:piece * PIECE + PIECE], buffer, z, row, column + AT, SA, SB, extra, FINISH, MIXED, AHEAD, False)
+    finish(last[:, piece * PIECE:piece * PIECE + PIECE], buffer, z, row, column + AT, how, False)
 
 
 @tile.jit
@@ -155,11 +156,29 @@ def send_last(last, stage, C, z, row, column):
 
 
 @tile.jit
-def finish_last(last, stage, C, z, row, column, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr, AHEAD: tile.constexpr):
+def finish_last(last, stage, C, z, row, column, how):
     """The `last` columns of a CTA's last tile, which no products follow."""
     WIDTH: tile.constexpr = stage.shape[2]
     FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // WIDTH
     for part in tile.static_range(last.shape[1] // WIDTH):
         at = column + (FIRST + part) * WIDTH
-        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, at, SA, SB, extra, FINISH, MIXED, AHEAD, False)
+        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, at, how, False)
     send_last(last, stage, C, z, row, column)
+
+
+@tile.jit
+def store(sums, stage, C, z, row, column, how, TURNS: tile.constexpr):
+    """A tile, finished, to C: by its buffers part by part, which wait for each other as `send` says of TURNS, or (`stage` None) by stores."""
+    SA, SB, extra, FINISH, MIXED, AHEAD = how
+    WIDE: tile.constexpr = sums[0].shape[1]
+    if stage is None:
+        for h in tile.static_range(len(sums)):
+            at = column + h * WIDE
+            tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH, MIXED))
+    else:
+        WIDTH: tile.constexpr = stage.shape[2]
+        for part in tile.static_range(WIDE * len(sums) // WIDTH):
+            buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
+            beside = tile.load(buffer) if AHEAD else None
+            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, beside)
+            send(values, buffer, box(C, z, row, at, (64, WIDTH)), TURNS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, send, send_first, send_last, staging
+from .finish import PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, send_first, send_last, staging, store
 
 BLOCK = 128  # the rows and the k of a block of scales
 
@@ -116,19 +116,18 @@ def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
 
 
 @tile.jit
-def begun_over(last, there, ring, w, stage, C, z, row, column, SA, SB, extra, A_KM: tile.constexpr, B_KN: tile.constexpr, FINISH: tile.constexpr,
-               MIXED: tile.constexpr, AHEAD: tile.constexpr, CONSUMERS: tile.constexpr):
+def begun_over(last, there, ring, w, stage, C, z, row, column, how, A_KM: tile.constexpr, B_KN: tile.constexpr, CONSUMERS: tile.constexpr):
     """A consumer's first slots, as many as `under` says; its sums begin at zero. Under their products it finishes the `last` columns of the
     tile before, if that has left them over (`there`): a piece under every product of which the others have none, since a piece takes
     longer than the products that are on their way."""
     PIECES: tile.constexpr = last.shape[1] // PIECE
     acc = begun(ring, w, A_KM, B_KN)
-    acc = multiplied(acc, ring, w, w, False, A_KM, B_KN, MIXED)
+    acc = multiplied(acc, ring, w, w, False, A_KM, B_KN, how[4])
     for piece in tile.static_range(PIECES):
         with ring.consume() as slot:
             acc = product(acc, slot, w, A_KM, B_KN)
             if there:
-                finish_piece(last, piece, stage, z, row, column, SA, SB, extra, FINISH, MIXED, AHEAD)
+                finish_piece(last, piece, stage, z, row, column, how)
             tile.mma_wait(0)
         for other in tile.static_range(CONSUMERS - 1 if piece < PIECES - 1 else 0):
             with ring.consume() as slot:
@@ -274,11 +273,11 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    if WIDTH:
-        stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS)
+    stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS) if WIDTH else None
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
+    how = SA, SB, extra, FINISH, MIXED, AHEAD
     if DEPENDENT:
         tile.griddepcontrol_wait()
         tile.griddepcontrol_launch_dependents()
@@ -300,7 +299,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
             if LATE:  # where the tile is, is found under these products
                 place = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
-                sums = (begun_over(last, there, ring, w, stage[w], C, *place, SA, SB, extra, A_KM, B_KN, FINISH, MIXED, AHEAD, BM // 64),)
+                sums = (begun_over(last, there, ring, w, stage[w], C, *place, how, A_KM, B_KN, BM // 64),)
             i, n = tile.tile_at(t, rows, across, *ORDER)
             z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
             if not (LATE or ONE):
@@ -320,22 +319,14 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 acc = closing(sums[0], ring, w, steps - stop, A_KM, B_KN)
                 tile.mma_wait(0)
                 last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
-                finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, SA, SB, extra, FINISH, MIXED, AHEAD)
+                finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
                 ring.release()
                 send_first(BN - LATE, stage[w], C, z, row, column)
-            elif WIDTH:
-                for part in tile.static_range(BN // WIDTH):
-                    buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
-                    beside = tile.load(buffer) if AHEAD else None
-                    values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, beside)
-                    send(values, buffer, box(C, z, row, at, (64, WIDTH)), 0 if AHEAD else BUFFERS)
             else:
-                for h in tile.static_range(len(sums)):
-                    at = column + h * (BN // len(sums))
-                    tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH, MIXED))
+                store(sums, stage[w] if WIDTH else None, C, z, row, column, how, 0 if AHEAD else BUFFERS)
         if LATE:
             if there:
-                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), SA, SB, extra, FINISH, MIXED, AHEAD)
+                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -16,7 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .finish import bring, box, finish_first, finish_last, finished, send, send_first, staging
+from .finish import bring, finish_first, finish_last, send_first, staging, store
 from .hopper import begun, begun_over, by_row, by_thread, closing, corner, fill, matrix_and_row, multiplied, one_loop, slots, under
 from .views import new
 
@@ -118,11 +118,11 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    if WIDTH:
-        stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS)
+    stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS) if WIDTH else None
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
+    how = SA, SB, extra, FINISH, MIXED, AHEAD
     whole, left, each, few, pieces = share(rows * across, helpers, parts)
     tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN))
     with tile.warpgroup(0, regs=REGS[0]):
@@ -150,7 +150,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
         for x in range(whole + pieces):
             if LATE:
                 at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
-                acc = begun_over(last, there, ring, w, stage[w], C, *at, SA, SB, extra, A_KM, B_KN, FINISH, MIXED, AHEAD, BM // 64)
+                acc = begun_over(last, there, ring, w, stage[w], C, *at, how, A_KM, B_KN, BM // 64)
             t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left, each, few)
             if not (LATE or ONE):
                 acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
@@ -184,21 +184,15 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                     tile.mma_wait(0)
                     last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
                 if LATE or WIDTH and BUFFERS * WIDTH == BN and BM < 192:
-                    finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, SA, SB, extra, FINISH, MIXED, AHEAD)
+                    finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
                     if LATE:
                         ring.release()
                     send_first(BN - LATE, stage[w], C, z, row, column)
-                elif WIDTH:
-                    for part in tile.static_range(BN // WIDTH):
-                        buffer, at = stage[w, part % BUFFERS], column + part * WIDTH
-                        beside = tile.load(buffer) if AHEAD else None
-                        values = finished(acc[:, part * WIDTH:part * WIDTH + WIDTH], z, row, at, SA, SB, extra, FINISH, MIXED, beside)
-                        send(values, buffer, box(C, z, row, at, (64, WIDTH)), BUFFERS)
                 else:
-                    tile.store(box(C, z, row, column, (64, BN)), finished(acc, z, row, column, SA, SB, extra, FINISH, MIXED))
+                    store((acc,), stage[w] if WIDTH else None, C, z, row, column, how, BUFFERS)
         if LATE:
             if there:
-                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), SA, SB, extra, FINISH, MIXED, AHEAD)
+                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)
