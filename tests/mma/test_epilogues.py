@@ -132,7 +132,7 @@ def test_a_large_product_chooses_to_bring_its_residual_ahead_and_to_leave_column
         assert c["AHEAD"] and (c["BM"], c["BN"], c["WIDTH"], c["BUFFERS"], c["LATE"]) == (128, 256, 64, 4, late) and launch.kernel is (stream if shared else persistent)
         room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
         compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, ArraySpec((8192,), "float32"), spec, 0, 0, *room, **dict(c, EXTRAS=2))
-        assert compiled.spills <= 64 and "convert_layout" not in str(compiled.graph)
+        assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
 
 
 @tile.jit
