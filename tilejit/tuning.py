@@ -73,9 +73,10 @@ class Tuned:
         """Every configuration compiled for `target` without a launch, in the order of `configs`."""
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
-    def simulate(self, grid, *args, seed: int = 0, checks: bool = True, **kwargs):
-        """The report of the simulator for the first configuration that compiles."""
-        return self.kernel.simulate(grid, *args, **kwargs, **self.config(grid, *args, backend="sim", **kwargs), seed=seed, checks=checks)
+    def simulate(self, grid, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
+        """The report of the simulator for the first configuration that compiles for `target`."""
+        chosen = self._first(self._bound(args, kwargs), args, kwargs, target)
+        return self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
 
     def config(self, grid, *args, backend: str | None = None, device: int | None = None, **kwargs) -> dict[str, Any]:
         """The configuration for a call: chosen before (in this process or, on this GPU, another), or timed now.
@@ -83,22 +84,20 @@ class Tuned:
         On the simulator, which has no clock, it is the first configuration that compiles. Arrays that the kernel writes have
         their contents again when the choice is made. Raises the first configuration's error when none runs.
         """
-        for name in self.configs[0]:
-            if name in kwargs:
-                raise LaunchError(f"{self.kernel.name}: {name!r} is given, and the configurations set it")
-        bound = self._bound(args, {**kwargs, **self.configs[0]})
-        simulated = (backend or config().backend or ("sim" if is_host(bound) else "cuda")) == "sim"
-        kind = (simulated, device, *self._kind(bound))
+        bound = self._bound(args, kwargs)
+        if (backend or config().backend or ("sim" if is_host(bound) else "cuda")) == "sim":
+            return self._first(bound, args, kwargs, None)
+        kind = (False, device, *self._kind(bound))
         if kind not in self.chosen:
-            configs = self._candidates(bound)
-            if simulated:
-                self.chosen[kind] = self._first(kind, configs, args, kwargs)
-            else:
-                self.chosen[kind] = self._fastest(kind, configs, grid, args, kwargs, device)
+            self.chosen[kind] = self._fastest(kind, bound, grid, args, kwargs, device)
         return self.chosen[kind]
 
     def _bound(self, args: tuple, kwargs: dict) -> Bound:
-        return self.kernel._bind(args, kwargs)[0]
+        """A call's arguments with what the first configuration sets, which the call does not."""
+        for name in self.configs[0]:
+            if name in kwargs:
+                raise LaunchError(f"{self.kernel.name}: {name!r} is given, and the configurations set it")
+        return self.kernel._bind(args, {**kwargs, **self.configs[0]})[0]
 
     def _kind(self, bound: Bound) -> tuple:
         """What calls share that share a configuration: the key's numbers, and shapes and dtypes of its arrays."""
@@ -139,12 +138,18 @@ class Tuned:
     def _reject(self, kind: tuple, errors: dict[int, TileError]) -> None:
         self.rejected.setdefault(kind, {}).update({i: str(error) for i, error in errors.items()})
 
-    def _first(self, kind: tuple, configs: dict[int, dict], args: tuple, kwargs: dict) -> dict[str, Any]:
+    def _first(self, bound: Bound, args: tuple, kwargs: dict, target: str | None) -> dict[str, Any]:
+        """The first configuration that compiles for a target, for the simulator, which has no clock."""
+        target = checked_target(target or config().target or "sm_90a")
+        kind = (True, target, *self._kind(bound))
+        if kind in self.chosen:
+            return self.chosen[kind]
         first: TileError | None = None
-        for i, chosen in configs.items():
+        for i, chosen in self._candidates(bound).items():
             try:
                 bound, options, _ = self.kernel._bind(args, {**kwargs, **chosen})
-                self.kernel.version(bound, options, checked_target(config().target or "sm_90a"))
+                self.kernel.version(bound, options, target)
+                self.chosen[kind] = chosen
                 return chosen
             except CompilationError as error:
                 first = first or error
@@ -153,10 +158,10 @@ class Tuned:
 
     # -- what is fastest -----------------------------------------------------------------------------------------------------
 
-    def _fastest(self, kind: tuple, configs: dict[int, dict], grid, args: tuple, kwargs: dict, device: int | None) -> dict[str, Any]:
+    def _fastest(self, kind: tuple, bound: Bound, grid, args: tuple, kwargs: dict, device: int | None) -> dict[str, Any]:
         from .runtime import driver
         from .runtime.launch import device_of
-        bound = self._bound(args, {**kwargs, **self.configs[0]})
+        configs = self._candidates(bound)
         device = device_of(bound, {} if device is None else {"device": device})
         store, place = open_store(), self._place(kind, driver.name(device))
         known = None if store is None or place is None else store.get("tuned", place)

@@ -40,6 +40,21 @@ def test_a_tuned_kernel_is_simulated_with_its_first_configuration_and_compiled_w
     assert [(m.target, m.recipe["threads"]) for m in made] == [("sm_80", 32), ("sm_80", 128), ("sm_80", 256)]
 
 
+def test_a_tuned_kernel_is_simulated_with_the_first_configuration_that_compiles_for_the_target():
+    @tile.autotune([dict(ROWS=400), dict(ROWS=8)])
+    @tile.jit
+    def staged(x, ROWS: tile.constexpr):
+        buffer = tile.alloc((ROWS, 128), x.dtype)
+        tile.copy(buffer, x[0:ROWS, 0:128])
+        tile.sync()
+        tile.copy(x[0:ROWS, 0:128], buffer)
+    x = np.ones((8, 128), np.float32)
+    for target in ("sm_90a", "sm_80", None):
+        assert not staged.simulate((1,), x, target=target).findings
+    staged[1](x)
+    assert list(staged.chosen.values()) == [dict(ROWS=400), dict(ROWS=8)]  # of sm_90a, which is also that of no target, and of sm_80
+
+
 def test_a_tuned_kernel_is_verified_by_one_of_its_configurations():
     x, out = np.arange(1000, dtype=np.float32), np.ones(1000, np.float32)
     with pytest.raises(LaunchError, match="verify takes a kernel under @tile.jit, not Tuned; of a tuned one pass .kernel, with one of .configs"):
