@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu
 from tests.mma.products import (BF16, LAID, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
                                 plus_one, product, with_configs)
-from tilejit import ArraySpec
+from tilejit import ArraySpec, kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.matmul import FEW, fitted
+from tilejit.kernels.matmul import FEW, PLANS, fitted
 from tilejit.kernels.plan import LATE, Config, Problem, choose
 from tilejit.kernels.stream import stream
 
@@ -85,6 +86,39 @@ def test_columns_left_over_are_finished_under_the_next_tile(m, n, k, width, late
     steps = -(-k // 64)
     least = min(steps - rest, rest // parts if rest else steps)
     assert launch.constants["LATE"] == min(late, (least - 1) // 2 * 16 // width * width)
+
+
+def left_over(home, m, n, k, dtype, b_by_rows, shared):
+    """The largest tile with as many columns left over as the model takes for such a B; small integers, so that only the result is rounded."""
+    rng = np.random.default_rng(9)
+    a, b, beside, other = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((m, k), (k, n), (m, n), (m, n)))
+    config = choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True, across=(False, b_by_rows)), 132)
+    assert (config.bm, config.bn, config.late) == (128, 256, LATE[b_by_rows])
+    out = home(np.full((m, n), np.nan, dtype))
+    PLANS.clear()
+    kernels.matmul(home(a), home(b) if b_by_rows else home(np.ascontiguousarray(b.T)).T, out, scaled_plus, (0.25,),
+                   tiles=(home(beside), home(other)), config=replace(config, stream=shared))
+    (launch,) = PLANS.values()
+    assert launch.constants["LATE"] == config.late and launch.kernel is (stream if shared else persistent)
+    want = (a.astype(np.float32) @ b.astype(np.float32)) * 0.25 + beside.astype(np.float32) - other.astype(np.float32)
+    np.testing.assert_array_equal(out if out.__class__ is np.ndarray else out.numpy(), want.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16])
+@pytest.mark.parametrize("b_by_rows", [False, True])
+@pytest.mark.parametrize("shared,k", [(False, 1096), (True, 2312)])
+def test_as_many_columns_as_the_model_leaves_over_are_finished_right(shared, k, b_by_rows, dtype):
+    """Several tiles for a CTA, ragged at both edges and along k."""
+    left_over(np.asarray, 300, 504, k, dtype, b_by_rows, shared)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=100)
+@pytest.mark.parametrize("b_by_rows", [False, True])
+@pytest.mark.parametrize("shared,extents", [(False, (5000, 2312, 1096)), (True, (2300, 2312, 4168)), (True, (5000, 2568, 4168))])
+def test_as_many_columns_as_the_model_leaves_over_are_finished_right_on_the_gpu(shared, extents, b_by_rows):
+    for dtype in (np.float16, BF16):
+        left_over(tile.to_device, *extents, dtype, b_by_rows, shared)
 
 
 def test_columns_of_several_matrices_are_left_over_too():
