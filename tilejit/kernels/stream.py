@@ -105,6 +105,29 @@ def leave_pace(flags):
 
 
 @tile.jit
+def load(ring, A, B, flags, extents, shared, own, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ORDER: tile.constexpr,
+         A_KM: tile.constexpr, B_KN: tile.constexpr, SEVERAL: tile.constexpr):
+    """The producer: the slots of all of this CTA's pieces, at the others' pace. `extents` are in tiles and slots, `shared` says how the last
+    round is shared, `own` what of it is this CTA's (`share`)."""
+    rows, down, across, steps = extents
+    rest, helpers, parts = shared
+    whole, left, each, few, pieces = own
+    patience = PATIENCE
+    for x in range(whole + pieces):
+        t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left, each, few)
+        i, n = tile.tile_at(t, rows, across, *ORDER)
+        z, m = matrix_and_row(i, down, SEVERAL)
+        turn, near = begin + end - 1 if x % 2 == 1 else -1, max(end - NEAR, begin)
+        if x > 0:
+            patience = keep_pace(flags, min(x, whole), patience)
+        fill(ring, A, B, z, m * BM, n * BN, begin, near, turn, BK, A_KM, B_KN)
+        if x < whole:
+            tile.atomic_add(flags[flags.shape[0] - 1, 0], 1)
+        fill(ring, A, B, z, m * BM, n * BN, near, end, turn, BK, A_KM, B_KN)
+    leave_pace(flags)
+
+
+@tile.jit
 def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
            STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
            SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
@@ -127,19 +150,8 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
     tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN))
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            patience = PATIENCE
-            for x in range(whole + pieces):
-                t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left, each, few)
-                i, n = tile.tile_at(t, rows, across, *ORDER)
-                z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                turn, near = begin + end - 1 if x % 2 == 1 else -1, max(end - NEAR, begin)
-                if x > 0:
-                    patience = keep_pace(flags, min(x, whole), patience)
-                fill(ring, A, B, z, m * BM, n * BN, begin, near, turn, BK, A_KM, B_KN)
-                if x < whole:
-                    tile.atomic_add(flags[flags.shape[0] - 1, 0], 1)
-                fill(ring, A, B, z, m * BM, n * BN, near, end, turn, BK, A_KM, B_KN)
-            leave_pace(flags)
+            load(ring, A, B, flags, (rows, down, across, steps), (rest, helpers, parts), (whole, left, each, few, pieces), BM, BN, BK, ORDER, A_KM, B_KN,
+                 len(C.shape) == 3)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
         if LATE:
