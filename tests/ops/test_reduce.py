@@ -237,6 +237,13 @@ def test_the_warning_of_a_ragged_load_says_what_to_write(text):
     assert "out of bounds of x, and gives 0 there" in str(warning) and REMEDIES[text] in str(warning), warning
 
 
+def test_the_search_for_a_ragged_load_meets_each_value_once():
+    """Of a power by repeated squaring there are 2**60 ways back to the load."""
+    squared = "    v = v * v\n" * 60
+    kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n{squared}    tile.store(y[0], tile.sum(v))\n")
+    assert not kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings
+
+
 @pytest.mark.parametrize("text", ["tile.sum(v)", "tile.sum(v.to(tile.float64) * v * 3)", "tile.sum(tile.cumsum(-v))",
                                   "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))"])
 def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):

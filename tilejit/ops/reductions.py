@@ -235,18 +235,19 @@ def _reads_outside(g: Builder, value: Value) -> bool:
     return value in g.state.get("implicit_other", ()) and call.args[2] is None and _ragged(g, call.args[0])
 
 
-def _zero_outside(g: Builder, value: Value) -> bool:
+def _zero_outside(g: Builder, x: Value) -> bool:
     """Whether a tile is 0 wherever one of the loads that it is made of is out of bounds."""
-    if not isinstance(type_of(value), Tile):
-        return False
-    if _reads_outside(g, value):
-        return True
-    call = g.definitions.get(value)
-    if call is None:
-        return False
-    if call.op in (ew.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_):
-        return _zero_outside(g, call.args[0])
-    return call.op is ew.mul and all(_zero_outside(g, a) or _alike(g, a) for a in call.args)
+    seen, queue = set(), [x]
+    while queue:
+        value = queue.pop()
+        if value in seen or _reads_outside(g, value) or _alike(g, value):
+            continue
+        seen.add(value)
+        call = g.definitions.get(value)
+        if call is None or call.op not in (ew.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_, ew.mul):
+            return False
+        queue += call.args
+    return True
 
 
 def _alike(g: Builder, value) -> bool:
