@@ -133,3 +133,10 @@ def test_a_broken_promise_is_a_finding():
         tile.store(x[0], n)
     with pytest.raises(SimulationError, match="promises does not hold"):
         kernel[1](np.zeros(4, np.int32), 7)
+
+
+@pytest.mark.parametrize("text", ["n << -1", "n >> -1"])
+def test_a_shift_by_a_negative_constant_is_by_more_than_the_width(text):
+    """Its count is an unsigned number; what it makes is no bound of what follows."""
+    kernel = tile.jit(source=f"def k(x, y, n):\n    tile.assume(n >= 5)\n    at = {text}\n    tile.store(y[0:4], tile.load(x[at:at + 4], other=7))\n")
+    assert bounds_tested(kernel.compile(tile.ArraySpec((64,), "float32"), tile.ArraySpec((4,), "float32"), 8)) > 0

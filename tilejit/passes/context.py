@@ -153,11 +153,13 @@ class Context:
                 return gcd(*parts)
             case "select":
                 return gcd(self.divisor(call.args[1]), self.divisor(call.args[2]))
-            case "shl" if isinstance(call.args[1], Const):
+            case "shl" if isinstance(call.args[1], Const) and call.args[1].value >= 0:
                 return min(parts[0] << min(int(call.args[1].value), 62), 1 << 62)
             case "floordiv" | "shr" if isinstance(call.args[1], Const):
-                by = abs(int(call.args[1].value)) if call.op.name == "floordiv" else 1 << min(int(call.args[1].value), 62)
-                return parts[0] // by if by and parts[0] % by == 0 else 1
+                by = int(call.args[1].value)
+                if call.op.name == "shr":
+                    by = 1 << min(by, 62) if by >= 0 else 0
+                return parts[0] // abs(by) if by and parts[0] % by == 0 else 1
             case "bit_and":
                 return max(part & -part for part in parts)
         return 1
@@ -305,7 +307,7 @@ def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | Non
         return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and min(a, c) >= 0 else (None, None)
     if name == "mod" and c > 0:
         return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
-    step = {"floordiv": c, "shr": 1 << max(c, 0) if c < 63 else 0, "shl": 1 << max(c, 0) if c < 63 else 0}.get(name, 0)
+    step = {"floordiv": c, "shr": 1 << c if 0 <= c < 63 else 0, "shl": 1 << c if 0 <= c < 63 else 0}.get(name, 0)
     if step <= 0:
         return None, None
     if name == "shl":
