@@ -51,6 +51,20 @@ def test_all_the_registers_of_a_cta_may_be_divided(regs):
     assert divided(regs).compile(X).spills == 0
 
 
+def test_a_loop_that_steps_over_warpgroups_says_nothing_of_those():
+    kernel = tile.jit(source="""def roles(x):
+    for w in range(0, 4, 2):
+        with tile.warpgroup(w, regs=40):
+            tile.store(x[w, 0:128], 1.0)
+    with tile.warpgroup(1, regs=240):
+        tile.store(x[1, 0:128], 1.0)
+    with tile.warpgroup(3, regs=240):
+        tile.store(x[3, 0:128], 1.0)
+""", num_warps=16)
+    with pytest.raises(CompilationError, match=r"40 \+ 240 \+ 40 \+ 240 = 560"):
+        kernel.compile(X)
+
+
 def test_each_warpgroup_of_a_loop_counts_and_of_several_numbers_the_least():
     @tile.jit(num_warps=12)
     def roles(x, N: tile.constexpr):

@@ -66,14 +66,12 @@ def _asked(graph: Graph) -> dict[int, list[Scope]]:
     for node in walk(graph.body):
         if not isinstance(node, Scope) or node.regs is None:
             continue
-        bounds = ()
-        if isinstance(node.first, Const):
-            bounds = node.first, node.first
-        elif node.first in loops:
-            bounds = loops[node.first].start, loops[node.first].stop
-        if bounds and all(isinstance(b, Const) for b in bounds):
-            last = bounds[1].value + (node.count if bounds[0] is bounds[1] else 0)
-            for w in range(bounds[0].value, last):
+        firsts = range(node.first.value, node.first.value + 1) if isinstance(node.first, Const) else ()
+        if node.first in loops:
+            bounds = loops[node.first].start, loops[node.first].stop, loops[node.first].step
+            firsts = range(*(b.value for b in bounds)) if all(isinstance(b, Const) for b in bounds) else ()
+        for first in firsts:
+            for w in range(first, first + node.count):
                 asked.setdefault(w, []).append(node)
     return asked
 
