@@ -166,8 +166,7 @@ class StructureMixin:
 
     def _scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
-        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
-        test = self._elect() if node.kind == "elect" else self._within(node.kind, first, node.count, size)
+        test = self._elect() if node.kind == "elect" else self._within(node.kind, first, node.count, node.threads)
         inside, done = self.label("scope"), self.label("after")
         if test is None:
             done = None
@@ -184,8 +183,7 @@ class StructureMixin:
     def _inside(self, node: Scope, first) -> None:
         """What the threads of a scope do."""
         elected = node.kind == "elect"
-        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
-        inner = ExecScope("thread" if elected else node.kind, size, first if first is not None else 0, elected=elected, parent=self.scope)
+        inner = ExecScope("thread" if elected else node.kind, node.threads, first if first is not None else 0, elected=elected, parent=self.scope)
         outer, self.scope, self.partial = (self.scope, self.partial), inner, False
         if node.regs is not None:
             self.set_registers(node.regs)

@@ -8,11 +8,10 @@ from typing import Any
 from ..dtypes import int32
 from ..ir.builder import Builder, ExecScope, describe, type_of, written
 from ..ir.builtin import builtin
-from ..ir.graph import Call, Const, Operand, Value
+from ..ir.graph import UNIT, Call, Const, Operand, Value
 from ..types import Scalar
 from .ranges import LoopRange
 
-UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads of one instance
 WIDTH = {"elect": 0, "thread": 0, "warp": 1, "warpgroup": 2, "cta": 3}
 
 

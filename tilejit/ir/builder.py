@@ -10,7 +10,7 @@ from ..config import architecture
 from ..dtypes import bool_, float32, int32, int64, keeps
 from ..errors import CompilationError, Loc, at
 from ..types import Buffer, Scalar, Tile, Type, Uniformity
-from .graph import Call, Const, Launch, Node, Operand, Value
+from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
 from .op import Op
 
 
@@ -33,8 +33,7 @@ class ExecScope:
     @property
     def uniformity(self) -> Uniformity:
         """How uniform a condition must be to keep the scope whole. Several warps or warpgroups in one scope need CTA."""
-        single = {"thread": 1, "warp": 32, "warpgroup": 128}
-        return Uniformity[self.kind.upper()] if self.threads == single.get(self.kind) else Uniformity.CTA
+        return Uniformity[self.kind.upper()] if self.threads == UNIT.get(self.kind) else Uniformity.CTA
 
 
 class Facts:

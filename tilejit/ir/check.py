@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from ..types import Scalar, Tile, Type, Uniformity
 from .builder import type_of
-from .graph import Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, results, walk
+from .graph import UNIT, Block, Call, Carry, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, results, walk
 
 KINDS = ("thread", "warp", "warpgroup", "elect")
-UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}
 
 
 class GraphError(AssertionError):
@@ -118,7 +117,7 @@ class _Checker:
             raise GraphError(f"no scope is a {node.kind!r}{_at(node)}")
         if node.body.yields:
             raise GraphError(f"a scope yields nothing{_at(node)}")
-        inner = node.count * UNIT[node.kind]
+        inner = node.threads
         if node.kind == "elect" and (node.count != 1 or node.first is not None):
             raise GraphError(f"elect is one thread and has no first{_at(node)}")
         if node.kind != "elect" and node.first is None:

@@ -144,12 +144,15 @@ class While:
     loc: Loc
 
 
+UNIT = {"thread": 1, "warp": 32, "warpgroup": 128, "elect": 1}  # threads of one instance of a scope's kind
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Scope:
     """A narrower execution scope. Nothing synchronises at its ends.
 
     `kind` is 'warpgroup', 'warp', 'thread' or 'elect'; the scope is the `count` instances of `kind` that start at
-    `first` in the CTA, acting as one. `partial` is a scope opened by a condition less uniform than the scope around it.
+    `first` in the CTA, acting as one.
     """
 
     kind: str
@@ -158,6 +161,10 @@ class Scope:
     body: Block
     loc: Loc
     regs: int | None = None
+
+    @property
+    def threads(self) -> int:
+        return UNIT[self.kind] * self.count
 
 
 Node = Call | For | If | While | Scope

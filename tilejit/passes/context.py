@@ -244,10 +244,9 @@ class Context:
 
     def narrowed(self, node: Scope) -> ExecScope:
         """The execution scope inside a Scope node."""
-        size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
         kind = "thread" if node.kind == "elect" else node.kind
         first = node.first.value if isinstance(node.first, Const) else node.first
-        return ExecScope(kind, size, first, elected=node.kind == "elect", parent=self.scope)
+        return ExecScope(kind, node.threads, first, elected=node.kind == "elect", parent=self.scope)
 
     @contextmanager
     def within(self, node: Node):

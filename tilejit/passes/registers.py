@@ -10,7 +10,6 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, W
 from ..types import Tile
 
 REGISTERS = 255  # 32-bit registers a thread may have (CUDA C++ Programming Guide, "Compute Capabilities")
-THREADS = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}
 WRITTEN_OUT = 8192  # elements a thread may have of any tile: the code of each is written out
 
 
@@ -80,7 +79,7 @@ def _with_threads(block: Block, threads: int) -> Iterator[tuple[Node, int]]:
     """Every node in and below `block`, with the number of threads of its scope."""
     for node in block.nodes:
         yield node, threads
-        size = THREADS[node.kind] * node.count if isinstance(node, Scope) else threads
+        size = node.threads if isinstance(node, Scope) else threads
         for inner in blocks(node):
             yield from _with_threads(inner, size)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..config import architecture
 from ..errors import CompilationError
-from ..ir.graph import Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
+from ..ir.graph import UNIT, Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
 from ..ops.shared import sync
 from ..types import Barrier, Buffer
 
@@ -93,7 +93,7 @@ def _scratch(body: Block, trip: list | None, base: int, threads: int, small: int
         span = _scratch(scope.body, trip, top, threads, small, inner) - top
         slots = 1
         if isinstance(scope.first, Value) and span:
-            slots = threads // {"warpgroup": 128, "warp": 32, "thread": 1}[scope.kind]
+            slots = threads // UNIT[scope.kind]
             inner.strides = {v: ((scope.first, span), *inner.strides.get(v, ())) for v in inner.offsets}
         places.offsets.update(inner.offsets)
         places.strides.update(inner.strides)

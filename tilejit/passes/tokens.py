@@ -94,8 +94,7 @@ def _inside(path: str, node) -> str:
     if not isinstance(node, Scope):
         return path
     first = node.first.value if isinstance(node.first, Const) else getattr(node.first, "name", None)
-    size = {"warpgroup": 128, "warp": 32, "thread": 1, "elect": 1}[node.kind] * node.count
-    return f"{path}/" + ("elect" if node.kind == "elect" else f"{node.kind}({first}:{size})")
+    return f"{path}/" + ("elect" if node.kind == "elect" else f"{node.kind}({first}:{node.threads})")
 
 
 def _slots(pool: Pool, distance: "Distance") -> int:

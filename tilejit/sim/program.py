@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..ir.graph import Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
+from ..ir.graph import UNIT, Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
-
-UNITS = {"thread": 1, "warp": 32, "warpgroup": 128}
 
 
 class Code:
@@ -102,7 +100,7 @@ def scope_threads(scope: Scope, first: int, low: int) -> tuple[int, int]:
     """The threads of a scope inside the one whose first thread is `low`. The elected thread is the first one."""
     if scope.kind == "elect":
         return low, low + 1
-    unit = UNITS[scope.kind]
+    unit = UNIT[scope.kind]
     return first * unit, (first + scope.count) * unit
 
 
@@ -111,12 +109,12 @@ def _boundaries(block: Block, low: int, high: int) -> Iterator[int]:
         if isinstance(node, Scope):
             first = node.first
             if node.kind != "elect" and not isinstance(first, Const):
-                unit = UNITS[node.kind]
+                unit = UNIT[node.kind]
                 starts = range(low, high, unit)
             else:
-                starts = (0 if node.kind == "elect" else first.value * UNITS[node.kind],)
+                starts = (0 if node.kind == "elect" else first.value * UNIT[node.kind],)
             for start in starts:
-                inner = (low, low + 1) if node.kind == "elect" else (start, start + UNITS[node.kind] * node.count)
+                inner = (low, low + 1) if node.kind == "elect" else (start, start + node.threads)
                 yield from inner
                 yield from _boundaries(node.body, *inner)
         else:
