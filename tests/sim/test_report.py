@@ -76,6 +76,77 @@ def test_bank_conflicts_are_those_that_the_hardware_counts(dtype, shape, layout,
     assert not report.findings and report.stats["bank conflicts"] == conflicts
 
 
+@tile.jit(num_warps=1)
+def boxes(x, y):
+    s = tile.alloc((16, 32), x.dtype, layout=tile.swizzled(x.dtype, (16, 32), 128))
+    tile.store(s, tile.load(x[0:16, 0:32]))
+    tile.sync()
+    for i in range(2):
+        row, column = 3 * i, 12 - 12 * i
+        tile.store(y[i, 0:4, 0:8], tile.load(s[row:row + 4, column:column + 8]))
+
+
+def test_boxes_that_begin_in_one_bank_are_counted_each_by_its_own_rows():
+    """Both begin in the fourth 16 bytes of a row: from row 0 no two of the box's pieces lie in the same banks, from row 3 some do."""
+    y = np.zeros((2, 4, 8), np.float32)
+    report = boxes.simulate((1,), X, y)
+    assert (y[0] == X[:4, 12:20]).all() and (y[1] == X[3:7, :8]).all()
+    assert not report.findings and report.stats["bank conflicts"] == 1
+
+
+@tile.jit(num_warps=1)
+def columns(x, y):
+    s = tile.alloc((1024,), x.dtype)
+    tile.store(s, tile.load(x[0:1024]))
+    tile.sync()
+    for i in range(2):
+        tile.store(y[i, 0:32], tile.load(s[tile.arange(32) * (1 + 31 * i)]))
+
+
+def test_indices_are_counted_anew_in_every_trip_of_a_loop():
+    """A row of 32 words has no conflicts, a column of them 31, and both begin at word 0."""
+    y = np.zeros((2, 32), np.float32)
+    report = columns.simulate((1,), X.reshape(-1), y)
+    assert (y == [X[0], X[:, 0]]).all() and not report.findings and report.stats["bank conflicts"] == 31
+
+
+@tile.jit(num_warps=2)
+def masked(x, HOW: tile.constexpr):
+    s = tile.alloc((64,), x.dtype)
+    n = tile.arange(64)
+    for i in range(2):
+        if HOW == "threads":
+            if tile.thread_id() < 32 * (i + 1):
+                tile.store(s[tile.thread_id()], tile.load(x[tile.thread_id()]))
+        elif HOW == "points":
+            tile.store(s[(n + 1) % 64], tile.load(x[n]), mask=n < 32 * (i + 1))
+        else:
+            tile.store(s, tile.load(x[0:64]), mask=n < 32 * (i + 1))
+        tile.sync()
+
+
+@pytest.mark.parametrize("how", ["region", "points", "threads"])
+def test_a_warp_whose_elements_are_all_masked_makes_no_request(how):
+    """One of the two has elements in the first trip, both have some in the second."""
+    report = masked.simulate((1,), X.reshape(-1), HOW=how)
+    assert not report.findings and report.stats["shared requests"] == 1 + 2
+
+
+@tile.jit(num_warps=2)
+def repeated(x, y):
+    s = tile.alloc((32,), x.dtype)
+    tile.store(s, tile.load(x[0:32]))
+    tile.sync()
+    tile.store(y[0:32], tile.load(s))
+
+
+def test_what_two_warps_hold_is_stored_by_one_and_loaded_by_both():
+    y = np.zeros(32, np.float32)
+    report = repeated.simulate((1,), X[0], y)
+    assert (y == X[0]).all() and not report.findings
+    assert report.stats["shared requests"] == 1 + 2 and report.stats["global requests"] == 2 + 1
+
+
 # -- matrices ------------------------------------------------------------------------------------------------------------------
 
 @tile.jit
