@@ -198,6 +198,12 @@ def test_a_tile_may_be_the_result_itself():
 @in_child(timeout=60)
 def test_what_lies_in_one_place_on_the_gpu():
     judged(tile.to_device, lambda x: x.numpy())
+    in_place(tile.to_device, lambda x: x.numpy())
+
+
+@pytest.mark.misread  # pieces of work are handed from thread to thread through a ring
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_what_lies_in_one_place_of_a_list_or_a_stack_on_the_gpu():
     lists_judged(tile.to_device, lambda x: x.numpy())
     stacks_judged(tile.to_device, lambda x: x.numpy())
-    in_place(tile.to_device, lambda x: x.numpy())

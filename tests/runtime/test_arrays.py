@@ -1,6 +1,7 @@
 """Any library's array as a pointer, a shape, strides, an element type and a home."""
 
 import ctypes
+import re
 import subprocess
 import sys
 import textwrap
@@ -91,6 +92,14 @@ def test_a_stride_that_is_no_multiple_of_the_element_is_an_error():
 def test_other_dtypes_are_refused_by_name(dtype, words):
     with pytest.raises(LaunchError, match=words):
         describe(np.zeros(3, dtype))
+
+
+def test_a_refused_dtype_is_answered_with_those_that_arrays_have():
+    """And not with the padded ones of shared memory."""
+    with pytest.raises(LaunchError) as refused:
+        describe(np.zeros(3, np.complex64))
+    listed = re.search("there are ([^;]*)", str(refused.value))[1].split(", ")
+    assert "float4_e2m1fn" in listed and listed == [name for name in DTYPES if "_p" not in name]
 
 
 def test_the_other_byte_order_is_refused_with_a_remedy():

@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..dtypes import float16, float32, int32
 from ..ops.mma.descriptor import Descriptor
 from ..ops.mma.tcgen05_kinds import K_BYTES, KINDS, Instruction, accumulator_lanes
 from ..ops.mma.tcgen05_operands import accumulator_layout
-from ..dtypes import float16, float32, int32
 from ..ops.tmem.descriptor import SharedDescriptor
 from .engines import Span
 from .memory import TensorMemory
