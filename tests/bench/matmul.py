@@ -1,7 +1,7 @@
-"""Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), on the GPU.
+r"""Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), on the GPU.
 
     python tests/bench/matmul.py [--shapes large|small|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles]
-    [--epilogue] [--blocks] [--triton]
+    [--epilogue] [--blocks] [--triton] [--once]
 
 Bursts: after a pause of 120 ms about 4e12 flop at once, the candidates in turn, the median of the rounds; in such bursts
 the clock does not fall under the power limit. Inputs are random normal and rotate; strides are padded to 16 bytes. Prints
@@ -11,6 +11,11 @@ TFLOP/s of both and the ratio of their times (above 1: faster than cuBLAS). `--t
 dtypes: bfloat16, float16, float32 (TF32), float8_e4m3fn (one scale for each operand, summed by the tensor cores alone), int8; of
 the last two cuBLAS takes B K-major only, and gets it so, while the copy of an N-major B counts in ours.
 `--blocks` measures float8 with scales of 1 x 128 for A and 128 x 128 for B, and without fast accumulation.
+`--once` times nothing: each candidate runs three times, for a profiler, such as
+
+    ncu --clock-control none --cache-control none -k regex:"persistent|stream|nvjet" --metrics \
+    sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed \
+    python tests/bench/matmul.py --shapes large --once
 """
 
 from __future__ import annotations
@@ -95,6 +100,14 @@ def measured(candidates: dict, sets, flop: float, rounds: int, sustained: bool) 
         for name, call in calls.items():
             times[name].append(burst(call, sets, count, 0.0 if sustained else PAUSE) / each)
     return {name: statistics.median(t) for name, t in times.items()}
+
+
+def ran(candidates: dict, sets) -> None:
+    """Each candidate three times."""
+    for call in candidates.values():
+        for i in range(3):
+            call(*sets[i % len(sets)])
+    torch.cuda.synchronize()
 
 
 def k_major():
@@ -188,6 +201,9 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
         bias, residual = torch.randn(n, device="cuda"), matrix(m, n, sets[0][2].dtype)
         bases = ["plain"]
         candidates = {"plain": ours(dtype), "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, arguments=(bias,), tiles=(residual,))}
+    if arguments.once:
+        ran(candidates, sets)
+        return {}
     seconds = measured(candidates, sets, flop, arguments.rounds, arguments.sustained)
     found = {}
     base = min(bases, key=seconds.get)
@@ -210,6 +226,7 @@ def main() -> None:
     parser.add_argument("--blocks", action="store_true", help="measure float8 with block scales, and summed in float32")
     parser.add_argument("--triton", action="store_true", help="compare with Triton too")
     parser.add_argument("--sustained", action="store_true", help="back to back, without pauses")
+    parser.add_argument("--once", action="store_true", help="run everything three times, for a profiler, and time nothing")
     parser.add_argument("--shapes", help="such as 4096x4096x4096,512x512x512; 'large' or 'small'")
     parser.add_argument("--dtype", default="bfloat16")
     arguments = parser.parse_args()
@@ -227,7 +244,8 @@ def main() -> None:
             for name, (ratio, counts) in table(shape, b_nk, dtype, arguments, processors).items():
                 results[f"{'x'.join(map(str, shape))} {'NK' if b_nk else 'KN'} {name}"] = ratio
                 ratios += [ratio] if counts else []
-    print(f"geometric mean: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+    if ratios:
+        print(f"geometric mean: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=1)
