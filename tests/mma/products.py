@@ -99,6 +99,11 @@ def planned(a, b, out, epilogue, tiles, config=None, fast_accum=False, scales=()
 # -- epilogues ---------------------------------------------------------------------------------------------------------------
 
 @tile.jit
+def added(sums, row, column, beside):
+    return sums + beside
+
+
+@tile.jit
 def plus_one(acc, row, column):
     return acc + 1
 

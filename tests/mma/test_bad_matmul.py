@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import close
+from tests.mma.products import added, close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.operands import lines, meeting
@@ -12,11 +12,6 @@ from tilejit.kernels.plan import Config
 from tilejit.runtime.arrays import describe
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
-
-
-@tile.jit
-def added(sums, row, column, beside):
-    return sums + beside
 
 
 @tile.jit

@@ -138,6 +138,33 @@ def test_ten_thousand_launches_of_changing_extents():
 
 
 @needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_two_thousand_launches_of_the_largest_tile_finish_columns_under_the_next():
+    """CTAs of several tiles and of one, few and many slots, the last round shared or not; a residual comes ahead. As above, exactly."""
+    from dataclasses import replace
+    import numpy as np
+    import torch
+    from tests.mma.products import added
+    from tilejit import kernels
+    from tilejit.kernels.plan import Problem, choose
+    rng = np.random.default_rng(1)
+    a, b, beside = (torch.randint(-2, 3, shape, device="cuda").to(torch.bfloat16) for shape in ((2688, 1600), (1600, 2688), (2688, 2688)))
+    out = torch.empty((2688, 2688), device="cuda", dtype=torch.bfloat16)
+    wrong = torch.zeros((), device="cuda")
+    config = choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True, across=(False, True)), 132)
+    assert config.late and (config.bm, config.bn) == (128, 256)
+    extents = [tuple(int(8 * math.ceil(x)) for x in (*rng.uniform(160, 336, 2), rng.uniform(0, 200))) for _ in range(30)]
+    x, y = (v.to(for_references()).float() for v in (a, b))
+    exact = {(m, n, k): ((x[:m, :k] @ y[:k, :n]).cuda() + beside[:m, :n]).to(torch.bfloat16) for m, n, k in extents}
+    for i in some(range(2000)):
+        m, n, k = e = extents[rng.integers(len(extents))]
+        got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], added, tiles=(beside[:m, :n],), config=replace(config, stream=i % 2 == 1))
+        wrong += (got != exact[e]).sum()
+        got.fill_(float("nan"))
+    assert wrong.item() == 0
+
+
+@needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_block_scales_on_the_gpu():
     """Both kinds of scales for both operands, ragged, through every tile that takes them, against float64."""
