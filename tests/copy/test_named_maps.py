@@ -340,8 +340,7 @@ MAP = "m = tile.tensor_map(A[0:8, 0:64], slot=slots[1, 0:128])\n"
     (MAP + "m.rebind(A[0, 0], shape=(1, 16), strides=(3, 1))",      "strides of a tensor map are multiples of 16 bytes, 4 elements of float32"),
     (MAP + "m.rebind(A[0, 0], shape=(0, 16))",                      "its shape has a 0"),
     (MAP + "m.rebind(3, shape=(1, 16))",                            "rebind takes an array, a place in one as storage[start], or a 64-bit address"),
-    (MAP + "m.rebind(x[tile.thread_id()], shape=(1, 16))",          "the threads of the cta share this rebind, so its array is the same "
-                                                                    "for all of them"),
+    (MAP + "m.rebind(x[tile.thread_id()], shape=(1, 16))",          "the threads of the cta share this rebind, and `tile.thread_id()` differs"),
     (MAP + "m.publish()",                                           'made with edit="shared"; one in global memory is released by '
                                                                     '.fence_release(scope)'),
     (MAP.replace("128])", "128], edit='shared')") + "m.fence_release()", "is released by .publish(scope)"),

@@ -165,6 +165,33 @@ def test_a_loop_by_the_number_of_programs_counts_up_and_asserts_nothing():
     assert "select" not in body(persistent) and "assert" not in body(persistent)
 
 
+def test_a_loop_that_is_written_out_has_constant_bounds_and_not_too_many_trips():
+    def of_any_length(y, n):
+        for i in tile.range(n, unroll=True):
+            tile.store(y[i], 1.0)
+
+    def by_any_step(y, n):
+        for i in tile.range(0, 8, n, unroll=True):
+            tile.store(y[i], 1.0)
+
+    def of_many_trips(y):
+        for i in tile.range(0, 1 << 20, 2, unroll=True):
+            tile.store(y[i], 1.0)
+
+    def of_many_copies(y, n):
+        for i in tile.range(n, unroll=1 << 20):
+            tile.store(y[i], 1.0)
+
+    def of_none(y):
+        for i in tile.range(8, unroll=0):
+            tile.store(y[i], 1.0)
+
+    assert "unroll=True writes every trip out" in error(of_any_length) and "unroll=True writes every trip out" in error(by_any_step)
+    assert f"{1 << 19} copies of its body (at most 4096)" in error(of_many_trips)
+    assert f"{1 << 20} copies of its body (at most 4096)" in error(of_many_copies)
+    assert "unroll is True or a positive number of copies, not the number 0" in error(of_none)
+
+
 def test_a_pipelined_loop_goes_by_a_constant_step():
     def kernel(y, n):
         for i in tile.pipelined(range(0, n, n)):

@@ -63,6 +63,28 @@ def test_a_condition_with_an_else_branch_is_a_branch():
     assert "  if %eq\n" in body(kernel)
 
 
+def test_a_condition_on_an_id_that_a_cast_has_changed_is_a_branch():
+    def bits(y):
+        if tile.cast(tile.thread_id(), tile.uint8) == 5:
+            tile.store(y[0], 1.0)
+
+    def truth(y):
+        if tile.cast(tile.warp_id(), tile.bool_) == 1:
+            tile.store(y[0], 1.0)
+
+    def fraction(y):
+        if tile.thread_id() == 1.5:
+            tile.store(y[0], 1.0)
+
+    def wide(y):
+        if tile.cast(tile.thread_id(), tile.int64) == 5:
+            tile.store(y[0], 1.0)
+
+    for kernel in (bits, truth, fraction):
+        assert "  if %eq\n" in body(kernel)
+    assert "if %eq" not in body(wide)
+
+
 def test_a_condition_on_an_id_that_does_not_exist_warns():
     def kernel(y):
         if tile.thread_id() == 500:

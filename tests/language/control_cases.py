@@ -284,6 +284,18 @@ def wide_loops() -> Iterator[Case]:
                    {"y": np.array([len(over), sum(over)], np.int64)})
 
 
+def unsigned_loops() -> Iterator[Case]:
+    """Loops whose bounds are unsigned, and beyond the largest signed integer."""
+    for dtype, half in ((np.uint32, 2**31), (np.uint64, 2**63)):
+        for head, over in (("range(a, b)", range(half - 4, half + 7)), ("range(a, b, 3)", range(half - 4, half + 7, 3)),
+                           ("tile.range(a, b, 2, unroll=4)", range(half - 4, half + 15, 2)), ("tile.range(a, b, unroll=8)", range(0, 3)),
+                           ("range(a, b)", range(half, half - 1))):
+            source = (f"def unsigned(x, y):\n    a = tile.load(x[0])\n    b = tile.load(x[1])\n    n = 0\n    s = a - a\n    for i in {head}:\n"
+                      "        n += 1\n        s += i - a\n    tile.store(y[0], n)\n    tile.store(y[1], s)\n")
+            yield Case(f"a loop over {over} of {dtype.__name__} by {head}", source, {"x": np.array([over.start, over.stop], dtype)},
+                       {"y": np.array([len(over), sum(i - over.start for i in over)], dtype)})
+
+
 APART = {
     "a branch": (["if t % 3 == 1:", "    r += tile.load(x[0]) + n"], lambda t, x: int(x[0]) + 1 if t % 3 == 1 else 0),
     "an else": (["if t < 40:", "    r += 1", "else:", "    r += tile.load(x[n])"], lambda t, x: 1 if t < 40 else int(x[1])),
@@ -305,6 +317,16 @@ def loads_apart(name: str) -> Case:
     return Case(f"a load in {name}", source, {"x": x, "n": 1}, {"y": y}, options={"num_warps": 3})
 
 
+def absent_scopes() -> Iterator[Case]:
+    """Scopes of a warp and of a warpgroup that the launch names, in CTAs that have one."""
+    for scope, warps in (("warp", 1), ("warpgroup", 4)):
+        for head in (f"with tile.{scope}(n):", f"if tile.{scope}_id() == n:"):
+            source = f"def named(n, y):\n    {head}\n        tile.store(y[tile.thread_id()], 1)\n"
+            for n in (0, 1, 3, -1):
+                yield Case(f"{head} of {n} in {warps} warps", source, {"n": n}, {"y": np.full(32 * warps, int(n == 0), np.int32)},
+                           options={"num_warps": warps})
+
+
 def control_cases() -> Iterator[Case]:
     """All cases of this file."""
     for name in FUNCTIONS:
@@ -314,3 +336,5 @@ def control_cases() -> Iterator[Case]:
     yield from map(loads_apart, APART)
     yield from loops_of_tiles()
     yield from wide_loops()
+    yield from unsigned_loops()
+    yield from absent_scopes()

@@ -105,6 +105,25 @@ def masks() -> Case:
     return Case("masks", source, {"x": x, "m": m, "o": o, "n": 5}, expected)
 
 
+def others() -> Iterator[Case]:
+    """`other` that differs between CTAs, and between the threads that read one element."""
+    x = np.arange(10, 14, dtype=np.int32)
+    at = lambda i, p: x[i] if i < 4 else p
+    rows = [[at(i, p) for i in (*range(8), 7, 1, *range(8, 12), *range(2, 6), *range(p, p + 4))] for p in range(3)]
+    source = ("def of_ctas(x, y):\n    p = tile.program_id(0)\n    tile.store(y[p, 0:8], tile.load(x[0:8], other=p))\n"
+              "    tile.store(y[p, 8], tile.load(x[7], other=p))\n    tile.store(y[p, 9], tile.load(x[1], other=p))\n"
+              "    tile.store(y[p, 10:14], tile.load(x[8:12], other=p))\n    tile.store(y[p, 14:18], tile.load(x[tile.arange(4) + 2], other=p))\n"
+              "    tile.store(y[p, 18:22], tile.load(x[p:p + 4], other=p))\n")
+    yield Case("others of CTAs", source, {"x": x}, {"y": np.array(rows, np.int32)}, grid=(3,))
+    t = np.arange(64, dtype=np.int32)
+    source = ("def of_threads(x, n, y):\n    t = tile.thread_id()\n    s = tile.alloc((1,), tile.int32)\n    tile.store(s[0], 3)\n    tile.sync()\n"
+              "    tile.store(y[0, t], tile.load(x[n], other=t))\n    tile.store(y[1, t], tile.load(x[0], other=t, mask=n < 5))\n"
+              "    tile.store(y[2, t], tile.load(x[t], other=t))\n    tile.store(y[3, t], tile.load(x[n], other=t, sem='relaxed'))\n"
+              "    tile.store(y[4, t], tile.load(s[0], other=t, mask=t < n))\n")
+    want = np.stack([t, t, np.r_[x, t[4:]], t, np.where(t < 5, 3, t)])
+    yield Case("others of threads", source, {"x": x, "n": 5}, {"y": want}, options={"num_warps": 2})
+
+
 def gathers(dtype: str = "float32", warps: int = 4) -> Case:
     """Index tiles in every place of an index, out of bounds too; scatters to distinct places."""
     x = filled((11, 13), dtype, 2)
@@ -226,6 +245,7 @@ def flags() -> Iterator[Case]:
 def memory_cases(few: bool = False) -> Iterator[Case]:
     """All cases of this file; `few` leaves out most of the shapes."""
     yield masks()
+    yield from others()
     yield from small_arrays()
     if not few:  # nobody has the memory to copy them
         yield large()

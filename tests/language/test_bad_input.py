@@ -80,6 +80,13 @@ SOURCES = {
     "tile.static_assert(1 == 2, 'one is two')": "static assertion failed: one is two",
     "tile.store(y[0:64], tile.sum(tile.load(x[0:64]), axis=1))": "axis 1 is out of range",
     "tile.store(y[0:64], tile.load(x[0:64], cache='fast'))": "cache is one of",
+    "tile.store(y[0:64], tile.broadcast_to(1.0, (n,)))": "the extents of a shape are constants",
+    "tile.store(y[0:64], tile.full((64,), (1.0,), tile.float32))": "a number or a tile is needed here",
+    "tile.store(y[0:64], tile.full((64,), tile.arange(3)))": "shapes [3] and [64] do not broadcast",
+    "tile.store(y[0:64], tile.transpose(tile.load(x[0:64]), 0))": "axes is a tuple, as in (1, 0)",
+    "tile.store(y[0:0], tile.load(x[0:0]))": "a register tile has extents of at least 1, found shape (0,)",
+    "for i, a in enumerate((1, 2), n):\n    pass": "cannot be interpreted as an integer",
+    "tile.static_print(n, sep=3)": "sep is a string",
     "v = tile.load(x[0:64])\nfor i in range(n):\n    v = tile.load(x[0:32])\ntile.store(y[0:64], v)": "v",
 }
 
@@ -90,6 +97,22 @@ SOURCES = {
 def test_what_all_threads_do_together_names_the_condition_that_differs_as_it_is_written(body, what):
     text = f"w = tile.load(x[0:64])\nif tile.thread_id() + 1 < 5:\n    {body}"
     refused(lambda: kernel(text)[1](x, y), what, "the condition", "`tile.thread_id() + 1 < 5`", kind=tile.CompilationError)
+
+
+@pytest.mark.parametrize("body, what, value", [
+    ("tile.store(y[0:64], tile.load(x[0:64]) + i)", "a tile", "tile.warp_id()"),
+    ("tile.store(y[0:64], tile.where(i == 0, tile.load(x[0:64]), 1))", "a tile", "i == 0"),
+    ("tile.store(y[0:64], 1.0, mask=i > 2)", "a tile", "i > 2"),
+    ("v = tile.full((64,), i)", "a tile", "tile.warp_id()"),
+    ("v = tile.load(x[i:i + 8])", "this load", "tile.warp_id()"),
+    ("tile.store(y[i * 2:i * 2 + 8], 1.0)", "this store", "i * 2"),
+    ("v = tile.load(x[i:i + 8][tile.arange(4)])", "a tile", "tile.warp_id()"),
+    ("tile.atomic_add(y[i:i + 8], 1.0)", "this atomic_add", "tile.warp_id()"),
+    ("tile.prefetch(x[i:i + 8])", "this prefetch", "tile.warp_id()")])
+def test_a_number_of_some_threads_has_no_part_in_what_all_of_them_share(body, what, value):
+    text = f"i = tile.warp_id()\n{body}"
+    refused(lambda: kernel(text)[1](x, y), f"the threads of the cta share {what}, and `{value}` differs between them", kind=tile.CompilationError)
+    kernel(f"with tile.warp(1):\n    i = tile.warp_id()\n    {body}")[1](x, y)  # where it is the same for all
 
 
 def test_a_complex_array_is_refused_with_what_to_pass_instead():

@@ -118,3 +118,15 @@ def test_warm_calls_tell_constants_apart_that_are_equal():
     from tilejit.warm import form_of
     same = [1, 1.0, True, Number.ONE, (1,), (1.0,), Sizes(1, 2), Sizes(1.0, 2), Swapped(1, 2), Config(1, 2), Config(1, 2.0), (Config(1, 2),)]
     assert len({form_of({"x": x}) for x in same}) == len(same)
+
+
+def test_a_cast_constant_is_a_constant_to_python_too():
+    @tile.jit
+    def cast_ones(out):
+        n = tile.int32(1)
+        table = (10, 20, 30)
+        tile.static_assert(n in (1, 2) and f"{n} {n:02d} {n!s:>2}" == "1 01  1")
+        tile.static_assert(max(tile.int8(n), 5).dtype == tile.int8)
+        tile.store(out[0], table[n] + max(n, 5) + abs(tile.int32(-3)))
+
+    assert result(cast_ones) == 28

@@ -33,6 +33,22 @@ def test_loops_may_need_64_bits():
     simulated(control_cases.wide_loops())
 
 
+def test_loops_of_unsigned_bounds_compare_them_as_such():
+    cases = list(control_cases.unsigned_loops())
+    simulated(cases)
+    for case in cases:
+        ir = tile.jit(source=case.source).compile(**case.args, **case.expected).llvm_ir
+        assert not [line for line in ir.splitlines() if "icmp s" in line and "%p" not in line]
+
+
+def test_a_scope_that_the_launch_names_is_empty_where_the_cta_has_no_such_threads():
+    cases = list(control_cases.absent_scopes())
+    simulated(cases)
+    for case in cases:
+        ptx = tile.jit(source=case.source).compile(**case.args, **case.expected, **case.options, target="sm_90a").ptx
+        assert "shfl.sync" in ptx and "setp.ne" in ptx   # the warp's id, and what it is compared with
+
+
 def test_a_run_time_step_of_zero_is_a_finding():
     kernel = tile.jit(source="def k(y, step):\n    for i in range(0, 5, step):\n        tile.store(y[i], i)\n")
     finding, = kernel.simulate(1, np.zeros(5, np.int32), 0).findings

@@ -60,12 +60,18 @@ class StructureMixin:
             else:
                 index = start
                 if node.unroll > 1:  # whole groups of copies first, the rest one by one
-                    step = node.step.value
-                    last = self.ins(f"sub {stop.dtype.llvm} {stop.text}, {(node.unroll - 1) * step}", stop.dtype)
+                    last = self._last_group(stop, (node.unroll - 1) * node.step.value)
                     index, carried = self._loop(node, index, last, carried, node.unroll)
                 _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
             self.values[carry.result] = value
+
+    def _last_group(self, stop: V, reach: int) -> V:
+        """Where groups of copies stop whose last one stands `reach` behind the first."""
+        dtype = stop.dtype.llvm
+        if stop.dtype.kind == "uint":
+            return self.ins(f"call {dtype} @llvm.usub.sat.{dtype}({dtype} {stop.text}, {dtype} {reach})", stop.dtype)
+        return self.ins(f"sub {dtype} {stop.text}, {reach}", stop.dtype)
 
     def _over_scopes(self, node: For) -> bool:
         """A loop whose trips are scopes of different threads, one after the other, is one scope in all of them."""
@@ -106,7 +112,8 @@ class StructureMixin:
         dtype, step = node.index.type.dtype, node.step.value
         self.branch(head)
         (index, *inner), close = self._phis(head, [start, *carried])
-        self.branch_if(self.ins(f"icmp {'slt' if step > 0 else 'sgt'} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
+        below = f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if step > 0 else 'gt'}"
+        self.branch_if(self.ins(f"icmp {below} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
         with self.region_of_code():
             self.start(body)
             after, at = inner, index
@@ -192,7 +199,7 @@ class StructureMixin:
 
     def _within(self, kind: str, first, count: int, size: int) -> V | None:
         """Whether the thread is in `count` warpgroups, warps or threads from `first`; None if the scope is all of it."""
-        if size == self.threads and kind != "thread":
+        if size == self.threads and kind != "thread" and not isinstance(first, Value):
             return None
         ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[kind]()
         first = self.operand(first) if isinstance(first, Value) else first

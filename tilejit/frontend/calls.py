@@ -110,7 +110,6 @@ def _folded_call(w: Walker, name: str, function: Any, args: tuple, kwargs: dict)
         if runtime(x):
             other = f"; use tile.{function.__name__}" if name.startswith("math.") else ""
             raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}")
-    args = tuple(x.value if isinstance(x, Const) else x for x in args)
     return folded(w, function, *args, **kwargs)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
-from ..ir.graph import Value
+from ..ir.graph import Const, Value
 from ..names import nearest
 from ..ops import language
 from . import joins
@@ -38,7 +38,7 @@ COMPARE = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">
 def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Python's own result on compile-time objects; what Python refuses is an error of the kernel's source."""
     try:
-        return function(*args, **kwargs)
+        return function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
     except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise w.error(f"{type(error).__name__}: {error}") from None
 
@@ -104,6 +104,7 @@ def formatted(w: Walker, node: ast.FormattedValue) -> str:
     if runtime(value):
         raise w.error(f"an f-string shows what is known while compiling, and {describe(value)} is not; "
                       "print it with tile.device_print")
+    value = value.value if isinstance(value, Const) else value
     value = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(node.conversion, lambda v: v)(value)
     return folded(w, format, value, "" if node.format_spec is None else w.value(node.format_spec))
 

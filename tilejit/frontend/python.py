@@ -42,7 +42,7 @@ def _extreme(name: str, folding: Callable, builtin: Any) -> Callable:
             raise w.error(f"{name} of nothing")
         if len(args) == 1 and joins.is_runtime(args[0]):
             raise w.error(f"{name}imum takes several values; the {name}imum of one tile is tile.{name}(x)")
-        if not any(map(runtime, args)):
+        if not any(map(joins.is_runtime, args)):
             return folded(w, folding, args)
         return reduce(lambda a, b: apply(w.g, builtin, (a, b), {}), args)
     return rule
@@ -59,7 +59,8 @@ def _(w: Walker, *args: Any) -> Any:
 @python(len)
 def _(w: Walker, x: Any) -> Any:
     if isinstance(type_of(x), (Buffer, Region, Points, Tile)) and joins.is_runtime(x):
-        return member(w.g, x, "shape")[0]
+        shape = member(w.g, x, "shape")
+        return shape[0] if shape else folded(w, len, x)
     return len(sequence(w, x, "len"))
 
 
@@ -104,7 +105,7 @@ def _(w: Walker, *args: Any) -> slice:
 
 @python(enumerate)
 def _(w: Walker, x: Any, start: Any = 0) -> tuple:
-    return tuple(enumerate(sequence(w, x, "enumerate"), start))
+    return tuple(folded(w, enumerate, sequence(w, x, "enumerate"), start))
 
 
 @python(zip)

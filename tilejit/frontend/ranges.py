@@ -58,15 +58,24 @@ def _bounds(name: str, g: Builder, args: tuple) -> tuple:
 @builtin
 def range_(g: Builder, *args, unroll=1):
     """``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``: a loop on the device, never unrolled
-    unless `unroll` says so: that many copies of the body per trip, or all (``unroll=True``). Bounds and step may be run-time
-    values; a step of 0 fails a device_assert."""
+    unless `unroll` says so: that many copies of the body per trip, or all (``unroll=True``, of bounds known while compiling).
+    Bounds and step may be run-time values; a step of 0 fails a device_assert."""
     start, stop, step = _bounds("range", g, args)
-    if unroll is True:
-        unroll = 0
-    if not isinstance(unroll, int) or unroll < 0:
-        raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
-    unroll = int(unroll) if unroll is not False else 1
+    unroll = _copies(g, unroll, start, stop, step)
     return LoopRange(start, stop, step, unroll) if isinstance(step, int) else _by_a_run_time_step(g, start, stop, step, unroll)
+
+
+def _copies(g: Builder, unroll, start, stop, step) -> int:
+    """How many copies of the body `unroll` asks for; 0 for as many as there are trips."""
+    if not isinstance(unroll, bool) and (not isinstance(unroll, int) or unroll < 1):
+        raise g.error(f"unroll is True or a positive number of copies, not {describe(unroll)}")
+    if unroll is True and not all(isinstance(x, int) for x in (start, stop, step)):
+        raise g.error("unroll=True writes every trip out, and how many there are is known at run time only; write unroll=4, say, for a loop "
+                      "of four copies")
+    copies = len(range(start, stop, step)) if unroll is True else int(unroll) or 1
+    if copies > UNROLLED_AT_MOST:
+        raise g.error(f"this loop would have {copies} copies of its body (at most {UNROLLED_AT_MOST})")
+    return 0 if unroll is True else copies
 
 
 def _by_a_run_time_step(g: Builder, start, stop, step, unroll: int) -> LoopRange:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..dtypes import int32
+from ..dtypes import int32, keeps
 from ..ir.builder import Builder, ExecScope, describe, type_of, written
 from ..ir.builtin import builtin
 from ..ir.graph import UNIT, Call, Const, Operand, Value
@@ -180,7 +180,7 @@ _IDS = {"thread_id": "thread", "warp_id": "warp", "warpgroup_id": "warpgroup"}
 def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
     """The scope that a condition ``tile.warp_id() == c`` means, for any uniform `c`; None for other conditions."""
     call = g.definitions.get(test) if isinstance(test, Value) else None
-    if call is None or call.op.name != "eq":
+    if call is None or call.op.name != "eq" or not type_of(call.args[0]).dtype.is_int:
         return None
     for one, other in (call.args, call.args[::-1]):
         defined = _definition(g, one)
@@ -194,8 +194,8 @@ def meant_by(g: Builder, test: Any) -> ScopeSpec | None:
 
 
 def _definition(g: Builder, x: Operand) -> Call | None:
-    """The call that made `x`, looking through casts."""
+    """The call that made `x`, looking through casts that keep an integer."""
     call = g.definitions.get(x) if isinstance(x, Value) else None
-    while call is not None and call.op.name == "cast":
+    while call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, call.attrs["dtype"]):
         call = g.definitions.get(call.args[0])
     return call

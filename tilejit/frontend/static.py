@@ -25,6 +25,8 @@ def static_assert(g: Builder, condition, message: str = ""):
 @builtin
 def static_print(g: Builder, *values, sep: str = " "):
     """Print compile-time values, and the types of run-time ones, while compiling."""
+    if not isinstance(sep, str):
+        raise g.error(f"sep is a string, not {describe(sep)}")
     g.state.setdefault(PRINTED, []).append(sep.join(map(shown, values)))
 
 

@@ -112,6 +112,14 @@ class Builder:
         if architecture(self.target) < sm:
             raise self.error(f"{instruction} needs sm_{sm} or later, and the target is {self.target}")
 
+    def shared(self, what: str, *operands: Operand) -> None:
+        """CompilationError for a scalar operand of `what`, of which all threads of the scope have a part, that differs between them."""
+        for x in operands:
+            if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < self.scope.uniformity:
+                while x in self.definitions and self.definitions[x].op.name == "cast":  # which the source need not show
+                    x = self.definitions[x].args[0]
+                raise self.error(f"the threads of the {self.scope.kind} share {what}, and {written(x)} differs between them")
+
     def append(self, node: Node) -> None:
         self.blocks[-1].append(node)
         if isinstance(node, Call):

@@ -38,6 +38,7 @@ def splat(x, shape):
 
 @splat.infer
 def _(g, x, shape):
+    g.shared("a tile", x)
     return Tile(type_of(x).dtype, shape)
 
 
@@ -145,10 +146,10 @@ def checked_shape(g: Builder, shape) -> tuple[int, ...]:
 
 @builtin
 def full(g: Builder, shape, value, dtype=None):
-    """A tile of `shape` that holds `value` everywhere, of its dtype or `dtype`."""
-    from .language import converted, number
-    dtype = dtype_of(dtype) if dtype is not None else number(g, value).dtype
-    return g.call(splat, converted(g, value, dtype), shape=checked_shape(g, shape))
+    """A tile of `shape` that holds `value` everywhere, of its dtype or `dtype`; a tile is repeated as NumPy broadcasts."""
+    from .language import coerce, number
+    held, shape = number(g, value).dtype, checked_shape(g, shape)
+    return coerce(g, value, Tile(held if dtype is None else dtype_of(dtype), shape))
 
 
 @builtin

@@ -18,7 +18,6 @@ from .barriers import FENCE_SCOPES
 from .language import binary, converted, uniform_scalar
 from .memory import index
 from .sizes import extent_value
-from .sides import describe_name
 from .tensor_map import host_born, in_steps
 
 # What rebind does not change: the field of ``tensormap.replace`` that does (None: there is none), and why it stays.
@@ -215,10 +214,8 @@ def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
         place = _number(g, place, int64)
     else:
         raise g.error(f"rebind takes an array, a place in one as storage[start], or a 64-bit address, not {describe(place)}")
-    for start in g.definitions[place].args[1:] if isinstance(type_of(place), Region) and g.scope.partial is None else ():
-        if type_of(start).uniform < g.scope.uniformity:
-            raise g.error(f"the threads of the {g.scope.kind} share this rebind, so its array is the same for all of them, and "
-                          f"{describe_name(start)} differs between them")
+    if isinstance(type_of(place), Region) and g.scope.partial is None:
+        g.shared("this rebind", *g.definitions[place].args[1:])
     for what, values in (("shape", shape), ("strides", strides)):
         if values is None and what == "strides":
             continue

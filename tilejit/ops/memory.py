@@ -221,14 +221,15 @@ def load_(source, other, mask, cache):
 def _(g, source, other, mask, cache):
     t = source.type
     if t.shape == ():
-        return Scalar(t.dtype, _uniformity(g, source, mask))
+        return Scalar(t.dtype, _uniformity(g, source, other, mask))
     return Tile(t.dtype, t.shape)
 
 
-def _uniformity(g: Builder, source: Value, mask: Operand) -> Uniformity:
-    """A loaded scalar is as uniform as its indices. Beyond one CTA nothing orders the loads, so it is at most that."""
-    indices = [a for a in g.definitions[source].args[1:] if a is not None] + ([mask] if mask is not None else [])
-    return min([type_of(a).uniform for a in indices] + [Uniformity.CTA])
+def _uniformity(g: Builder, source: Value, other: Operand, mask: Operand) -> Uniformity:
+    """A loaded scalar is as uniform as its indices and what stands for it. Beyond one CTA nothing orders the loads, so it is at
+    most that."""
+    operands = [a for a in (*g.definitions[source].args[1:], other, mask) if a is not None]
+    return min([type_of(a).uniform for a in operands] + [Uniformity.CTA])
 
 
 @op("writes", attrs=("cache", "each_thread"))
@@ -307,6 +308,7 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
         return packed.unpacked(g, load.function(g, packed.as_bytes(g, source), packed.fill_byte(g, t.dtype, other), None, cache, sem, scope), t.dtype)
     if t.shape != ():
         collective(g, "load of a tile")
+        g.shared("this load", *g.definitions[source].args[1:])
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
     explicit = other is not None
     value = coerce(g, other if explicit else 0, Scalar(t.dtype) if not isinstance(type_of(other), Tile) else shaped)
@@ -346,6 +348,7 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
         return store.function(g, packed.as_bytes(g, target), value, None, cache, sem, scope)
     if t.shape != ():
         collective(g, "store of a tile")
+        g.shared("this store", *g.definitions[target].args[1:])
     if t.scope == "global" and t.buffer.arg is not None:
         g.state.setdefault("written", set()).add(t.buffer.arg)
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))

@@ -140,6 +140,7 @@ def _issue(g: Builder, what: str, place, value, mbar, kind: str | None) -> None:
         raise g.error(f"{t.nbytes} bytes in one call, and a phase of a barrier counts at most {MAX_BYTES}")
     if t.shape != ():
         collective(g, f"{what} of a tile")
+        g.shared(f"this {what}", *g.definitions[place].args[1:])
     if t.dtype.packed:
         checked(g, what, t.dtype, None)
         value = packed(g, coerce(g, value, Tile(t.dtype, shape_of(t.dtype, t.shape))))

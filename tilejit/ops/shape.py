@@ -256,6 +256,8 @@ def transpose(g: Builder, x, axes=None):
     """`x` with its dimensions permuted: reversed, or in the order `axes`."""
     x = tile_operand(g, x, "transpose")
     rank = len(x.type.shape)
+    if axes is not None and not isinstance(axes, tuple):
+        raise g.error(f"axes is a tuple, as in (1, 0), not {describe(axes)}")
     axes = tuple(range(rank))[::-1] if axes is None else tuple(checked_axis(g, a, rank) for a in axes)
     if sorted(axes) != list(range(rank)):
         raise g.error(f"axes {axes} are not a permutation of the {rank} dimensions")
@@ -273,7 +275,9 @@ def expand_dims(g: Builder, x, axis):
 @builtin
 def broadcast_to(g: Builder, x, shape):
     """`x` repeated to `shape`, as NumPy broadcasts."""
+    from .creation import checked_shape
     from .language import broadcast_shape, number, spread
+    shape = checked_shape(g, shape)
     if broadcast_shape(g, number(g, x), Tile(number(g, x).dtype, shape)) != shape:
         raise g.error(f"{describe(x)} does not broadcast to {list(shape)}")
     return spread(g, g.operand(x), shape)

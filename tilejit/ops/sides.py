@@ -29,10 +29,8 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
         raise g.error(f"a copy's sides have equal extents (other than 1), and {list(shape_of(src.type.dtype, src.type.shape))} is not "
                       f"{list(shape_of(dst.type.dtype, dst.type.shape))}")
     for side in (dst, src):
-        for start in g.definitions[side].args[1:] if g.scope.partial is None else ():
-            if type_of(start).uniform < g.scope.uniformity:
-                raise g.error(f"the threads of the {g.scope.kind} share this {name}, so its regions must be the same for all of them, and "
-                              f"{describe_name(start)} differs between them")
+        if g.scope.partial is None:
+            g.shared(f"this {name}", *g.definitions[side].args[1:])
     if dst.type.scope == "global":
         g.state.setdefault("written", set()).add(dst.type.buffer.arg)
     return dst, src
@@ -50,10 +48,6 @@ def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, *options) -
         raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not {region.type.dtype}{list(region.type.shape)}")
     g.call(tmem_store, region, src, shape=None, pack=None, wait=wait)
     return True
-
-
-def describe_name(x) -> str:
-    return x.name if isinstance(x, Value) else repr(x)
 
 
 def asked_variant(g: Builder, variant: str | None, names: tuple[str, ...]) -> str | None:

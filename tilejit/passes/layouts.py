@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ..config import architecture
-from ..errors import CompilationError
+from ..errors import CompilationError, at
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Operand, Rewriter, Scope, Value, While
 from ..layout import blocked, collapse
@@ -178,7 +178,8 @@ class _Assigner:
     def node(self, node) -> None:
         match node:
             case Call():
-                self.call(node)
+                with at(node.loc):
+                    self.call(node)
             case For() | While():
                 self.loop(node)
             case If():

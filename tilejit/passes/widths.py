@@ -48,7 +48,7 @@ def vector_widths(graph: Graph, context: Context) -> dict[tuple, tuple[int, tupl
     for place, weight in _places(context, graph.body, 1):
         call = context.made[place]
         t = place.type
-        if t.scope != "global" or not t.shape:
+        if t.scope != "global" or not prod(t.shape) or not t.shape:
             continue
         access = _of_region(context, call) if isinstance(t, Region) else _of_points(context, call)
         if access is not None:

@@ -17,7 +17,7 @@ class GlobalAccess:
         memory: GlobalMemory = buffer.memory
         dtype = buffer.type.dtype.np
         if bounds and mask is None and isinstance(region, SimRegion):
-            whole = self._region_boxes(buffer, region)
+            whole = self._region_boxes(buffer, region, other)
             if whole is not None:
                 self._count_region(buffer, region, owner)
                 return self._read_boxes(buffer, region, whole, other, dtype, owner)
@@ -72,7 +72,7 @@ class GlobalAccess:
 
     # -- boxes -------------------------------------------------------------------------------------------------------------
 
-    def _region_boxes(self, buffer: SimBuffer, region: SimRegion):
+    def _region_boxes(self, buffer: SimBuffer, region: SimRegion, other=0):
         t = region.type
         if self._active is not None or not t.kept or region.buffer is not buffer or buffer.lows is not None:
             return None
@@ -81,6 +81,8 @@ class GlobalAccess:
         uniform = max(max(s.shape[0] for s in region.starts), np.size(buffer.base)) == 1 < self.batch
         if uniform and self.sim.global_clocks is not None and buffer.memory.maybe_written:
             return None  # what each CTA knows of the others differs
+        if uniform and np.ndim(other) and len(other) > 1:
+            return None  # what stands for elements out of bounds differs
         base = buffer.memory.origin + np.asarray(buffer.base).reshape(-1) // buffer.memory.itemsize
         starts = [s[:, 0].astype(np.int64) for s in region.starts]
         return boxes(starts, t.extents, buffer.shape, buffer.strides, base)
@@ -303,4 +305,5 @@ def kept(threads, keep: np.ndarray | None, shape: tuple):
 
 
 def _filled(other, shape, dtype) -> np.ndarray:
-    return np.broadcast_to(np.asarray(other, dtype), shape)
+    other = np.asarray(other, dtype)
+    return np.broadcast_to(other, np.broadcast_shapes(other.shape, shape))

@@ -68,6 +68,8 @@ def prefetch(g: Builder, region, cache=None):
         raise g.error(f"prefetch brings a region of an array into L2, not {describe(region)}")
     partial = g.scope.partial.name if g.scope.partial is not None else None
     region = region if isinstance(type_of(region), Selected) else whole(g, region)
+    if partial is None:
+        g.shared("this prefetch", *g.definitions[region].args[1:])
     g.call(prefetch_, region, options=checked_options({"cache": cache}, ()), partial=partial)
 
 

@@ -125,9 +125,7 @@ def _operand(g: Builder, x, name: str, registers: bool) -> Value:
     if len(x.type.shape) != 2:
         raise g.error(f"{name} is a matrix of two dimensions, not of shape {list(x.type.shape)}; index the others")
     if isinstance(x.type, Region):
-        for start in g.definitions[x].args[1:]:
-            if type_of(start).uniform < g.scope.uniformity:
-                raise g.error(f"the threads of the {g.scope.kind} share this mma_async, so where {name} begins must be the same for all of them")
+        g.shared("this mma_async", *g.definitions[x].args[1:])
     return x
 
 

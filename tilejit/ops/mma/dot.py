@@ -119,9 +119,7 @@ def _operand(g: Builder, x, name: str) -> Value:
     if x.type.dtype.kind == "bool":
         raise g.error(f"{name} holds bools; cast it to a number")
     if isinstance(x.type, Region):
-        for start in g.definitions[x].args[1:]:
-            if type_of(start).uniform < g.scope.uniformity:
-                raise g.error(f"the threads of the {g.scope.kind} share this dot, so where {name} begins must be the same for all of them")
+        g.shared("this dot", *g.definitions[x].args[1:])
     return x
 
 

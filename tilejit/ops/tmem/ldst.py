@@ -229,9 +229,7 @@ def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
         raise g.error("pack is True, False or None, and wait is True or False, known at compile time")
     x = whole(g, x)
     refused(g, name, x.type.dtype)
-    for start in g.definitions[x].args[1:]:
-        if type_of(start).uniform < g.scope.uniformity:
-            raise g.error(f"the threads of the {g.scope.kind} share this {name}, so its region must be the same for all of them")
+    g.shared(f"this {name}", *g.definitions[x].args[1:])
     return x
 
 
