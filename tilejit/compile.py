@@ -13,7 +13,7 @@ from time import perf_counter
 from .config import config
 from .dispatch import Choice
 from .emit.emitter import Emitted, emit
-from .errors import CompilationError
+from .errors import CompilationError, ToolchainError
 from .frontend import build
 from .ir.builder import Facts, Warning_
 from .ir.check import check
@@ -216,20 +216,27 @@ def assemble_graph(lowered: Lowered) -> Code:
 
 def _stage(name: str, suffix: str, text: str) -> str:
     """Dump a stage's text, or take it from the override folder."""
-    settings = config()
-    if settings.override:
-        path = Path(settings.override) / f"{name}.{suffix}"
-        if path.exists():
-            text = path.read_text()
+    folder = config().override
+    if folder:
+        if not Path(folder).is_dir():
+            raise ToolchainError(f"TILEJIT_OVERRIDE={folder} is no folder")
+        path = Path(folder) / f"{name}.{suffix}"
+        try:
+            text = path.read_text() if path.exists() else text
+        except (OSError, UnicodeDecodeError) as error:
+            raise ToolchainError(f"TILEJIT_OVERRIDE: {path} cannot be read: {error}") from None
     _dump(name, suffix, text)
     return text
 
 
 def _dump(name: str, suffix: str, text: str) -> None:
-    if config().dump:
-        folder = Path(config().dump)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.{suffix}").write_text(text)
+    folder = config().dump
+    if folder:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / f"{name}.{suffix}").write_text(text)
+        except OSError as error:
+            raise ToolchainError(f"TILEJIT_DUMP={folder} cannot be written: {error}") from None
 
 
 def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from .errors import CompilationError
+from .errors import CacheError, CompilationError
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
@@ -52,10 +52,13 @@ class Config:
 
     @property
     def cache_path(self) -> Path:
-        if self.cache_dir:
-            return Path(self.cache_dir).expanduser()
-        base = os.environ.get("XDG_CACHE_HOME")
-        return (Path(base) if base else Path("~/.cache").expanduser()) / "tilejit"
+        """The folder of the cache. CacheError where it is in a home folder and nobody knows that."""
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        path = Path(self.cache_dir or f"{base}/tilejit")
+        try:
+            return path.expanduser()
+        except RuntimeError:
+            raise CacheError(f"no home folder is known for the cache {path}; TILEJIT_CACHE_DIR names a folder") from None
 
 
 def config() -> Config:

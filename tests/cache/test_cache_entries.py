@@ -10,6 +10,7 @@ from cache_bench import SCALE, STAGE, python, specs
 
 import tilejit as tile
 from tilejit import manifest
+from tilejit.errors import ToolchainError
 from tilejit.runtime.store import Store, open_store
 
 COMPILED, HIT = "lower assemble", ""
@@ -133,9 +134,22 @@ def test_no_cache_turns_it_off(bench, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["TILEJIT_DUMP", "TILEJIT_OVERRIDE"])
 def test_dumping_and_overriding_run_every_stage(bench, monkeypatch, tmp_path, name):
     compile_scale(bench.load())
+    (tmp_path / "stages").mkdir()
     monkeypatch.setenv(name, str(tmp_path / "stages"))
     compile_scale(bench.load())
     assert bench.stages() == f"{COMPILED} {COMPILED}"
+
+
+def test_folders_and_files_of_stages_that_cannot_be_used_are_told(bench, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "scale.ll").write_bytes(b"\xff")
+    for name, place, words in (("DUMP", tmp_path / "file", "TILEJIT_DUMP=.*file cannot be written"), ("OVERRIDE", tmp_path / "file", "is no folder"),
+                               ("OVERRIDE", tmp_path / "absent", "TILEJIT_OVERRIDE=.*absent is no folder"),
+                               ("OVERRIDE", tmp_path, r"TILEJIT_OVERRIDE: .*scale\.ll cannot be read")):
+        monkeypatch.setenv(f"TILEJIT_{name}", str(place))
+        with pytest.raises(ToolchainError, match=words):
+            compile_scale(bench.load())
+        monkeypatch.delenv(f"TILEJIT_{name}")
 
 
 @pytest.mark.parametrize("kind, stages", [("manifest", "lower"), ("code", COMPILED), ("texts", HIT)])

@@ -236,7 +236,7 @@ read_only.flags.writeable = False
     (lambda: good[1, 70000](x, y), "70000 CTAs along axis 1"),
     (lambda: good[3](x, y, cluster=2), "no multiple of the cluster"),
     (lambda: good[1](x, read_only), "the kernel writes y, and that array is read-only"),
-    (lambda: good[1](x.astype(np.complex64), y), "complex64"),
+    (lambda: good[1](x.astype(np.complex64), y), "good: x: the array's dtype complex64"),
     (lambda: good[1](x.astype(">f4"), y), "the other byte order"),
     (lambda: good[1](np.zeros(64, [("a", "f4"), ("b", "i1")])["a"], y), "not a multiple of the 4 bytes"),
     (lambda: good[1]([1.0], y), "x is a list, and an array or a number is needed"),

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import ml_dtypes
 import numpy as np
@@ -105,6 +106,24 @@ def test_a_refused_dtype_is_answered_with_those_that_arrays_have():
 def test_the_other_byte_order_is_refused_with_a_remedy():
     with pytest.raises(LaunchError, match="astype"):
         describe(np.zeros(3, ">f4"))
+
+
+class Converted:
+    """An object that NumPy makes an array of: a new one each time if it `copies`."""
+
+    def __init__(self, array, copies):
+        self.array, self.copies = array, copies
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array.copy() if self.copies else self.array
+
+
+def test_an_object_that_becomes_a_copy_each_time_is_not_written():
+    """What a kernel stores in the copy nobody would see."""
+    array = np.zeros(3, np.float32)
+    assert describe(Converted(array, True)).readonly and not describe(Converted(array[:0], True)).readonly
+    view = describe(Converted(array, False))
+    assert not view.readonly and view.pointer == array.ctypes.data
 
 
 @pytest.mark.parametrize("value", [3, None, "x", [1, 2], object()])
@@ -302,9 +321,18 @@ def test_real_torch_tensors_are_read():
     assert view.pointer == base.data_ptr() + 12 and view.numpy().dtype == ml_dtypes.bfloat16
     assert describe(torch.nn.Parameter(base)).shape == (4, 6)
     for bad, words in ((torch.zeros(3, device="meta"), "meta"), (torch.zeros(3, dtype=torch.complex64), "complex64"),
-                       (torch.zeros(3, 3).to_sparse(), "sparse"), (torch.zeros(3, dtype=torch.complex64).conj().imag, "negated")):
-        with pytest.raises(LaunchError, match=words):
+                       (torch.zeros(3, 3).to_sparse(), "sparse"), (torch.zeros(3, dtype=torch.complex64).conj().imag, "negated"),
+                       (fake(torch), "no memory .FakeTensor.")):
+        with pytest.raises(LaunchError, match=words), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of a fake tensor's address
             describe(bad)
+
+
+def fake(torch):
+    """A tensor as it stands for another where torch compiles."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        return torch.zeros(3)
 
 
 def test_describing_imports_no_library():

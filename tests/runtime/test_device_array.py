@@ -1,6 +1,8 @@
 """Device arrays over a stand-in for device memory: views, exports, and the way there and back."""
 
+import copy
 import ctypes
+import pickle
 import re
 import sys
 
@@ -58,6 +60,18 @@ def test_strided_host_arrays_lists_and_numbers_are_copied_whole(memory):
     host = np.arange(24.0, dtype="float32").reshape(4, 6)[::-1, ::2].T
     assert np.array_equal(to_device(host).numpy(), host)
     assert to_device([[1.0, 2.0]]).numpy().dtype == "float32" and to_device(3).shape == ()
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copied_or_pickled_array_has_memory_of_its_own(memory, way):
+    host = np.arange(24, dtype="float32").reshape(4, 6)
+    array = to_device(host)
+    other = way(array[1:, ::2].T)
+    assert len(memory) == 2 and other.device == 0 and np.array_equal(other.numpy(), host[1:, ::2].T)
+    packed = way(to_device(tile.pack(np.arange(24).reshape(4, 6) % 5, "float4_e2m1fn")))
+    np.testing.assert_array_equal(packed.unpack().astype(int), np.arange(24).reshape(4, 6) % 5)
+    del array
+    assert np.array_equal(other.numpy(), host[1:, ::2].T)
 
 
 def test_memory_is_freed_with_the_last_view(memory):

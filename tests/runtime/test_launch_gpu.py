@@ -34,6 +34,40 @@ def test_a_kernel_runs_on_device_arrays():
 
 @needs_gpu()
 @in_child(timeout=120)
+def test_numbers_of_numpy_and_of_enumerations_are_launched():
+    """At the first call, where the kernel is compiled for them, and at later ones."""
+    import enum
+
+    import numpy as np
+    import tilejit as tile
+
+    Level = enum.IntEnum("Level", "LOW HIGH")
+    kernel = tile.jit(source="def k(y, n, x):\n    tile.store(y[0], n * x)\n")
+    y = tile.to_device(np.zeros(1, np.float32))
+    for n, x in ((Level.HIGH, np.float64(1.5)), (np.int64(2), np.float32(1.5)), (np.uint8(2), np.float16(1.5)), (2, 1.5)) * 4:
+        kernel[1](y, n, x)
+        assert y.numpy()[0] == 3.0
+        kernel[1](y, 0, 0.0)
+
+
+@needs_gpu()
+@in_child(timeout=120)
+def test_a_copy_of_a_device_array_has_memory_of_its_own():
+    import copy
+    import pickle
+
+    import numpy as np
+    import tilejit as tile
+
+    host = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = tile.to_device(host)
+    for way in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        other = way(array.T)
+        assert other.pointer != array.pointer and np.array_equal(other.numpy(), host.T)
+
+
+@needs_gpu()
+@in_child(timeout=120)
 def test_ptx_is_compiled_by_the_driver_where_there_is_no_assembler():
     import numpy as np
 

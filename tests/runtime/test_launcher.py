@@ -1,5 +1,6 @@
 """Launching, against a driver that writes down what it gets: by Python, and by machine code."""
 
+import enum
 import struct
 import sys
 import threading
@@ -7,6 +8,7 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
+import tilejit as tile
 
 from tests.runtime.fakes import MAP, ErrorNames, FakeArray, FakeDriver, make_recipe, tensor
 from tilejit.errors import LaunchError
@@ -75,6 +77,31 @@ def test_numpy_scalars_of_the_very_type_are_taken(torch):
     assert launcher((1, 1, 1), None, (tensor(torch), np.int32(4), np.float32(2)))
     assert driver.launches[0].params[3:] == [struct.pack("<i", 4), struct.pack("<f", 2)]
     assert not launcher((1, 1, 1), None, (tensor(torch), np.int64(4), np.float32(2)))
+
+
+class Level(enum.IntEnum):
+    HIGH = 4
+
+
+class Length(float):
+    pass
+
+
+def test_numbers_of_subclasses_are_launched_as_the_numbers_that_they_are(torch, launch):
+    """NumPy's float64 is a float of Python, and a member of an enumeration an int."""
+    driver, make = launch
+    launcher = make(make_recipe())
+    for n, x in ((Level.HIGH, np.float64(2)), (4, Length(2))):
+        assert launcher((1, 1, 1), None, (tensor(torch), n, x)) is True
+        assert driver.launches[-1].params[3:] == [struct.pack("<i", 4), struct.pack("<f", 2)]
+    assert not launcher((1, 1, 1), None, (tensor(torch), 4, np.float64(1e300)))
+
+
+def test_numbers_of_subclasses_share_a_version_with_python_s_own():
+    kernel = tile.jit(source="def k(y, n, x):\n    tile.store(y[0], n * x)\n")
+    y = np.zeros(1, np.float32)
+    bound, plain = (kernel._bind((y, *numbers), {})[0] for numbers in ((Level.HIGH, np.float64(2)), (4, 2.0)))
+    assert bound.key == plain.key and [type(v) for v in bound.runtime[1:]] == [int, float]
 
 
 @pytest.mark.parametrize("answer", [True, False])

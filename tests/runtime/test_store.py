@@ -6,6 +6,7 @@ import stat
 import warnings
 
 import pytest
+import tilejit as tile
 
 from tilejit.errors import CacheError
 from tilejit.runtime import store as module
@@ -89,6 +90,15 @@ def test_a_folder_that_cannot_be_used_costs_one_warning_and_no_launch(tmp_path):
         warnings.simplefilter("error")
         assert store.put("cubin", "abcd", b"x") is False
         assert store.get("cubin", "abcd") is None
+
+
+def test_a_home_folder_that_nobody_knows_costs_one_warning_and_no_launch(monkeypatch):
+    module._warned.clear()
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", "~no-such-user/cache")
+    kernel = tile.jit(source="def k(x):\n    tile.store(x[0:32], tile.exp(tile.load(x[0:32])))\n")
+    with pytest.warns(RuntimeWarning, match="no home folder is known for the cache ~no-such-user/cache; TILEJIT_CACHE_DIR names a folder") as told:
+        assert kernel.compile(tile.ArraySpec((32,), "float32")).cubin and kernel.compile(tile.ArraySpec((32,), "float64")).cubin
+    assert len(told) == 1
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

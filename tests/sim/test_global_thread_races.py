@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
-from faulty import check
+from faulty import check, marks
 
 X = np.arange(1024, dtype=np.float32)
 Y = np.zeros_like(X)
@@ -95,6 +95,38 @@ def written_twice_with_a_barrier(x, y):
 def test_two_threads_do_not_write_one_element_without_a_barrier():
     check(written_twice, (1,), X, Y)
     check(written_twice_with_a_barrier, (1,), X, Y, result=1, expected=np.concatenate([X[:1], X[:256], np.zeros(767, np.float32)]))
+
+
+@tile.jit
+def stored_whole(x, y):
+    tile.store(y[0:64], tile.load(x[0:64]))  # finds: race
+
+
+@tile.jit
+def stored_equal(x, y):
+    tile.store(y[0:64], tile.full((64,), 3.0))
+
+
+def test_elements_that_share_a_place_in_the_array_are_not_stored_as_different_ones():
+    """An array whose strides name an element several times, as one that was broadcast; stores of equal elements agree."""
+    broadcast = lambda: np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (64,), (0,))
+    windows = lambda: np.lib.stride_tricks.as_strided(np.zeros(40, np.float32), (8, 8), (16, 4)).T
+    for y in (broadcast(), windows()):
+        kernel, other = (stored_whole, stored_equal) if y.ndim == 1 else (stored_windows, stored_equal_windows)
+        report = kernel.simulate((1,), X, y)
+        assert {(f.kind, f.line) for f in report.findings} == marks(kernel)
+        other.simulate((1,), X, y).raise_first()
+        assert (y == 3).all()
+
+
+@tile.jit
+def stored_windows(x, y):
+    tile.store(y[0:8, 0:8], tile.reshape(tile.load(x[0:64]), (8, 8)))  # finds: race
+
+
+@tile.jit
+def stored_equal_windows(x, y):
+    tile.store(y[0:8, 0:8], tile.full((8, 8), 3.0))
 
 
 @tile.jit

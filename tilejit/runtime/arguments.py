@@ -197,6 +197,7 @@ def _runtime_value(kernel: str, name: str, value):
     if isinstance(value, ArraySpec):
         return value.in_memory()
     if isinstance(value, (bool, int, float)):
+        value = value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)  # of a subclass: Python's own
         if isinstance(value, int) and not -2**63 <= value < 2**63:
             raise LaunchError(f"{kernel}: {name} = {value} does not fit in 64 bits (int64 holds {-2**63} to {2**63 - 1})")
         if isinstance(value, float) and not fits_float32(value):
@@ -209,10 +210,13 @@ def _runtime_value(kernel: str, name: str, value):
     number = _numpy_number(value)
     if number is not None:
         return _runtime_value(kernel, name, number)
-    view = describe(value)
-    if view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item") and not hasattr(value, "__dlpack__"):
-        return value.item()
-    return ArraySpec.of_view(view)
+    try:
+        view = describe(value)
+        if view.shape == () and not hasattr(value, "__array_interface__") and hasattr(value, "item") and not hasattr(value, "__dlpack__"):
+            return value.item()
+        return ArraySpec.of_view(view)
+    except LaunchError as error:
+        raise LaunchError(f"{kernel}: {name}: {error}") from None
 
 
 def _numpy_number(value) -> bool | int | float | None:

@@ -209,6 +209,9 @@ def _describe_torch(tensor) -> ArrayView:
         pointer, strides = tensor.data_ptr(), tensor.stride()
     except RuntimeError as error:
         raise LaunchError(f"the tensor has no memory to point at ({type(tensor).__name__}, {tensor.layout}): {error}") from None
+    if not pointer and tensor.numel():
+        raise LaunchError(f"the tensor has no memory ({type(tensor).__name__}): where torch traces or compiles, a launch belongs in a function "
+                          "under torch.compiler.disable, or in one of torch.library.custom_op")
     if tensor.is_neg():
         raise LaunchError("the tensor is a lazily negated view; use tensor.resolve_neg()")
     return ArrayView(pointer, tuple(tensor.shape), tuple(strides), name, "host" if ordinal < 0 else ordinal, False, tensor)
@@ -232,7 +235,10 @@ def _describe_by_protocol(obj) -> ArrayView:
     if hasattr(obj, "__array_interface__") or hasattr(obj, "__array__"):
         import numpy
 
-        return _describe_numpy(numpy.asarray(obj))
+        array = numpy.asarray(obj)
+        view = _describe_numpy(array)  # of a copy, if it has other memory each time: what is written there nobody would see
+        view.readonly |= view.size > 0 and view.pointer != numpy.asarray(obj).__array_interface__["data"][0]
+        return view
     raise LaunchError(f"{type(obj).__name__} is not an array: it has neither __cuda_array_interface__ nor __dlpack__, "
                       "and is no NumPy array; wrap it with numpy.asarray or tile.to_device")
 

@@ -126,6 +126,10 @@ class DeviceArray:
         steps = [stride * nbytes for stride in self.strides]
         return numpy.ndarray(self.shape, self.dtype, flat, -low * nbytes, steps).copy()
 
+    def __reduce__(self):
+        """Copied and pickled by its elements, by way of the host."""
+        return to_device, (self.numpy(), self.device)
+
     def __array__(self, *args, **kwargs):
         raise TypeError("a DeviceArray is copied to the host by its .numpy()")
 

@@ -69,11 +69,8 @@ class Store:
             return False
 
     def _warn(self, error: OSError) -> None:
-        folder = str(self.path)
-        if folder not in _warned:
-            _warned.add(folder)
-            warnings.warn(f"tilejit's cache {folder} cannot be used ({error.strerror or error}); kernels are compiled in "
-                          "every process. TILEJIT_CACHE_DIR names another folder", RuntimeWarning, stacklevel=4)
+        _warn_once(str(self.path), f"tilejit's cache {self.path} cannot be used ({error.strerror or error}); kernels are compiled in every process. "
+                   "TILEJIT_CACHE_DIR names another folder")
 
     # -- for people and tools ----------------------------------------------------------------------------------------
 
@@ -150,7 +147,17 @@ def _touch(file: Path) -> None:
         pass
 
 
+def _warn_once(of: str, text: str) -> None:
+    if of not in _warned:
+        _warned.add(of)
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
+
+
 def open_store() -> Store | None:
-    """The cache that the settings name, or None when they turn it off."""
+    """The cache that the settings name, or None when they turn it off, or name a home folder that nobody knows."""
     settings = config()
-    return None if settings.no_cache else Store(settings.cache_path)
+    try:
+        return None if settings.no_cache else Store(settings.cache_path)
+    except CacheError as error:
+        _warn_once(str(error), f"{error}; kernels are compiled in every process")
+        return None

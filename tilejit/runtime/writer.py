@@ -32,16 +32,16 @@ def view_of(value) -> ArrayView | None:
 
 
 def is_scalar(value, dtype: str) -> bool:
-    """Whether a scalar argument is one for `dtype`: a Python number of its kind that fits, or NumPy's of that very dtype."""
-    kind = type(value)
-    if kind is bool:
+    """Whether a scalar argument is one for `dtype`: a Python number of its kind that fits (members of enumerations and NumPy's
+    float64 are some as well), or NumPy's of that very dtype."""
+    if isinstance(value, bool):
         return dtype == "bool"
-    if kind is int:
+    if isinstance(value, int):
         bits = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}.get(dtype)
         if bits is None:
             return dtype.startswith("uint") and 0 <= value < 2 ** int(dtype[4:])
         return -2 ** bits <= value < 2 ** bits
-    if kind is float:
+    if isinstance(value, float):
         return "float" in dtype and (dtype != "float32" or fits_float32(value))
     return getattr(getattr(value, "dtype", None), "name", None) == dtype and getattr(value, "shape", None) == ()
 

@@ -43,7 +43,8 @@ class GlobalAccess:
         if values.dtype != dtype:
             values = values.astype(dtype)
         if bounds and mask is None and isinstance(region, SimRegion):
-            whole = self._region_boxes(buffer, region)
+            meets = self.checks and overlapping(region.type.extents, buffer.strides)  # two threads may write one element
+            whole = None if meets else self._region_boxes(buffer, region)
             if whole is not None:
                 self._count_region(buffer, region, owner)
                 self._write_boxes(buffer, region, whole, values, dtype, owner)

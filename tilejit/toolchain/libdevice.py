@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from ..config import config
-from ..errors import ToolchainError
+from ..errors import CacheError, ToolchainError
 from .files import read_sealed, write_sealed
 from .packages import package
 
@@ -62,21 +63,23 @@ def function_bitcode(name: str, cut, maker: str) -> bytes:
     known = _memory.get((version, name))
     if known is not None:
         return known
-    settings = config()
-    digest = hashlib.blake2b(f"{version} llvmlite {maker}".encode(), digest_size=6).hexdigest()
-    stored = settings.cache_path / "libdevice" / digest[:2] / f"{digest}{name}"  # as the store of kernels lays out entries
-    data = None
-    if not settings.no_cache:
-        try:
+    stored, data = _place(f"{version} llvmlite {maker}", name), None
+    if stored is not None:
+        with suppress(OSError):
             data = read_sealed(stored)
-        except OSError:
-            data = None
     if data is None:
         data = cut(path.read_bytes(), name)
-        if not settings.no_cache:
-            try:
+        if stored is not None:
+            with suppress(OSError):  # an unwritable cache costs 40 ms per process here; the store of kernels reports it
                 write_sealed(stored, data)
-            except OSError:
-                pass  # an unwritable cache costs 40 ms per process here; the store of kernels reports it
     _memory[version, name] = data
     return data
+
+
+def _place(made_by: str, name: str) -> Path | None:
+    """Where the cache keeps a function, as the store of kernels lays out entries; None where there is no cache."""
+    settings = config()
+    digest = hashlib.blake2b(made_by.encode(), digest_size=6).hexdigest()
+    with suppress(CacheError):
+        return None if settings.no_cache else settings.cache_path / "libdevice" / digest[:2] / f"{digest}{name}"
+    return None
