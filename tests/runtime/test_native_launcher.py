@@ -140,7 +140,7 @@ def test_native_python_and_evaluated_guards_agree(data):
     try:
         extents, strides = st.sampled_from([0, 1, 2, 3, 64, 2**31 - 1, 2**31]), st.sampled_from([-3, 0, 1, 2, 64, 2**31 - 1, 2**33])
         rank = data.draw(st.integers(1, 3))
-        arrays = [torch.Tensor(data.draw(st.integers(0, 64)) * 8, [data.draw(extents) for _ in range(rank)],
+        arrays = [torch.Tensor(data.draw(st.integers(1, 64)) * 8, [data.draw(extents) for _ in range(rank)],
                                [data.draw(strides) for _ in range(rank)], torch.float32) for _ in range(2)]
         number = data.draw(st.sampled_from([0, -1, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**62]))
         views = [ArrayView(a._pointer, a.shape, a._strides, "float32", 0) for a in arrays]
