@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import types
 from ctypes import CFUNCTYPE, PYFUNCTYPE, POINTER, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
@@ -123,6 +124,9 @@ def make_torch():
 
         def stride(self):
             return self._strides
+
+        def numel(self):
+            return math.prod(self.shape)
 
         def get_device(self):
             return self._device

@@ -19,7 +19,7 @@ def test_the_stream_of_the_array_interface_is_used():
 def test_torch_is_asked_for_its_current_stream(monkeypatch):
     torch = make_torch()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    tensor = describe(torch.Tensor(0, (1,), (1,), torch.float32))
+    tensor = describe(torch.Tensor(4096, (1,), (1,), torch.float32))
     assert current_stream(tensor) == 5
     torch.stream = 11
     assert current_stream(tensor) == 11
