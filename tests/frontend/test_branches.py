@@ -147,15 +147,22 @@ def test_only_a_compile_time_condition_chooses_a_buffer():
 
 
 def test_a_tile_does_not_depend_on_a_condition_that_differs_between_threads():
-    def kernel(x, y):
-        t = tile.load(x[0:16])
+    def chosen(x, y):
+        t, u = tile.load(x[0:16]), tile.load(x[16:32])
         if tile.thread_id() < 3:
-            t = t + 1
+            t = u
         tile.store(y[0:16], t)
 
-    text = error(kernel)
+    def computed(x, y):
+        t = tile.load(x[0:16])
+        if tile.thread_id() < 3:
+            t = -t
+        tile.store(y[0:16], t)
+
+    text = error(chosen)
     assert "t is a register tile of the CTA, and the condition on lt that changes it differs between its threads" in text
     assert "tile.where" in text
+    assert "neg of a tile needs all threads of the cta, and the condition `tile.thread_id() < 3` differs between them" in error(computed)
 
 
 def test_a_tile_is_no_condition():

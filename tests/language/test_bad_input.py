@@ -87,16 +87,24 @@ SOURCES = {
     "tile.store(y[0:0], tile.load(x[0:0]))": "a register tile has extents of at least 1, found shape (0,)",
     "for i, a in enumerate((1, 2), n):\n    pass": "cannot be interpreted as an integer",
     "tile.static_print(n, sep=3)": "sep is a string",
+    "s = tile.alloc((64,), x.dtype, align=n)": "an alignment is a power of two of at least the element's 4 bytes, not a scalar int32",
     "v = tile.load(x[0:64])\nfor i in range(n):\n    v = tile.load(x[0:32])\ntile.store(y[0:64], v)": "v",
 }
 
 
 @pytest.mark.parametrize("body, what", [
     ("tile.store(y[0:64], 1.0)", "store of a tile"), ("v = tile.load(x[0:64])", "load of a tile"), ("tile.sync()", "sync()"),
-    ("tile.store(y[0], tile.sum(w))", "a reduction")])
+    ("tile.store(y[0], tile.sum(w))", "a reduction"), ("tile.store(y[0], w[3])", "slice of a tile"), ("v = w.reshape((8, 8)).T", "reshape of a tile"),
+    ("v = w + w", "add of a tile"), ("tile.device_assert(w == w)", "eq of a tile"), ("v = tile.zeros((64,))", "splat of a tile")])
 def test_what_all_threads_do_together_names_the_condition_that_differs_as_it_is_written(body, what):
     text = f"w = tile.load(x[0:64])\nif tile.thread_id() + 1 < 5:\n    {body}"
     refused(lambda: kernel(text)[1](x, y), what, "the condition", "`tile.thread_id() + 1 < 5`", kind=tile.CompilationError)
+
+
+@pytest.mark.parametrize("loop", ["for i in range(tile.thread_id()):", "while n < tile.thread_id():\n    n += 1"])
+def test_a_tile_does_not_change_in_a_loop_that_threads_leave_one_by_one(loop):
+    text = f"n = 0\nw = tile.load(x[0:64])\n{loop}\n    w = -w\ntile.store(y[0:64], w)"
+    refused(lambda: kernel(text)[1](x, y), "neg of a tile needs all threads of the cta", kind=tile.CompilationError)
 
 
 @pytest.mark.parametrize("body, what, value", [

@@ -39,7 +39,7 @@ def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
     """Python's own result on compile-time objects; what Python refuses is an error of the kernel's source."""
     try:
         return function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
-    except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError) as error:
+    except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, MemoryError) as error:
         raise w.error(f"{type(error).__name__}: {error}") from None
 
 

@@ -94,8 +94,8 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         layout = TileLayout.row_major(shape)
     if align is None:
         align = default_align(layout)
-    if align & (align - 1) or align < dtype.nbytes:
-        raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {align}")
+    if not isinstance(align, int) or align & (align - 1) or align < dtype.nbytes:
+        raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {describe(align)}")
     buffer = Value("alloc", Buffer(dtype, shape, "shared", layout), g.loc)
     attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto)
     g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))
