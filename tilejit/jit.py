@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -228,7 +229,7 @@ class Kernel:
     def _hold_to_expectations(self, copies: tuple) -> None:
         for argument, variant in self.expectations:
             for record in copies:
-                if argument in record.source and record.variant != variant:
+                if re.search(rf"\b{re.escape(argument)}\b", record.source) and record.variant != variant:
                     reasons = "; ".join(r for v, r in record.declined if v == variant)
                     raise CompilationError(f"the copy of {argument} is held to {variant!r}, and was lowered as {record.variant!r}: {reasons}\n"
                                            f"  line {record.line}: {record.source}")

@@ -100,6 +100,15 @@ def test_expectations_are_checked_on_what_the_cache_has(bench):
     assert bench.stages() == COMPILED
 
 
+def test_an_expectation_is_of_the_lines_that_have_the_argument_s_name(bench):
+    """And not of those where it is part of another."""
+    module = bench.load(STAGE)  # its last line copies from sA to B
+    module.stage.assert_variant("A", "tma")
+    assert [c.variant for c in compile_stage(module).copies] == ["tma", "vectorised"]
+    with pytest.raises(tile.CompilationError, match="the copy of sA is held to 'tma', and was lowered as 'vectorised'"):
+        module.stage.assert_variant("sA", "tma")
+
+
 def test_budgets_are_checked_on_code_that_the_cache_has(bench):
     compile_scale(bench.load())
     bench.stages()

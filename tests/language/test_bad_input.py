@@ -233,7 +233,11 @@ read_only.flags.writeable = False
     (lambda: good[1](x, y, max_registers=256), "max_registers is a number of 1 to 255, not 256"),
     (lambda: good[1](x, y, spills=-1), "spills is a number of at least 0, not -1"),
     (lambda: good[1](x, y, max_shared="1k"), "max_shared is a number of at least 0, not '1k'"),
-    (lambda: good[2](x, y, cluster=[2]), "cluster is one to three positive numbers of CTAs, not [2]"),
+    (lambda: good[2](x, y, cluster=[2]), "cluster is a positive number of CTAs, or a tuple of one to three, not [2]"),
+    (lambda: good[1](x, y, pdl="no"), "pdl is True or False, not 'no'"),
+    (lambda: good[1](x, y, fast_math=2), "fast_math is True or False, not 2"),
+    (lambda: good.simulate(1, x, y, seed="a"), "a seed is an integer of at least 0, not 'a'"),
+    (lambda: good.simulate(1, x, y, seed=-1), "a seed is an integer of at least 0, not -1"),
     (lambda: good[1](x, y, backend="gpu"), "backend is 'sim' or 'cuda', not 'gpu'"),
     (lambda: good[1.5](x, y), "a grid is made of integers, not 1.5"),
     (lambda: good[np.array([1, 2])](x, y), "a grid is made of integers, not array([1, 2])"),
@@ -255,6 +259,11 @@ read_only.flags.writeable = False
     (lambda: good[1](np.ma.array(x, mask=x > 0), y), "the MaskedArray is masked; kernels take plain arrays"),
     (lambda: tile.ArraySpec((-1, 4), "float32"), "a shape is made of integers of at least 0, not (-1, 4)"),
     (lambda: tile.ArraySpec((1.5,), "float32"), "a shape is made of integers of at least 0, not (1.5,)"),
+    (lambda: tile.ArraySpec((4,), "float32", (1.5,)), "strides are integers, one for each dimension, not (1.5,)"),
+    (lambda: tile.ArraySpec((4,), "float32", 1), "strides are integers, one for each dimension, not 1"),
+    (lambda: tile.jit(source=3), "the source of a kernel is its text, not int"),
+    (lambda: tile.jit(source="async def k(x):\n    tile.store(x[0], 1)"), "a kernel cannot be `async def`; write def"),
+    (lambda: tile.jit(source="def k(x, x):\n    tile.store(x[0], 1)"), "the text is not Python: duplicate argument 'x'"),
     (lambda: tile.autotune({"BLOCK": 4}), "autotune takes a list of configurations, each a dict"),
     (lambda: tile.autotune("BLOCK"), "autotune takes a list of configurations, each a dict"),
     (lambda: good[1](tile.ArraySpec((64,), "float32"), y), "x is a spec without data"),
@@ -296,6 +305,12 @@ def test_without_a_driver_the_gpu_is_refused_and_the_simulator_named():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
     assert "no CUDA driver or no GPU was found: pass host arrays (NumPy) to run on the simulator" in done.stdout, done.stdout + done.stderr
     assert done.stdout.endswith("[1.]\n")
+
+
+def test_launch_options_may_be_numbers_of_numpy():
+    for options in (dict(num_warps=np.int64(2)), dict(cluster=(np.int32(1),), spills=np.uint8(0), pdl=np.False_)):
+        good[1](x, y, **options)
+        np.testing.assert_array_equal(y, x + 1)
 
 
 def test_numpy_scalars_are_numbers():

@@ -173,10 +173,19 @@ def test_numpy_does_not_copy_element_by_element(memory):
 
 def test_shapes_and_dtypes_are_checked(memory):
     assert empty(4, np.float16).dtype == np.float16 and empty((2,), np.dtype("int8")).nbytes == 2
-    with pytest.raises(LaunchError, match="negative"):
+    with pytest.raises(LaunchError, match="a shape is made of integers of at least 0, not .2, -1."):
         empty((2, -1))
+    with pytest.raises(LaunchError, match="a shape is made of integers of at least 0, not .1.5,."):
+        empty((1.5,))
     with pytest.raises(LaunchError, match="complex64"):
         empty((2,), "complex64")
+
+
+@pytest.mark.parametrize("device", ["cuda:0", 1.5, True, None])
+def test_a_device_that_is_no_number_is_refused(monkeypatch, device):
+    monkeypatch.setattr(driver, "device_count", lambda: 1)
+    with pytest.raises(LaunchError, match=f"a device is a number from 0, not {device!r}"):
+        driver.target(device)
 
 
 def test_the_drivers_functions_and_enumerators_are_those_of_the_bindings():

@@ -60,9 +60,9 @@ class Source:
         self.globals = namespace
         self.cells = cells
         self.lines = text.splitlines()
+        self._places: dict[ast.AST, Loc] = {}  # of each node, where it was last asked for
         self.tree = self._parse()
         self._defaults = defaults
-        self._places: dict[ast.AST, Loc] = {}  # of each node, where it was last asked for
 
     def __repr__(self) -> str:
         return f"<source of {self.name} at {self.file}:{self.tree.lineno}>"
@@ -96,8 +96,11 @@ class Source:
     @classmethod
     def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> "Source":
         """The source of the one function that `text` defines; its free names are looked up in `namespace`."""
+        if not isinstance(text, str):
+            raise CompilationError(f"the source of a kernel is its text, not {type(text).__name__}")
         try:
             tree = parsed(text)
+            compile(text, file, "exec", dont_inherit=True)  # finds what the parser lets through, as two parameters of one name
         except SyntaxError as error:
             line = (error.text or "").rstrip("\n")
             place = Loc(file, error.lineno or 1, max(0, (error.offset or 1) - 1), source_line=line)

@@ -14,7 +14,7 @@ from ..errors import LaunchError
 from ..ir.builder import Facts
 from ..layout import Auto
 from ..types import Buffer, Sym
-from .arrays import ArrayView, describe
+from .arrays import ArrayView, checked_shape, describe, row_major
 from .element_types import fits_float32
 from .facts import evaluate_fact
 
@@ -56,19 +56,12 @@ class ArraySpec:
 
     def __post_init__(self):
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
+        object.__setattr__(self, "shape", checked_shape(self.shape))
         try:
-            shape = tuple(map(index, self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)))
+            strides = row_major(self.shape) if self.strides is None else tuple(map(index, self.strides))
         except TypeError:
-            shape = (-1,)
-        if any(n < 0 for n in shape):
-            raise LaunchError(f"a shape is made of integers of at least 0, not {self.shape!r}")
-        object.__setattr__(self, "shape", shape)
-        if self.strides is None:
-            strides, step = [], 1
-            for n in reversed(self.shape):
-                strides.append(step)
-                step *= max(n, 1)
-            object.__setattr__(self, "strides", tuple(reversed(strides)))
+            raise LaunchError(f"strides are integers, one for each dimension, not {self.strides!r}") from None
+        object.__setattr__(self, "strides", strides)
         if len(self.strides) != len(self.shape):
             raise LaunchError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
 
@@ -138,7 +131,7 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
         else:
             raise LaunchError(f"{name} needs the argument {p.name!r}")
         if p.constexpr:
-            value = values[p.name] = _plain(value)
+            value = values[p.name] = plain_constant(value)
             constants.add(p.name)
             key.append((p.name, _constant_key(name, p.name, value)))
         else:
@@ -147,10 +140,10 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
     return Bound(values, frozenset(constants), tuple(key))
 
 
-def _plain(value):
+def plain_constant(value):
     """A constant with Python's numbers in NumPy's place, and this package's dtypes in that of NumPy's, torch's and Python's."""
     if type(value) is tuple:
-        return tuple(map(_plain, value))
+        return tuple(map(plain_constant, value))
     if _names_dtype(value):
         return dtype_of(value)
     number = _numpy_number(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass, field
+from operator import index
 
 from ..dtypes import DTYPES, bool_
 from ..errors import LaunchError
@@ -80,6 +81,17 @@ class ArrayView:
         if self.readonly:
             array.flags.writeable = False
         return array
+
+
+def checked_shape(shape) -> tuple[int, ...]:
+    """A shape, or the one extent of it, as integers. LaunchError for any other."""
+    try:
+        extents = tuple(map(index, shape if isinstance(shape, (tuple, list)) else (shape,)))
+    except TypeError:
+        extents = (-1,)
+    if any(n < 0 for n in extents):
+        raise LaunchError(f"a shape is made of integers of at least 0, not {shape!r}")
+    return extents
 
 
 def row_major(shape) -> tuple[int, ...]:

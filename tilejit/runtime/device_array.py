@@ -8,7 +8,7 @@ import weakref
 from ..dtypes import DTYPES, bool_, stored
 from ..errors import LaunchError
 from . import dlpack, driver
-from .arrays import LEGACY_STREAM, ArrayView, describe, numpy_name, row_major
+from .arrays import LEGACY_STREAM, ArrayView, checked_shape, describe, numpy_name, row_major
 from .element_types import element_type, numpy_dtype
 from .packed import Packed
 
@@ -158,9 +158,7 @@ class DeviceArray:
 
 def empty(shape, dtype="float32", device: int = 0) -> DeviceArray | Packed:
     """A new row-major array on the device, with any contents. Elements of less than a byte are packed."""
-    shape = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-    if any(n < 0 for n in shape):
-        raise LaunchError(f"the shape {shape} has a negative extent")
+    shape = checked_shape(shape)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
     packed = DTYPES.get(name, bool_).packed
     if packed and not (shape and stored(DTYPES[name], shape[-1]) is not None):

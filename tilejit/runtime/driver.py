@@ -11,6 +11,7 @@ import struct
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 from ..errors import LaunchError
 from .libcuda import DEVICE_ATTRIBUTES, FUNCTION_ATTRIBUTES, POINTER_DEVICE_ORDINAL, call, library
@@ -38,6 +39,8 @@ def device_count() -> int:
 @lru_cache(maxsize=None)
 def _device(device: int):
     count = device_count()
+    if isinstance(device, bool) or not isinstance(device, Integral):
+        raise LaunchError(f"a device is a number from 0, not {device!r}")
     if not 0 <= device < count:
         raise LaunchError(f"there is no device {device}; there are {count}, numbered from 0")
     return call("cuDeviceGet", device, doing=f"device {device}")

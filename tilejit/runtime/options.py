@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..ir.graph import Launch
-from .arguments import Bound
+from .arguments import Bound, plain_constant
 
 LAUNCH_OPTIONS = tuple(f.name for f in fields(Launch))
 CALL_OPTIONS = ("backend", "stream", "device")
@@ -16,14 +16,14 @@ CALL_OPTIONS = ("backend", "stream", "device")
 
 def make_launch(options: dict[str, Any]) -> Launch:
     """Checked launch options. LaunchError names the option that does not fit."""
-    launch = Launch(**options)
+    launch = Launch(**{name: plain_constant(value) for name, value in options.items()})
     warps = launch.num_warps
     if isinstance(warps, bool) or not isinstance(warps, int) or not 1 <= warps <= 32:
         raise LaunchError(f"num_warps is 1 to 32 (a CTA has at most 1024 threads), not {warps!r}")
     if launch.cluster is not None:
         shape = launch.cluster if isinstance(launch.cluster, tuple) else (launch.cluster,)
         if not 1 <= len(shape) <= 3 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in shape):
-            raise LaunchError(f"cluster is one to three positive numbers of CTAs, not {launch.cluster!r}")
+            raise LaunchError(f"cluster is a positive number of CTAs, or a tuple of one to three, not {launch.cluster!r}")
         shape = shape + (1,) * (3 - len(shape))
         if shape[0] * shape[1] * shape[2] > 16:
             raise LaunchError(f"a cluster has at most 16 CTAs (8 unless the device allows more), not {shape}")
@@ -32,6 +32,9 @@ def make_launch(options: dict[str, Any]) -> Launch:
         n = getattr(launch, name)
         if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < least or most is not None and n > most):
             raise LaunchError(f"{name} is a number of {f'{least} to {most}' if most else 'at least 0'}, not {n!r}")
+    for name in ("fast_math", "pdl"):
+        if not isinstance(getattr(launch, name), bool):
+            raise LaunchError(f"{name} is True or False, not {getattr(launch, name)!r}")
     return launch
 
 

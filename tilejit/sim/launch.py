@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ def simulate(graph: Graph, grid: tuple[int, ...], args: list, *, seed: int = 0, 
     report = Report(max_findings)
     env, arguments = bind_arguments(graph, args, program, checks, all_threads=watch is not None)
     clusters = int(np.prod(grid)) // int(np.prod(cluster))
+    if not isinstance(seed, Integral) or seed < 0:
+        raise LaunchError(f"a seed is an integer of at least 0, not {seed!r}")
     rng = np.random.default_rng(seed)
     size = chunk_size(program, int(np.prod(cluster)))
     clocks = None
