@@ -204,6 +204,46 @@ def test_what_tokens_cannot_mean_is_an_error():
     expect_error(narrower, "waited for in the scope that issued its copy, or in a wider one")
 
 
+@tile.jit(num_warps=8)
+def by_each_warpgroup(A, B, PATH: tile.constexpr):
+    s = tile.alloc((2, 64, 32), A.dtype)
+    with tile.each_warpgroup(range(2)) as g:
+        with tile.elect():
+            done = tile.copy_async(s[g], A[g * 64:g * 64 + 64, 0:32], variant=PATH)
+        done.wait()
+        tile.copy(B[g * 64:g * 64 + 64, 0:32], s[g])
+
+
+@tile.jit
+def in_another_warp(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    one, two = A.shape[1] // 32, A.shape[1] // 16
+    with tile.warp(one):
+        done = tile.copy_async(s, A[0:128, 0:32])
+    with tile.warp(two):
+        done.wait()
+
+
+@tile.jit
+def mixed_in_a_warp(A, B):
+    s = tile.alloc((128, 32), A.dtype)
+    w = A.shape[1] // 32
+    with tile.warp(w):
+        done = tile.copy_async(s, A[0:128, 0:32])
+        tile.cp_async_wait(0)
+        done.wait()
+
+
+def test_tokens_of_threads_that_are_known_at_run_time_are_theirs():
+    """Groups are counted by each thread for itself; a barrier that several warpgroups take for theirs would be everybody's."""
+    a = RNG.standard_normal((128, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    assert not by_each_warpgroup.simulate((1,), a, b, PATH="ldgsts").findings and (a == b).all()
+    expect_error(by_each_warpgroup, "which threads issue this copy is known at run time only", a, b, PATH="tma")
+    expect_error(in_another_warp, "waited for in the scope that issued its copy, or in a wider one")
+    expect_error(mixed_in_a_warp, "counts groups by hand, in a scope whose copies give tokens")
+
+
 @tile.jit
 def forgotten(A, B):
     s = tile.alloc((128, 32), A.dtype)

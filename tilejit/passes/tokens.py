@@ -12,6 +12,7 @@ copy completion mechanisms".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -21,7 +22,7 @@ from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, walk
 from ..ops import barriers as bars
 from ..ops import elementwise as ew
-from ..ops.copy_async.tokens import token_wait
+from ..ops.copy_async.tokens import CHOSEN, token_wait
 from ..ops.ids import cta_rank
 from ..ops.shared import sync
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
@@ -61,12 +62,12 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
             pools.setdefault(node.attrs["pool"], Pool()).waits.append(node)
     if not pools:
         return graph
-    _refuse_mixtures(graph.body, "cta", pools)
+    _refuse_mixtures(graph.body)
     distance, made, multicasts = Distance(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
         if not pool.kinds & ON_BARRIERS:
             continue
-        if "%" in name:
+        if CHOSEN in name:
             raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own "
                                    "for each of them: give mbar=", pool.copies[0].loc)
         pool.slots = _slots(pool, distance)
@@ -80,21 +81,25 @@ def _token(call: Call) -> bool:
     return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
 
 
-def _refuse_mixtures(block: Block, path: str, pools: dict[str, Pool]) -> None:
+def _refuse_mixtures(body: Block) -> None:
     """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
+    calls = list(_placed(body, ()))
+    scopes = {(where, call.choice.plan.completion): call for call, where in calls if _token(call)}
+    for call, where in calls:
+        copy = scopes.get((where, MANUAL.get(call.op.name)))
+        if copy is not None and call.choice is None:
+            raise CompilationError(f"{call.op.name} counts groups by hand, in a scope whose copies give tokens (line {copy.loc.line}): "
+                                   "wait for the tokens, or leave the results of copy_async unused", call.loc)
+
+
+def _placed(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
+    """The calls in a block, each with the scopes around it."""
     for node in block.nodes:
-        if isinstance(node, Call) and node.op.name in MANUAL and node.choice is None and path in pools and MANUAL[node.op.name] in pools[path].kinds:
-            raise CompilationError(f"{node.op.name} counts groups by hand, in a scope whose copies give tokens (line "
-                                   f"{pools[path].copies[0].loc.line}): wait for the tokens, or leave the results of copy_async unused", node.loc)
+        if isinstance(node, Call):
+            yield node, where
+        inside = (*where, (node.kind, node.first, node.count)) if isinstance(node, Scope) else where
         for inner in blocks(node):
-            _refuse_mixtures(inner, _inside(path, node), pools)
-
-
-def _inside(path: str, node) -> str:
-    if not isinstance(node, Scope):
-        return path
-    first = node.first.value if isinstance(node.first, Const) else getattr(node.first, "name", None)
-    return f"{path}/" + ("elect" if node.kind == "elect" else f"{node.kind}({first}:{node.threads})")
+            yield from _placed(inner, inside)
 
 
 def _slots(pool: Pool, distance: "Distance") -> int:

@@ -56,11 +56,14 @@ def next_token(g: Builder) -> Token:
     return token
 
 
+CHOSEN = "%"  # before the number of a run-time value that says which threads a scope has
+
+
 def pool_of(g: Builder) -> str:
     """The scope at hand in words: the same threads wherever it is written."""
-    words, scope = [], g.scope
+    words, scope, chosen = [], g.scope, g.state.setdefault("scopes of run-time ids", {})
     while scope is not None and scope.kind != "cta":
-        first = scope.first.name if isinstance(scope.first, Value) else scope.first
+        first = f"{CHOSEN}{chosen.setdefault(scope.first, len(chosen))}" if isinstance(scope.first, Value) else scope.first
         words.append("elect" if scope.elected else f"{scope.kind}({first}:{scope.threads})")
         scope = scope.parent
     return "/".join(["cta", *reversed(words)])
