@@ -130,3 +130,39 @@ def test_a_cast_constant_is_a_constant_to_python_too():
         tile.store(out[0], table[n] + max(n, 5) + abs(tile.int32(-3)))
 
     assert result(cast_ones) == 28
+
+
+@tile.jit
+def scaled_by(v, by=np.float32(2.5), *, times=np.int64(2)):
+    return v * by * times
+
+
+def test_a_numpy_number_is_a_helpers_default_too():
+    @tile.jit
+    def by_default(out):
+        tile.store(out[0], scaled_by(3.0) + scaled_by(1.0, times=4))
+
+    assert result(by_default) == 25
+
+
+@dataclass(frozen=True)
+class Positive:
+    n: object
+
+    def __post_init__(self):
+        if isinstance(self.n, int) and self.n <= 0:
+            raise ValueError(f"{self.n} is not positive")
+
+    @property
+    def inverse(self):
+        return 1 / (self.n - 3)
+
+
+@pytest.mark.parametrize("line, text", [("p = Positive(-1)", "ValueError: -1 is not positive"),
+                                        ("p = Positive(3).inverse", "ZeroDivisionError"),
+                                        ("p = Positive(n).inverse", "TypeError: unsupported operand"),
+                                        ("p = Positive(2).reverse", "has no attribute 'reverse' (did you mean 'inverse'?)")])
+def test_what_a_record_of_the_users_refuses_is_an_error_of_the_line(line, text):
+    with pytest.raises(tile.CompilationError) as caught:
+        tile.jit(source=f"def records(out, n):\n    {line}\n").compile(np.zeros(2, np.float32), 5)
+    assert text in str(caught.value) and line in str(caught.value)

@@ -18,8 +18,8 @@ from ..ir.op import Op
 from ..names import InstructionName, counterpart, misspelt
 from ..ops import language, ptx_calls
 from . import joins
-from .captures import of_tilejit, source_of
-from .expressions import folded, items
+from .captures import checked, of_tilejit, source_of
+from .expressions import by_python, folded, items
 from .names import EXITS, RESULT, Frame, Undefined
 from .python import PYTHON
 from .source import Source
@@ -55,7 +55,8 @@ def call(w: Walker, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         _bound(w, function.__name__, signature_of(rule), (w, *args), kwargs)
         return rule(w, *args, **kwargs)
     if joins.is_record(function):
-        return function(*_bound(w, function.__name__, inspect.signature(function), args, kwargs))
+        with by_python(w):
+            return function(*_bound(w, function.__name__, inspect.signature(function), args, kwargs))
     return _python_call(w, function, args, kwargs)
 
 
@@ -128,7 +129,7 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
     w.frame = frame
     try:
         for param, value in zip(source.params, values):
-            w.put(param.name, value)
+            w.put(param.name, checked(f"{param.name} of {source.name}", value) if value is param.default else value)
         result = run(w)
     finally:
         w.frame = caller

@@ -6,6 +6,7 @@ import ast
 import operator as python
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from . import joins
 from .captures import of_tilejit
 from .joins import is_runtime
 from .ranges import LoopRange, StaticRange
+from .source import MISSING
 from .targets import bind
 from .walker import Walker, expression, is_callable_of_the_language, runtime
 
@@ -35,12 +37,19 @@ COMPARE = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">
            "is": python.is_, "is not": python.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}
 
 
-def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Python's own result on compile-time objects; what Python refuses is an error of the kernel's source."""
+@contextmanager
+def by_python(w: Walker):
+    """What Python's own code refuses inside is an error of the kernel's source."""
     try:
-        return function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
+        yield
     except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, MemoryError) as error:
         raise w.error(f"{type(error).__name__}: {error}") from None
+
+
+def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Python's own result on compile-time objects."""
+    with by_python(w):
+        return function(*(x.value if isinstance(x, Const) else x for x in args), **kwargs)
 
 
 # -- names and constants ---------------------------------------------------------------------------------------------
@@ -181,13 +190,13 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     x = w.value(node.value)
     if is_runtime(x) or (type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
-    try:
-        value = getattr(x, node.attr)
-    except AttributeError:
+    with by_python(w):  # a property has code of its own
+        value = getattr(x, node.attr, MISSING)
+    if value is MISSING:
         own = [name for kind, name in MEMBERS if kind is type(x)]
         known = [*own, *getattr(x, "tile_names", [n for n in dir(x) if not n.startswith("_")])]
         there = nearest(node.attr, known) or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else "")
-        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}") from None
+        raise w.error(f"{_called(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
     path = _path(w, node)
     if path is None and isinstance(x, ModuleType) and not of_tilejit(x) and x.__name__ not in sys.stdlib_module_names:
         raise w.error(f"{x.__name__} goes by a local name here, and what is read from it could change without the kernel "
