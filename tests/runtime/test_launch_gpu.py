@@ -1,6 +1,7 @@
 """Launching on a GPU: each body runs in a child process."""
 
 import pytest
+import tilejit as tile  # of kernels that are given as text
 
 from tests.gpu import in_child, needs_gpu, needs_module
 
@@ -39,7 +40,6 @@ def test_numbers_of_numpy_and_of_enumerations_are_launched():
     import enum
 
     import numpy as np
-    import tilejit as tile
 
     Level = enum.IntEnum("Level", "LOW HIGH")
     kernel = tile.jit(source="def k(y, n, x):\n    tile.store(y[0], n * x)\n")
@@ -50,6 +50,7 @@ def test_numbers_of_numpy_and_of_enumerations_are_launched():
         kernel[1](y, 0, 0.0)
 
 
+@pytest.mark.unsanitized
 @needs_gpu()
 @in_child(timeout=120)
 def test_a_copy_of_a_device_array_has_memory_of_its_own():
