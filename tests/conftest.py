@@ -1,12 +1,22 @@
 """Each test's kernels are assembled for every target when the test has ended; see `tests/every_kernel.py`."""
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 # Before NumPy: its threads wait for each other in a loop, which on cores that several tests share takes up to eight times the
 # time of the products themselves.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# The settings of whoever runs the tests are not theirs, nor is the cache: a run has its own, which its processes share.
+for setting in ("NO_CACHE", "DUMP", "OVERRIDE", "TARGET", "BACKEND", "LOG"):
+    os.environ.pop(f"TILEJIT_{setting}", None)
+if "TILEJIT_CACHE_DIR" not in os.environ:
+    os.environ["TILEJIT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilejit-tests-")
+    atexit.register(shutil.rmtree, os.environ["TILEJIT_CACHE_DIR"], ignore_errors=True)
 
 import pytest
 
