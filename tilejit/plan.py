@@ -51,10 +51,11 @@ class BufferSpec:
             raise CompilationError(f"a BufferSpec's scope is 'global', 'shared', 'tmem' or, for registers, 'local', not {self.scope!r}")
         if self.strides is not None and (self.scope != "global" or self.layout is not None):
             raise CompilationError("strides are for a global buffer without a layout")
-        if self.strides is not None and len(self.strides) != len(self.shape):
-            raise CompilationError(f"{len(self.shape)} extents and {len(self.strides)} strides do not go together")
         if self.strides is not None:
-            object.__setattr__(self, "strides", _whole_numbers("strides", self.strides))
+            strides = self.strides if isinstance(self.strides, (tuple, list)) else (self.strides,)
+            if len(strides) != len(self.shape):
+                raise CompilationError(f"{len(self.shape)} extents and {len(strides)} strides do not go together")
+            object.__setattr__(self, "strides", _whole_numbers("strides", strides))
         if self.layout is not None and not isinstance(self.layout, TileLayout):
             raise CompilationError(f"a layout is a tile.TileLayout, not {self.layout!r}")
         if any(n < 1 for n in self.shape):

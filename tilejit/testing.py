@@ -83,6 +83,9 @@ def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None 
     bound, options, call = kernel._bind(args, kwargs)
     if call:
         raise LaunchError(f"verify chooses where a kernel runs: {next(iter(call))!r} is not for it")
+    for name in kwargs:
+        if isinstance(bound.values.get(name), ArraySpec):
+            raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")
     arrays = {n: v.view.numpy() for n, v in bound.values.items() if isinstance(v, ArraySpec) and v.view is not None}
     version = kernel.version(bound, options, checked_target(target or config().target or "sm_90a"))
     bound.check_writable(version.lowered.written)

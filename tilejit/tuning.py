@@ -56,6 +56,9 @@ class Tuned:
     def __reduce__(self) -> str:
         return self.__qualname__
 
+    def __call__(self, *args, **kwargs):
+        self.kernel(*args, **kwargs)  # which says how it is launched
+
     def __getitem__(self, grid):
         def launch(*args, **kwargs):
             looks = _looks(args, kwargs)
@@ -302,7 +305,7 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     ``prune(configs, arguments)`` returns the configurations worth timing for a call. A kernel shorter than its launch
     (some microseconds) is timed as its launch.
     """
-    configs = list(configs) if not isinstance(configs, dict) else [None]
+    configs = list(configs) if isinstance(configs, Iterable) and not isinstance(configs, dict) else [None]
     if not all(isinstance(c, dict) for c in configs):
         raise LaunchError("autotune takes a list of configurations, each a dict, as in [dict(BLOCK=512), dict(BLOCK=2048, num_warps=8)]")
     configs = [dict(c) for c in configs]
@@ -321,7 +324,7 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
             lacking = next((c for c in configs if name not in c and name not in defaults), None)
             if lacking is not None:
                 raise LaunchError(f"the configuration {lacking} does not set {name!r}, which others set and {kernel.name} has no default for")
-        names = None if key is None else tuple(key)
+        names = None if key is None else (key,) if isinstance(key, str) else tuple(key)
         for name in names or ():
             if name not in parameters:
                 raise LaunchError(f"key names parameters of {kernel.name}, and {name!r} is none")

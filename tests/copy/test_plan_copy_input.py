@@ -47,6 +47,7 @@ def buffer(*shape, **more):
     (lambda: BufferSpec((4,), "float17", "global"),                                     "'float17' is not an element type"),
     (lambda: BufferSpec((4,), "float16", "heap"),                                       "a BufferSpec's scope is 'global', 'shared', 'tmem'"),
     (lambda: BufferSpec((4, 4), "float16", "global", strides=("a", 1)),                 "strides are whole numbers"),
+    (lambda: BufferSpec((4, 4), "float16", "global", strides=4),                        "2 extents and 1 strides do not go together"),
     (lambda: BufferSpec((4, 4), "float16", "shared", strides=(4, 1)),                   "strides are for a global buffer"),
     (lambda: BufferSpec((4, 4), "float16", "shared", layout="x"),                       "a layout is a tile.TileLayout, not 'x'"),
 ])

@@ -122,9 +122,12 @@ def test_what_autotune_refuses():
     def kernel(x, n, BLOCK: tile.constexpr):
         pass
     for configs, key, match in (([], None, "at least one"), ([dict(BLOCK=1), dict(num_warps=2)], None, "does not set 'BLOCK', which others set"),
-                                ([dict(n=1)], None, "'n' is none"), ([dict(BLOCK=1)], ("m",), "'m' is none")):
+                                ([dict(n=1)], None, "'n' is none"), ([dict(BLOCK=1)], ("m",), "'m' is none"), ([dict(BLOCK=1)], "nx", "'nx' is none"),
+                                (None, None, "a list of configurations")):
         with pytest.raises(LaunchError, match=match):
             tile.autotune(configs, key)(kernel)
+    with pytest.raises(LaunchError, match=r"launched with a grid, as in kernel\[\(number_of_ctas,\)\]"):
+        tile.autotune([dict(BLOCK=1)], "n")(kernel)(np.zeros(1), 1)
     with pytest.raises(LaunchError, match="decorates a kernel"):
         tile.autotune([dict(BLOCK=1)])(lambda x: x)
     tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3, np.float32), 3)

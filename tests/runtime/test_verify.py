@@ -162,6 +162,10 @@ def test_what_verify_refuses():
         tile.verify(scaled, 8, X, X.copy(), 2.0, reference=lambda *a: (X, X))
     with pytest.raises(LaunchError, match="has the shape"):
         tile.verify(scaled, 8, X, X.copy(), 2.0, reference=lambda *a: X[0])
+    y = np.full_like(X, 7)
+    with pytest.raises(LaunchError, match="given by position, and y is given by keyword"):
+        tile.verify(scaled, 8, X, y=y, by=2.0, reference=reference)
+    assert (y == 7).all()
 
 
 @needs_gpu()
