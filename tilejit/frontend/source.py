@@ -6,11 +6,14 @@ import ast
 import builtins
 import hashlib
 import inspect
+import linecache
+import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ..errors import CompilationError, Loc
@@ -79,6 +82,9 @@ class Source:
         code = function.__code__
         if code.co_name == "<lambda>":
             raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: a lambda cannot be a kernel; write a def")
+        if _edited(code.co_filename) and not _stands(code):
+            raise CompilationError(f"{code.co_filename}:{code.co_firstlineno}: the text of {function.__name__} has changed since it was imported; "
+                                   "reload its module")
         try:
             lines, first_line = inspect.getsourcelines(function)
             if code.co_filename == "<string>" and f"def {function.__name__}" not in "".join(lines):
@@ -226,6 +232,35 @@ class Source:
             except KeyError:
                 return None
         return None
+
+
+_LOADED = time.time()
+
+
+def _edited(file: str) -> bool:
+    """Whether a file was written since this package was loaded."""
+    try:
+        return os.stat(file).st_mtime > _LOADED
+    except OSError:
+        return False
+
+
+def _stands(code: CodeType) -> bool:
+    """Whether a function's file gives its code; so it is said where the file cannot be compiled."""
+    linecache.checkcache(code.co_filename)
+    try:
+        module = compile("".join(linecache.getlines(code.co_filename)), code.co_filename, "exec", dont_inherit=True)
+    except SyntaxError:
+        return True
+    return any(c == code for c in _codes(module))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The functions that code defines, at any depth."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield inner
+            yield from _codes(inner)
 
 
 def _characters(line: str, offset: int) -> int:
