@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from .dtypes import dtype_of, float8_e8m0fnu
 from .errors import LaunchError, VerificationError
 from .jit import Kernel
 from .runtime.arguments import ArraySpec
+from .runtime.arrays import describe
 from .runtime.options import checked_grid
 from .runtime.packed import Packed
 
@@ -118,14 +120,16 @@ def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None 
 def _copied(kernel: Kernel, args: tuple, kwargs: dict) -> tuple:
     """The call on copies of its arrays with the same strides: bound, and its positional arguments."""
     copies: dict[int, Any] = {}
+    bound = kernel._bind(args, kwargs)[0]
 
-    def copy(x):
-        if isinstance(x, Packed):
-            return copies.setdefault(id(x), Packed(_twin(x.__tilejit_view__().numpy()), x.dtype))
-        if not hasattr(x, "__array_interface__") or not hasattr(x, "strides") or not getattr(x, "ndim", 0):
+    def copy(x, value):
+        if not isinstance(value, ArraySpec) or value.view is None:
             return x
-        return copies.setdefault(id(x), _twin(x))
-    given = tuple(map(copy, args))
+        if id(x) not in copies:
+            twin = _twin(value.view.numpy())
+            copies[id(x)] = Packed(twin, x.dtype) if isinstance(x, Packed) else twin
+        return copies[id(x)]
+    given = tuple(map(copy, args, bound.values.values()))
     return kernel._bind(given, kwargs)[0], given
 
 
@@ -144,17 +148,16 @@ def _twin(x):
 def _expected(reference: Callable, args: tuple, bound, written: list[str]) -> dict[str, Any]:
     import numpy as np
 
-    def own(a):
+    def own(a, value):
         if isinstance(a, Packed):
             return Packed(np.array(a.__tilejit_view__().numpy()), a.dtype)
-        return np.array(a) if isinstance(a, np.ndarray) else a
+        return np.array(a) if isinstance(a, np.ndarray) else deepcopy(a) if isinstance(value, ArraySpec) else a
 
-    given = tuple(map(own, args))
+    given = tuple(map(own, args, bound.values.values()))
     returned = reference(*given)
-    values = lambda a: a.unpack() if isinstance(a, Packed) else a
     if returned is None:
         names = list(bound.values)
-        return {names[i]: values(a) for i, a in enumerate(given) if names[i] in written}
+        return {names[i]: _numpy(a) for i, a in enumerate(given) if names[i] in written}
     returned = returned if isinstance(returned, tuple) else (returned,)
     if len(returned) != len(written):
         raise LaunchError(f"the kernel writes {', '.join(written) or 'nothing'}, and its reference returns {len(returned)} "
@@ -162,11 +165,19 @@ def _expected(reference: Callable, args: tuple, bound, written: list[str]) -> di
     want = {}
     for name, array in zip(written, returned):
         shape = _elements(bound.values[name].view).shape
-        array = np.asarray(values(array))
+        array = _numpy(array)
         if array.shape != shape:
             raise LaunchError(f"{name} has the shape {shape}, and its reference {array.shape}")
         want[name] = array
     return want
+
+
+def _numpy(array):
+    """An array of any library on the host as NumPy's."""
+    import numpy as np
+    if isinstance(array, Packed):
+        return array.unpack()
+    return describe(array).numpy() if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray) else np.asarray(array)
 
 
 def _elements(view):

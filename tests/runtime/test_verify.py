@@ -30,6 +30,43 @@ def test_a_right_kernel_passes_and_arrays_stay_as_they_were():
     assert (y == 7).all()
 
 
+class Foreign:
+    """An array of another library: nothing but DLPack, over NumPy's memory."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_arrays_of_other_libraries_are_copied_and_stay_as_they_were(returns):
+    x, y = Foreign(X.copy()), Foreign(np.full_like(X, 7))
+
+    def twice(x, y, by):
+        assert type(x) is type(y) is Foreign
+        if returns:
+            return Foreign(x.array * by)
+        y.array[...] = x.array * by
+    tile.verify(scaled, 8, x, y, 2.0, reference=twice).raise_first()
+    assert len(tile.verify(scaled, 8, x, y, 3, reference=twice).differences) == 1
+    assert (x.array == X).all() and (y.array == 7).all()
+
+
+def test_an_array_without_dimensions_stays_as_it_was():
+    @tile.jit
+    def counted(x, y):
+        tile.store(y[()], tile.sum(tile.load(x[0:128])))
+
+    x, y = np.ones(100, np.float32), np.array(7, np.float32)
+    tile.verify(counted, 1, x, y, reference=lambda x, y: x.sum()).raise_first()
+    assert y == 7
+
+
 @tile.jit
 def doubled(x, y, WRONG: tile.constexpr = False):
     p = tile.program_id(0)
