@@ -65,8 +65,8 @@ print(time.perf_counter() - start)
 """
 PRODUCTS = {
     "persistent matrix product": (4096, "persistent, [1.0, 1.0, 0, 0, 0, 0], common | dict(DEPENDENT=c.dependent, pdl=c.dependent, "
-                                        "AHEAD=False, PROMOTED=False, BLOCKS=())"),
-    "the same with its last round shared": (8192, "stream, [1.0, 1.0, 0, 0, 0, 0, *shared], common | dict(AHEAD=False, spills=512)"),
+                                        "AHEAD=(), PROMOTED=False, BLOCKS=())"),
+    "the same with its last round shared": (8192, "stream, [1.0, 1.0, 0, 0, 0, 0, *shared], common | dict(AHEAD=(), spills=512)"),
     "the same in the short form": (8192, "product, [], {}"),
 }
 

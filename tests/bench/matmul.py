@@ -6,7 +6,7 @@ r"""Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), 
 Bursts: after a pause of 120 ms about 4e12 flop at once, the candidates in turn, the median of the rounds; in such bursts
 the clock does not fall under the power limit. Inputs are random normal and rotate; strides are padded to 16 bytes. Prints
 TFLOP/s of both and the ratio of their times (above 1: faster than cuBLAS). `--tiles` measures every tile on each shape,
-`--sustained` blocks of 40 ms back to back, `--epilogue` a product with bias, GELU and residual against the plain one,
+`--sustained` blocks of 40 ms back to back, `--epilogue` products with bias and GELU, and with a residual too, against the plain one,
 `--triton` Triton's persistent product too (the best of its configurations; B K-major), the ratio then to the faster of both.
 dtypes: bfloat16, float16, float32 (TF32), float8_e4m3fn (one scale for each operand, summed by the tensor cores alone), int8; of
 the last two cuBLAS takes B K-major only, and gets it so, while the copy of an N-major B counts in ours.
@@ -27,7 +27,7 @@ import statistics
 import time
 
 import torch
-from product_kernels import bias_gelu_residual
+from product_kernels import bias_gelu, bias_gelu_residual
 from tilejit import kernels
 from tilejit.kernels.plan import TILES, Config, Problem, choose
 
@@ -200,7 +200,8 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
     if arguments.epilogue:
         bias, residual = torch.randn(n, device="cuda"), matrix(m, n, sets[0][2].dtype)
         bases = ["plain"]
-        candidates = {"plain": ours(dtype), "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, arguments=(bias,), tiles=(residual,))}
+        candidates = {"plain": ours(dtype), "bias+GELU": ours(dtype, epilogue=bias_gelu, tiles=(bias,)),
+                      "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, tiles=(bias, residual))}
     if arguments.once:
         ran(candidates, sets)
         return {}

@@ -6,7 +6,13 @@ import tilejit as tile
 
 
 @tile.jit
+def bias_gelu(acc, row, column, bias):
+    """GELU (its tanh form) of the sums and a bias, whose columns the kernel has brought."""
+    v = acc + bias[None, :]
+    return v * (0.5 + 0.5 * tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True))
+
+
+@tile.jit
 def bias_gelu_residual(acc, row, column, bias, residual):
-    """GELU (its tanh form) of the sums and a bias, and a residual, whose tile the kernel has brought."""
-    v = acc + tile.load(bias[column:column + acc.shape[1]])[None, :]
-    return v * (0.5 + 0.5 * tile.tanh(v * (0.7978845608 + 0.0356774081 * v * v), fast=True)) + residual
+    """The same, and a residual, whose tile the kernel has brought."""
+    return bias_gelu(acc, row, column, bias) + residual

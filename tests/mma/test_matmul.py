@@ -137,7 +137,7 @@ def test_the_largest_tile_is_fast_code():
     for b_kn in (True, False):
         constants = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=b_kn,
                          SUMS=tile.float32, WIDTH=128, BUFFERS=1, ACROSS=False, DEPENDENT=False, FINISH=((), None, False, False, 0),
-                         EXTRAS=0, AHEAD=False,
+                         EXTRAS=0, AHEAD=(),
                          PROMOTED=False, BLOCKS=())
         compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants, num_warps=c.num_warps)
         assert compiled.spills == 0 and compiled.registers <= 168
@@ -210,8 +210,8 @@ def test_wrong_operands_are_errors():
         "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
         "there is none": lambda: kernels.matmul(a, b, arguments=(1,)),
         "up to 4 arguments and tiles, not 5": lambda: kernels.matmul(a, b, epilogue=plus_one, arguments=(1, 2, 3), tiles=(a, a)),
-        r"tiles are arrays of the result's shape, which is \(64, 64\), not \(64,\)":
-            lambda: kernels.matmul(a, b, epilogue=bias_gelu_added, arguments=(single[0],), tiles=(a[0],)),
+        r"tiles are arrays of the result's shape, which is \(64, 64\), or rows of all its columns, \(64,\), not \(63,\)":
+            lambda: kernels.matmul(a, b, epilogue=bias_gelu_added, arguments=(single[0],), tiles=(a[0, :63],)),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()

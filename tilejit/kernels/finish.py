@@ -20,6 +20,20 @@ def box(X, z, i, j, extents):
 
 
 @tile.jit
+def line(x, z, first, count: tile.constexpr):
+    """`count` elements of x from `first` on (of its row `z`, if it has several)."""
+    if len(x.shape) == 2:
+        return x[z, first:first + count]
+    return x[first:first + count]
+
+
+@tile.jit
+def is_line(x, BATCHED: tile.constexpr):
+    """Whether one of the epilogue's tiles is of an array that all rows of a result have."""
+    return len(x.shape) < (3 if BATCHED else 2)
+
+
+@tile.jit
 def in_order(sums):
     """Sums whose rows are as `entering` has them, in the order of the rows."""
     bits = tile.reshape(sums, (2, 2, 2, 2, 2, 2, sums.shape[1]))
@@ -33,9 +47,10 @@ def factor(x, IS_ARRAY: tile.constexpr):
 
 
 @tile.jit
-def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr = False, staged=None):
+def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.constexpr = False, there=None, lines=(), AT: tile.constexpr = 0):
     """The sums from row `m` and column `n` on as they are stored: their rows in order if they are `MIXED`, scaled, then given to the
-    user's function, with its arguments and the tiles of the arrays after them, of which `staged` may be the first."""
+    user's function, with its arguments and the tiles of the arrays after them: of those that came ahead `there` is one of the sums' shape,
+    and `lines` have rows for the tile, from whose column `AT` on the sums are."""
     SCALED, EPILOGUE, BATCHED, SWAPPED, TILES = FINISH
     if MIXED:
         acc = in_order(acc)
@@ -47,8 +62,12 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.co
         acc, m, n = tile.transpose(acc), n, m
     arguments = extra[:len(extra) - TILES]
     for t in tile.static_range(TILES):
-        beside = extra[len(extra) - TILES + t]
-        arguments = (*arguments, staged if t == 0 and staged is not None else tile.load(box(beside, z, m, n, acc.shape)))
+        x = extra[len(extra) - TILES + t]
+        if is_line(x, BATCHED):
+            arguments = (*arguments, tile.load(lines[t][AT:AT + acc.shape[1]] if lines and lines[t] is not None else line(x, z, n, acc.shape[1])))
+        else:
+            first, there = there, None
+            arguments = (*arguments, first if first is not None else tile.load(box(x, z, m, n, acc.shape)))
     made = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
     tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue returns a tile of the shape of its sums")
     return tile.transpose(made) if SWAPPED else made
@@ -67,6 +86,34 @@ def staging(DTYPE: tile.constexpr, CONSUMERS: tile.constexpr, BUFFERS: tile.cons
     shape = (CONSUMERS, BUFFERS, WIDTH, 64) if ACROSS else (CONSUMERS, BUFFERS, 64, WIDTH)
     stage = tile.alloc(shape, DTYPE, layout=tile.swizzled(DTYPE, shape, min(shape[3] * DTYPE.nbytes, 128)))
     return stage.permute((0, 1, 3, 2)) if ACROSS else stage
+
+
+@tile.jit
+def is_staged(extra, FINISH: tile.constexpr, AHEAD: tile.constexpr):
+    """Whether one of the epilogue's tiles comes to the buffers of the results; rows that come ahead have room of their own."""
+    found = False
+    for t in tile.static_range(len(AHEAD)):
+        found = found or AHEAD[t] and not is_line(extra[len(extra) - len(AHEAD) + t], FINISH[2])
+    return found
+
+
+@tile.jit
+def rooms(extra, FINISH: tile.constexpr, AHEAD: tile.constexpr, CONSUMERS: tile.constexpr, BN: tile.constexpr):
+    """For each of the epilogue's tiles the room for each consumer's BN columns of a row that comes ahead, else None."""
+    made = ()
+    for t in tile.static_range(len(AHEAD)):
+        x = extra[len(extra) - len(AHEAD) + t]
+        made = (*made, tile.alloc((CONSUMERS, BN), x.dtype) if AHEAD[t] and is_line(x, FINISH[2]) else None)
+    return made
+
+
+@tile.jit
+def room_of(rooms, w):
+    """Consumer `w`'s part of `rooms`."""
+    made = ()
+    for t in tile.static_range(len(rooms)):
+        made = (*made, None if rooms[t] is None else rooms[t][w])
+    return made
 
 
 @tile.jit
@@ -108,21 +155,33 @@ def send(values, buffer, target, BUFFERS: tile.constexpr, PREFETCH: tile.constex
 
 
 @tile.jit
-def bring(stage, ready, X, z, row, column, WIDTH: tile.constexpr):
-    """One thread brings its rows of X, as wide as the tile, to the parts of `stage`, from which TMA has read the last tile."""
+def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AHEAD: tile.constexpr):
+    """One thread brings what comes ahead of the epilogue's tiles: of one of the results' shape its rows, as wide as the tile, to the parts of
+    `stage`, from which TMA has read the last tile; of rows, to `lines`."""
+    WIDTH, NBYTES = stage.shape[2], stage.nbytes if is_staged(extra, FINISH, AHEAD) else 0
+    for t in tile.static_range(len(AHEAD)):
+        NBYTES = NBYTES if lines[t] is None else NBYTES + lines[t].nbytes
     tile.bulk_wait(0, read=True)
-    ready.arrive_expect_tx(stage.nbytes)
-    for part in tile.static_range(stage.shape[0]):
-        tile.copy_async(stage[part], box(X, z, row, column + part * WIDTH, (64, WIDTH)), mbar=ready, variant="tma", prefetch_map=True)
+    ready.arrive_expect_tx(NBYTES)
+    for t in tile.static_range(len(AHEAD)):
+        if AHEAD[t] and lines[t] is None:
+            x = extra[len(extra) - len(AHEAD) + t]
+            for part in tile.static_range(stage.shape[0]):
+                tile.copy_async(stage[part], box(x, z, row, column + part * WIDTH, (64, WIDTH)), mbar=ready, variant="tma", prefetch_map=True)
+    for t in tile.static_range(len(AHEAD)):
+        if lines[t] is not None:
+            x = extra[len(extra) - len(AHEAD) + t]
+            tile.copy_async(lines[t], line(x, z, column, lines[t].shape[0]), mbar=ready, variant="tma", prefetch_map=True)
 
 
 @tile.jit
-def finish(sums, buffer, z, row, column, how, FIRST: tile.constexpr):
-    """Some columns of a tile, finished, to their buffer, where the tile beside them stands if it came ahead; not sent yet. The `FIRST` of
-    a tile waits until TMA has read what is there. `how` is what `finished` takes after the place, and whether a tile comes ahead."""
-    SA, SB, extra, FINISH, MIXED, AHEAD = how
-    beside = tile.load(buffer) if AHEAD else None
-    put(finished(sums, z, row, column, SA, SB, extra, FINISH, MIXED, beside), buffer, FIRST and not AHEAD)
+def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.constexpr):
+    """Some columns of a tile that begins at `column`, those from `AT` of it on, finished, to their buffer, where the tile beside them stands if
+    it came ahead; not sent yet. The `FIRST` of a tile waits until TMA has read what is there. `how` is what `finished` takes after the
+    place, what comes ahead, and where rows do."""
+    SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
+    beside = tile.load(buffer) if is_staged(extra, FINISH, AHEAD) else None
+    put(finished(sums, z, row, column + AT, SA, SB, extra, FINISH, MIXED, beside, lines, AT), buffer, FIRST and not AHEAD)
 
 
 @tile.jit
@@ -130,7 +189,7 @@ def finish_first(sums, stage, z, row, column, how):
     """The first columns of a tile, those of `sums`, to their buffers."""
     WIDTH: tile.constexpr = stage.shape[2]
     for part in tile.static_range(sums.shape[1] // WIDTH):
-        finish(sums[:, part * WIDTH:part * WIDTH + WIDTH], stage[part], z, row, column + part * WIDTH, how, part == 0)
+        finish(sums[:, part * WIDTH:part * WIDTH + WIDTH], stage[part], z, row, column, part * WIDTH, how, part == 0)
 
 
 @tile.jit
@@ -145,7 +204,7 @@ def finish_piece(last, piece: tile.constexpr, stage, z, row, column, how):
     WIDTH: tile.constexpr = stage.shape[2]
     AT: tile.constexpr = stage.shape[0] * WIDTH - last.shape[1] + piece * PIECE
     buffer = stage[AT // WIDTH, :, AT % WIDTH:AT % WIDTH + PIECE]
-    finish(last[:, piece * PIECE:piece * PIECE + PIECE], buffer, z, row, column + AT, how, False)
+    finish(last[:, piece * PIECE:piece * PIECE + PIECE], buffer, z, row, column, AT, how, False)
 
 
 @tile.jit
@@ -161,15 +220,14 @@ def finish_last(last, stage, C, z, row, column, how):
     WIDTH: tile.constexpr = stage.shape[2]
     FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // WIDTH
     for part in tile.static_range(last.shape[1] // WIDTH):
-        at = column + (FIRST + part) * WIDTH
-        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, at, how, False)
+        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, column, (FIRST + part) * WIDTH, how, False)
     send_last(last, stage, C, z, row, column)
 
 
 @tile.jit
 def store(sums, stage, C, z, row, column, how, TURNS: tile.constexpr):
     """A tile, finished, to C: by its buffers part by part, which wait for each other as `send` says of TURNS, or (`stage` None) by stores."""
-    SA, SB, extra, FINISH, MIXED, AHEAD = how
+    SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
     WIDE: tile.constexpr = sums[0].shape[1]
     if stage is None:
         for h in tile.static_range(len(sums)):
@@ -179,6 +237,6 @@ def store(sums, stage, C, z, row, column, how, TURNS: tile.constexpr):
         WIDTH: tile.constexpr = stage.shape[2]
         for part in tile.static_range(WIDE * len(sums) // WIDTH):
             buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
-            beside = tile.load(buffer) if AHEAD else None
-            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, beside)
+            beside = tile.load(buffer) if is_staged(extra, FINISH, AHEAD) else None
+            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, beside, lines, part * WIDTH)
             send(values, buffer, box(C, z, row, at, (64, WIDTH)), TURNS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, send_first, send_last, staging, store
+from .finish import (PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, room_of, rooms, send_first, send_last, staging, store)
 
 BLOCK = 128  # the rows and the k of a block of scales
 
@@ -264,8 +264,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                LATE: tile.constexpr = 0):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
-    turn, which lie by columns if the results do (`ACROSS`), or (0) by stores. With `AHEAD` TMA brings the first of the epilogue's
-    tiles to the buffers during the products. The LATE last columns of a tile, if there are buffers for all of its columns, are finished
+    turn, which lie by columns if the results do (`ACROSS`), or (0) by stores. TMA brings those of the epilogue's tiles
+    for which `AHEAD` says so during the products, one of the result's shape to the buffers. The LATE last columns of a tile, if there are buffers for all of its columns, are finished
     under the first slots of the next, which all tiles have that many pieces of. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of
     `BLOCKS`."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
@@ -277,7 +277,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
-    how = SA, SB, extra, FINISH, MIXED, AHEAD
+    room = rooms(extra, FINISH, AHEAD, BM // 64, BN)
     if DEPENDENT:
         tile.griddepcontrol_wait()
         tile.griddepcontrol_launch_dependents()
@@ -290,6 +290,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
+        lines = room_of(room, w)
+        how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
         BEGUN = not (BEHIND or PROMOTED)
         ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
         if ONE:
@@ -310,7 +312,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 first, done = done, max(done, stop * (tile.program_id(0) % 8 + 1) // 12)
                 sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                 with tile.elect():
-                    bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
+                    bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
             sums = added(sums, ring, w, done, stop, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
             if AHEAD:
                 ready[w].wait(phase=phase)

@@ -15,12 +15,12 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
-                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, places_of, result_dtype, span, stored_by_tma)
+                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span, stored_by_tma)
 from .pack import as_readable, readable
-from .plan import Config, Problem, choose, shared_rest
+from .plan import SHARED, Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import stream, workspace
-from .views import folded, new, turned
+from .views import folded, folded_row, new, turned
 
 FEW = 512           # bytes of registers that may spill without a word: addresses, once for each tile
 ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
@@ -52,10 +52,11 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored: it takes a tile of them,
     the row and the column of its first element (the number of the matrix before these, in a product with leading
     dimensions) and the `arguments`, arrays or numbers; it returns a tile of the same shape. `tiles` are arrays of the result's
-    shape, such as a residual: after the arguments the function gets of each of them the tile that lies where the sums do. The
-    first of them, if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run. Arguments
-    and tiles together are up to four; a TileWarning says where one has more values at once than there are registers. The same call
-    gives the same bits each time. `out` lies apart from the operands; a tile may be the result itself, as the sums are added to it.
+    shape, such as a residual, or rows that all of its rows have ([N], or [..., N] with the leading dimensions), such as a bias: after the
+    arguments the function gets of each of them the tile that lies where the sums do, of a row its columns. On Hopper the first of the
+    result's shape, if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run, and rows with it
+    whose elements lie side by side from a multiple of 16 bytes on. Arguments and tiles together are up to four; a TileWarning says where
+    an epilogue has more values at once than there are registers. The same call gives the same bits each time. `out` lies apart from the operands; a tile may be the result itself, as the sums are added to it.
     LaunchError says what does not fit.
 
     The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
@@ -73,7 +74,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
             made = _folded_out(a, out, x, y, z, scaled)
-            matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=[folded(t, "tiles") for t in tiles],
+            matmul(folded(a, "a"), folded(b, "b"), folded(made, "out", writable=True), epilogue, arguments, tiles=folded_tiles(tiles, describe(made)),
                    scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision, config=config)
             return made
         if epilogue is not None:
@@ -95,11 +96,12 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
 
 
 def fitted(launch: Launch, given: tuple, target: str) -> Launch:
-    """The launch with its epilogue's values in registers: without columns that are left over for the next tile if these would spill. A
+    """The launch with its epilogue's values in registers: with fewer columns that are left over for the next tile if these would spill. A
     TileWarning says so where there are still more values at once than registers. `given` are the kernel's arguments."""
     spilled = launch.kernel.compile(*given, target=target, **launch.constants).spills
-    if spilled > FEW and launch.constants.get("LATE"):
-        return fitted(replace(launch, constants=launch.constants | {"LATE": 0}), given, target)
+    if spilled > FEW and (late := launch.constants.get("LATE")):
+        width = launch.constants["WIDTH"]
+        return fitted(replace(launch, constants=launch.constants | {"LATE": late // 2 // width * width}), given, target)
     if spilled > FEW:
         warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
              f"tile; a config with a bn below {launch.constants['BN']}, or an epilogue with fewer values at once, avoids it")
@@ -170,6 +172,12 @@ def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled:
     return new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
 
 
+def folded_tiles(tiles, z: ArrayView) -> tuple:
+    """An epilogue's tiles for a result with several leading dimensions, seen as one. LaunchError for shapes that do not fit."""
+    check_tiles([describe(t) for t in tiles], z)
+    return tuple(folded(t, "tiles") if len(t.shape) == len(z.shape) else folded_row(t) for t in tiles)
+
+
 PLANS: dict[tuple, Launch] = {}  # by all that `_planned` depends on
 
 
@@ -211,7 +219,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     either = EITHER_MAJOR.get(target, ((1, 2), (1, 2)))
     if config is None:
-        ahead = bool(tiles) and comes_ahead(tiles[0], z, 16)
+        ahead = any(_ahead(tiles, z, 16))
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
@@ -228,9 +236,9 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
-        kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, steps, sums, processors)
+        kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, steps, sums, processors, x.nbytes_per_element)
     else:
-        kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, steps, processors) if target in HOPPER
+        kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, steps, processors, x.nbytes_per_element) if target in HOPPER
                                    else _on_blackwell(config, z, block, matrices, processors))
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
@@ -243,8 +251,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
 
 
 def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, steps: int,
-               processors: int) -> tuple:
-    """The kernel with its grid, and the constants and options that are its own; `steps` are the slots of k of a tile. `promoted` is None
+               processors: int, itemsize: int) -> tuple:
+    """The kernel with its grid, and the constants and options that are its own; `steps` are the slots of k of a tile, `itemsize` the operands' bytes. `promoted` is None
     where the tensor cores sum alone, else whether each operand's block scales are by row, or () without any."""
     if promoted is not None and config.bk != hopper.BLOCK:
         raise LaunchError(f"slots hold {hopper.BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
@@ -256,28 +264,44 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
         if config.bn % (8 * config.splits):
             raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is {config.bn}")
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
-    constants |= _results(config, z, beside, 0 if promoted is not None else steps)
+    constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
     constants |= dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing)
     return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 
-def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int) -> dict:
-    """How results are stored, whether the first of the arrays beside them comes to where they stand, and how many columns are finished
-    under the products of the next tile, of which a CTA has at least so many `slots`."""
+def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, along: int) -> dict:
+    """How results are stored, which of the arrays beside them come ahead, and how many columns are finished under the products of the next
+    tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
     width, across = _staged(z, config.width)
-    ahead = bool(beside and width) and not config.swapped and width * config.buffers == config.bn and comes_ahead(beside[0], z, width)
+    ahead: tuple[bool, ...] = ()
+    if width and not config.swapped and width * config.buffers == config.bn:
+        left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
+        ahead = _ahead(beside, z, width, config.bn, left // (config.bm // 64))
     late = min(config.late, hopper.most_late(slots, config.bm // 64)) // width * width if ahead and not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late)
 
 
-def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, steps: int, sums, processors: int) -> tuple:
+def _ahead(tiles: list[ArrayView], z: ArrayView, width: int, bn: int = 256, left: int = SHARED) -> tuple[bool, ...]:
+    """Which of an epilogue's tiles TMA can bring: the first of the result's shape, in buffers of `width` columns, and with it, or where there is
+    none of this shape, rows, of which `bn` columns at once take up to `left` bytes; () for none."""
+    first, made = of_shape(tiles, z), []
+    for t in tiles:
+        row = t is not first and len(t.shape) < len(z.shape) and line_comes_ahead(t, bn) and bn * t.nbytes_per_element <= left
+        left -= bn * t.nbytes_per_element if row else 0
+        made.append(row or t is first)
+    possible = stored_by_tma(z, width) if first is None else comes_ahead(first, z, width)
+    return tuple(made) if possible and any(made) else ()
+
+
+def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, steps: int, sums, processors: int,
+              itemsize: int) -> tuple:
     """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the
     slots of k of a tile. With three consumers, or a tile beside the sums, a few addresses spill where tiles change."""
     tiles = config.tiles(*z.shape[-2:]) * matrices
     ctas = min(tiles * steps, processors)
     rest, helpers, parts = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
     least = min(steps - rest, rest // parts) if rest else steps
-    constants = _results(config, z, beside, least) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=FEW,
+    constants = _results(config, z, beside, least, config.bk * itemsize) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=FEW,
                                                            ORDER=config.order, BEHIND=config.behind)
     return stream, (ctas,), constants, (rest, helpers, parts), ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 

@@ -32,8 +32,20 @@ def stored_by_tma(z: ArrayView, width: int) -> bool:
 
 
 def comes_ahead(tile: ArrayView, z: ArrayView, width: int) -> bool:
-    """Whether TMA can bring `width` columns of an array at once to where the result's stand."""
+    """Whether TMA can bring `width` columns of an array of the result's shape at once to where the result's stand."""
     return tile.dtype == z.dtype and stored_by_tma(tile, width) and stored_by_tma(z, width)
+
+
+def line_comes_ahead(line: ArrayView, width: int) -> bool:
+    """Whether TMA can bring `width` elements of a row at once, to places of as many bytes."""
+    size = line.nbytes_per_element
+    return (line.strides[-1] == 1 and line.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in line.strides[:-1])
+            and width <= 256 and width * size % 128 == 0)
+
+
+def of_shape(tiles: list[ArrayView], z: ArrayView) -> ArrayView | None:
+    """The first of an epilogue's tiles that is of the result's shape, and no row."""
+    return next((t for t in tiles if len(t.shape) == len(z.shape)), None)
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------------------
@@ -106,9 +118,11 @@ def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None
 
 
 def check_tiles(tiles: list[ArrayView], z: ArrayView) -> None:
+    rows = dict.fromkeys(((*z.shape[:-2], z.shape[-1]), z.shape[-1:]))
     for t in tiles:
-        if t.shape != z.shape:
-            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, not {t.shape}")
+        if t.shape != z.shape and t.shape not in rows:
+            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, or rows of all its columns, {' or '.join(map(str, rows))}, "
+                              f"not {t.shape}")
         if t.device != z.device:
             raise LaunchError(f"the result is on {z.device}, and an array of tiles on {t.device}")
 

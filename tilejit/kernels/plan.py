@@ -98,8 +98,7 @@ EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is, and others' addresses spill
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
-LATE = 64, 128           # columns of a tile that are finished under the next one's products: where B lies by rows 64 are 0.7 % slower than 128,
-                         # elsewhere they are as fast, and the assembler has a second less to do
+LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.1             # what it costs in few rounds, or in a split of k, that CTAs are at different places along k at one time
 NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
@@ -232,7 +231,7 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
             long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not busy
-            late = LATE[q.across[1]] if long and q.ahead and p.stored == 2 and tiles > processors else 0
+            late = LATE if long and q.ahead and p.stored == 2 and tiles > processors else 0
             width = 128 if alone or late else 512 if q.ahead and tiles > 8 * processors else 256
             by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,

@@ -16,7 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .finish import bring, finish_first, finish_last, send_first, staging, store
+from .finish import bring, finish_first, finish_last, room_of, rooms, send_first, staging, store
 from .hopper import begun, begun_over, by_row, by_thread, closing, corner, fill, matrix_and_row, multiplied, one_loop, slots, under
 from .views import new
 
@@ -135,7 +135,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
     """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
     for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
     Results go by TMA from BUFFERS buffers of WIDTH columns, which lie by columns if the results do (`ACROSS`), or (0) by
-    stores; with `AHEAD` TMA brings the first of the epilogue's tiles to the buffers, which then have room for all columns. LATE of them are
+    stores; TMA brings those of the epilogue's tiles for which `AHEAD` says so, and there are buffers for all columns then. LATE of them are
     finished under the first slots of what the CTA does next, as in `persistent`."""
     down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
@@ -145,7 +145,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
-    how = SA, SB, extra, FINISH, MIXED, AHEAD
+    room = rooms(extra, FINISH, AHEAD, BM // 64, BN)
     whole, left, each, few, pieces = share(rows * across, helpers, parts)
     tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN))
     with tile.warpgroup(0, regs=REGS[0]):
@@ -154,6 +154,8 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                  len(C.shape) == 3)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
+        lines = room_of(room, w)
+        how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
         if LATE:
             last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
         ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
@@ -175,7 +177,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                 acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
                 if begin == 0:
                     with tile.elect():
-                        bring(stage[w], ready[w], extra[EXTRAS - FINISH[4]], z, row, column, WIDTH)
+                        bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
             acc = multiplied(acc, ring, w, stop - done, BEHIND, A_KM, B_KN, MIXED, ONE)
             if LATE:
                 acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), parts, t - whole * tile.num_programs(0), left, helpers)

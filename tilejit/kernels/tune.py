@@ -12,12 +12,12 @@ from ..errors import CompilationError, LaunchError, TileError, ToolchainError
 from ..frontend.captures import Unrecorded, identity
 from ..manifest import package
 from ..runtime import driver, streams
-from ..runtime.arrays import describe
+from ..runtime.arrays import ArrayView, describe
 from ..runtime.store import open_store
 from ..toolchain.installed import tools
 from ..tuning import Kept, timed
 from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
-from .matmul import _planned, matmul
+from .matmul import _planned, folded_tiles, matmul
 from .operands import HOPPER, check_epilogue, check_listed, extents_of, result_dtype, span
 from .plan import Config, ranked
 from .scales import scale
@@ -40,7 +40,9 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
     check_epilogue(epilogue, arguments, tiles)
     x, y = describe(a), describe(b)
     if max(len(x.shape), len(y.shape)) > 3:
-        a, b, out, tiles = folded(a, "a"), folded(b, "b"), None if out is None else folded(out, "out", writable=True), tuple(folded(t, "tiles") for t in tiles)
+        batch, m, n, _ = extents_of(x, y)
+        tiles = folded_tiles(tiles, ArrayView(0, (*batch, m, n), (0,) * (len(batch) + 2), x.dtype, x.device))
+        a, b, out = folded(a, "a"), folded(b, "b"), None if out is None else folded(out, "out", writable=True)
         x, y = describe(a), describe(b)
     scaled = () if scale_a is scale_b is None else (scale("scale_a", scale_a), scale("scale_b", scale_b))
     host = x.device in ("host", -1)

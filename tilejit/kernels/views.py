@@ -32,6 +32,11 @@ def folded(x, name: str, writable: bool = False):
     return made
 
 
+def folded_row(x):
+    """Rows of an array with all dimensions before the last as one."""
+    return x if len(x.shape) == 1 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
+
+
 def new(like, shape, dtype: str):
     """A new array of the same kind, on the same device."""
     if isinstance(like, Packed):
@@ -44,4 +49,4 @@ def new(like, shape, dtype: str):
     return library.empty(shape, dtype=numpy_dtype(dtype))
 
 
-__all__ = ["folded", "new", "turned"]
+__all__ = ["folded", "folded_row", "new", "turned"]
