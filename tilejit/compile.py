@@ -14,7 +14,7 @@ from .config import config
 from .dispatch import Choice
 from .emit.emitter import Emitted, emit
 from .errors import CompilationError, ToolchainError
-from .frontend import build
+from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written
@@ -65,7 +65,10 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     clock("frontend")
     checked = config().check or _under_pytest()
     for name, run in PASSES:
-        graph = run(graph, facts)
+        try:
+            graph = run(graph, facts)
+        except RecursionError:
+            raise too_deep(graph.loc) from None
         if checked:
             check(graph)
         clock(name)

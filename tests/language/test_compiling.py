@@ -2,6 +2,7 @@
 after each test of this folder: see `tests/every_kernel.py`.)"""
 
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import control_cases
@@ -74,3 +75,21 @@ def kernel(y):
     kernel[1,](y)
     assert y.tolist() == [5, 0]
     kernel.compile(y, target="sm_90a")
+
+
+@pytest.mark.parametrize("step, place", [("v = v + v + {}", "x[v:v + 4]"), ("v = v * v + v", "x[v:v + 4]"), ("v = v * 3 + {}", "x[v:v + 4]"),
+                                         ("v = v + v + {}", "x[v + tile.arange(4)]"), ("v = v + v + {}", "tile.window(x, v * 0, v)[0:4]")])
+def test_an_index_that_is_computed_of_itself_many_times_is_taken_apart_once(step, place):
+    """Each step names the one before twice: taken apart at each naming, thirty of them would take minutes."""
+    lines = "".join(f"    {step.format(n)}\n" for n in range(30))
+    kernel = tile.jit(source=f"def steps(x, v):\n{lines}    tile.store({place}, 1.0)\n")
+    begin = time.perf_counter()
+    kernel.compile(tile.ArraySpec((64,), "float32"), 1, target="sm_90a")
+    assert time.perf_counter() - begin < 20
+
+
+def test_code_that_nests_too_deeply_for_a_pass_is_refused():
+    lines = "    v = v * v + v\n" * 3000
+    kernel = tile.jit(source=f"def deep(x):\n    v = tile.arange(4) * 1.0\n{lines}    tile.store(x[0:4], v)\n")
+    with pytest.raises(tile.CompilationError, match="the code nests too deeply to be compiled"):
+        kernel.compile(tile.ArraySpec((64,), "float32"), target="sm_90a")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import CompilationError
+from ..errors import CompilationError, Loc
 from ..ir.builder import Builder, Facts
 from ..ir.graph import Block, Graph, Launch, Value
 from ..types import Buffer, Scalar, Uniformity
@@ -35,6 +35,11 @@ class Built:
 ParamSpec = tuple  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
 
 
+def too_deep(loc: Loc) -> CompilationError:
+    """What to say of code at which Python's own limit of nested calls ends the compiler."""
+    return CompilationError("the code nests too deeply to be compiled; split it, or write a loop", loc)
+
+
 def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, launch: Launch, facts: Facts) -> Built:
     """The typed graph of a kernel. `arguments` says of each parameter whether it is a buffer (with its type), a scalar
     (with its dtype, and whether it is weak) or a compile-time value; parameters left out take their defaults."""
@@ -51,7 +56,7 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
         for ring in g.state.get("rings", ()):
             ring.check()
     except RecursionError:
-        raise CompilationError("the code nests too deeply to be compiled; split it, or write a loop", w.g.loc) from None
+        raise too_deep(w.g.loc) from None
     finally:
         for line in g.state.get(PRINTED, ()):
             print(line, file=sys.stdout)

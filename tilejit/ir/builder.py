@@ -188,13 +188,27 @@ class Builder:
             return {None: int(operand.value)} if operand.value else {}
         if isinstance(operand, int):
             return {None: operand} if operand else {}
-        call = self.definitions.get(operand)
+        sums = self.state.setdefault("sums", {})
+        waiting = [] if operand in sums else [operand]
+        while waiting:  # each value once, its parts first: long sums nest deeper than calls may, and what stands twice in one would double
+            call = self.definitions.get(waiting[-1])
+            parts = call.args if call is not None and call.op.name in ("cast", "add", "sub", "neg", "mul") else ()
+            missing = [a for a in parts if isinstance(a, Value) and a not in sums]
+            if missing:
+                waiting += missing
+            else:
+                value = waiting.pop()
+                sums[value] = self._sum(value)
+        return dict(sums[operand])
+
+    def _sum(self, value: Value) -> dict[Any, int]:
+        call = self.definitions.get(value)
         name = call.op.name if call is not None else None
-        if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+        if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(value).dtype):
             return self.linear(call.args[0])
         if name in ("add", "sub"):
             sign = 1 if name == "add" else -1
-            total = dict(self.linear(call.args[0]))
+            total = self.linear(call.args[0])
             for key, coefficient in self.linear(call.args[1]).items():
                 total[key] = total.get(key, 0) + sign * coefficient
             return {k: c for k, c in total.items() if c}
@@ -205,7 +219,7 @@ class Builder:
                 factor = self.linear(one)
                 if set(factor) <= {None}:
                     return {k: c * factor.get(None, 0) for k, c in self.linear(other).items() if factor}
-        return {self._first_of_its_kind(operand): 1}
+        return {self._first_of_its_kind(value): 1}
 
     def _first_of_its_kind(self, value: Value) -> Value:
         """The first value that was computed as this one is: what is written twice, as in ``x[p // 2 * 64:p // 2 * 64 + 64]``, is one
@@ -219,7 +233,7 @@ class Builder:
 
     def difference(self, stop: Operand | int, start: Operand | int) -> int | None:
         """``stop - start`` if it is the same number whatever the operands are, else None."""
-        total = dict(self.linear(stop))
+        total = self.linear(stop)
         for key, coefficient in self.linear(start).items():
             total[key] = total.get(key, 0) - coefficient
         rest = {k: c for k, c in total.items() if c and k is not None}

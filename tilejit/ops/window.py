@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
 
 from ..dtypes import int32
 from ..ir.builder import Builder, describe, type_of
@@ -116,16 +116,14 @@ def _extreme(g: Builder, name: str, a, b):
     return g.call(getattr(ew, name), *matched(g, a, b))
 
 
-def _divisor(g: Builder, x: Operand | int) -> int:
-    """A number that divides an integer, as far as its making shows (0 for 0)."""
+def _divisor(g: Builder, x: Operand | int, known: dict | None = None) -> int:
+    """A number that divides an integer, as far as its making shows (0 for 0); `known` of others already."""
     if isinstance(x, (int, Const)):
         return abs(int(getattr(x, "value", x)))
-    call = g.definitions.get(x)
-    name = call.op.name if call is not None else ""
-    if name == "cast":
-        return _divisor(g, call.args[0])
-    if name in ("add", "sub", "minimum", "maximum"):
-        return gcd(*(_divisor(g, a) for a in call.args))
-    if name == "mul":
-        return _divisor(g, call.args[0]) * _divisor(g, call.args[1])
-    return 1
+    known = {} if known is None else known
+    if x not in known:
+        call = g.definitions.get(x)
+        name = call.op.name if call is not None else ""
+        parts = [_divisor(g, a, known) for a in call.args] if name in ("cast", "add", "sub", "minimum", "maximum", "mul") else [1]
+        known[x] = prod(parts) if name == "mul" else gcd(*parts)
+    return known[x]

@@ -180,19 +180,25 @@ def _of_region(context: Context, call: Call) -> Access:
 def _of_points(context: Context, call: Call) -> Access | None:
     """Points whose indices are sums of multiples of ``arange``; None for others, which cost the same in any layout."""
     t: Points = call.result.type
-    strides, total = _strides(t.buffer), [0] * len(t.shape)
+    strides, total, known = _strides(t.buffer), [0] * len(t.shape), {}
     for stride, index in zip(strides, call.args[1:]):
-        steps = _steps(context, index, len(t.shape))
+        steps = _steps(context, index, len(t.shape), known)
         if steps is None:
             return None
         total = [a + stride * b for a, b in zip(total, steps)]
     return Access(tuple(total), t.dtype.nbytes, 1, None)
 
 
-def _steps(context: Context, index: Operand, rank: int) -> list[int] | None:
-    """By how much an index grows along each dimension of a tile of `rank`, where that is a constant."""
+def _steps(context: Context, index: Operand, rank: int, known: dict) -> list[int] | None:
+    """By how much an index grows along each dimension of a tile of `rank`, where that is a constant; `known` of others already."""
     if not isinstance(type_of(index), Tile):
         return [0] * rank
+    if (index, rank) not in known:
+        known[index, rank] = _steps_of(context, index, rank, known)
+    return known[index, rank]
+
+
+def _steps_of(context: Context, index: Operand, rank: int, known: dict) -> list[int] | None:
     call, shape = context.made.get(index), type_of(index).shape
     name = call.op.name if call is not None else ""
     if name == "splat":
@@ -200,25 +206,25 @@ def _steps(context: Context, index: Operand, rank: int) -> list[int] | None:
     if name == "iota":
         return [0] * (rank - 1) + [1] if len(shape) == 1 else None
     if name == "cast" or name == "broadcast":
-        return _steps(context, call.args[0], rank)
+        return _steps(context, call.args[0], rank, known)
     if name == "reshape":
-        return _reshaped(context, call.args[0], shape, rank)
+        return _reshaped(context, call.args[0], shape, rank, known)
     if name in ("add", "sub"):
-        one, other = (_steps(context, a, rank) for a in call.args)
+        one, other = (_steps(context, a, rank, known) for a in call.args)
         sign = 1 if name == "add" else -1
         return None if one is None or other is None else [a + sign * b for a, b in zip(one, other)]
     if name == "mul":
         for x, by in (call.args, call.args[::-1]):
-            factor, steps = _constant(context, by), _steps(context, x, rank)
+            factor, steps = _constant(context, by), _steps(context, x, rank, known)
             if factor is not None and steps is not None:
                 return [factor * a for a in steps]
     return None
 
 
-def _reshaped(context: Context, source: Operand, shape: tuple[int, ...], rank: int) -> list[int] | None:
+def _reshaped(context: Context, source: Operand, shape: tuple[int, ...], rank: int, known: dict) -> list[int] | None:
     """The steps of a reshape that only adds or drops extents of 1."""
     old = type_of(source).shape
-    steps = _steps(context, source, len(old))
+    steps = _steps(context, source, len(old), known)
     long = [d for d, n in enumerate(shape) if n != 1]
     if steps is None or [shape[d] for d in long] != [n for n in old if n != 1]:
         return None
