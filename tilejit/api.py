@@ -23,7 +23,7 @@ from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.mma.dot import dot, mma
 from .ops.named_barriers import named_barrier, turns
 from .ops.pointwise import (abs, assume, bitcast, cast, cdiv, clip, device_assert, expect_variant, fma, isfinite, isinf, isnan,
-                            maximum, minimum, stack, where)
+                            maximum, minimum, stack, uniform, where)
 from .ops.reductions import BUILTINS as _REDUCTIONS
 from .ops.remote import reduce_async, store_async
 from .ops.ring import ring

@@ -140,3 +140,66 @@ def test_a_shift_by_a_negative_constant_is_by_more_than_the_width(text):
     """Its count is an unsigned number; what it makes is no bound of what follows."""
     kernel = tile.jit(source=f"def k(x, y, n):\n    tile.assume(n >= 5)\n    at = {text}\n    tile.store(y[0:4], tile.load(x[at:at + 4], other=7))\n")
     assert bounds_tested(kernel.compile(tile.ArraySpec((64,), "float32"), tile.ArraySpec((4,), "float32"), 8)) > 0
+
+
+@tile.jit(num_warps=1)
+def by_lane(x, out, LANE: tile.constexpr):
+    mine = tile.load(x[tile.thread_id()])
+    one = tile.uniform(tile.bitcast(tile.ptx.shfl.sync.idx.b32(mine, LANE, 31, 0xffffffff), tile.float32))
+    if one > 0.5:
+        tile.store(out[0:50], tile.load(x[0:50]) * one)
+    at = tile.uniform(tile.lane_id() // 32)
+    tile.store(out[at + 50:at + 60], one)
+
+
+def test_a_number_that_all_threads_hold_by_promise_is_part_of_tiles_regions_and_branches():
+    x = np.arange(64, dtype=np.float32) / 32
+    for lane in (3, 20):
+        out = np.full_like(x, -1)
+        by_lane[1](x, out, LANE=lane)
+        whole = x[:50] * x[lane] if x[lane] > 0.5 else np.full(50, -1)
+        np.testing.assert_array_equal(out, np.concatenate([whole, np.full(10, x[lane]), np.full(4, -1)]).astype(np.float32))
+    for target in ("sm_80", "sm_90a", "sm_100a"):
+        assert by_lane.compile(x, out, LANE=3, target=target).ptx.count("shfl.sync.idx") == 1
+
+
+@tile.jit(num_warps=2)
+def of_each_warp(out, BROKEN: tile.constexpr):
+    for w in range(2):
+        with tile.warp(w):
+            number = tile.uniform(tile.thread_id() // (32 - BROKEN))
+            tile.store(out[w * 4:w * 4 + 4], tile.full((4,), number))
+
+
+def test_the_promise_is_of_the_scope_s_threads():
+    out = np.zeros(8, np.int32)
+    of_each_warp[1](out, BROKEN=0)
+    assert list(out) == [0] * 4 + [1] * 4
+    with pytest.raises(SimulationError, match="tile.uniform promises to be the same in all threads of the scope is not"):
+        of_each_warp[1](out, BROKEN=1)
+
+
+def test_nan_is_the_same_number_as_nan():
+    @tile.jit(num_warps=1)
+    def kernel(x, out):
+        tile.store(out[0:8], tile.full((8,), tile.uniform(tile.load(x[tile.thread_id()]))))
+
+    x, out = np.full(32, np.nan, np.float32), np.zeros(8, np.float32)
+    kernel[1](x, out)
+    assert np.isnan(out).all()
+    x[7] = 0
+    with pytest.raises(SimulationError, match="tile.uniform"):
+        kernel[1](x, out)
+
+
+def test_what_is_uniform_is_returned_as_it_is_and_tiles_are_refused():
+    @tile.jit
+    def kernel(out, n, WHOLE: tile.constexpr):
+        tile.static_assert(tile.uniform(7) == 7)
+        tile.store(out[tile.uniform(n)], tile.uniform(tile.load(out[0:4]) if WHOLE else n))
+
+    out = np.zeros(8, np.int32)
+    kernel[1](out, 5, WHOLE=False)
+    assert list(out) == [0] * 5 + [5, 0, 0]
+    with pytest.raises(tile.errors.CompilationError, match="uniform takes a scalar, not a tile int32"):
+        kernel.compile(out, 5, WHOLE=True)

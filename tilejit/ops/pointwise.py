@@ -174,6 +174,45 @@ def assume(g: Builder, fact):
     g.call(assumed, fact)
 
 
+@op("pure")
+def the_same(x):
+    """The kernel's promise that all threads of the scope hold the same `x`."""
+
+
+@the_same.infer
+def _(g, x):
+    return Scalar(x.type.dtype, g.scope.uniformity, x.type.weak)
+
+
+@the_same.simulate
+def _(m, call, x):
+    """The number of the scope's first thread; NaN is the same as NaN."""
+    here = np.broadcast_to(m.active, (m.batch, m.threads))
+    x = np.broadcast_to(x, here.shape)
+    first = np.take_along_axis(x, here.argmax(axis=1)[:, None], axis=1)
+    differs = here & (x != first) & ((x == x) | (first == first))
+    if differs.any():
+        m.assertion("the number that tile.uniform promises to be the same in all threads of the scope is not", differs.any(axis=1))
+    return first
+
+
+@the_same.emit
+def _(e, call, x):
+    return x
+
+
+@builtin
+def uniform(g: Builder, x):
+    """The scalar `x`, which all threads of the scope hold the same: a promise that the compiler trusts and the simulator checks.
+
+    Of what comes from a thread's number, a shuffle or a vote the compiler does not see it. What a scope's threads share needs it: an
+    element that a tile is made of, where a region begins, the condition of a branch with operations on tiles in it.
+    """
+    if not isinstance(type_of(x), Scalar):
+        raise g.error(f"uniform takes a scalar, not {describe(x)}")
+    return g.call(the_same, x) if isinstance(x, Value) and x.type.uniform < g.scope.uniformity else x
+
+
 @op("syncs", attrs=("message",))
 def assert_(condition, message):
     """Stop the kernel where `condition` is false."""
