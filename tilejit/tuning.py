@@ -279,10 +279,14 @@ class Kept:
     def __enter__(self) -> None:
         from .runtime import driver
         driver.synchronize(self.device)
-        for address, nbytes in self.spans:
-            self.copies.append(driver.allocate(nbytes, self.device))
-            driver.copy_on_device(self.copies[-1], address, nbytes, self.device)
-        driver.synchronize(self.device)
+        try:
+            for address, nbytes in self.spans:
+                self.copies.append(driver.allocate(nbytes, self.device))
+                driver.copy_on_device(self.copies[-1], address, nbytes, self.device)
+            driver.synchronize(self.device)
+        except BaseException:  # as where there is no memory for all of them
+            self._free()
+            raise
 
     def __exit__(self, *error) -> None:
         from .runtime import driver
@@ -290,8 +294,12 @@ class Kept:
         for (address, nbytes), copy in zip(self.spans, self.copies):
             driver.copy_on_device(address, copy, nbytes, self.device)
         driver.synchronize(self.device)
-        for copy in self.copies:
-            driver.free(copy, self.device)
+        self._free()
+
+    def _free(self) -> None:
+        from .runtime import driver
+        while self.copies:
+            driver.free(self.copies.pop(), self.device)
 
 
 def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None, prune: Callable | None = None) -> Callable[[Kernel], Tuned]:

@@ -11,7 +11,7 @@ import tilejit as tile
 from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.runtime import driver
-from tilejit.tuning import timed
+from tilejit.tuning import Kept, timed
 
 
 @tile.autotune([dict(BLOCK=64, num_warps=1), dict(BLOCK=1024, num_warps=4), dict(BLOCK=4096, num_warps=8)], key=("x", "n"))
@@ -133,6 +133,28 @@ def test_what_autotune_refuses():
     tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3, np.float32), 3)
     with pytest.raises(LaunchError, match="the configurations set it"):
         tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3), 3, BLOCK=2)
+
+
+def test_copies_of_arrays_for_which_there_is_no_memory_leave_none_behind(monkeypatch):
+    held = []
+
+    def allocate(nbytes, device):
+        if held:
+            raise LaunchError(f"allocating {nbytes} bytes failed")
+        held.append(4096)
+        return 4096
+
+    monkeypatch.setattr(driver, "synchronize", lambda device: None)
+    monkeypatch.setattr(driver, "allocate", allocate)
+    monkeypatch.setattr(driver, "copy_on_device", lambda *call: None)
+    monkeypatch.setattr(driver, "free", lambda address, device: held.remove(address))
+    with Kept([(1024, 64)], 0):
+        assert held == [4096]
+    assert held == []
+    with pytest.raises(LaunchError, match="allocating 128 bytes failed"):
+        with Kept([(1024, 64), (2048, 128)], 0):
+            pytest.fail("nothing is kept")
+    assert held == []
 
 
 def test_what_a_launch_prepares_on_the_host_is_not_its_time(monkeypatch):
