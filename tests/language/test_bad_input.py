@@ -87,6 +87,7 @@ SOURCES = {
     "tile.store(y[0:0], tile.load(x[0:0]))": "a register tile has extents of at least 1, found shape (0,)",
     "for i, a in enumerate((1, 2), n):\n    pass": "cannot be interpreted as an integer",
     "tile.static_print(n, sep=3)": "sep is a string",
+    "if (n > 3) is True:\n    pass": "`is` compares compile-time objects; write == for values",
     "s = tile.alloc((64,), x.dtype, align=n)": "an alignment is a power of two of at least the element's 4 bytes, not a scalar int32",
     "v = tile.load(x[0:64])\nfor i in range(n):\n    v = tile.load(x[0:32])\ntile.store(y[0:64], v)": "v",
 }

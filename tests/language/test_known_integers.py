@@ -65,6 +65,15 @@ def test_an_index_that_wraps_in_a_narrow_dtype_may_be_any_number_of_it():
     assert bounds == (0, 255) and values.max() == 255
 
 
+@pytest.mark.parametrize("text", ["t * 6364136223846793005 % 1024", "(t + 7) * 2654435761 * 2654435761 % 4096", "t * -6364136223846793005",
+                                  "(t + 1) * 1000003 * 1000003 % 64", "t * 100000000 >> 28", "tile.minimum(t * 100000000 >> 28, 7)",
+                                  "(t + 5) * 6364136223846793005 >> 60", "(t - 50) * 100000000", "(t * 3) << 28"])
+def test_a_product_that_surely_wraps_may_be_any_number_with_its_powers_of_two(text):
+    """Hashes multiply by large odd numbers, and an index that is made of one is a multiple of nothing."""
+    (low, high), divisor, values = known_and_computed(text, 0)
+    assert (low is None or low <= values.min()) and (high is None or values.max() <= high) and not (values % divisor).any()
+
+
 def test_a_loaded_byte_is_known_to_be_one():
     bounds, *_ = known_and_computed("tile.cast(tile.cast(tile.load(out[t]), tile.uint8), tile.int32)", 0)
     assert bounds == (0, 255)

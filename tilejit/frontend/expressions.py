@@ -167,7 +167,7 @@ def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
         if is_callable_of_the_language(one) and symbol not in ("is", "is not"):
             raise w.error(f"{one.name} is a function and cannot be compared; call it, as in {one.name}()")
     if symbol in ("is", "is not"):
-        if is_runtime(a) and is_runtime(b):
+        if any(is_runtime(x) and joins.is_number(y) for x, y in ((a, b), (b, a))):
             raise w.error(f"`{symbol}` compares compile-time objects; write == for values")
         return COMPARE[symbol](a, b)
     if symbol in ("in", "not in"):

@@ -121,7 +121,7 @@ class Context:
         if operand not in self._divisors:
             self._divisors[operand] = 1  # a carried value that needs itself
             promised = self._promised.get(self._key(operand), Promise()).divisor
-            self._divisors[operand] = min(lcm(self._divisor(operand), promised), 1 << 62)
+            self._divisors[operand] = held_by(type_of(operand).dtype, lcm(self._divisor(operand), promised))
         return self._divisors[operand]
 
     def _divisor(self, value: Value) -> int:
@@ -134,13 +134,14 @@ class Context:
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call)
-        return divisor if t.dtype in (int32, int64) else gcd(divisor, 1 << t.dtype.bits)
+        known = t.dtype in (int32, int64) and not wraps(t.dtype, *self._from_definition(value))
+        return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
 
     def _divisor_of(self, call: Call) -> int:
         parts = [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)]
         match call.op.name:
             case "mul":
-                return min(parts[0] * parts[1], 1 << 62)
+                return parts[0] * parts[1]
             case "add" | "sub":
                 return gcd(*parts)
             case "bit_or" | "bit_xor":
@@ -154,7 +155,7 @@ class Context:
             case "select":
                 return gcd(self.divisor(call.args[1]), self.divisor(call.args[2]))
             case "shl" if isinstance(call.args[1], Const) and call.args[1].value >= 0:
-                return min(parts[0] << min(int(call.args[1].value), 62), 1 << 62)
+                return parts[0] << min(int(call.args[1].value), 62)
             case "floordiv" | "shr" if isinstance(call.args[1], Const):
                 by = int(call.args[1].value)
                 if call.op.name == "shr":
@@ -187,9 +188,8 @@ class Context:
 
     def _interval(self, operand: Operand, dtype) -> tuple[int | None, int | None]:
         low, high = self._from_definition(operand)
-        least, most = integer_range(dtype) if dtype.is_int else (0, 1)
-        if dtype not in (int32, int64) and (low is None or high is None or low < least or high > most):
-            low, high = least, most
+        if wraps(dtype, low, high) or dtype not in (int32, int64) and None in (low, high):
+            low, high = integer_range(dtype) if dtype.is_int else (0, 1)
         if self._promised:
             promise = self._promised.get(self._key(operand), Promise()) & Promise(low, high)
             return promise.low, promise.high
@@ -269,6 +269,18 @@ def written_by_threads(context: Context) -> set[Value]:
         if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
             found.update(context.buffer_of(place) for place in written([call]) if getattr(place.type, "scope", None) == "shared")
     return found
+
+
+def wraps(dtype, low: int | None, high: int | None) -> bool:
+    """Whether bounds show that an integer is computed which its dtype does not hold."""
+    least, most = integer_range(dtype) if dtype.is_int else (0, 1)
+    return low is not None and low < least or high is not None and high > most
+
+
+def held_by(dtype, divisor: int) -> int:
+    """What is left of a divisor that is larger than any number of a dtype: a multiple of it has wrapped, and kept the powers of two."""
+    most = 1 << min(dtype.bits - 2, 62)
+    return divisor if divisor <= most else min(divisor & -divisor, most)
 
 
 def joint(one: tuple, other: tuple) -> tuple[int | None, int | None]:
