@@ -137,7 +137,7 @@ class Kernel:
 
         return launch_on_grid_of if callable(grid) else launch
 
-    def prepared(self, grid, **kwargs):
+    def prepared(self, grid, /, **kwargs):
         """``self[grid]`` with the keywords looked at once: a function of the arrays and numbers that remain."""
         grid, form = padded_grid(grid), form_of(kwargs)
 
@@ -262,13 +262,22 @@ class Kernel:
         return self.compiled(bound, options, target).told_for(bound)
 
     @_plain
-    def simulate(self, grid, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
-        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place."""
-        from .sim import simulate
+    def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
+        """Run on the simulator and return its report: `.findings`, `.stats`. Arrays are written in place.
+
+        An argument of the kernel that is called `seed`, `checks` or `target` goes by position.
+        """
+        for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
+            if given and name in self.names[len(args):]:
+                raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: give that by position")
         bound, options, _ = self._bind(args, kwargs)
+        return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks)
+
+    def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
+        from .sim import simulate
         version = self.version(bound, options, checked_target(target or config().target or "sm_90a"))
         bound.check_writable(version.lowered.written)
-        return simulate(version.lowered.graph, checked_grid(grid, bound), bound.host_arguments(), seed=seed, checks=checks)
+        return simulate(version.lowered.graph, grid, bound.host_arguments(), **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
         """From now on, compiling fails unless every copy whose source line names `argument` is lowered as `variant`."""
@@ -293,8 +302,7 @@ class Kernel:
             return
         if backend == "sim":
             _say_once_that_a_gpu_is_there()
-            report = self.simulate(grid, *args, **{k: v for k, v in kwargs.items() if k not in CALL_OPTIONS})
-            report.raise_first()
+            self._simulated(bound, options, grid).raise_first()
             return
         self._launch_on_device(bound, options, grid, call, (args, kwargs))
 

@@ -67,7 +67,7 @@ class Verification:
     __repr__ = __str__
 
 
-def verify(kernel: Kernel, grid, *args, reference: Callable, rtol: float | None = None, atol: float | None = None, seed: int = 0,
+def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | None = None, atol: float | None = None, seed: int = 0,
            target: str | None = None, **kwargs) -> Verification:
     """Run a kernel on copies of host arrays, on the simulator and on the GPU if there is one, and compare with `reference`.
 

@@ -76,12 +76,12 @@ class Tuned:
         """Every configuration compiled for `target` without a launch, in the order of `configs`."""
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
-    def simulate(self, grid, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
+    def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
         """The report of the simulator for the first configuration that compiles for `target`."""
         chosen = self._first(self._bound(args, kwargs), args, kwargs, target)
         return self.kernel.simulate(grid, *args, **kwargs, **chosen, seed=seed, checks=checks, target=target)
 
-    def config(self, grid, *args, backend: str | None = None, device: int | None = None, **kwargs) -> dict[str, Any]:
+    def config(self, grid, /, *args, backend: str | None = None, device: int | None = None, **kwargs) -> dict[str, Any]:
         """The configuration for a call: chosen before (in this process or, on this GPU, another), or timed now.
 
         On the simulator, which has no clock, it is the first configuration that compiles. Arrays that the kernel writes have

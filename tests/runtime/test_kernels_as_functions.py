@@ -50,3 +50,28 @@ def test_a_kernel_without_a_name_in_its_module_is_not_pickled():
 def test_kernels_and_the_names_of_the_language_show_their_parameters():
     assert str(inspect.signature(doubled)).replace(" ", "") == "(x,BLOCK=8)" and inspect.getdoc(doubled) == "Twice x."
     assert list(inspect.signature(tile.load).parameters)[1:] == ["other", "mask", "cache", "sem", "scope"]
+
+
+@tile.jit
+def numbered(y, seed=3, checks=1, target: tile.constexpr = 7, grid=5):
+    tile.store(y[0], seed)
+    tile.store(y[1], checks)
+    tile.store(y[2], target)
+    tile.store(y[3], grid)
+
+
+def test_a_launch_gives_the_kernel_its_keywords_whatever_they_are_called():
+    y = np.zeros(4, np.int32)
+    for launch in (numbered[1], tile.autotune([dict(num_warps=2)])(numbered)[1], numbered[lambda meta: meta["grid"] // 10]):
+        for given in (dict(seed=9), dict(checks=False), dict(target=9), {}):
+            launch(y, **given, grid=10)
+            assert y.tolist() == [*({"seed": 3, "checks": 1, "target": 7} | given).values(), 10]
+
+
+def test_the_simulator_s_own_keywords_are_not_taken_for_the_kernel_s():
+    y = np.zeros(4, np.int32)
+    for given in (dict(seed=9), dict(checks=False), dict(target="sm_80")):
+        with pytest.raises(tile.LaunchError, match=f"{next(iter(given))}= is the simulator's here, and numbered has a parameter of that name: give that by position"):
+            numbered.simulate(1, y, **given)
+    numbered.simulate(1, y, 4, 5, 6, grid=8, seed=9, checks=False, target="sm_80").raise_first()
+    assert y.tolist() == [4, 5, 6, 8]
