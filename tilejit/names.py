@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 
@@ -16,6 +17,17 @@ def misspelt(given, names) -> str:
     """The closest of `names` to the first keyword of `given` that is none of them, or nothing."""
     unknown = next((name for name in given if name not in names), None)
     return nearest(unknown, names) if unknown is not None else ""
+
+
+# What the emitter calls what stands beside a kernel, libdevice's functions, and what is no name of PTX (PTX ISA, "Identifiers").
+_TAKEN = re.compile(r"_|smem|text\d+|vprintf|__nv_\w*|WARP_SZ")
+
+
+def entry_name(kernel: str) -> str:
+    """The name of a kernel's entry in its machine code: its own, if that can be one there."""
+    if kernel.isascii() and not _TAKEN.fullmatch(kernel):
+        return kernel
+    return "kernel_" + re.sub(r"[^A-Za-z0-9_]", lambda other: f"_{ord(other[0]):x}", kernel)
 
 
 def counterpart(function) -> str:

@@ -2,6 +2,7 @@
 after each test of this folder: see `tests/every_kernel.py`.)"""
 
 import re
+import runpy
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ import pytest
 import shape_cases
 import tilejit as tile
 from language_reference import DTYPES, FLOAT8, FLOATS, INTS
+from tilejit.names import entry_name
 
 
 def sample():
@@ -93,3 +95,26 @@ def test_code_that_nests_too_deeply_for_a_pass_is_refused():
     kernel = tile.jit(source=f"def deep(x):\n    v = tile.arange(4) * 1.0\n{lines}    tile.store(x[0:4], v)\n")
     with pytest.raises(tile.CompilationError, match="the code nests too deeply to be compiled"):
         kernel.compile(tile.ArraySpec((64,), "float32"), target="sm_90a")
+
+
+@pytest.mark.parametrize("name", ["_", "smem", "text0", "vprintf", "__nv_expf", "WARP_SZ", "gr\u00f6\u00dfe", "\u540d", "\u03ba", "entry", "add"])
+def test_a_kernel_may_have_any_name_that_python_allows(name):
+    """Also those that PTX does not have, and those of what stands beside it in its module: shared memory, texts, functions."""
+    kernel = tile.jit(source=f"""def {name}(x):
+    s = tile.alloc((128,), x.dtype)
+    tile.store(s, tile.exp(tile.load(x[0:128])))
+    tile.sync()
+    with tile.thread(0):
+        tile.device_print("x", tile.load(s[0]))
+    tile.store(x[0:128], tile.load(s))
+""")
+    compiled = kernel.compile(tile.ArraySpec((128,), "float32"))
+    assert compiled.name == name and re.findall(r"\.entry (\w+)\(", compiled.ptx) == [entry_name(name)] and entry_name(name).isascii()
+    assert (entry_name(name) == name) is (name in ("entry", "add"))
+
+
+def test_a_file_may_have_any_name(tmp_path):
+    folder = tmp_path / "it's \"a\" f\u00f6lder\\{0} $x %d"
+    folder.mkdir()
+    (folder / "named.py").write_text("import tilejit as tile\n@tile.jit\ndef kernel(x):\n    tile.store(x[0:32], 1.0)\n")
+    assert runpy.run_path(str(folder / "named.py"))["kernel"].compile(tile.ArraySpec((32,), "float32")).cubin

@@ -67,5 +67,5 @@ class DebugInfo:
     @staticmethod
     def _file(path: str) -> str:
         folder, name = os.path.split(path)
-        quote = lambda s: s.replace("\\", "\\5C").replace('"', "\\22")
+        quote = lambda s: s.replace("\\", "\\5C").replace('"', "'")  # a string of PTX has no '"' in it
         return f"!DIFile(filename: \"{quote(name)}\", directory: \"{quote(folder)}\")"

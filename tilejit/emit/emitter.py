@@ -14,6 +14,7 @@ from ..config import architecture
 from ..dtypes import DType, bool_, float32, int32, int64
 from ..ir.builder import ExecScope
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..names import entry_name
 from ..types import Buffer, Scalar, Sym
 from .accumulators import AccumulatorMixin, Pins
 from .barriers import BarrierMixin
@@ -361,7 +362,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             "@smem = external addrspace(3) global [0 x i8], align 1024",
             *self.globals,
             *sorted(self.declarations),
-            f"define ptx_kernel void @{self.graph.name}({params}) #0{self.debug.function()} {{",
+            f"define ptx_kernel void @{entry_name(self.graph.name)}({params}) #0{self.debug.function()} {{",
             "entry:", *self.entry_lines, *self.lines, "}",
             f"attributes #0 = {{ nounwind convergent {' '.join(attributes)} }}",
             "attributes #1 = { nounwind }",

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..errors import LaunchError
+from ..names import entry_name
 from . import driver, streams, tensormap
 from .driver import EntryPoints
 from .element_types import scalar_bytes
@@ -61,7 +62,7 @@ def load(recipe: dict, image: bytes | str, device: int = 0, *, store=None, nativ
     """Load a cubin (or PTX text) on a device and make the launcher of its kernel. LaunchError when it does not fit."""
     checked = Recipe.of(recipe)
     module = driver.load_module(image, device)
-    function = driver.get_function(module, checked.name, device)
+    function = driver.get_function(module, entry_name(checked.name), device)
     driver.set_max_dynamic_shared(function, checked.shared, device)
     if any(map_.get("nowhere") for map_ in checked.maps):
         driver.nowhere(device)  # allocated now: a launch may be captured in a graph
