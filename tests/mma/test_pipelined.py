@@ -436,3 +436,33 @@ def test_a_copy_that_the_body_waits_for_itself_is_fenced_before_its_product(targ
     c = np.zeros((64, 64), np.float32)
     one_by_hand.simulate(1, a, b, c, target=target, seed=seed).raise_first()
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-3)
+
+
+@tile.jit
+def handed_over(x, flag, part, out, STAGES: tile.constexpr):
+    """The second CTA waits for the first in loops that do nothing else."""
+    s = tile.alloc((64,), x.dtype)
+    bar = tile.mbarrier()
+    total = tile.zeros((64,))
+    for i in tile.pipelined(range(x.shape[0]), stages=STAGES, warp_specialize=True):
+        tile.copy_async(s, x[i, 0:64])
+        total += tile.load(s)
+    bar.arrive()
+    while not bar.test(phase=0):
+        pass
+    if tile.program_id(0) == 0:
+        tile.store(part[0:64], total)
+        tile.store(flag[0], 1, sem="release")
+    else:
+        while tile.load(flag[0], sem="acquire") == 0:
+            pass
+        tile.store(out[0:64], total + tile.load(part[0:64]))
+
+
+def test_a_loop_that_only_waits_stays_where_the_roles_are_split():
+    x = np.random.default_rng(0).integers(-9, 9, (5, 64)).astype(np.float32)
+    flag, part, out = np.zeros(1, np.int32), np.zeros(64, np.float32), np.zeros(64, np.float32)
+    assert not handed_over.simulate(2, x, flag, part, out, STAGES=2).findings
+    np.testing.assert_array_equal(out, 2 * x.sum(axis=0))
+    ptx = handed_over.compile(x, flag, part, out, STAGES=2, target="sm_90a").ptx
+    assert "ld.acquire.gpu" in ptx and "mbarrier.test_wait" in ptx

@@ -19,7 +19,7 @@ from ..ops.ring_release import arrivals, ring_release
 from ..ops.tmem.slots import reads_late
 from .context import Context
 from .pipeline import Loops, one_of, turned
-from .slices import Copier, defined, without_unused
+from .slices import Copier, acts, defined, without_unused
 from .staging import VIEWS, Finder, Staged
 
 FIXED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
@@ -154,7 +154,7 @@ class Producer:
                                        "producer, which runs ahead of the other warps, would not wait for it: give the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
         copier = Copier(self.kept)
-        sliced = without_unused(self.sliced(copier, body))
+        sliced = without_unused(self.sliced(copier, body), acts)  # what comes after the last copy is none of its business
         self.check(sliced)
         return sliced
 

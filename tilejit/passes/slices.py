@@ -28,8 +28,14 @@ def defined(node: Node) -> Iterator[Value]:
         yield node.index
 
 
-def _acts(call: Call) -> bool:
+def acts(call: Call) -> bool:
+    """Whether a call does more than give its results."""
     return call.op.effect not in REMOVABLE
+
+
+def acts_or_waits(call: Call) -> bool:
+    """The same, or reads what others write meanwhile, which a loop may wait for that does nothing else."""
+    return acts(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
 
 
 def _nothing_acts(call: Call) -> bool:
@@ -78,9 +84,9 @@ class Copier(Rewriter):
                 return [replace(node, first=self(node.first), body=self.block(node.body))]
 
 
-def without_unused(block: Block) -> Block:
+def without_unused(block: Block, acts: Callable[[Call], bool] = acts_or_waits) -> Block:
     """`block` without the calls, carried values, branches and loops that have no effect and on which nothing depends that has."""
-    return _kept(block, _live(block, _acts), _acts)
+    return _kept(block, _live(block, acts), acts)
 
 
 def _live(block: Block, acts: Callable[[Call], bool]) -> set[Value]:
@@ -143,9 +149,10 @@ def _kept(block: Block, live: set[Value], acts: Callable[[Call], bool]) -> Block
             case For(carried=carried) | While(carried=carried):
                 at = [n for n, c in enumerate(carried) if c.inner in live or c.result in live]
                 node = replace(node, carried=tuple(carried[n] for n in at), body=_yielding(node.body, at, live, acts))
+                gone = not at and not node.body.nodes
                 if isinstance(node, While):
                     node = replace(node, test=_kept(node.test, live, acts))
-                gone = not at and not node.body.nodes
+                    gone = gone and not any(isinstance(c, Call) and acts(c) for c in walk(node.test))
         if not gone:
             nodes.append(node)
     return replace(block, nodes=tuple(nodes))
@@ -155,4 +162,4 @@ def _yielding(block: Block, at: list[int], live: set[Value], acts: Callable[[Cal
     return replace(_kept(block, live, acts), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "defined", "needed", "without_unused"]
+__all__ = ["Copier", "acts", "defined", "needed", "without_unused"]
