@@ -27,7 +27,7 @@ import statistics
 import time
 
 import torch
-from product_kernels import bias_gelu, bias_gelu_residual
+from product_kernels import bias_gelu, bias_gelu_residual, bias_gelu_rounded_residual
 from tilejit import kernels
 from tilejit.kernels.plan import TILES, Config, Problem, choose
 
@@ -201,7 +201,8 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
         bias, residual = torch.randn(n, device="cuda"), matrix(m, n, sets[0][2].dtype)
         bases = ["plain"]
         candidates = {"plain": ours(dtype), "bias+GELU": ours(dtype, epilogue=bias_gelu, tiles=(bias,)),
-                      "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, tiles=(bias, residual))}
+                      "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, tiles=(bias, residual)),
+                      "the same, rounded between": ours(dtype, epilogue=bias_gelu_rounded_residual, tiles=(bias, residual))}
     if arguments.once:
         ran(candidates, sets)
         return {}

@@ -16,3 +16,9 @@ def bias_gelu(acc, row, column, bias):
 def bias_gelu_residual(acc, row, column, bias, residual):
     """The same, and a residual, whose tile the kernel has brought."""
     return bias_gelu(acc, row, column, bias) + residual
+
+
+@tile.jit
+def bias_gelu_rounded_residual(acc, row, column, bias, residual):
+    """The same, rounded to the residual's dtype before that is added, as a library's function for each step rounds."""
+    return tile.cast(bias_gelu(acc, row, column, bias), residual.dtype) + residual
