@@ -9,7 +9,7 @@ import sys
 def nearest(name: str, names) -> str:
     """`` (did you mean 'x'?)`` for the closest of `names`, or nothing."""
     from difflib import get_close_matches
-    close = get_close_matches(name, list(names), n=1)
+    close = get_close_matches(name, list(names), n=1) if isinstance(name, str) else ()
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

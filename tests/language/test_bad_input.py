@@ -273,6 +273,7 @@ read_only.flags.writeable = False
     (lambda: tile.jit(source="def k(x):\n    pass", num_wraps=3), "jit has no option 'num_wraps' (did you mean 'num_warps'?)"),
     (lambda: tile.jit(source="def k(x, num_warps):\n    pass"), "'num_warps' is a launch option and cannot name a parameter"),
     (lambda: tile.jit(source="def k(x:\n"), "the text is not Python"),
+    (lambda: good.assert_variant("x", None), "nothing is lowered as None; the variants are"),
     (lambda: good.assert_variant("x", "ldgst"), "nothing is lowered as 'ldgst' (did you mean 'ldgsts'?)"),
     (lambda: tile.jit(3), "compiles a Python function, not int"),
 ])
