@@ -53,3 +53,17 @@ def test_a_run_time_step_of_zero_is_a_finding():
     kernel = tile.jit(source="def k(y, step):\n    for i in range(0, 5, step):\n        tile.store(y[i], i)\n")
     finding, = kernel.simulate(1, np.zeros(5, np.int32), 0).findings
     assert finding.kind == "assertion" and "the step of a range is 0" in finding.message
+
+
+def test_a_loop_ends_at_the_end_of_an_array_of_almost_2_to_the_31():
+    """The index of the last trip and a step together pass the largest int32."""
+    @tile.jit
+    def last_trips(x, y):
+        n = 0
+        for i in range(x.shape[0] - 5000, x.shape[0], 1024):
+            n += tile.sum(tile.load(x[i:i + 1024]))
+        tile.store(y[0], n)
+
+    y = np.zeros(1, np.int32)
+    last_trips[1](np.broadcast_to(np.int8(1), (2**31 - 5,)), y)
+    assert y[0] == 5000

@@ -15,6 +15,7 @@ from ..errors import LaunchError
 from .element_types import element_type
 
 INT32_LIMIT = 2 ** 31
+LAST_STEP = 2 ** 20  # by so much may a loop over an array pass its end, in steps of less, without a number beyond the limit
 
 OPERATIONS = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
@@ -79,11 +80,11 @@ def _unused(i: int, d: int, rank: int) -> list:
 
 
 def _fits32(i: int, argument) -> list:
-    """Every extent, every stride and the array's span in bytes are below 2^31."""
+    """Every stride and the array's span in bytes are below 2^31, and so is every extent with what a loop's last step adds to it."""
     rank = argument[2]
     parts = []
     for d in range(rank):
-        parts += [["le", ["size", i, d], INT32_LIMIT - 1], ["le", ["stride", i, d], INT32_LIMIT - 1],
+        parts += [["le", ["size", i, d], INT32_LIMIT - LAST_STEP], ["le", ["stride", i, d], INT32_LIMIT - 1],
                   ["le", 1 - INT32_LIMIT, ["stride", i, d]]]
     reaches = _reaches(i, rank)
     if rank > 2:  # the sum of two products of what passed the limits fits in 64 bits, that of three may not
