@@ -121,7 +121,9 @@ def test_a_tile_does_not_change_in_a_loop_that_threads_leave_one_by_one(loop):
 def test_a_number_of_some_threads_has_no_part_in_what_all_of_them_share(body, what, value):
     text = f"i = tile.warp_id()\n{body}"
     refused(lambda: kernel(text)[1](x, y), f"the threads of the cta share {what}, and `{value}` differs between them", kind=tile.CompilationError)
-    kernel(f"with tile.warp(1):\n    i = tile.warp_id()\n    {body}")[1](x, y)  # where it is the same for all
+    for scope in ("with tile.warp(1):", "with tile.thread(range(40, 48)):"):  # where it is the same for all
+        kernel(f"{scope}\n    i = tile.warp_id()\n    {body}")[1](x, y)
+    kernel(text)[1](x, y, num_warps=1)
 
 
 def test_a_complex_array_is_refused_with_what_to_pass_instead():

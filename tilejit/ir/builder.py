@@ -117,8 +117,13 @@ class Builder:
 
     def shared(self, what: str, *operands: Operand) -> None:
         """CompilationError for a scalar operand of `what`, of which all threads of the scope have a part, that differs between them."""
+        scope, least = self.scope, self.scope.uniformity
+        if scope.threads <= 32:  # of one warp
+            least = min(least, Uniformity.WARP)
+        elif scope.threads <= 128 and scope.kind == "cta":
+            least = Uniformity.WARPGROUP
         for x in operands:
-            if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < self.scope.uniformity:
+            if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < least:
                 while x in self.definitions and self.definitions[x].op.name == "cast":  # which the source need not show
                     x = self.definitions[x].args[0]
                 raise self.error(f"the threads of the {self.scope.kind} share {what}, and {written(x)} differs between them; if it does not, tile.uniform(..) "
