@@ -50,12 +50,10 @@ def test_numbers_of_numpy_and_of_enumerations_are_launched():
         kernel[1](y, 0, 0.0)
 
 
-@pytest.mark.unsanitized
 @needs_gpu()
 @in_child(timeout=120)
 def test_kernels_whose_names_ptx_does_not_have_are_launched():
     import numpy as np
-    import tilejit as tile
 
     for i, name in enumerate(("_", "smem", "gr\u00f6\u00dfe")):
         y = tile.to_device(np.zeros(1, np.int32))
@@ -64,6 +62,7 @@ def test_kernels_whose_names_ptx_does_not_have_are_launched():
 
 
 @needs_gpu()
+@pytest.mark.unsanitized
 @in_child(timeout=120)
 def test_a_copy_of_a_device_array_has_memory_of_its_own():
     import copy
