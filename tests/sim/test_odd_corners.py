@@ -255,3 +255,16 @@ def test_a_loop_that_counts_for_ever_is_found(monkeypatch):
     """It changes its own registers and nothing else."""
     monkeypatch.setattr("tilejit.sim.chunk.PATIENCE", 20_000)
     check(counts_for_ever, (1,), np.zeros(1, np.float32), seeds=[0, 1])
+
+
+def test_a_zero_and_a_negative_zero_are_two_constants():
+    @tile.jit
+    def zeros(y):
+        tile.store(y[0], 0.0)
+        tile.store(y[1], -0.0)
+        tile.store(y[2:4], tile.full((2,), 0.0))
+        tile.store(y[4:6], tile.full((2,), -0.0))
+
+    y = np.ones(6, np.float32)
+    zeros[1](y)
+    np.testing.assert_array_equal(np.signbit(y), [False, True, False, False, True, True])

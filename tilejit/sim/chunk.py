@@ -63,7 +63,7 @@ class Chunk(Verdicts):
         self.places: dict = {}
         self.locs: list[Loc | None] = []
         self._lines: dict[int, int] = {}
-        self._constants: dict[Const, np.ndarray] = {}
+        self._constants: dict[tuple, np.ndarray] = {}
         self._scratch = np.empty(0, np.int64)
         self._map_faults: dict = {}
         self.traffic: dict = {}     # what accesses cost, by call and alignment
@@ -105,7 +105,7 @@ class Chunk(Verdicts):
         return self.global_clocks
 
     def constant(self, c: Const) -> np.ndarray:
-        key = (c, type(c.value))
+        key = (c.dtype, repr(c.value))  # 0.0 and -0.0 are equal, and so are 1 and True
         if key not in self._constants:
             with np.errstate(over="ignore"):
                 self._constants[key] = np.array([[c.value]]).astype(c.dtype.np)
