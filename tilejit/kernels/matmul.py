@@ -219,7 +219,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     either = EITHER_MAJOR.get(target, ((1, 2), (1, 2)))
     if config is None:
-        ahead = any(_ahead(tiles, z, 16))
+        ahead = any(_ahead(tiles, z, 16)) or bool(epilogue) and not (arguments or tiles) and stored_by_tma(z, 16)
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
@@ -273,11 +273,11 @@ def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, 
     """How results are stored, which of the arrays beside them come ahead, and how many columns are finished under the products of the next
     tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
     width, across = _staged(z, config.width)
-    ahead: tuple[bool, ...] = ()
+    ahead, late = (), 0
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
         ahead = _ahead(beside, z, width, config.bn, left // (config.bm // 64))
-    late = min(config.late, hopper.most_late(slots, config.bm // 64)) // width * width if ahead and not config.behind else 0
+        late = min(config.late, hopper.most_late(slots, config.bm // 64)) // width * width if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late)
 
 
