@@ -121,6 +121,26 @@ def test_as_many_columns_as_the_model_leaves_over_are_finished_right_on_the_gpu(
         left_over(tile.to_device, *extents, dtype, b_by_rows, shared)
 
 
+@tile.jit
+def doubled(acc, row, column):
+    return acc * 2
+
+
+@pytest.mark.parametrize("b_by_rows", [False, True])
+@pytest.mark.parametrize("shared,k", [(False, 1096), (True, 2312)])
+def test_columns_are_left_over_with_an_epilogue_that_gets_the_sums_alone(shared, k, b_by_rows):
+    """By the model's choice; small integers, so that only the result is rounded."""
+    rng = np.random.default_rng(9)
+    a, b = (rng.integers(-2, 3, shape).astype(BF16) for shape in ((300, k), (k, 504)))
+    config = planned(*([np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4096), (8192, 2))] * 3), doubled, ()).constants
+    assert (config["BM"], config["BN"], config["LATE"], config["AHEAD"]) == (128, 256, LATE, ())
+    chosen = replace(choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132), stream=shared)
+    b = b if b_by_rows else np.ascontiguousarray(b.T).T
+    got = product(a, b, BF16, epilogue=doubled, config=chosen)
+    np.testing.assert_array_equal(got, (2 * (a.astype(np.float32) @ b.astype(np.float32))).astype(BF16))
+    assert planned(a, b, got, doubled, (), chosen).constants["LATE"] == LATE
+
+
 def test_columns_of_several_matrices_are_left_over_too():
     """With the number of the matrix, of which the tile before may have another, three consumers, and factors."""
     rng = np.random.default_rng(8)

@@ -112,7 +112,7 @@ COPY = 4000              # cycles for a kernel of its own that copies operands, 
 @dataclass(frozen=True)
 class Problem:
     """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
-    function is applied to it and whether what that adds to the sums can come by TMA, how threads scale and add
+    function is applied to it and whether all arrays that it is given can come by TMA, how threads scale and add
     up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none),
     whether A lies by columns and B by rows, k far apart, the bytes of operands that are copied first, in
     their places and in exchanged ones."""
