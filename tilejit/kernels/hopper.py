@@ -309,7 +309,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
             done = under(LATE, w, BM // 64) if LATE else 1 if BEGUN and not ONE else 0
             stop = max(steps - 1, done) if LATE else steps
             if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
-                first, done = done, max(done, stop * (tile.program_id(0) % 8 + 1) // 12)
+                first, done = done, min(done + steps * (tile.program_id(0) % 8 + 1) // 16, stop)
                 sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                 with tile.elect():
                     bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)

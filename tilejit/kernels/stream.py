@@ -173,7 +173,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
             i, n = tile.tile_at(t, rows, across, *ORDER)
             z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
             if AHEAD:  # each CTA at a time of its own, as in `persistent`
-                first, done = done, max(done, begin + (stop - begin) * (tile.program_id(0) % 8 + 1) // 12)
+                first, done = done, min(done + (end - begin) * (tile.program_id(0) % 8 + 1) // 16, stop)
                 acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
                 if begin == 0:
                     with tile.elect():
