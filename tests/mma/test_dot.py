@@ -98,6 +98,14 @@ def test_wgmma_takes_the_call_where_it_can(ta, tb):
     check(64, 64, 64, "bfloat16", tb=tb, places="b", target="sm_90a", variant="wgmma")
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("dtype,acc", [("float16", "float32"), ("int8", "int32")])
+def test_a_matrix_may_have_one_column(dtype, acc, target):
+    """Which no instruction of a warpgroup takes: another path does."""
+    for ta, tb in ((False, False), (False, True), (True, False), (True, True)):
+        check(128, 1, 32, dtype, ta=ta, tb=tb, acc=acc, target=target)
+
+
 def test_float32_is_exact_unless_tf32_is_asked_for():
     """Sums of threads keep every bit of the operands; tf32 enters the tensor cores with 10."""
     check(33, 20, 50, "float32", variant="fma")

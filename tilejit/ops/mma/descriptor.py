@@ -108,7 +108,7 @@ def _k_major(row_at, k_at, span: int, itemsize: int) -> Descriptor | None:
 
 
 def _mn_major(row_at, k_at, mn: int, span: int, itemsize: int) -> Descriptor | None:
-    if itemsize > 2 or row_at[1] - row_at[0] != itemsize:
+    if itemsize > 2 or len(row_at) < 2 or row_at[1] - row_at[0] != itemsize:
         return None
     width = (span or 16) // itemsize
     across = _step(row_at, width, 0) if mn > width else 8 * (span or 16)
