@@ -132,7 +132,9 @@ def test_rows_may_be_all_that_an_epilogue_gets():
     np.testing.assert_array_equal(kernels.matmul(a, b, epilogue=with_bias, tiles=(bias,)), a.astype(np.float32) @ b.astype(np.float32) + bias)
     config = kernels.tune(a, b, epilogue=with_bias, tiles=[bias])
     np.testing.assert_array_equal(kernels.matmul(a, b, epilogue=with_bias, tiles=[bias], config=config), a.astype(np.float32) @ b.astype(np.float32) + bias)
-    assert kernels.tune(np.stack([[a, a]] * 2), b, epilogue=with_biases, tiles=[bias]) is not None
+    several = np.stack([[a, a]] * 2)
+    config = kernels.tune(several, b, epilogue=with_biases, tiles=[bias])
+    np.testing.assert_array_equal(kernels.matmul(several, b, epilogue=with_biases, tiles=[bias], config=config), several.astype(np.float32) @ b.astype(np.float32) + bias)
 
 
 @pytest.mark.parametrize("shape", [(71,), (73,), (1, 72), (100,), (72, 1), ()])
