@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.gpu import in_child, needs_gpu
 from tilejit.errors import SimulationError
 
 SQUARE = tile.ArraySpec((64, 64), "float16")
@@ -152,15 +153,26 @@ def by_lane(x, out, LANE: tile.constexpr):
     tile.store(out[at + 50:at + 60], one)
 
 
-def test_a_number_that_all_threads_hold_by_promise_is_part_of_tiles_regions_and_branches():
+def of_one_lane(home, back):
     x = np.arange(64, dtype=np.float32) / 32
     for lane in (3, 20):
-        out = np.full_like(x, -1)
-        by_lane[1](x, out, LANE=lane)
+        out = home(np.full_like(x, -1))
+        by_lane[1](home(x), out, LANE=lane)
         whole = x[:50] * x[lane] if x[lane] > 0.5 else np.full(50, -1)
-        np.testing.assert_array_equal(out, np.concatenate([whole, np.full(10, x[lane]), np.full(4, -1)]).astype(np.float32))
+        np.testing.assert_array_equal(back(out), np.concatenate([whole, np.full(10, x[lane]), np.full(4, -1)]).astype(np.float32))
+
+
+def test_a_number_that_all_threads_hold_by_promise_is_part_of_tiles_regions_and_branches():
+    of_one_lane(np.asarray, lambda out: out)
+    x = np.zeros(64, np.float32)
     for target in ("sm_80", "sm_90a", "sm_100a"):
-        assert by_lane.compile(x, out, LANE=3, target=target).ptx.count("shfl.sync.idx") == 1
+        assert by_lane.compile(x, x, LANE=3, target=target).ptx.count("shfl.sync.idx") == 1
+
+
+@needs_gpu()
+@in_child(timeout=60)
+def test_promised_numbers_on_the_gpu():
+    of_one_lane(tile.to_device, lambda out: out.numpy())
 
 
 @tile.jit(num_warps=2)

@@ -40,14 +40,16 @@ def test_a_tuned_kernel_is_simulated_with_its_first_configuration_and_compiled_w
     assert [(m.target, m.recipe["threads"]) for m in made] == [("sm_80", 32), ("sm_80", 128), ("sm_80", 256)]
 
 
+@tile.jit
+def through_shared(x, ROWS: tile.constexpr):
+    buffer = tile.alloc((ROWS, 128), x.dtype)
+    tile.copy(buffer, x[0:ROWS, 0:128])
+    tile.sync()
+    tile.copy(x[0:ROWS, 0:128], buffer)
+
+
 def test_a_tuned_kernel_is_simulated_with_the_first_configuration_that_compiles_for_the_target():
-    @tile.autotune([dict(ROWS=400), dict(ROWS=8)])
-    @tile.jit
-    def staged(x, ROWS: tile.constexpr):
-        buffer = tile.alloc((ROWS, 128), x.dtype)
-        tile.copy(buffer, x[0:ROWS, 0:128])
-        tile.sync()
-        tile.copy(x[0:ROWS, 0:128], buffer)
+    staged = tile.autotune([dict(ROWS=400), dict(ROWS=8)])(through_shared)
     x = np.ones((8, 128), np.float32)
     for target in ("sm_90a", "sm_80", None):
         assert not staged.simulate((1,), x, target=target).findings
@@ -63,13 +65,7 @@ def test_a_tuned_kernel_is_verified_by_one_of_its_configurations():
 
 
 def test_a_configuration_that_does_not_compile_is_passed_over():
-    @tile.autotune([dict(ROWS=4096), dict(ROWS=8)])
-    @tile.jit
-    def staged(x, ROWS: tile.constexpr):
-        buffer = tile.alloc((ROWS, 128), x.dtype)
-        tile.copy(buffer, x[0:ROWS, 0:128])
-        tile.sync()
-        tile.copy(x[0:ROWS, 0:128], buffer)
+    staged = tile.autotune([dict(ROWS=4096), dict(ROWS=8)])(through_shared)
     x = np.ones((8, 128), np.float32)
     staged[1](x)
     assert list(staged.chosen.values()) == [dict(ROWS=8)]
@@ -77,11 +73,7 @@ def test_a_configuration_that_does_not_compile_is_passed_over():
 
 
 def test_where_none_compiles_the_first_error_is_raised():
-    @tile.autotune([dict(ROWS=4096), dict(ROWS=8192)])
-    @tile.jit
-    def staged(x, ROWS: tile.constexpr):
-        buffer = tile.alloc((ROWS, 128), x.dtype)
-        tile.copy(buffer, x[0:ROWS, 0:128])
+    staged = tile.autotune([dict(ROWS=4096), dict(ROWS=8192)])(through_shared)
     with pytest.raises(CompilationError, match="shared memory"):
         staged[1](np.ones((8, 128), np.float32))
 
