@@ -79,3 +79,15 @@ def test_a_tile_of_lanes_begins_at_a_multiple_of_their_number(first, stop, found
     x = np.zeros(16, np.float32)
     with pytest.raises(tile.CompilationError, match=found):
         tile.jit(source=source.format("sum(tile.load(x[0:8]))")).compile(x)
+
+
+def test_the_refusal_of_a_tile_that_a_loop_carries_shows_the_loop():
+    kernel = tile.jit(source="""def k(x):
+    with tile.thread(range(2, 6)):
+        total = tile.zeros((8,), tile.float32)
+        for i in range(4):
+            total = total + tile.load(x[8 * i:8 * i + 8])
+        tile.store(x[0:8], total)
+""")
+    with pytest.raises(tile.CompilationError, match=r"4 threads from thread 2 on\n(.*\n)*.*for i in range\(4\):"):
+        kernel.compile(tile.ArraySpec((32,), "float32"))

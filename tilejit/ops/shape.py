@@ -12,7 +12,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Value
 from ..ir.op import op
-from ..layout import TileLayout
+from ..layout import TileLayout, collapse
 from ..layout.fragments import register_slice
 from ..types import Scalar, Tile, Uniformity
 from .creation import constant_integer
@@ -41,9 +41,15 @@ def _(e, call, x):
             for r in range(e.registers(target))]
 
 
-broadcast.rules["lazy"] = True  # made where it is used, in the layout of what it meets
-broadcast.rules["layout_backward"] = lambda assigner, call, want: (
-    assigner.collapsed(want, call.args[0].type.dtype, call.args[0].type.shape),)
+def _broadcast_backward(assigner, call, want):
+    """The dimensions along which the operand is repeated, collapsed."""
+    t, layout, domain = call.args[0].type, want.layout, want.domain
+    for d in (d for d, (one, many) in enumerate(zip(t.shape, want.shape)) if one != many):
+        layout, domain = collapse(layout, domain, d)
+    return (Tile(t.dtype, t.shape, layout, domain),)
+
+
+broadcast.rules.update(lazy=True, layout_backward=_broadcast_backward)  # made where it is used, in the layout of what it meets
 
 
 @op("pure", attrs=("shape",))

@@ -26,7 +26,7 @@ from ..ops.mma.warp import SHAPES, arrangement, fragment, mma_
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile
 from .context import Context, written_by_threads
-from .layouts import reduced_axes
+from .layout_choice import reduced_axes
 from .tensor_dots import TensorDots
 from .writing import Writer
 

@@ -1,0 +1,88 @@
+"""The register layouts that there are to choose from: blocked ones, whose vectors suit the memory that a tile meets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from ..config import architecture
+from ..dtypes import DType
+from ..errors import CompilationError
+from ..ir.builder import ExecScope, Facts, type_of
+from ..ir.graph import Graph, Value
+from ..layout import blocked
+from ..types import Region, Tile
+from .context import Context
+from .shared import SHARED_LIMIT
+from .widths import cost_of_change, cost_of_load, vector_widths, wasteful, way_of
+
+
+def like(t: Tile, dtype: DType) -> Tile:
+    """A tile of another dtype in the same layout."""
+    return replace(t, dtype=dtype)
+
+
+def alike(a: Tile, b: Tile) -> bool:
+    """Whether two tiles have one layout."""
+    return (a.layout, a.domain) == (b.layout, b.domain)
+
+
+class LayoutChoice:
+    """What the `layout` rules of ops may ask: the `context` of their graph, the `scope` at hand, and `default` layouts."""
+
+    def __init__(self, graph: Graph, facts: Facts):
+        self.context = Context(graph, facts)
+        self.vectors = vector_widths(graph, self.context)
+        self.reduced = reduced_axes(self.context)
+        self.room = _spare_memory(graph, self.context)
+
+    @property
+    def scope(self) -> ExecScope:
+        return self.context.scope
+
+    def default(self, shape: tuple[int, ...], dtype: DType) -> Tile:
+        """The blocked layout of a shape: vectors as wide as its memory accesses allow, every thread busy."""
+        vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
+        return self.blocked(shape, dtype, vector, order, self.reduced.get(shape, ()))
+
+    def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple | None, reduced: tuple = ()) -> Tile:
+        threads, first = self.scope.threads, self.scope.first
+        while vector > 1 and vector * threads > prod(shape):
+            vector //= 2
+        if self.scope.kind == "thread" and isinstance(first, int) and first % min(threads, 32):
+            raise CompilationError("a register tile belongs to whole warps, or to 1, 2, 4, 8 or 16 lanes that begin at a multiple of their "
+                                   f"number, found {threads} threads from thread {first} on")
+        return Tile(dtype, shape, *blocked(shape, threads, vector, order, reduced))
+
+    def better_stored(self, place: Value, have: Tile) -> Tile | None:
+        """A layout of vectors along the array that a tile is stored to, where a change to it and its stores cost less; else None."""
+        if self.scope.kind != "cta" or not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
+            return None
+        want = self.blocked(have.shape, have.dtype, *way_of(self.context, place))
+        spare = have.size * have.dtype.nbytes <= self.room
+        return want if spare and wasteful(self.context, place, have, want, self.scope.threads) else None
+
+    def better_loaded(self, place: Value, load: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
+        """Whether a load of a region in the second layout costs at most what it does in the first with a change of layout at the end of
+        what is made of it. From shared memory it always does."""
+        if place.type.scope != "global":
+            return True
+        before, after = (cost_of_load(self.context, place, t, self.scope.threads) for t in load)
+        return after <= before + cost_of_change(*change)
+
+
+def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
+    """For each shape the axes along which a tile of it is reduced or scanned."""
+    found: dict[tuple, set[int]] = {}
+    for call in context.made.values():
+        axes = call.attrs.get("axes", call.attrs.get("axis"))
+        if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
+            found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
+    return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
+
+
+def _spare_memory(graph: Graph, context: Context) -> int:
+    """How many bytes of shared memory the kernel's buffers surely leave for changes of layout that it could do without."""
+    most = SHARED_LIMIT[architecture(graph.target)]
+    used = sum(r.type.nbytes for call in context.calls if call.op.name == "alloc_shared" for r in call.results)
+    return max(0, min(most, graph.launch.max_shared or most) - used - 8192) * 7 // 8
