@@ -7,7 +7,7 @@ ends the loop, leave it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import CompilationError
@@ -22,7 +22,6 @@ from .state import Snapshot
 from .walker import Walker, is_cell, runtime, where
 
 LEFT = ("return", "break")
-HIDDEN = (*LEFT, RESULT)
 
 
 @dataclass
@@ -37,69 +36,114 @@ class Trip:
 
 
 @dataclass
-class Settled:
-    """A loop whose carried types hold. `after` is what the names are at the body's end, `lost` says why a name that the
-    body changes has no value after the loop; `exits` that the body leaves the loop early."""
+class Attempt:
+    """A loop's body walked with a guess of what it carries (`plans`, by the values `inner`): what the names hold before the loop, at
+    the body's start (`headers`, where they are carried) and at its end. Where the guess holds, `lost` says why a name that the body
+    changes has no value after the loop."""
 
     trip: Trip
     plans: dict[Any, joins.Join]
     inner: dict[Any, list[Value]]
     before: dict[Any, Entry]
+    headers: dict[Any, Entry]
     after: dict[Any, Entry]
-    lost: dict[Any, str]
-    exits: bool = False
+    lost: dict[Any, str] = field(default_factory=dict)
+
+    @property
+    def exits(self) -> bool:
+        """Whether the body leaves the loop early, and that is not carried."""
+        return any(self.after[n].value is not False for n in LEFT if n not in self.plans and self.before[n].value is False)
+
+    def untouched(self, name: Any) -> bool:
+        return not self.headers[name].read and self.after[name] is self.headers[name]
+
+    def constants(self, pinned: set) -> set[Any]:
+        """The names that the body leaves as they are: it does not get to assign them, or assigns the constant they hold."""
+        return {n for n, plan in self.plans.items() if n not in pinned and any(joins.types(plan)) and self._is_constant(n)}
+
+    def _is_constant(self, name: Any) -> bool:
+        header, end, held = self.headers[name], self.after[name], self.before[name].value
+        if end is header:
+            return True
+        return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
+
+    def demoted(self, pinned: set) -> dict[Any, joins.Join]:
+        """The tuples some of whose elements the body hands on as they are: those stay what they are before the loop."""
+        found = {}
+        for name, plan in self.plans.items():
+            if name not in pinned and isinstance(plan, joins.Group) and self.after[name] is not self.headers[name]:
+                less = joins.demote(plan, self.headers[name].value, self.after[name].value, self.before[name].value)
+                if less != plan:
+                    found[name] = less
+        return found
 
 
-def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Uniformity = Uniformity.GRID, stop_at_exits: bool = False) -> Settled:
+def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Uniformity = Uniformity.GRID,
+           stop_at_exits: bool = False) -> Attempt | None:
     """Walk a loop's body until the types of what it carries no longer change; the last walk is the one that stays.
 
     `control` is the uniformity of what decides whether the loop goes on, as far as it is known before. With `stop_at_exits` the
-    search ends as soon as the body turns out to leave the loop early.
+    search ends with None as soon as the body turns out to leave the loop early.
     """
+    loop, depth = (w.g.loc, tuple(w.copies), stop_at_exits), len(w.copies)
     before = dict(w.frame.env)
-    pinned: set[Any] = set()
-    key, depth = (w.g.loc, tuple(w.copies), stop_at_exits), len(w.copies)
     expected = _expected(w, before)
-    plans = {n: joins.cap(p, control) for n, p in _first_guess([*names, *expected], before, w.carried.get(key, {})).items()}
+    plans = _capped(_first_guess([*names, *expected], before, w.carried.get(loop, {})), control)
+    pinned: set[Any] = set()
     failed: CompilationError | None = None
     while True:
         snapshot = Snapshot.of(w)
-        headers, inner = _headers(w, plans, before)
-        w.frame.env = {**before, **headers}
         try:
-            trip = walk()
+            attempt = _attempted(w, plans, before, walk)
         except CompilationError as error:
             # With its first value for good, a constant may do what it never does at run time; then all of them vary.
-            varied = {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
-            if failed is not None or all(plans[n] == p for n, p in varied.items()):
+            varied = plans | {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
+            if failed is not None or varied == plans:
                 raise failed or error
-            failed, plans, w.frame.env = error, {**plans, **varied}, dict(before)
+            failed, plans, w.frame.env = error, varied, dict(before)
             del w.copies[depth:]
             snapshot.restore(w)
             continue
-        after, w.frame.env = w.frame.env, dict(before)
-        exits = any(after[n].value is not False for n in LEFT if n not in plans and before[n].value is False)
-        for name in [n for n in expected if n in plans and not headers[n].read and after[n] is headers[n]]:
+        for name in [n for n in expected if n in plans and attempt.untouched(n)]:
             expected.remove(name)
-            del before[name], after[name], plans[name]
-        if exits and stop_at_exits:
+            del before[name], attempt.after[name], plans[name]
+        if attempt.exits and stop_at_exits:
             snapshot.restore(w)
-            return Settled(trip, plans, inner, before, after, {}, exits=True)
-        still = _demoted(plans, headers, before, after, pinned)
-        constant = _constant(plans, headers, before, after, pinned)
-        wider, lost = _widened(w, {n: p for n, p in plans.items() if n not in constant}, headers, after, trip.control)
-        found = {n: joins.cap(p, trip.control) for n, p in _uncarried(w, names, plans, before, after).items()}
-        stable = {n: p for n, p in plans.items() if n not in lost and n not in constant}
-        if wider == stable and not found and not still and not trip.again and not any(headers[n].read for n in constant):
-            for name in wider:
+            return None
+        plans, lost, holds = _judged(w, names, attempt, pinned)
+        if holds:
+            for name in plans:
                 before[name].read = True
-            w.frame.env, w.carried[key] = dict(before), wider
-            return Settled(trip, wider, inner, before, after, lost)
+            w.frame.env, w.carried[loop] = dict(before), plans
+            return replace(attempt, plans=plans, lost=lost)
         snapshot.restore(w)
-        if still or constant:
-            w.carried.clear()  # loops inside were walked with less known than will be
-        pinned |= found.keys() | still.keys()
-        plans = {**{n: plans[n] for n in lost}, **wider, **still, **found}
+
+
+def _attempted(w: Walker, plans: dict[Any, joins.Join], before: dict[Any, Entry], walk: Callable[[], Trip]) -> Attempt:
+    headers, inner = _headers(w, plans, before)
+    w.frame.env = {**before, **headers}
+    trip = walk()
+    after, w.frame.env = w.frame.env, dict(before)
+    return Attempt(trip, plans, inner, before, headers, after)
+
+
+def _judged(w: Walker, names: list[str], attempt: Attempt, pinned: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str], bool]:
+    """What the loop carries, as far as an attempt shows; why the names are lost that it cannot; and whether the attempt's guess
+    holds. Where it does not, names whose plans are due to what the body does to them are pinned from now on."""
+    constants, demoted = attempt.constants(pinned), attempt.demoted(pinned)
+    wider, lost = _widened(w, attempt, constants)
+    found = _capped(_uncarried(w, names, attempt), attempt.trip.control)
+    carried = {n: plan for n, plan in attempt.plans.items() if n not in lost and n not in constants}
+    if wider == carried and not (found or demoted or attempt.trip.again or any(attempt.headers[n].read for n in constants)):
+        return wider, lost, True
+    if demoted or constants:
+        w.carried.clear()  # loops inside were walked with less known than will be
+    pinned.update(found, demoted)
+    return {**{n: attempt.plans[n] for n in lost}, **wider, **demoted, **found}, lost, False
+
+
+def _capped(plans: dict[Any, joins.Join], control: Uniformity) -> dict[Any, joins.Join]:
+    return {name: joins.cap(plan, control) for name, plan in plans.items()}
 
 
 def _expected(w: Walker, before: dict) -> list[tuple]:
@@ -135,85 +179,61 @@ def _headers(w: Walker, plans: dict, before: dict) -> tuple[dict[Any, Entry], di
     return headers, inner
 
 
-def _constant(plans: dict, headers: dict, before: dict, after: dict, pinned: set) -> set[Any]:
-    """The names that the body leaves as they are: it does not get to assign them, or assigns the constant they hold."""
-    found = set()
-    for name in plans.keys() - pinned:
-        if not any(joins.types(plans[name])):
-            continue
-        header, end = headers[name], after[name]
-        held = before[name].value
-        again = not header.read and not any(joins.is_runtime(x) for x in joins.leaves(held)) and joins.same(end.value, held)
-        if end is header or again:
-            found.add(name)
-    return found
-
-
-def _demoted(plans: dict, headers: dict, before: dict, after: dict, pinned: set) -> dict[Any, joins.Join]:
-    """The tuples some of whose elements the body hands on as they are: those stay what they are before the loop."""
-    found = {}
-    for name, plan in plans.items():
-        if name not in pinned and isinstance(plan, joins.Group) and after[name] is not headers[name]:
-            less = joins.demote(plan, headers[name].value, after[name].value, before[name].value)
-            if less != plan:
-                found[name] = less
-    return found
-
-
-def _uncarried(w: Walker, names: list[str], plans: dict, before: dict, after: dict) -> dict[Any, joins.Join]:
+def _uncarried(w: Walker, names: list[str], attempt: Attempt) -> dict[Any, joins.Join]:
     """What the body changed although it was not carried: exits and cells, whose changes only the walk shows."""
     found: dict[Any, joins.Join] = {}
-    for name, entry in after.items():
-        if name in plans or entry is before.get(name):
+    before = attempt.before
+    for name, entry in attempt.after.items():
+        if name in attempt.plans or entry is before.get(name):
+            continue
+        if name == RESULT:
+            plan = joins.pending(entry.value)
+            if not isinstance(entry.value, Undefined) and not isinstance(plan, Clash):
+                before.setdefault(name, Entry(joins.filler(plan), w.g.loc, w.home))
+                found[name] = plan
             continue
         if is_cell(name):
             before.setdefault(name, Entry(w.g.cells.initial[name[1]], w.g.loc, w.home))
-        elif name == RESULT:
-            plan = joins.pending(entry.value)
-            if isinstance(entry.value, Undefined) or isinstance(plan, Clash):
-                continue
-            before.setdefault(name, Entry(joins.filler(plan), w.g.loc, w.home))
-            found[name] = plan
-            continue
-        elif name not in HIDDEN and (name not in names or name not in before or isinstance(before[name].value, Undefined)):
+        elif name not in LEFT and (name not in names or name not in before or isinstance(before[name].value, Undefined)):
             continue
         if not joins.same(before[name].value, entry.value):
             found[name] = joins.varying(before[name].value)
     return found
 
 
-def _widened(w: Walker, plans: dict, headers: dict, after: dict, control: Uniformity) -> tuple[dict, dict[Any, str]]:
+def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str]]:
     """The plans made to hold what the body brings, and why names that need not be carried cannot be."""
     wider, lost = {}, {}
-    for name, plan in plans.items():
-        header, end = headers[name], after[name]
+    for name, plan in attempt.plans.items():
+        if name in constants:
+            continue
+        header, end = attempt.headers[name], attempt.after[name]
         joint = joins.widen(plan, end.value)
         if not isinstance(joint, Clash):
-            wider[name] = joins.cap(joint, control)
+            wider[name] = joins.cap(joint, attempt.trip.control)
             continue
-        both = where("before the loop", header.loc) + where("in the loop", end.loc)
-        if isinstance(end.value, Undefined):
-            both = ""
+        both = "" if isinstance(end.value, Undefined) else where("before the loop", header.loc) + where("in the loop", end.loc)
         if header.read:
             raise w.error(f"{graph_name(name)} {joint.why}; a name keeps its type in a loop{both}\nthe loop is here:")
         lost[name] = f"{joint.why}, so it holds nothing after the loop{both}"
     return wider, lost
 
 
-def carries(w: Walker, s: Settled) -> tuple[tuple[Carry, ...], tuple[Operand, ...]]:
+def carries(w: Walker, settled: Attempt) -> tuple[tuple[Carry, ...], tuple[Operand, ...]]:
     """The loop's carries and its body's yields; lets the names hold what they do after the loop."""
     carried, yields = [], []
-    for name, plan in s.plans.items():
-        inits = list(joins.flatten(plan, s.before[name].value, w.coerce))
-        with w.g.reopened(s.trip.nodes):
-            yields += joins.flatten(plan, s.after[name].value, w.coerce)
+    before, after = settled.before, settled.after
+    for name, plan in settled.plans.items():
+        inits = joins.flatten(plan, before[name].value, w.coerce)
         results = [Value(graph_name(name), t, w.g.loc) for t in joins.types(plan)]
-        carried += [Carry(i, v, r) for i, v, r in zip(inits, s.inner[name], results)]
-        w.put(name, joins.rebuild(plan, iter(results)), s.before[name].home)
-    for name, entry in s.after.items():
-        if name in s.lost:
-            w.put(name, Undefined(s.lost[name]))
-        elif name not in s.before or (isinstance(s.before[name].value, Undefined) and entry is not s.before[name]):
+        carried += map(Carry, inits, settled.inner[name], results)
+        with w.g.reopened(settled.trip.nodes):
+            yields += joins.flatten(plan, after[name].value, w.coerce)
+        w.put(name, joins.rebuild(plan, iter(results)), before[name].home)
+    for name, entry in after.items():
+        if name in settled.lost:
+            w.put(name, Undefined(settled.lost[name]))
+        elif name not in before or (isinstance(before[name].value, Undefined) and entry is not before[name]):
             w.put(name, _unsure(entry))
     return tuple(carried), tuple(yields)
 

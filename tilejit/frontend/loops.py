@@ -102,9 +102,9 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
 
     with on_device(w):
         settled = settle(w, names, walk, control=t.uniform, stop_at_exits=True)
-    if settled.exits and over.pipeline is not None:
+    if settled is None and over.pipeline is not None:
         raise w.error("a pipelined loop runs to its end: its copies are ahead of it; leave out `break` and `return`, or shorten its range")
-    if settled.exits:
+    if settled is None:
         _for_as_while(w, node, over, start, stop, names)
     else:
         carried, yields = carries(w, settled)
