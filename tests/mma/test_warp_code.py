@@ -119,4 +119,4 @@ def test_stmatrix_stores_to_any_part_of_a_buffer(swizzle, m, n, warps, row, colu
     want[2, row:row + m, at:at + n] = values
     np.testing.assert_array_equal(stored(call, region, values, 32 * warps, starts), want)
     if row % 64 == 0 and column is not None and column % 16 == 0:
-        assert None not in call.choice.plan.ways
+        assert None not in [group.flip for group in call.choice.plan.groups]

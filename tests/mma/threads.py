@@ -157,7 +157,7 @@ def stored(call, region, values, threads, index):
     e.itemsize, e.per = t.dtype.nbytes, 2
     starts = [s.value if isinstance(s, Const) else np.int64(next(index)) for s in region.args[1:]]
     target = type("Region", (), {"type": region.result.type, "starts": starts, "buffer": type("Buffer", (), {"type": buffer, "offset": 0})})
-    stmatrix.emit(e, call.choice.plan, target, held(t, values, threads))
+    stmatrix.emit(e, call.choice.plan, target, t, held(t, values, threads))
     return e.memory[np.asarray(buffer.layout.offset_of(*np.indices(buffer.shape), shape=buffer.shape))]
 
 

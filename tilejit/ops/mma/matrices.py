@@ -1,0 +1,161 @@
+"""The 8 by 8 matrices in which ldmatrix and stmatrix move a tile: which registers hold each, and where in shared memory it lies.
+
+A matrix is of 32-bit quarters of rows of 16 bytes, whose addresses the lanes name: lane ``8 j + i`` that of row i of matrix j. PTX
+ISA, "Warp-level matrix instructions: ldmatrix" and "stmatrix".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...errors import CompilationError
+from ...ir.graph import Const
+from ...layout import thread_table
+from ...types import Region, Tile
+
+
+@dataclass(frozen=True)
+class Group:
+    """Words `word` on of the tile, a matrix each, by one instruction. `at` is where the first matrix begins in the tile,
+    `odd` and `high` how far the second and the third begin after it. The address is that of the first group of these steps in a
+    region whose constant starts are 0, so that regions of one buffer share it, XORed with `flip` and moved by `step` elements; where
+    `flip` is None it is computed anew."""
+
+    word: int
+    count: int
+    at: tuple[int, int]
+    odd: tuple[int, int]
+    high: tuple[int, int]
+    flip: int | None = None
+    step: int = 0
+
+    def inside(self, row: int, transposed: bool, lane) -> list:
+        """Where a lane's row of a matrix begins, after `at`. Runs on arrays and emitted values."""
+        found = [0, 0]
+        for d in (0, 1):
+            if self.odd[d]:
+                found[d] = found[d] + (lane >> 3 & 1) * self.odd[d]
+            if self.high[d]:
+                found[d] = found[d] + (lane >> 4 & 1) * self.high[d]
+        along = 1 - row if transposed else row
+        found[along] = found[along] + (lane & 7)
+        return found
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """`row` is the tile's dimension along which lanes hold rows of a matrix; `transposed` where memory is contiguous along it."""
+
+    row: int
+    transposed: bool
+    groups: tuple[Group, ...]
+
+    @property
+    def instructions(self) -> int:
+        return len(self.groups)
+
+    def matrix_rows(self, t: Tile, threads: int) -> list[np.ndarray]:
+        """For each instruction of each warp the elements (row-major, in the tile) at which the rows of 16 bytes of its matrices
+        begin: (matrices, 8)."""
+        warps = thread_table(t.layout, t.domain, threads)[::32, 0]
+        lanes = np.arange(32)
+        found = []
+        for group in self.groups:
+            inside = group.inside(self.row, self.transposed, lanes[:8 * group.count])
+            at = sum((group.at[k] + inside[k]) * stride for k, stride in enumerate((t.shape[1], 1)))
+            found += [(warp + at).reshape(group.count, 8) for warp in warps]
+        return found
+
+    def addresses(self, e, region, t: Tile) -> list:
+        """For each group the address of a lane's row, without the constant that comes to it: (address, constant)."""
+        origins, found, buffer, lane = {}, [], region.buffer, e.lane_id()
+        nbytes = buffer.type.dtype.nbytes
+
+        def offset(group: Group, starts):
+            inside, full = group.inside(self.row, self.transposed, lane), list(starts)
+            for k, d in enumerate(region.type.kept):
+                full[d] = full[d] + e.warp_coordinate(t, k) + inside[k] + group.at[k]
+            return buffer.type.layout.offset_of(*full, shape=buffer.type.shape) * nbytes
+
+        for group in self.groups:
+            key = (group.count, group.odd, group.high)
+            if group.flip is None:
+                at, constant = offset(group, region.starts), 0
+            else:
+                if key not in origins:
+                    origins[key] = {0: offset(group, [0 if isinstance(start, int) else start for start in region.starts])}
+                flipped = origins[key]
+                if group.flip not in flipped:
+                    flipped[group.flip] = flipped[0] ^ (group.flip * nbytes)
+                at, constant = flipped[group.flip], group.step * nbytes
+            found.append((e.shared_base() + at, buffer.offset + constant))
+        return found
+
+
+def groups_of(t: Tile, region: Region, starts, row: int, transposed: bool, threads: int) -> tuple[Group, ...]:
+    """The groups of a tile whose lanes hold rows of matrices along `row`, with how their addresses in the region from `starts` on come from
+    the first's where all threads agree on that."""
+    table = thread_table(t.layout, t.domain, threads)
+    at = [tuple(int(c) for c in np.unravel_index(flat, t.domain)) for flat in table[0][::32 // t.dtype.bits]]  # where each word's matrix begins
+    return _steps(t, region, starts, row, transposed, table, _grouped(at))
+
+
+def _grouped(at: list[tuple[int, int]]) -> list[Group]:
+    """Four words at once where the fourth begins after the third as the second after the first; else two, else one."""
+    groups, word = [], 0
+    apart = lambda x, y: (y[0] - x[0], y[1] - x[1])
+    while word < len(at):
+        four = at[word:word + 4]
+        count = 4 if len(four) == 4 and apart(four[0], four[1]) == apart(four[2], four[3]) else min(len(four), 2)
+        odd = apart(four[0], four[1]) if count > 1 else (0, 0)
+        groups.append(Group(word, count, four[0], odd, apart(four[0], four[2]) if count == 4 else (0, 0)))
+        word += count
+    return groups
+
+
+def _steps(t: Tile, region: Region, starts, row: int, transposed: bool, table, groups: list[Group]) -> tuple[Group, ...]:
+    known = _known_starts(region, starts)
+    if known is None:
+        return tuple(groups)
+    thread = np.arange(len(table))
+    warp = [c[thread // 32] for c in np.unravel_index(table[::32, 0], t.domain)]  # where each warp's own part begins
+
+    def offsets(group: Group, starts: list[int]):
+        inside, full = group.inside(row, transposed, thread % 32), list(starts)
+        for k, d in enumerate(region.kept):
+            full[d] = full[d] + warp[k] + inside[k] + group.at[k]
+        return np.asarray(region.buffer.layout.offset_of(*full, shape=region.buffer.shape)) + 0 * thread
+
+    first, made = {}, []
+    for group in groups:
+        key = group.count, group.odd, group.high
+        if key not in first:
+            first[key] = offsets(group, [0] * len(known))
+        way = _moved(region.buffer.layout, first[key], offsets(group, known))
+        made.append(group if way is None else replace(group, flip=way[0], step=way[1]))
+    return tuple(made)
+
+
+def _known_starts(region: Region, starts) -> list[int] | None:
+    """The starts of a shared region that are constants, 0 for the others; None where what the others add may change what a swizzle
+    XORs, or carry."""
+    layout, shape = region.buffer.layout, region.buffer.shape
+    try:
+        plain, at = layout.group(shape)
+    except CompilationError:
+        return None
+    period, known = layout.swizzle.period if layout.swizzle is not None else 1, []
+    for d, start in enumerate(starts):
+        known.append(int(start.value) if isinstance(start, Const) else 0)
+        if not isinstance(start, Const) and (region.extents[d] != 1 or any(s[1] % period for s in plain.shards[at[d]:at[d + 1]])):
+            return None
+    return known
+
+
+def _moved(layout, origin, target) -> tuple[int, int] | None:
+    """How the threads' offsets `target` come from others: (flip, step), by ``(origin ^ flip) + step``, if by the same for all."""
+    flip = int(origin[0] ^ target[0]) & (layout.swizzle.block - 1 if layout.swizzle is not None else 0)
+    step = target - (origin ^ flip)
+    return (flip, int(step[0])) if (step == step[0]).all() else None
