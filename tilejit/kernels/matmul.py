@@ -19,10 +19,10 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, ch
 from .pack import as_readable, readable
 from .plan import SHARED, Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
-from .stream import stream, workspace
+from .stream import shares, stream, workspace
 from .views import folded, folded_row, new, turned
 
-FEW = 512           # bytes of registers that may spill without a word: addresses, once for each tile
+FEW = 64            # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
 ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
 
 
@@ -295,15 +295,15 @@ def _ahead(tiles: list[ArrayView], z: ArrayView, width: int, bn: int = 256, left
 
 def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, steps: int, sums, processors: int,
               itemsize: int) -> tuple:
-    """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the
-    slots of k of a tile. With three consumers, or a tile beside the sums, a few addresses spill where tiles change."""
+    """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the slots of
+    k of a tile."""
     tiles = config.tiles(*z.shape[-2:]) * matrices
     ctas = min(tiles * steps, processors)
     rest, helpers, parts = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
     least = min(steps - rest, rest // parts) if rest else steps
-    constants = _results(config, z, beside, least, config.bk * itemsize) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps, spills=FEW,
-                                                           ORDER=config.order, BEHIND=config.behind)
-    return stream, (ctas,), constants, (rest, helpers, parts), ((ctas, config.bm // 64, 64 * config.bn), sums.name)
+    constants = _results(config, z, beside, least, config.bk * itemsize) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps,
+                                                                                  ORDER=config.order, BEHIND=config.behind)
+    return stream, (ctas,), constants, shares(tiles, ctas, rest, helpers, parts), ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int) -> tuple:

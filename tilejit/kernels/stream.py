@@ -25,39 +25,38 @@ PATIENCE = 100    # times that a CTA asks whether all are, of about a microsecon
 
 
 @tile.jit
-def share(tiles, helpers, parts):
-    """A CTA's share: (its tiles of whole rounds, tiles after those, how many of these all helpers take and how many are too few for all,
-    its pieces of them)."""
-    p, ctas = tile.program_id(0), tile.num_programs(0)
-    whole, left = tiles // ctas, tiles % ctas
-    each, few = left // helpers, left % helpers
-    pieces = 1 if p >= ctas - left else 0
-    if p < helpers:
-        pieces = each + (1 if p < few * parts else 0)
-    return whole, left, each, few, pieces
+def pieces(shared):
+    """How many pieces of tiles a CTA has after its whole ones."""
+    whole, left, idle, rest, helpers, parts, each, few = shared
+    p = tile.program_id(0)
+    return (each + (1 if p < few * parts else 0)) if p < helpers else 1 if p >= idle else 0
 
 
 @tile.jit
-def piece(x, steps, rest, helpers, parts, whole, left, each, few):
+def piece(x, steps, shared):
     """What a CTA does as its `x`-th: (tile, first slot, slot after the last, the place for its sums if they are not those of a tile).
     Helpers take the rests of so many tiles each, side by side; the last rests, too few for all of them, in `parts`."""
+    whole, left, idle, rest, helpers, parts, each, few = shared
     p, ctas = tile.program_id(0), tile.num_programs(0)
     t, begin, end, place = x * ctas + p, 0, steps, 0
     if x >= whole:
-        t, end = whole * ctas + p - (ctas - left), steps - rest
         if p < helpers:
             place = (x - whole) * helpers + p
-            t, begin, end = whole * ctas + place, steps - rest, steps
+            t, begin = t - (x - whole) * (ctas - helpers), steps - rest
             if x - whole == each:
-                t, part = whole * ctas + left - few + p % few, p // few
-                begin, end = steps - rest + rest * part // parts, steps - rest + rest * (part + 1) // parts
+                last = place + few - left
+                tile.assume((last >= 0) & (few > 0) & (parts > 0))
+                part = last // few
+                t, begin, end = t - part * few, steps - rest + rest * part // parts, steps - rest + rest * (part + 1) // parts
+        else:
+            t, end = t - idle, steps - rest
     return t, begin, end, place
 
 
 @tile.jit
 def leave(sums, partial, flags, w, place):
     """Leave the sums of consumer `w` to the tile's CTA."""
-    tile.assume((place >= 0) & (place < partial.shape[0]))
+    tile.assume((place >= 0) & (place < partial.shape[0]) & (place < flags.shape[0]))
     tile.store(partial[place, w, 0:64 * sums.shape[1]], by_thread(sums))
     tile.sync()
     with tile.elect():
@@ -65,21 +64,21 @@ def leave(sums, partial, flags, w, place):
 
 
 @tile.jit
-def together(sums, partial, flags, w, shared, parts, t, left, helpers):
-    """The sums of consumer `w`, and, if the tile is `shared`, the `t`-th of those that are `left`, those of the CTAs that have slots of it, once
-    they are there."""
-    apart, count = 0, 0
-    if shared:
-        apart = left % helpers
-        count = parts if t >= left - apart else 1
+def together(sums, partial, flags, w, is_shared, shared):
+    """The sums of consumer `w`, and, if the tile `is_shared`, those of the CTAs that have slots of it, once they are there."""
+    whole, left, idle, rest, helpers, parts, each, few = shared
+    t, count = 0, 0  # the tile's place among those that are `left`
+    if is_shared:
+        t = tile.program_id(0) - idle
+        count = parts if t + few >= left else 1
         with tile.elect():
             for i in range(count):
-                while tile.load(flags[t + i * apart, w], sem="acquire") == 0:
+                while tile.load(flags[t + i * few, w], sem="acquire") == 0:
                     pass
-                tile.store(flags[t + i * apart, w], 0)
+                tile.store(flags[t + i * few, w], 0)
         tile.sync()
     for i in range(count):  # in one set of registers, whether there are any or not
-        place = t + i * apart
+        place = t + i * few
         tile.assume((place >= 0) & (place < partial.shape[0]))
         sums = sums + by_row(tile.load(partial[place, w, 0:64 * sums.shape[1]]))
     return sums
@@ -105,16 +104,13 @@ def leave_pace(flags):
 
 
 @tile.jit
-def load(ring, A, B, flags, extents, shared, own, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ORDER: tile.constexpr,
+def load(ring, A, B, flags, extents, shared, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ORDER: tile.constexpr,
          A_KM: tile.constexpr, B_KN: tile.constexpr, SEVERAL: tile.constexpr):
-    """The producer: the slots of all of this CTA's pieces, at the others' pace. `extents` are in tiles and slots, `shared` says how the last
-    round is shared, `own` what of it is this CTA's (`share`)."""
+    """The producer: the slots of all of this CTA's pieces, at the others' pace. `extents` are in tiles and slots."""
     rows, down, across, steps = extents
-    rest, helpers, parts = shared
-    whole, left, each, few, pieces = own
-    patience = PATIENCE
-    for x in range(whole + pieces):
-        t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left, each, few)
+    whole, patience = shared[0], PATIENCE
+    for x in range(whole + pieces(shared)):
+        t, begin, end, place = piece(x, steps, shared)
         i, n = tile.tile_at(t, rows, across, *ORDER)
         z, m = matrix_and_row(i, down, SEVERAL)
         turn, near = begin + end - 1 if x % 2 == 1 else -1, max(end - NEAR, begin)
@@ -128,7 +124,7 @@ def load(ring, A, B, flags, extents, shared, own, BM: tile.constexpr, BN: tile.c
 
 
 @tile.jit
-def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
+def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
            STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
            SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
            EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0):
@@ -146,11 +142,11 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     room = rooms(extra, FINISH, AHEAD, BM // 64, BN)
-    whole, left, each, few, pieces = share(rows * across, helpers, parts)
-    tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN))
+    shared = whole, left, idle, rest, helpers, parts, each, few
+    tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN) & (flags.shape[1] == 3) & (down > 0) & (across > 0))
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            load(ring, A, B, flags, (rows, down, across, steps), (rest, helpers, parts), (whole, left, each, few, pieces), BM, BN, BK, ORDER, A_KM, B_KN,
+            load(ring, A, B, flags, (rows, down, across, steps), shared, BM, BN, BK, ORDER, A_KM, B_KN,
                  len(C.shape) == 3)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
@@ -161,11 +157,11 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
         ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
         if ONE:
             acc = tile.zeros((64, BN), SUMS)
-        for x in range(whole + pieces):
+        for x in range(whole + pieces(shared)):
             if LATE:
                 at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
                 acc = begun_over(last, there, ring, w, stage[w], C, *at, how, A_KM, B_KN, BM // 64)
-            t, begin, end, place = piece(x, steps, rest, helpers, parts, whole, left, each, few)
+            t, begin, end, place = piece(x, steps, shared)
             if not (LATE or ONE):
                 acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
             done = begin + (under(LATE, w, BM // 64) if LATE else 0 if ONE or BEHIND else 1)
@@ -173,14 +169,14 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
             i, n = tile.tile_at(t, rows, across, *ORDER)
             z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
             if AHEAD:  # each CTA at a time of its own, as in `persistent`
-                first, done = done, min(done + (end - begin) * (tile.program_id(0) % 8 + 1) // 16, stop)
+                first, done = done, min(done + (end - begin) * (t % 8 + 1) // 16, stop)
                 acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
                 if begin == 0:
                     with tile.elect():
                         bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
             acc = multiplied(acc, ring, w, stop - done, BEHIND, A_KM, B_KN, MIXED, ONE)
             if LATE:
-                acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), parts, t - whole * tile.num_programs(0), left, helpers)
+                acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), shared)
                 acc = closing(acc, ring, w, end - stop, A_KM, B_KN)
             if begin > 0:
                 if LATE:  # the columns before would else stay in registers during the products
@@ -190,7 +186,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, rest, helpers, parts, partial, flags
                 leave(acc, partial, flags, w, place)
             else:
                 if not LATE:
-                    acc = together(acc, partial, flags, w, end < steps, parts, t - whole * tile.num_programs(0), left, helpers)
+                    acc = together(acc, partial, flags, w, end < steps, shared)
                 if AHEAD:
                     ready[w].wait(phase=phase)
                     phase = phase ^ 1
@@ -218,6 +214,14 @@ CTAS, CONSUMERS = 1024, 3  # at most
 FLAGS: dict = {}           # by the kind of array, the device and the stream
 
 
+def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[int, ...]:
+    """What `stream` is told of how so many CTAs share `tiles`: whole rounds, tiles left, CTAs without one of these, slots and CTAs as
+    `shared_rest` has them, the tiles that each helper takes the rest of, and those too few for all."""
+    left = tiles % ctas
+    each, few = divmod(left, helpers) if helpers else (0, 0)
+    return tiles // ctas, left, ctas - left, rest, helpers, parts, each, few
+
+
 def workspace(like, shape: tuple[int, ...], dtype: str):
     """Room for partial sums, and flags that are 0, for a launch on the stream of `like`.
 
@@ -238,4 +242,4 @@ def workspace(like, shape: tuple[int, ...], dtype: str):
     return partial, flags
 
 
-__all__ = ["stream", "workspace"]
+__all__ = ["shares", "stream", "workspace"]

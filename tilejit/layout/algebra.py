@@ -144,6 +144,11 @@ class TileLayout:
         """The memory offset of an element, in elements, swizzled if the layout is."""
         return self.apply(*coord, shape=shape).get(axis.m, 0)
 
+    def is_linear(self, shape) -> bool:
+        """Whether the memory offset in this shape is a sum of the coordinates times a stride each."""
+        _, terms = self._plan(len(shape), shape)
+        return self.swizzle is None and all(divisor == 1 and modulus is None for _, divisor, modulus, _, _ in terms)
+
     def _plan(self, entries: int, shape) -> tuple:
         if shape is None:
             shape = (self.size(),) if entries == 1 else self.extents

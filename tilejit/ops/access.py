@@ -145,10 +145,7 @@ class Access:
             return e.shared_address(buffer, indices)
         at = e.register_coordinates(self.tile, reg) if self.tile is not None else ()
         if buffer.type.scope != "global":
-            coordinates = list(source.starts)
-            for k, d in enumerate(source.type.kept if self.tile is not None else ()):
-                coordinates[d] = coordinates[d] + self.thread[k] + at[k]
-            return e.shared_address(buffer, coordinates)
+            return self._shared_address(at)
         constant, moving = 0, []
         for k, d in enumerate(source.type.kept if self.tile is not None else ()):
             if isinstance(buffer.strides[d], int):
@@ -160,6 +157,23 @@ class Access:
             offset = sum((c * buffer.strides[d] for c, d in moving), 0)
             self.memo[key] = e.offset_pointer(self.base, offset, nbytes)
         return self.memo[key], constant * nbytes
+
+    def _shared_address(self, at: tuple):
+        """Where offsets are sums, registers have one address: what is constant is no part of it."""
+        e, source, buffer = self.e, self.source, self.source.buffer
+        layout, shape, starts = buffer.type.layout, buffer.type.shape, list(source.starts)
+        constant, linear = [0] * len(starts), layout.is_linear(shape)
+        if linear:
+            constant = [start if isinstance(start, int) else 0 for start in starts]
+            starts = [start - c for start, c in zip(starts, constant)]
+        for k, d in enumerate(source.type.kept if self.tile is not None else ()):
+            starts[d] = starts[d] + self.thread[k]
+            constant[d] += at[k]
+        if not linear:
+            return e.shared_address(buffer, [start + c for start, c in zip(starts, constant)])
+        address, offset = self._once("shared", lambda: e.shared_address(buffer, starts))
+        moved = layout.offset_of(*constant, shape=shape) - layout.offset_of(*[0] * len(constant), shape=shape)
+        return address, offset + moved * buffer.type.dtype.nbytes
 
     def predicate(self, reg: int, mask=None, owned: bool = False):
         """Whether register `reg` takes part: in the region, in bounds, unmasked and (for stores) the first replica."""
