@@ -13,34 +13,38 @@ from .jit import Kernel, jit
 from .ops.atomics import BUILTINS as ATOMICS
 from .ops.ids import num_programs, program_id
 from .ops.language import binary, strong_cast
+from .ops.pointwise import maximum
 from .types import Points, Region, Scalar
 
 
-# -- orders: functions of the tile's number t and the extents of the grid of tiles ---------------------------------------
+# -- orders: functions of the tile's number t, which is not negative, and the extents of the grid of tiles --------------------
+# Its extents are at least 1 anyway: it is said for the divisions, which take a third of the code if they are known to be unsigned.
 
 def row(t, tiles_m, tiles_n, group):
     """Row by row."""
+    tiles_n = max(tiles_n, 1)
     return t // tiles_n, t % tiles_n
 
 
 def column(t, tiles_m, tiles_n, group):
     """Column by column."""
+    tiles_m = max(tiles_m, 1)
     return t % tiles_m, t // tiles_m
 
 
 def grouped(t, tiles_m, tiles_n, group):
     """Groups of `group` rows one after the other, each column by column."""
-    above = t // (group * tiles_n) * group
+    each = group * max(tiles_n, 1)
+    above, at = t // each * group, t % each
     rows = max(min(tiles_m - above, group), 1)
-    at = t % (group * tiles_n)
     return above + at % rows, at // rows
 
 
 def snake(t, tiles_m, tiles_n, group):
     """As grouped, but every other group goes from the last column back to the first, where the one before it ended."""
-    above = t // (group * tiles_n) * group
+    each = group * max(tiles_n, 1)
+    above, at = t // each * group, t % each
     rows = max(min(tiles_m - above, group), 1)
-    at = t % (group * tiles_n)
     n = at // rows
     back = above // group % 2
     return above + at % rows, max(n + back * (tiles_n - 1 - 2 * n), 0)
@@ -97,7 +101,7 @@ def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
         raise g.error(f"order is a name or a helper under @tile.jit, not {describe(order)}")
     if isinstance(group, bool) or not isinstance(group, int) or group < 1:
         raise g.error(f"group is a constant of at least 1, not {describe(group)}")
-    place = g.invoke(helper(ORDERS[order]) if isinstance(order, str) else order, (t, tiles_m, tiles_n, group), {})
+    place = g.invoke(helper(ORDERS[order]) if isinstance(order, str) else order, (maximum.function(g, t, 0), tiles_m, tiles_n, group), {})
     if not isinstance(place, tuple) or len(place) != 2:
         raise g.error(f"an order returns (m, n), not {describe(place)}")
     return place

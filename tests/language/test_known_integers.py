@@ -10,24 +10,27 @@ from tilejit.passes.context import Context
 
 THREADS = 128
 LEAVES = ("t", "t * 6", "t * 16", "n", "n * 12", "0", "3", "48", "200")
+WRAPPING = (*LEAVES, "t * 100000007", "n * 1103515245", "n + 2147483647", "-2147483648", "tile.program_id(0)", "tile.num_programs(0)", "out.shape[0]",
+            "tile.program_id(0) * 1103515245 + 12345", "tile.num_programs(0) * -2147483647", "out.shape[0] * 33554432")
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
 
 
 @st.composite
-def expressions(draw, depth=3):
+def expressions(draw, depth=3, leaves=LEAVES):
     """The text of an integer computed of the thread's number `t`, a number argument `n` and constants."""
     if depth == 0 or draw(st.integers(0, 5)) == 0:
-        return draw(st.sampled_from(LEAVES))
-    a, b = draw(expressions(depth=depth - 1)), draw(expressions(depth=depth - 1))
+        return draw(st.sampled_from(leaves))
+    a, b = (draw(expressions(depth=depth - 1, leaves=leaves)) for _ in range(2))
     dtype, constant = draw(st.sampled_from(DTYPES)), draw(st.sampled_from((1, 2, 6, 10, 16, 100)))
     return draw(st.sampled_from((
         f"({a}) + ({b})", f"({a}) - ({b})", f"({a}) * {constant}", f"({a}) // {constant}", f"({a}) % {constant}", f"({a}) & {constant}",
+        *((f"({a}) * ({b})", f"({a}) // ({b})", f"({a}) % ({b})") if leaves is WRAPPING else ()),
         f"({a}) | ({b})", f"({a}) ^ ({b})", f"({a}) >> 2", f"({a}) << 3", f"-({a})", f"tile.minimum({a}, {b})", f"tile.maximum({a}, {b})",
         f"tile.where({a} > {b}, {a}, {b})", f"tile.cast({a}, tile.{dtype})", f"tile.cast(({a}) * {constant}.5, tile.{dtype})",
         f"tile.cast(tile.cast({a}, tile.{dtype}) + {min(constant, 100)}, tile.int32)", f"tile.cast({a} > {b}, tile.int32)")))
 
 
-def known_and_computed(text: str, n: int):
+def known_and_computed(text: str, n: int, wrapping: bool = False):
     """(bounds, divisor) that passes know of an expression, and its values in the threads; None where the simulator refuses it."""
     kernel = tile.jit(source=f"def k(out, n):\n    t = tile.thread_id()\n    x = {text}\n    tile.store(out[t], tile.cast(x, tile.int64))\n")
     out = np.zeros(THREADS, np.int64)
@@ -41,7 +44,7 @@ def known_and_computed(text: str, n: int):
     graph = kernel.version(bound, options, "sm_90a").lowered.graph
     stored = next(c for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "store").args[1]
     context = Context(graph, Facts(lambda fact: False))
-    return context.bounds(stored), context.divisor(stored), out
+    return context.bounds(stored, wrapping), context.divisor(stored), out
 
 
 @settings(max_examples=150, deadline=None)
@@ -53,6 +56,33 @@ def test_bounds_and_divisors_hold_in_every_thread(text, n):
     assert low is None or low <= values.min(), f"{text}: at least {low}, and {values.min()}"
     assert high is None or values.max() <= high, f"{text}: at most {high}, and {values.max()}"
     assert not (values % divisor).any(), f"{text}: a multiple of {divisor}, and {values[values % divisor != 0][0]}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(expressions(leaves=WRAPPING), st.integers(-(1 << 31), (1 << 31) - 1))
+def test_bounds_of_what_may_wrap_hold_in_every_thread(text, n):
+    found = known_and_computed(text, n, wrapping=True)
+    assume(found is not None)
+    (low, high), _, values = found
+    assert low <= values.min() and values.max() <= high, f"{text}: {low} to {high}, and {values.min()} to {values.max()}"
+
+
+NATURAL = ("tile.program_id(0) // tile.num_programs(0)", "t % max(n, 1)", "tile.program_id(0) // 48", "max(n, 0) % max(out.shape[0], 1)",
+           "t // 4 % max(min(n, 16), 1)")
+POSITIVE = ("n // tile.num_programs(0)", "n % max(n, 1)", "(t - 1) // max(n, 1)", "tile.program_id(0) * 1103515245 % tile.num_programs(0)",
+            "(max(n, 0) + 1) // max(n, 1)", "n // min(n, -1)")
+UNKNOWN = ("t // n", "t % max(n, 0)", "n // out.shape[0]", "t % (max(n, 1) * 3)")
+
+
+@pytest.mark.parametrize("text", (*NATURAL, *POSITIVE, *UNKNOWN))
+def test_a_division_is_as_short_as_its_operands_allow(text):
+    """Unsigned where neither side can be negative, with what division by 0 gives only where the divisor can be 0; a sum or a product
+    that may wrap can be anything."""
+    kernel = tile.jit(source=f"def k(out, n):\n    t = tile.thread_id()\n    x = {text}\n    tile.store(out[t], x)\n")
+    code = kernel.compile(tile.ArraySpec((THREADS,), "int32"), 1, target="sm_90a").llvm_ir
+    assert ("udiv i32" in code or "urem i32" in code) == (text in NATURAL)
+    assert ("sdiv i32" in code or "srem i32" in code) == (text not in NATURAL)
+    assert ("icmp eq i32" in code) == (text in UNKNOWN)
 
 
 def test_an_index_computed_with_floats_is_no_multiple_of_their_integer_parts():

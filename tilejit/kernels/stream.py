@@ -47,7 +47,8 @@ def piece(x, steps, shared):
                 last = place + few - left
                 tile.assume((last >= 0) & (few > 0) & (parts > 0))
                 part = last // few
-                t, begin, end = t - part * few, steps - rest + rest * part // parts, steps - rest + rest * (part + 1) // parts
+                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # no slot is below 0
+                t = t - part * few
         else:
             t, end = t - idle, steps - rest
     return t, begin, end, place

@@ -6,6 +6,7 @@ The names users call promote and broadcast first (`language.py`); these ops are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -105,19 +106,42 @@ def _emit_div(e, dtype, x, y):
 div = elementwise("div", "``x / y`` of floats, correctly rounded (with fast_math: 2 ulp).", np.true_divide, _emit_div, ("float",))
 
 
-def _guarded(emit, at_zero):
-    """Division by 0 is undefined in LLVM; here its answer is the one that `_int_division` gives."""
-    def guarded(e, dtype, x, y):
-        if y.text.lstrip("-").isdigit() and int(y.text):
-            return emit(e, dtype, x, y)
-        zero = e.ins(f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
-        return e.select(zero, at_zero(e, dtype, x), emit(e, dtype, x, e.select(zero, e.const(1, dtype), y)))
-    return guarded
+@dataclass(frozen=True)
+class Division:
+    """What is known of a scalar division: the divisor is not 0, and whether both sides are `natural`, so that the unsigned instruction serves."""
+
+    natural: bool
+
+
+def _division(context, call) -> Division | None:
+    x, y = call.args
+    if isinstance(type_of(x), Tile):
+        return None
+    low, high = context.bounds(y, wrapping=True)
+    natural = low > 0 and context.bounds(x, wrapping=True)[0] >= 0
+    return Division(natural) if natural or not isinstance(y, Const) and (low > 0 or high < 0) else None
+
+
+def _divides(op: Op, name: str, signed, at_zero) -> Op:
+    """The rules of a division: LLVM leaves that by 0 undefined; here its answer is the one that `_int_division` gives."""
+    def one(e, dtype, x, y, known: Division | None = None):
+        if known is None and not (y.text.lstrip("-").isdigit() and int(y.text)):
+            zero = e.ins(f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
+            return e.select(zero, at_zero(e, dtype, x), one(e, dtype, x, e.select(zero, e.const(1, dtype), y), Division(False)))
+        if dtype.kind == "uint" or known is not None and known.natural:
+            return e.ins(f"u{name} {dtype.llvm} {x.text}, {y.text}", dtype)
+        return signed(e, dtype, x, y)
+
+    @op.emit
+    def _(e, call, x, y):
+        known, dtype = call.choice and call.choice.plan, type_of(call.args[0]).dtype
+        return map_registers(lambda e, dtype, x, y: one(e, dtype, x, y, known), e, dtype, (x, y))
+
+    op.rules["plan"], op.rules["element"] = _division, one
+    return op
 
 
 def _emit_floordiv(e, dtype, x, y):
-    if dtype.kind == "uint":
-        return e.ins(f"udiv {dtype.llvm} {x.text}, {y.text}", dtype)
     quotient = e.ins(f"sdiv {dtype.llvm} {x.text}, {y.text}", dtype)
     remainder = e.ins(f"sub {dtype.llvm} {x.text}, {e.ins(f'mul {dtype.llvm} {quotient.text}, {y.text}', dtype).text}", dtype)
     return e.ins(f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_crossed(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}", dtype)
@@ -132,8 +156,6 @@ def _crossed(e, dtype, remainder, y):
 
 
 def _emit_mod(e, dtype, x, y):
-    if dtype.kind == "uint":
-        return e.ins(f"urem {dtype.llvm} {x.text}, {y.text}", dtype)
     remainder = e.ins(f"srem {dtype.llvm} {x.text}, {y.text}", dtype)
     fix = e.ins(f"select i1 {_crossed(e, dtype, remainder, y).text}, {dtype.llvm} {y.text}, {dtype.llvm} 0", dtype)
     return e.ins(f"add {dtype.llvm} {remainder.text}, {fix.text}", dtype)
@@ -149,10 +171,12 @@ def _int_division(function):
     return divide
 
 
-floordiv = elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; all bits set where `y` is 0.",
-                       _int_division(np.floor_divide), _guarded(_emit_floordiv, lambda e, dtype, x: e.const(-1, dtype)), INTEGER)
-mod = elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python; `x` where `y` is 0.",
-                  _int_division(np.remainder), _guarded(_emit_mod, lambda e, dtype, x: x), INTEGER)
+floordiv = _divides(elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; all bits set where `y` is 0.",
+                                _int_division(np.floor_divide), _emit_floordiv, INTEGER),
+                    "div", _emit_floordiv, lambda e, dtype, x: e.const(-1, dtype))
+mod = _divides(elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python; `x` where `y` is 0.",
+                           _int_division(np.remainder), _emit_mod, INTEGER),
+               "rem", _emit_mod, lambda e, dtype, x: x)
 
 
 maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is, 0.0 of two zeros.", extreme_of_arrays("max"), emit_extreme("max"), ANY)

@@ -51,13 +51,14 @@ class Context:
                 self.ways.update(zip(node.results, zip(node.then.yields, node.orelse.yields)))
         self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
         self._divisors: dict[Value, int] = {}
-        self._intervals: dict[Value, tuple[int | None, int | None]] = {}
-        self._promised: dict[object, Promise] = {}
+        self._intervals: dict[tuple[Value, bool], tuple[int | None, int | None]] = {}
+        self._promised: dict[tuple[object, bool], Promise] = {}
 
     @contextmanager
     def inside(self, block: Block):
         """In a block and those inside it, what ``tile.assume`` promises there is known."""
-        found = [p for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed" for p in self._promises(n.args[0])]
+        found = [((key, wrapping), promise) for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed" for wrapping in (False, True)
+                 for key, promise in self._promises(n.args[0], wrapping)]
         if not found:
             yield
             return
@@ -70,25 +71,25 @@ class Context:
         finally:
             self._promised, self._divisors, self._intervals = outer
 
-    def _promises(self, condition: Operand):
-        """(what, Promise) of each integer that a condition which holds tells of."""
+    def _promises(self, condition: Operand, wrapping: bool):
+        """(what, Promise) of each integer that a condition which holds tells of; `wrapping` as in `bounds`."""
         call = self.made.get(condition)
         name = call.op.name if call is not None else None
         if name == "bit_and":
             for part in call.args:
-                yield from self._promises(part)
+                yield from self._promises(part, wrapping)
         if name not in ("eq", "ge", "gt", "le", "lt"):
             return
         one, other = call.args if name not in ("le", "lt") else call.args[::-1]
         apart = name in ("gt", "lt")  # one > other
         for x, y in ((one, other), (other, one)) if name == "eq" else ():
-            low, high = self.bounds(y)
+            low, high = self.bounds(y, wrapping)
             yield self._key(x), Promise(low, high)
             rest = self.made.get(x)
             if low == high == 0 and rest is not None and rest.op.name == "mod" and isinstance(rest.args[1], Const):
                 yield self._key(rest.args[0]), Promise(divisor=abs(int(rest.args[1].value)) or 1)
         if name != "eq":
-            low, high = self.bounds(other)[0], self.bounds(one)[1]
+            low, high = self.bounds(other, wrapping)[0], self.bounds(one, wrapping)[1]
             yield self._key(one), Promise(low=None if low is None else low + apart)
             yield self._key(other), Promise(high=None if high is None else high - apart, under=frozenset([(self._key(one), int(apart))]))
             part = self.made.get(other)
@@ -120,7 +121,7 @@ class Context:
             return abs(operand.value) or 1 << 62
         if operand not in self._divisors:
             self._divisors[operand] = 1  # a carried value that needs itself
-            promised = self._promised.get(self._key(operand), Promise()).divisor
+            promised = self._promised.get((self._key(operand), False), Promise()).divisor
             self._divisors[operand] = held_by(type_of(operand).dtype, lcm(self._divisor(operand), promised))
         return self._divisors[operand]
 
@@ -134,7 +135,7 @@ class Context:
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call)
-        known = t.dtype in (int32, int64) and not wraps(t.dtype, *self._from_definition(value))
+        known = t.dtype in (int32, int64) and not wraps(t.dtype, *self._from_definition(value, False))
         return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
 
     def _divisor_of(self, call: Call) -> int:
@@ -165,52 +166,59 @@ class Context:
                 return max(part & -part for part in parts)
         return 1
 
-    def bounds(self, operand: Operand) -> tuple[int | None, int | None]:
-        """The least and the largest value that an integer operand provably has; None where nothing is known."""
+    def bounds(self, operand: Operand, wrapping: bool = False) -> tuple[int | None, int | None]:
+        """The least and the largest value that an integer operand provably has; None where nothing is known.
+
+        Index arithmetic that wraps is an error of the kernel, so it is taken not to; but `wrapping`, integers are those of their
+        dtypes, whatever they stand for, and nothing is unknown.
+        """
         dtype = type_of(operand).dtype
         if dtype.is_float:
             return None, None
         if isinstance(operand, Const):
             return int(operand.value), int(operand.value)
-        if operand not in self._intervals:
-            self._intervals[operand] = self._interval(operand, dtype)
-        return self._intervals[operand]
+        if (operand, wrapping) not in self._intervals:
+            self._intervals[operand, wrapping] = self._interval(operand, dtype, wrapping)
+        return self._intervals[operand, wrapping]
 
     def fits(self, start: Operand, extent: int, size) -> bool:
         """Whether `extent` indices from `start` on are provably those of an array's `size`, a number or a symbol."""
         low, high = self.bounds(start)
-        least = size if isinstance(size, int) else self._promised.get(size, Promise()).low
+        least = size if isinstance(size, int) else self._promised.get((size, False), Promise()).low
         if low is None or low < 0:
             return False
         if None not in (high, least) and high + extent <= least:
             return True
-        return any(known == size and n >= extent for known, n in self._promised.get(self._key(start), Promise()).under)
+        return any(known == size and n >= extent for known, n in self._promised.get((self._key(start), False), Promise()).under)
 
-    def _interval(self, operand: Operand, dtype) -> tuple[int | None, int | None]:
-        low, high = self._from_definition(operand)
+    def _interval(self, operand: Operand, dtype, wrapping: bool) -> tuple[int | None, int | None]:
+        low, high = self._from_definition(operand, wrapping)
+        least, most = integer_range(dtype) if dtype.is_int else (0, 1)
         if wraps(dtype, low, high) or dtype not in (int32, int64) and None in (low, high):
-            low, high = integer_range(dtype) if dtype.is_int else (0, 1)
+            low, high = least, most
+        if wrapping:
+            low, high = least if low is None else low, most if high is None else high
         if self._promised:
-            promise = self._promised.get(self._key(operand), Promise()) & Promise(low, high)
+            promise = self._promised.get((self._key(operand), wrapping), Promise()) & Promise(low, high)
             return promise.low, promise.high
         return low, high
 
-    def _from_definition(self, operand: Operand) -> tuple[int | None, int | None]:
+    def _from_definition(self, operand: Operand, wrapping: bool) -> tuple[int | None, int | None]:
         if operand in self.loops:
             loop = self.loops[operand]
-            (low, _), (_, high), step = self.bounds(loop.start), self.bounds(loop.stop), loop.step.value
+            (low, _), (_, high), step = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping), loop.step.value
             if step < 0:
-                (_, high), (low, _) = self.bounds(loop.start), self.bounds(loop.stop)
+                (_, high), (low, _) = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping)
                 return (None if low is None else low + 1), high
             return low, (None if high is None else max(high - 1, low or 0))
         if operand in self.ways:
-            return joint(*map(self.bounds, self.ways[operand]))
+            return joint(*(self.bounds(way, wrapping) for way in self.ways[operand]))
         call = self.made.get(operand)
         if call is None or not isinstance(type_of(operand), Scalar):
             return None, None
-        return self._bounds(call)
+        return self._bounds(call, wrapping)
 
-    def _bounds(self, call: Call) -> tuple[int | None, int | None]:
+    def _bounds(self, call: Call, wrapping: bool) -> tuple[int | None, int | None]:
         name = call.op.name
         threads = self.graph.launch.threads
         if name in ("thread_id", "warp_id", "warpgroup_id", "lane_id"):
@@ -220,19 +228,22 @@ class Context:
         if name in ("program_id", "cluster_id", "thread_id_in_scope"):
             return 0, None
         if name == "num_programs" or (name == "size_of" and call.attrs["sym"].kind == "size"):
-            return 0, None
+            return int(name == "num_programs"), None
         if name == "ring_slot":
             return 0, call.attrs["stages"] - 1
         if name in ("cast", "constant"):
-            return self.bounds(call.args[0])
+            return self.bounds(call.args[0], wrapping)
         if name == "byte_of":
-            (low, high), (elements, per) = self.bounds(call.args[0]), call.attrs["dtype"].packing
+            (low, high), (elements, per) = self.bounds(call.args[0], wrapping), call.attrs["dtype"].packing
             return tuple(None if n is None else n // elements * per for n in (low, high))
         if name == "select":
-            return joint(self.bounds(call.args[1]), self.bounds(call.args[2]))
+            return joint(self.bounds(call.args[1], wrapping), self.bounds(call.args[2], wrapping))
         if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum", "shl", "shr", "bit_and"):
             return None, None
-        return interval(name, self.bounds(call.args[0]), self.bounds(call.args[1]))
+        one, other = (self.bounds(x, wrapping) for x in call.args)
+        if wrapping and name in ("floordiv", "mod") and other[0] < 1:  # `interval` takes it that nothing is divided by 0
+            return None, None
+        return interval(name, one, other)
 
     def register_run(self, tile: Tile, axis: int) -> int:
         """How many consecutive elements along `axis` a thread holds in consecutive registers."""

@@ -55,6 +55,7 @@ def _chosen(context: Context, call: Call) -> Call:
             variants = call.op.rules["variants"](call) if "variants" in call.op.rules else call.op.variants
             only = (call.attrs.get("options") or {}).get("variant")
             return replace(call, choice=choose(call.op.rules.get("shown", call.op.name), variants, site, only=only, loc=call.loc))
-        if "plan" in call.op.rules:
-            return replace(call, choice=Choice(call.op.name, call.op.rules["plan"](context, call)))
+        plan = call.op.rules["plan"](context, call) if "plan" in call.op.rules else None
+        if plan is not None:
+            return replace(call, choice=Choice(call.op.name, plan))
     return call
