@@ -19,7 +19,7 @@ from ..layout import blocked
 from ..types import BarrierRef, Buffer, Region, Scalar, Tile
 from .access import Access, AccessPlan, plan_access
 from .copy_async.reductions import KINDS, TYPES
-from .copy_async.tma import MAX_BYTES
+from .copy_async.one_thread import MAX_BYTES
 from .language import coerce
 from .memory import coordinates, differs_by_thread, whole
 from .packed import as_bytes, checked, packed, shape_of
@@ -82,8 +82,9 @@ def _plan(context, call) -> Plan:
     if kind is not None:
         return Plan(replace(access, vector=1), TYPES["shared", kind][t.dtype.name], t.nbytes)
     if access.vector * t.dtype.nbytes < 4:
-        raise CompilationError(f"st.async stores 4, 8 or 16 bytes a thread, and here a thread has {access.vector} neighbouring element"
-                               f"{'s' if access.vector > 1 else ''} of {t.dtype}: store a tile whose rows are contiguous in the buffer, or 32-bit elements", call.loc)
+        plural = "s" if access.vector > 1 else ""
+        raise CompilationError(f"st.async stores 4, 8 or 16 bytes a thread, and here a thread has {access.vector} neighbouring element{plural} of "
+                               f"{t.dtype}: store a tile whose rows are contiguous in the buffer, or 32-bit elements", call.loc)
     return Plan(access, None, t.nbytes)
 
 
@@ -102,7 +103,8 @@ def _(e, call, place, value, mbar):
     if isinstance(t, Scalar):
         access = Access(e, place, None, plan.access)
         base, offset = access.address(0)
-        e.remote((base + away, offset), place.type.dtype, [value], barrier, None if call.attrs["each_thread"] else e.first_thread(), call.attrs["kind"], plan.type)
+        predicate = None if call.attrs["each_thread"] else e.first_thread()
+        e.remote((base + away, offset), place.type.dtype, [value], barrier, predicate, call.attrs["kind"], plan.type)
         return
     access = Access(e, place, t, plan.access)
     for run in plan.access.groups(t):

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...dispatch import Need, Variant
-from .options import Policy, is_policy, policy_of
+from .one_thread import (COMPLETION, COUNTED, GLOBAL_AND_SHARED, MULTICAST, ONE_THREAD, POLICY, STORE, emit_issue, issuers, of_thread,
+                         region_address, region_bytes)
+from .options import Policy, policy_of
 from .reductions import TYPES, reduction
-from .runs import ArrayRegion, aligned, few, found, in_bounds, one_thread, runs_of, whole_units
+from .runs import ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
 from .site import SM90, CopySite
-from .tma import LOAD, MAX_BYTES, STORE, issuers, of_thread
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,6 @@ class Plan:
         return "bulk" if self.store else "bytes"
 
 
-def _completion(s: CopySite) -> bool | str:
-    if s.scopes == STORE:
-        return s.mbar is None or "mbar= on a store"
-    return s.mbar is not None or s.by_token or s.planning or "no mbar="
-
-
 def _own(s: CopySite) -> bool | str:
     return not s.shared.buffer.peer or "the shared memory of a peer"
 
@@ -59,21 +54,20 @@ def plain(s: CopySite) -> bool | str:
 
 
 NEEDS = (
-    Need("one side in global and the other in shared memory", lambda s: s.scopes in (LOAD, STORE) or f"{s.scopes[0]} to {s.scopes[1]}", gate=True),
+    GLOBAL_AND_SHARED,
     Need("the CTA's own shared memory", _own),
     SM90,
-    Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
-    Need("mbar= on a load, which completes by bytes, and none on a store, which completes by groups", _completion),
-    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts",
-         lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
+    ONE_THREAD,
+    COMPLETION,
+    COUNTED,
     Need("a shared layout without a swizzle", plain),
     Need("layouts that are cut alike", found, gate=True),
     Need("runs of a multiple of 16 bytes that are contiguous in both memories", whole_units, gate=True),
     Need("at most 256 of them", few, gate=True),
     Need("runs that begin at multiples of 16 bytes in both memories", aligned),
     Need("a region that is provably inside the array, since nothing is clipped", in_bounds),
-    Need("an L2 policy as the cache option", is_policy),
-    Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == LOAD),
+    POLICY,
+    MULTICAST,
     Need("a reduction that the hardware has, into global memory",
          lambda s: s.options.get("reduce") is None or (reduction(s) if s.scopes == STORE else "reduce= on a load")),
 )
@@ -102,19 +96,7 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
             else:
                 e.bulk_load(place, pointer, plan.chunk_bytes, mbar, mask=mask, policy=plan.policy)
 
-    if plan.each_thread:
-        issue()
-    else:
-        e.by_first_thread(issue)
-
-
-def region_address(e, region) -> tuple:
-    """(address, constant byte offset) of the first element of a shared region, before the swizzle."""
-    layout, nbytes = region.buffer.type.layout.without_swizzle(), region.buffer.type.dtype.nbytes
-    at = layout.offset_of(*region.starts, shape=region.buffer.type.shape) * nbytes
-    if isinstance(at, int):
-        return e.shared_base(), region.buffer.offset + at
-    return e.shared_base() + e.word(at), region.buffer.offset
+    emit_issue(e, plan.each_thread, issue)
 
 
 def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
@@ -132,13 +114,6 @@ def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
             else:
                 m.bulk_copy(dst.buffer, origin + step, src.buffer, pointer, plan.chunk_bytes, mbar,
                             multicast=None if mask is None else of_thread(np.asarray(mask), thread, positions), positions=positions)
-
-
-def region_bytes(region, thread: int, positions) -> np.ndarray:
-    """Where a simulated shared region begins in its buffer, in bytes before the swizzle, as `thread` knows it: (B or 1, 1)."""
-    t = region.type
-    at = t.buffer.layout.without_swizzle().offset_of(*(of_thread(s, thread, positions) for s in region.starts), shape=t.buffer.shape)
-    return np.asarray(at).reshape(-1, 1) * t.dtype.nbytes
 
 
 VARIANT = Variant("bulk", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)

@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...dispatch import Need, Variant
-from .bulk import region_address, region_bytes
+from .one_thread import COUNTED, ONE_THREAD, emit_issue, issuers, region_address, region_bytes
 from .reductions import TYPES, reduction
-from .runs import aligned, few, found, one_thread, runs_of, whole_units
+from .runs import aligned, few, found, runs_of, whole_units
 from .site import SM90, CopySite
-from .tma import MAX_BYTES, issuers
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,9 @@ NEEDS = (
     Need("the shared memory of a peer as the destination, as buf.peer(rank) names it, and the CTA's own as the source",
          lambda s: (s.dst.buffer.peer and not s.src.buffer.peer) or ("a peer's source" if s.src.buffer.peer else "no peer="), gate=True),
     SM90,
-    Need("one thread, or mbar= by which a wider scope elects its first", one_thread),
+    ONE_THREAD,
     Need("mbar=, the CTA's own instance of the barrier that the destination waits on", _own_barrier),
-    Need("at least one element and at most 2^20 - 1 bytes, as a barrier counts",
-         lambda s: 0 < s.nbytes <= MAX_BYTES or f"{s.nbytes} bytes", gate=True),
+    COUNTED,
     Need("layouts that are cut alike", found, gate=True),
     Need("runs of a multiple of 16 bytes that are contiguous on both sides", whole_units, gate=True),
     Need("at most 256 of them", few, gate=True),
@@ -104,10 +102,7 @@ def emit(e, plan: Plan, call, dst, src, mbar):
         for there, here in plan.places:
             e.bulk_to_peer((target, there), (source, begin + here), plan.chunk_bytes, barrier, reduce=plan.reduce)
 
-    if plan.each_thread:
-        issue()
-    else:
-        e.by_first_thread(issue)
+    emit_issue(e, plan.each_thread, issue)
 
 
 def simulate(m, plan: Plan, call, dst, src, mbar):

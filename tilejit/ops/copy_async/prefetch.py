@@ -17,7 +17,8 @@ from ...types import Buffer, Patches, Region, Selected
 from ..memory import whole
 from ..partition import checked, driving_order
 from . import selected, tma
-from .options import Policy, checked_options, is_policy, policy_of
+from .one_thread import POLICY, emit_issue, issuers, not_negative, of_thread
+from .options import Policy, checked_options, policy_of
 from .runs import UNIT, ArrayRegion, aligned, few, found, in_bounds, runs_of, whole_units
 from .selected_plan import filter_fits, goes_along
 from .site import SM90, CopySite
@@ -102,7 +103,7 @@ def _emit_runs(e, plan: Runs, call, src):
         for at in plan.places:
             e.bulk_prefetch(side.place(at)[0], plan.chunk_bytes, policy=plan.policy)
 
-    issue() if plan.each_thread else e.by_first_thread(issue)
+    emit_issue(e, plan.each_thread, issue)
 
 
 def engine_site(site: CopySite) -> CopySite:
@@ -148,13 +149,13 @@ def _emit_boxes(e, plan: tma.Plan, call, src):
             e.tma_prefetch(plan.tensor_map, plan.coordinates(coordinates, src.starts, e.exactly_divided), mode=MODES[plan.mode],
                            offsets=plan.offsets(src.starts), policy=plan.policy)
 
-    issue() if plan.each_thread else e.by_first_thread(issue)
+    emit_issue(e, plan.each_thread, issue)
 
 
 def _simulate_boxes(m, plan: tma.Plan, call, src):
     tensor_map = m.tensor_map(src.buffer, plan.tensor_map, plan.tensor_map.base_offset)
-    for thread, positions in tma.issuers(m, plan.each_thread):
-        starts = [tma.of_thread(s, thread, positions) for s in src.starts]
+    for thread, positions in issuers(m, plan.each_thread):
+        starts = [of_thread(s, thread, positions) for s in src.starts]
         for coordinates, _ in plan.issues:
             m.tma_prefetch(tensor_map, plan.coordinates(coordinates, starts), plan.mode, plan.offsets(starts))
 
@@ -219,8 +220,8 @@ BOXES = Variant("tma", plan=_plan_boxes, emit=_emit_boxes, simulate=_simulate_bo
     replace(SM90, gate=True),
     Need("at least one element", lambda s: s.elements > 0, gate=True),
     *(Need(n.words, lambda s, n=n: n.test(engine_site(s)), gate=n.gate) for n in tma.ARRAY_NEEDS),
-    Need("starts that are provably at least 0", lambda s: tma.not_negative(s)),
-    Need("an L2 policy as the cache option", is_policy),
+    Need("starts that are provably at least 0", not_negative),
+    POLICY,
 ))
 LINES = Variant("lines", plan=_plan_lines, emit=_emit_lines, simulate=None, doc=__doc__, needs=(
     Need("at least one element", lambda s: s.elements > 0),
@@ -233,7 +234,7 @@ SELECTED = replace(BOXES, needs=(
     Need("columns of at least 32 bytes for a walk along w", lambda s: not isinstance(s.src, Patches) or selected.swizzled_along(engine_site(s))),
     Need("a filter that a tensor map can hold", lambda s: not isinstance(s.src, Patches) or filter_fits(s), gate=True),
     *BOXES.needs[2:2 + len(tma.ARRAY_NEEDS)],
-    Need("an L2 policy as the cache option", is_policy),
+    POLICY,
 ))
 prefetch_.variants = (RUNS, BOXES, LINES)
 prefetch_.rules["variants"] = lambda call: (SELECTED,) if isinstance(call.args[0].type, Selected) else prefetch_.variants

@@ -12,7 +12,7 @@ from itertools import product
 from math import gcd, prod
 
 from ...types import Region
-from .site import CopySite
+from .site import CopySite, finds
 from .tma_view import Multiple, Number, multiple, number, shared_digits, times
 
 UNIT = 16            # bytes: sizes and addresses of bulk copies are multiples of it (PTX ISA, cp.async.bulk)
@@ -132,15 +132,7 @@ def equal(a: Number, n: int, ask: Callable[..., bool]) -> bool:
 
 # -- needs that bulk copies share ----------------------------------------------------------------------------------------
 
-def one_thread(s: CopySite) -> bool | str:
-    """What the engine copies, one thread starts: a call by more elects it where it completes on a barrier."""
-    elects = s.mbar is not None or s.by_token
-    return s.threads == 1 or s.partial is not None or elects or f"{s.threads} threads of a {s.scope}: use tile.elect(), or give mbar="
-
-
-def found(s: CopySite) -> bool | str:
-    runs = runs_of(s)
-    return runs if isinstance(runs, str) else True
+found = finds(runs_of)
 
 
 def whole_units(s: CopySite) -> bool | str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from ...dispatch import Need, Variant
 from ...types import Patches, Rows
 from . import tma
-from .options import L2_PROMOTION
+from .one_thread import LOAD, STORE
 from .selected_plan import ROWS, column_start, filter_fits, goes_along, stays_inside, walk
-from .site import CopySite
-from .tma_plan import TensorMap
+from .site import CopySite, finds
 
 
 def _not_negative(s: CopySite) -> bool | str:
@@ -30,7 +29,7 @@ def _column_not_negative(s: CopySite) -> bool | str:
 
 
 def _gathers(s: CopySite) -> bool | str:
-    if s.scopes == tma.STORE:
+    if s.scopes == STORE:
         return s.target in tma.PAIRED or s.target
     plain = not (s.options.get("multicast") or s.options.get("cta_group"))
     return s.architecture() >= 100 and (s.target in tma.PAIRED or plain) or s.target
@@ -41,11 +40,6 @@ def swizzled_along(s: CopySite) -> bool:
     return s.array.window.along is None or tma.view(s).mode > 0
 
 
-def _boxes(s: CopySite) -> bool | str:
-    found = tma.boxes(s)
-    return found if isinstance(found, str) else True
-
-
 WALKS = "a walk through all dimensions, or for loads on sm_100a and sm_103a along w, by 128 pixels along w128"
 PATCH_NEEDS = (
     *tma.PLACE_NEEDS,
@@ -53,20 +47,20 @@ PATCH_NEEDS = (
     Need("a swizzle for a walk along w", swizzled_along),
     Need("a filter that a tensor map can hold", filter_fits, gate=True),
     *tma.ARRAY_NEEDS[:-1],
-    Need("for a store, one place in the filter at which all pixels are inside", lambda s: s.scopes == tma.LOAD or stays_inside(s), gate=True),
-    Need("a first image and channel of a store that are provably at least 0", lambda s: s.scopes == tma.LOAD or _not_negative(s)),
+    Need("for a store, one place in the filter at which all pixels are inside", lambda s: s.scopes == LOAD or stays_inside(s), gate=True),
+    Need("a first image and channel of a store that are provably at least 0", lambda s: s.scopes == LOAD or _not_negative(s)),
     *tma.OPTION_NEEDS,
-    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle", _boxes, gate=True),
+    Need("pixels that one instruction takes, in rows that are packed or at the span of a swizzle", finds(tma.boxes), gate=True),
     tma.SHARED_ADDRESS,
 )
 ROW_NEEDS = (
     *tma.PLACE_NEEDS,
     Need("sm_100a or sm_103a; for plain loads also sm_120a", _gathers),
     *tma.ARRAY_NEEDS[:-1],
-    Need("a first column of a store that is provably at least 0", lambda s: s.scopes == tma.LOAD or _column_not_negative(s)),
+    Need("a first column of a store that is provably at least 0", lambda s: s.scopes == LOAD or _column_not_negative(s)),
     *tma.OPTION_NEEDS,
     Need("no reduce=", lambda s: not s.options.get("reduce")),
-    Need("rows by four, packed or at the span of a swizzle", _boxes, gate=True),
+    Need("rows by four, packed or at the span of a swizzle", finds(tma.boxes), gate=True),
     tma.SHARED_ADDRESS,
 )
 
@@ -74,13 +68,9 @@ ROW_NEEDS = (
 def plan(site: CopySite) -> tma.Plan:
     found, patches = tma.boxes(site), isinstance(site.array, Patches)
     extra, steps = walk(site, found.width) if patches else (None, (1, 1))
-    tensor_map = TensorMap(
-        argument=site.array.buffer.arg, base_offset=0, dtype=tma.map_dtype(site), global_dim=found.dims, global_strides=found.strides,
-        box=found.box, element_strides=steps, interleave=0, swizzle=tma.view(site).mode,
-        l2_promotion=L2_PROMOTION[site.options.get("l2_promotion", 128)], oob_fill=int(site.options.get("fill") == "nan"), im2col=extra)
     nbytes = found.width * (site.array.extents[0] if patches else ROWS) * site.itemsize
     mode = "rows" if not patches else {None: "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[site.array.window.along]
-    return tma.or_outside(site, tma.made(site, tensor_map, list(found.issues), nbytes, found.moving, mode))
+    return tma.planned(site, tma.tensor_map(site, found, steps, extra), found, nbytes, mode)
 
 
 PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=PATCH_NEEDS)

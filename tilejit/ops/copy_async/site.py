@@ -127,6 +127,14 @@ class CopySite:
             facts.asked = before
 
 
+def finds(search):
+    """The test of a need: whether a search finds anything, where it does not a string says why."""
+    def test(site: CopySite) -> bool | str:
+        found = search(site)
+        return found if isinstance(found, str) else True
+    return test
+
+
 def alignment(g, region) -> int:
     """Bytes to which the buffer behind a region's call is aligned, as its allocation says."""
     call = region

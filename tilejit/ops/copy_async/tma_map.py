@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from ...dispatch import Need, Variant
 from ...types import TensorMap
 from . import tma
-from .options import is_policy
+from .one_thread import LOAD, MULTICAST, POLICY
 from .reductions import TYPES
 from .selected_plan import walk_of
-from .site import CopySite
+from .site import CopySite, finds
 from .tma_plan import MAX_ISSUES, SPAN, Group, packed
 from .tma_plan import TensorMap as Fields
 from .tma_view import Dim, View, multiple, number, times, view_of
@@ -53,7 +51,7 @@ def view(site: CopySite) -> View | str:
 
 
 def boxes(site: CopySite) -> Boxes | str:
-    return site.searched("boxes", lambda: _boxes(site))
+    return site.searched("map boxes", lambda: _boxes(site))
 
 
 def _boxes(site: CopySite) -> Boxes | str:
@@ -115,11 +113,6 @@ def _layout(s: CopySite) -> bool | str:
     return found.mode == mode or f"the buffer's swizzle of {span} and the map's of {SPAN[mode]} bytes"
 
 
-def _found(s: CopySite) -> bool | str:
-    found = boxes(s)
-    return found if isinstance(found, str) else True
-
-
 def _coordinate(s: CopySite) -> bool | str:
     start = view(s).dims[-1].start
     return start.multiple_of(16 // s.itemsize or 1) or "it is not known to be one"
@@ -142,14 +135,14 @@ def _reduced(s: CopySite) -> bool | str:
     kind = s.options.get("reduce")
     if kind is None:
         return True
-    if s.scopes == tma.LOAD:
+    if s.scopes == LOAD:
         return "reduce= on a load"
     known = TYPES["tensor map", kind]
     return known.get(s.src.dtype.name) == named(s).stored or f"reduce={kind!r} of {s.src.dtype} by a map of {named(s).stored}"
 
 
 def _paired(s: CopySite) -> bool | str:
-    fits = tma._paired(s)
+    fits = tma.paired(s)
     if fits is not True or s.options.get("cta_group") != 2 or named(s).slot is None:
         return fits
     return ("a map that the kernel makes: that of a pair of CTAs is the launch's, since both copy parts of one tile by it, and no "
@@ -161,23 +154,23 @@ def _paired(s: CopySite) -> bool | str:
 NEEDS = (
     *tma.PLACE_NEEDS[:-1],
     Need("a shared layout of plain memory or a standard swizzle, the map's own", _layout, gate=True),
-    Need("whole boxes of the map, one after the other in shared memory", _found, gate=True),
+    Need("whole boxes of the map, one after the other in shared memory", finds(boxes), gate=True),
     Need("a start along the innermost dimension at a multiple of 16 bytes", _coordinate),
-    Need("starts of a store that are provably at least 0", lambda s: s.scopes == tma.LOAD or tma.not_negative(s)),
-    Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == tma.LOAD or _clipped(s)),
+    tma.STORE_STARTS,
+    Need("an innermost dimension of a multiple of 16 bytes for a store that may be clipped there", lambda s: s.scopes == LOAD or _clipped(s)),
     Need("fill, L2 promotion and precision as the map has them", _not_in_the_map),
-    Need("a map that rounds to TF32 on loads only", lambda s: s.scopes == tma.LOAD or named(s).stored != tma.TF32),
-    Need("an L2 policy as the cache option", is_policy),
-    Need("multicast= on loads only", lambda s: not s.options.get("multicast") or s.scopes == tma.LOAD),
+    Need("a map that rounds to TF32 on loads only", lambda s: s.scopes == LOAD or named(s).stored != tma.TF32),
+    POLICY,
+    MULTICAST,
     Need("a reduction that the hardware has, by a map of its type", _reduced),
     Need("cta_group= on loads only, for sm_100a or sm_103a, and of a pair by a map of the launch", _paired),
-    tma.SHARED_ADDRESS,
+    tma.shared_address(view, boxes),
 )
 
 
 def plan(site: CopySite) -> tma.Plan:
     found, map_ = boxes(site), named(site)
-    return tma.made(site, template(map_), list(found.issues), prod(map_.box) * site.itemsize, found.moving)
+    return tma.planned(site, template(map_), found, prod(map_.box) * site.itemsize)
 
 
 def emit(e, plan: tma.Plan, call, dst, src, mbar, *mask):
@@ -186,23 +179,8 @@ def emit(e, plan: tma.Plan, call, dst, src, mbar, *mask):
 
 
 def simulate(m, plan: tma.Plan, call, dst, src, mbar, mask=None):
-    array, shared = (dst, src) if plan.store else (src, dst)
-    layout, nbytes = shared.type.buffer.layout.without_swizzle(), shared.type.dtype.nbytes
-    first = plan.issues[0][1]
-    for thread, positions in tma.issuers(m, plan.each_thread):
-        pick = lambda start: tma.of_thread(start, thread, positions)
-        starts = [pick(s) for s in array.starts]
-        origin = layout.offset_of(*map(pick, shared.starts), shape=shared.type.buffer.shape) * nbytes
-        with m.reading_map(array.buffer, positions) as maps:
-            for described, where in maps:
-                for coordinates, offset in plan.issues:
-                    at = [np.asarray(c).reshape(-1, 1) for c in plan.coordinates(coordinates, starts)]
-                    place = origin + (offset - first)
-                    if plan.store:
-                        m.tma_store(described, at, shared.buffer, place, kind=plan.reduce, positions=where)
-                    else:
-                        ranks = None if mask is None else tma.of_thread(np.asarray(mask), thread, where)
-                        m.tma_load(described, at, shared.buffer, place, mbar, multicast=ranks, paired=plan.cta_group == 2, positions=where)
+    array = dst if plan.store else src
+    tma.simulate_by(lambda positions: m.reading_map(array.buffer, positions), m, plan, dst, src, mbar, mask)
 
 
 VARIANT = Variant("tma", plan=plan, emit=emit, simulate=simulate, doc=__doc__, needs=NEEDS)
