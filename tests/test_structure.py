@@ -91,6 +91,18 @@ def test_no_modules_import_each_other_in_a_circle():
     assert not waiting, f"in or behind a circle: {sorted(waiting)}"
 
 
+def test_no_module_or_class_defines_a_name_twice():
+    """The first would be gone without a word. The rules of an op are all called `_`, and a property's setter is its getter's twin."""
+    twice = []
+    for path in sorted(ROOT.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        for part in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))):
+            names = [node.name for node in part.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name != "_"
+                     and not any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in node.decorator_list)]
+            twice += [f"{path.relative_to(ROOT)}: {name}" for name in dict.fromkeys(names) if names.count(name) > 1]
+    assert not twice
+
+
 def test_no_two_files_of_tests_have_one_name():
     """pytest imports them by their names alone."""
     names = [path.name for path in (ROOT.parent / "tests").rglob("test_*.py")]

@@ -202,40 +202,50 @@ def _wrong_dtype(g: Builder, t: TensorMap, dtype):
 
 def _given(g: Builder, t: TensorMap, place, shape, strides) -> tuple:
     """An address with a shape and strides of one's own."""
-    rank, kind = len(t.array.shape), type_of(place)
-    if isinstance(kind, Region) and kind.scope == "global" and kind.buffer.map is None:
-        if kind.dtype != t.dtype:
-            _wrong_dtype(g, t, kind.dtype)
-    elif isinstance(kind, Buffer) and kind.scope == "global":
-        if kind.dtype != t.dtype:
-            _wrong_dtype(g, t, kind.dtype)
-        place = index(g, place, (0,) * len(kind.shape))
-    elif isinstance(kind, Scalar) and kind.dtype.is_int and kind.dtype.bits == 64 and isinstance(place, Value):
-        place = _number(g, place, int64)
-    else:
-        raise g.error(f"rebind takes an array, a place in one as storage[start], or a 64-bit address, not {describe(place)}")
-    if isinstance(type_of(place), Region) and g.scope.partial is None:
-        g.shared("this rebind", *g.definitions[place].args[1:])
-    for what, values in (("shape", shape), ("strides", strides)):
-        if values is None and what == "strides":
-            continue
+    place = _address(g, t, place)
+    rank = len(t.array.shape)
+    for what, values in (("shape", shape), *([("strides", strides)] if strides is not None else [])):
         if not isinstance(values, tuple) or len(values) != rank:
-            raise g.error(f"{what} has {rank} entries, as the map has dimensions, not "
-                          f"{'none' if values is None else len(values) if isinstance(values, tuple) else describe(values)}; its rank "
-                          f"stays, since {_kept(g, t, 'rank')}")
+            given = "none" if values is None else len(values) if isinstance(values, tuple) else describe(values)
+            raise g.error(f"{what} has {rank} entries, as the map has dimensions, not {given}; its rank stays, since {_kept(g, t, 'rank')}")
     if strides is None:
         strides = _row_major(g, shape)
     last = strides[-1].value if isinstance(strides[-1], Const) else strides[-1]
     if last != 1 or isinstance(last, bool):
         raise g.error("the last stride of a tensor map's array is 1, the constant: a map has no field for it")
     for n in (*shape, *strides):
-        if isinstance(n, int) and (n < 0 or isinstance(n, bool)) or isinstance(type_of(n), Tile) or type_of(n) is None or not type_of(n).dtype.is_int:
+        if not _is_size(n):
             raise g.error(f"shape and strides are integers of at least 0, not {describe(n)}")
     if any(isinstance(n, int) and n < 1 for n in shape):
         raise g.error("a tensor map's array has elements: its shape has a 0; leave such a copy out")
     if any(isinstance(s, int) and s * t.dtype.nbytes % 16 for s in strides[:-1]):
         raise g.error(f"strides of a tensor map are multiples of 16 bytes, {16 // t.dtype.nbytes} elements of {t.dtype}, and one of these is not")
     return place, list(shape), list(strides)
+
+
+def _address(g: Builder, t: TensorMap, place) -> Value:
+    """Where a map is to begin: a region of an array of its dtype, or an integer of 64 bits."""
+    kind = type_of(place)
+    if isinstance(kind, Scalar) and kind.dtype.is_int and kind.dtype.bits == 64 and isinstance(place, Value):
+        return _number(g, place, int64)
+    in_array = isinstance(kind, Region) and kind.scope == "global" and kind.buffer.map is None
+    if not in_array and not (isinstance(kind, Buffer) and kind.scope == "global"):
+        raise g.error(f"rebind takes an array, a place in one as storage[start], or a 64-bit address, not {describe(place)}")
+    if kind.dtype != t.dtype:
+        _wrong_dtype(g, t, kind.dtype)
+    if isinstance(kind, Buffer):
+        place = index(g, place, (0,) * len(kind.shape))
+    if g.scope.partial is None:
+        g.shared("this rebind", *g.definitions[place].args[1:])
+    return place
+
+
+def _is_size(n) -> bool:
+    """Whether `n` is an integer that may be a size or a stride: known now and at least 0, or known at run time."""
+    if isinstance(n, int):
+        return n >= 0 and not isinstance(n, bool)
+    kind = type_of(n)
+    return kind is not None and not isinstance(kind, Tile) and kind.dtype.is_int  # a buffer of them is refused where its value is taken
 
 
 def _row_major(g: Builder, shape: tuple) -> tuple:

@@ -18,6 +18,7 @@ from .tma_view import Multiple, shared_digits, swizzle_mode
 
 ATOM = 8   # rows that a swizzle mixes
 UNIT = 16  # bytes that it keeps together
+FARTHEST = 1 << 18  # bytes, that a field of 14 bits cannot say any more in units of 16 (PTX ISA, "Shared memory descriptor")
 
 
 @dataclass(frozen=True)
@@ -138,55 +139,62 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
     parts = _parted(shape, digits)
     if isinstance(parts, str):
         return parts
-    rows, columns, middles = parts
+    rows, columns, rest = parts
     mode = swizzle_mode(site.src.buffer.layout, site.itemsize)
     if mode is None:
         return f"the swizzle {site.src.buffer.layout.swizzle} is none of the descriptor's"
-    steps = _steps(shape, rows, columns, mode)
-    if isinstance(steps, str):
-        return steps
-    leading, stride = steps
-    return _placed(shape, middles, begin, offset, mode, leading, stride, site)
+    stride, leading = _between_groups(shape, rows, mode), _between_units(shape, columns, mode)
+    for refused in (stride, leading, _refused_beginning(shape, begin, offset, mode, site)):
+        if isinstance(refused, str):
+            return refused
+    column = offset.get("TCol", 0)
+    moves = not isinstance(column, int), not isinstance(begin, int)
+    places = _placed(shape, rest, 0 if moves[1] else begin, mode)
+    if isinstance(places, str):
+        return places
+    base = 0 if moves[0] else offset.get("TLane", 0) << 16 | column * site.itemsize // 4
+    return leading // UNIT, stride // UNIT, mode, tuple((into + base, at) for into, at in places), moves
 
 
-def _parted(shape: Shape, digits: list[Digit]) -> tuple | str:
+def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit], list[Digit]] | str:
     """The digits that are a copy's rows, those that are its columns, and the rest."""
-    rows, columns, middles = [], [], []
+    rows, columns, rest = [], [], []
     for digit in digits:
-        if digit.lane:
-            inside = next(((n, s) for n, s in shape.lanes if s <= digit.lane < n * s), None)
-            if inside is None:
-                middles.append(digit)
-                continue
-            room = inside[0] * inside[1] // digit.lane
-            if digit.extent > room:
-                if digit.extent % room:
-                    return f"{digit.extent} rows cross its {shape.rows}"
-                outer, digit = digit.cut(room)
-                middles.append(outer)
-            rows.append(digit)
-        elif digit.column < shape.width:
-            room = shape.width // digit.column
-            if digit.extent > room:
-                if digit.extent % room:
-                    return f"{digit.extent * digit.column} bytes along the columns are no multiple of its {shape.width}"
-                outer, digit = digit.cut(room)
-                middles.append(outer)
-            columns.append(digit)
-        else:
-            middles.append(digit)
+        room, whole = _room(shape, digit)
+        if digit.extent > room > 0:
+            if digit.extent % room:
+                return whole
+            outer, digit = digit.cut(room)
+            rest.append(outer)
+        (rest if not room else rows if digit.lane else columns).append(digit)
     if prod(d.extent for d in rows) != shape.rows:
         return f"{prod(d.extent for d in rows)} rows lie as its {shape.rows} do"
     inner = min((d.column for d in columns), default=shape.width)
     if prod(d.extent for d in columns) * inner != shape.width:
         return f"{prod(d.extent for d in columns) * inner} bytes lie side by side in the columns, and it moves {shape.width}"
-    return rows, columns, middles
+    return rows, columns, rest
 
 
-def _steps(shape: Shape, rows: list[Digit], columns: list[Digit], mode: int) -> tuple[int, int] | str:
-    """The descriptor's two byte offsets for rows and columns that lie like this in shared memory."""
-    by_lane = {sum(i * d.lane for i, d in zip(at, rows)): sum(i * d.shared for i, d in zip(at, rows))
-               for at in product(*(range(d.extent) for d in rows))}
+def _room(shape: Shape, digit: Digit) -> tuple[int, str]:
+    """How many steps of a digit one copy may hold, 0 where it holds none; and what is wrong if they do not divide the digit."""
+    if digit.lane:
+        room = next((n * s // digit.lane for n, s in shape.lanes if s <= digit.lane < n * s), 0)
+        return room, f"{digit.extent} rows cross its {shape.rows}"
+    room = shape.width // digit.column if digit.column < shape.width else 0
+    return room, f"{digit.extent * digit.column} bytes along the columns are no multiple of its {shape.width}"
+
+
+def _bytes_at(digits: list[Digit], side: str) -> dict[int, int]:
+    """The bytes in shared memory of what digits bring to each lane, or to each byte of the columns."""
+    found = {0: 0}
+    for d in digits:
+        found = {at + i * getattr(d, side): byte + i * d.shared for at, byte in found.items() for i in range(d.extent)}
+    return found
+
+
+def _between_groups(shape: Shape, rows: list[Digit], mode: int) -> int | str:
+    """The bytes from 8 rows to the next 8, the descriptor's stride dimension."""
+    by_lane = _bytes_at(rows, "lane")
     at = [by_lane.get(shape.lane(r)) for r in range(shape.rows)]
     if None in at:
         return "its rows go to other lanes"
@@ -196,56 +204,56 @@ def _steps(shape: Shape, rows: list[Digit], columns: list[Digit], mode: int) -> 
     stride = at[ATOM] - at[0] if shape.rows > ATOM else 0
     if any(a != at[0] + r % ATOM * pitch + r // ATOM * stride for r, a in enumerate(at)):
         return "its rows are not in groups of 8 at one distance"
-    if stride % UNIT or not 0 <= stride < 1 << 18 or (mode and stride % (ATOM * pitch)):
-        return f"groups of 8 rows are {stride} bytes apart, and the descriptor needs a multiple of {ATOM * pitch if mode else UNIT} below 2^18"
-    by_column = {sum(i * d.column for i, d in zip(at, columns)): sum(i * d.shared for i, d in zip(at, columns))
-                 for at in product(*(range(d.extent) for d in columns))}
-    unit = min((d.column for d in columns), default=UNIT)
+    multiple = ATOM * pitch if mode else UNIT
+    if stride % multiple or not 0 <= stride < FARTHEST:
+        return f"groups of 8 rows are {stride} bytes apart, and the descriptor needs a multiple of {multiple} below 2^18"
+    return stride
+
+
+def _between_units(shape: Shape, columns: list[Digit], mode: int) -> int | str:
+    """The bytes from the first 16 of a row to the second 16, the descriptor's leading dimension; 0 where a row has no more."""
+    by_column = _bytes_at(columns, "column")
+    step = min((d.column for d in columns), default=UNIT)
     units = [by_column.get(u * UNIT) for u in range(shape.width // UNIT)]
-    if None in units or any(by_column.get(u * UNIT + b) != start + b for u, start in enumerate(units) for b in range(0, UNIT, unit)):
+    if None in units or any(by_column.get(u * UNIT + b) != start + b for u, start in enumerate(units) for b in range(0, UNIT, step)):
         return "16 bytes of the columns are not side by side in shared memory"
-    leading = 0
-    if len(units) == 2:
-        leading = units[1] - units[0]
-        if mode and leading != UNIT:
-            return f"its two units of 16 bytes are {leading} apart in a swizzle, and lie side by side"
-        if leading % UNIT or not 0 <= leading < 1 << 18:
-            return f"its two units of 16 bytes are {leading} apart, and the descriptor needs a multiple of 16 below 2^18"
-    return leading, stride
+    if len(units) == 1:
+        return 0
+    leading = units[1] - units[0]
+    if mode and leading != UNIT:
+        return f"its two units of 16 bytes are {leading} apart in a swizzle, and lie side by side"
+    if leading % UNIT or not 0 <= leading < FARTHEST:
+        return f"its two units of 16 bytes are {leading} apart, and the descriptor needs a multiple of 16 below 2^18"
+    return leading
 
 
-def _placed(shape: Shape, middles: list[Digit], begin, offset: dict, mode: int, leading: int, stride: int, site: CopySite) -> tuple | str:
-    """The plan's numbers, once every copy is known to begin where it may."""
+def _refused_beginning(shape: Shape, begin, offset: dict, mode: int, site: CopySite) -> str | None:
+    """Why no copy may begin where the regions do; None where one may."""
     lane, column = offset.get("TLane", 0), offset.get("TCol", 0)
     if not isinstance(lane, int):
         return "the lane in which it begins is known at run time only"
     if (column if isinstance(column, int) else column.of) * site.itemsize % UNIT:
         return f"it begins at byte {column * site.itemsize if isinstance(column, int) else '?'} of the columns, and copies begin at multiples of 16"
-    if lane - lane % 32 and shape.rows != 4 or shape.rows != 4 and lane:
+    if lane and shape.rows != 4:
         return f"it begins in lane {lane}, and copies of {shape.name} begin in lane 0"
-    pitch = UNIT << mode
-    atom = ATOM * pitch if mode else UNIT
+    atom = ATOM * UNIT << mode if mode else UNIT
     if site.src_align % atom:
         return f"the buffer is aligned to {site.src_align} bytes, and {atom} are needed"
     if not isinstance(begin, int) and begin.of % atom:
         return f"it begins at a multiple of {begin.of} bytes of shared memory, and {atom} are needed"
-    middles = sorted(middles, key=lambda d: (not d.lane, -d.lane, -d.column))
-    first = begin if isinstance(begin, int) else 0
-    issues = []
-    for index in product(*(range(d.extent) for d in reversed(middles))):
-        index = index[::-1]
-        at = first + sum(i * d.shared for i, d in zip(index, middles))
-        inside = not mode or (at % pitch + shape.width <= pitch and at % atom // pitch + min(shape.rows, ATOM) <= ATOM)
+    return None
+
+
+def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tuple[int, int]] | str:
+    """(address in tensor memory, byte in shared memory) of each copy, the latter from `first` on; a string where one may not begin there."""
+    places = [(0, 0, first)]
+    for d in reversed(sorted(rest, key=lambda d: (not d.lane, -d.lane, -d.column))):
+        places = [(lane + i * d.lane, column + i * d.column, at + i * d.shared) for lane, column, at in places for i in range(d.extent)]
+    pitch = UNIT << mode
+    for _, column, at in places:
+        inside = not mode or (at % pitch + shape.width <= pitch and at // pitch % ATOM + min(shape.rows, ATOM) <= ATOM)
         if at % UNIT or not inside:
-            inside = f"byte {at % atom} of the {atom} that its swizzle mixes" if mode else f"byte {at}"
-            return f"a copy would begin at {inside}"
-        into = sum(i * d.lane for i, d in zip(index, middles)) << 16 | sum(i * d.column for i, d in zip(index, middles)) // 4
-        if sum(i * d.column for i, d in zip(index, middles)) % UNIT:
+            return "a copy would begin at " + (f"byte {at % (ATOM * pitch)} of the {ATOM * pitch} that its swizzle mixes" if mode else f"byte {at}")
+        if column % UNIT:
             return "a copy would begin inside 16 bytes of the columns"
-        issues.append((into, at))
-    moves = not isinstance(column, int), not isinstance(begin, int)
-    base = 0 if moves[0] else lane << 16 | column * site.itemsize // 4
-    return leading // UNIT, stride // UNIT, mode, tuple((into + base, at) for into, at in issues), moves
-
-
-__all__ = ["Plan", "search"]
+    return [(lane << 16 | column // 4, at) for lane, column, at in places]

@@ -269,7 +269,25 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
     for name, flag in (("trans_a", trans_a), ("trans_b", trans_b)):
         if not isinstance(flag, bool):
             raise g.error(f"{name} is True or False, known at compile time, not {describe(flag)}")
-    operands = [_operand(g, acc, "the accumulator", ("tmem",)), _operand(g, a, "a", ("shared", "tmem")), _operand(g, b, "b", ("shared",))]
+    made, x, y = _operand(g, acc, "the accumulator", ("tmem",)), _operand(g, a, "a", ("shared", "tmem")), _operand(g, b, "b", ("shared",))
+    scales = _factors(g, scale_a, scale_b, block)
+    if dtype is not None and str(dtype) != str(made.type.dtype):
+        raise g.error(f"dtype={dtype} with an accumulator of {made.type.dtype}: leave it out")
+    checked_precision(g, precision, x, y)
+    types = _element_types(g, x, y)
+    kind = _kind_of(g, kind, types, (x, y), scales, block)
+    if kind == "tf32" and precision != "tf32":
+        raise g.error("float32 operands are rounded to 10 bits: say so by precision='tf32'")
+    _extents(g, made, x, y, trans_a, trans_b)
+    if KINDS[kind].scales and block is None:
+        block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
+    g.call(tensor_mma, made, x, y, _condition(g, accumulate), *scales, trans_a=trans_a, trans_b=trans_b, kind=kind, types=types, block=block,
+           options={name: option for name, option in options.items() if option})
+    return acc
+
+
+def _factors(g: Builder, scale_a, scale_b, block: int | None) -> list[Value]:
+    """Both matrices of scale factors, or none."""
     scales = [_operand(g, s, n, ("tmem",)) for s, n in ((scale_a, "scale_a"), (scale_b, "scale_b")) if s is not None]
     if len(scales) == 1:
         raise g.error("scale_a= and scale_b= go together")
@@ -278,32 +296,30 @@ def product(g: Builder, acc, a, b, trans_a, trans_b, dtype, precision, options, 
     for s in scales:
         if s.type.dtype.name not in SCALES:
             raise g.error(f"scale factors are {' or '.join(SCALES)}, not {s.type.dtype}")
-    made, x, y = operands
-    if dtype is not None and str(dtype) != str(made.type.dtype):
-        raise g.error(f"dtype={dtype} with an accumulator of {made.type.dtype}: leave it out")
-    checked_precision(g, precision, x, y)
-    types = _element_types(g, x, y)
-    packed = all(v.type.dtype.name == "float4_e2m1fn" for v in (x, y))
-    kind = kind or natural(*types, bool(scales), packed, block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn")
-    if kind not in KINDS:
-        if packed and not scales:
-            raise g.error("packed float4_e2m1fn is multiplied with scale factors (scale_a=, scale_b=); without them the tensor cores "
-                          "read tile.padded(...)")
-        raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: the kinds are "
-                      f"{', '.join(KINDS)}, given as kind=")
-    if kind == "tf32" and precision != "tf32":
-        raise g.error("float32 operands are rounded to 10 bits: say so by precision='tf32'")
-    _extents(g, made, x, y, trans_a, trans_b)
-    if KINDS[kind].scales and block is None:
-        block = min(KINDS[kind].scales) if kind == "mxf4nvf4" else 32
-    flag = accumulate if isinstance(accumulate, bool) else None
-    if flag is None:
-        if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
-            raise g.error(f"accumulate is a condition, as k > 0, not {describe(accumulate)}")
-        accumulate = as_condition(g, accumulate)
-    g.call(tensor_mma, made, x, y, Const(flag, bool_) if flag is not None else accumulate, *scales, trans_a=trans_a, trans_b=trans_b, kind=kind,
-           types=types, block=block, options={name: option for name, option in options.items() if option})
-    return acc
+    return scales
+
+
+def _kind_of(g: Builder, kind: str | None, types: tuple[str, str], operands: tuple[Value, Value], scales: list[Value], block: int | None) -> str:
+    """The instruction's kind: the one that is asked for, else what the element types and the scale factors make it."""
+    packed = all(v.type.dtype.name == "float4_e2m1fn" for v in operands)
+    by_16 = block == 16 or bool(scales) and scales[0].type.dtype.name == "float8_e4m3fn"
+    kind = kind or natural(*types, bool(scales), packed, by_16)
+    if kind in KINDS:
+        return kind
+    if packed and not scales:
+        raise g.error("packed float4_e2m1fn is multiplied with scale factors (scale_a=, scale_b=); without them the tensor cores "
+                      "read tile.padded(...)")
+    raise g.error(f"there is no kind for {types[0]} by {types[1]}{' with scale factors' if scales else ''}: the kinds are "
+                  f"{', '.join(KINDS)}, given as kind=")
+
+
+def _condition(g: Builder, accumulate) -> Const | Value:
+    """Whether the product is added to the accumulator, known at compile time or at run time."""
+    if isinstance(accumulate, bool):
+        return Const(accumulate, bool_)
+    if not isinstance(type_of(accumulate), Scalar) or type_of(accumulate).dtype.is_float:
+        raise g.error(f"accumulate is a condition, as k > 0, not {describe(accumulate)}")
+    return as_condition(g, accumulate)
 
 
 def _operand(g: Builder, x, name: str, scopes: tuple[str, ...]) -> Value:

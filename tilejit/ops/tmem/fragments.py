@@ -167,80 +167,119 @@ def planned(digits: tuple, replicas: tuple, lane: int, bits: int, threads: int, 
     """The plan for a region with these digits, whose first element is in lane `lane` and begins a column. `replicas` are those of
     the layout; one warp alone may read the `one` in its own lanes."""
     dense = any(along == "TCol" and stride == 1 for part in digits for _, stride, along in part) and bits < 32
-    per = 32 // bits
-    elements = 2 if packed else per if dense else 1
     if packed and (bits != 16 or dense):
         return "pack= moves elements of 16 bits that have a column each"
-    inner = ((2, None, 0), (2, REG, 1)) if packed else ((per, REG, 1),) if dense else ((per, None, 0),)
-    copies, quarters = [], threads >= 128
+    elements = 2 if packed else 32 // bits if dense else 1
+    copies = _copies(replicas, shape)
+    if isinstance(copies, str):
+        return copies
+    own = bool(copies) and threads == 32  # each warp has a copy, and reads its own
+    if own and not (one and _covers([(n, s) for n, s, _ in copies], 4)):
+        return "one warp writes one of its replicas, and reads it where each warp has one"
+    copies = [] if own else copies
+    words = _words(digits, copies, threads, elements)
+    if isinstance(words, str):
+        return words
+    half = words // (2 if _rows(digits) == 128 else 1)
+    made = _threads_of(digits, _fields(bits, elements, half, shape, packed, dense), shape)
+    if isinstance(made, str):
+        return made
+    return _complete(made, tuple(copies), own or threads >= 128, lane, bits, elements, threads, shape, packed, half)
+
+
+def _copies(replicas: tuple, shape: str) -> list[tuple] | str:
+    """The replicas of a layout as digits along the warps."""
+    copies = []
     for n, stride, along in replicas:
         made = through(n, stride, ROWS[shape]) if along == "TLane" else None
         if made is None or any(a != WARP for _, _, a in made):
             return f"the replica {n} : {stride} @ axis.{along} is not one for each warp"
         copies += made
-    if copies and threads == 32:
-        if not one or not _covers([(n, s) for n, s, _ in copies], 4):
-            return "one warp writes one of its replicas, and reads it where each warp has one"
-        copies, quarters = [], True
+    return copies
+
+
+def _words(digits: tuple, copies: list, threads: int, elements: int) -> int | str:
+    """How many registers each thread has for the region's elements."""
     size = prod(n for part in digits for n, _, _ in part) * prod(n for n, _, _ in copies)
     if size % threads:
         return f"{size} elements do not go to {threads} threads alike"
     if size // threads % elements:
         return f"{size // threads} elements for each thread are no whole registers"
-    half = size // threads // elements // (2 if _rows(digits) == 128 else 1)
-    columns = COLUMNS[shape] if shape != "16x32bx2" else ((half, REG, 1), (2, LANE, 16))
-    fields = {"TCol": inner + tuple((n, a, s * elements if a == REG else s) for n, a, s in columns),
-              "TLane": tuple((n, a, s * elements if a == REG else s) for n, a, s in ROWS[shape])}
-    made = []
-    for part in digits:
-        dim = []
-        for extent, stride, along in part:
-            found = through(extent, stride, fields[along])
-            if found is None:
-                return f"a step of {stride} along {along} crosses what {shape} moves"
-            dim += found
-        made.append(dim)
-    return _complete(made, tuple(copies), quarters, lane, bits, elements, threads, shape, packed, half)
+    return size // threads // elements
 
 
 def _rows(digits: tuple) -> int:
     return prod(n for part in digits for n, _, along in part if along == "TLane")
 
 
+def _fields(bits: int, elements: int, half: int, shape: str, packed: bool, dense: bool) -> dict[str, tuple]:
+    """What a step along lanes or columns is to the threads; on `reg`, strides count elements."""
+    inner = ((2, None, 0), (2, REG, 1)) if packed else ((32 // bits, REG if dense else None, int(dense)),)
+    columns = COLUMNS[shape] if shape != "16x32bx2" else ((half, REG, 1), (2, LANE, 16))
+    in_elements = lambda fields: tuple((n, a, s * elements if a == REG else s) for n, a, s in fields)
+    return {"TCol": inner + in_elements(columns), "TLane": in_elements(ROWS[shape])}
+
+
+def _threads_of(digits: tuple, fields: dict[str, tuple], shape: str) -> list[list[tuple]] | str:
+    """The digits of each dimension as digits of the threads."""
+    made = []
+    for part in digits:
+        found = [(stride, along, through(extent, stride, fields[along])) for extent, stride, along in part]
+        crossing = next(((stride, along) for stride, along, digit in found if digit is None), None)
+        if crossing is not None:
+            return f"a step of {crossing[0]} along {crossing[1]} crosses what {shape} moves"
+        made.append([d for *_, digit in found for d in digit])
+    return made
+
+
 def _complete(made: list, copies: tuple, quarters: bool, lane: int, bits: int, elements: int, threads: int, shape: str,
               packed: bool, half: int) -> Plan | str:
     """The plan, once every digit has its place among the threads."""
-    warps, across = max(threads // 32, 1), 0
+    warps, across, spread = max(threads // 32, 1), 0, 2 if packed else 1
     if threads % 128 == 0 and threads > 128:
         made, words = _split(made, threads // 128, elements)
         if not words or words % WORDS[shape]:
             return f"its columns do not divide among {threads // 128} warpgroups"
-        across = words // WORDS[shape] * WIDTH[shape] * (2 if packed else 1)
+        across = words // WORDS[shape] * WIDTH[shape] * spread
     flat = [d for dim in made for d in dim]
     lanes, groups = ([(n, s) for n, s, a in (*flat, *copies) if a == along] for along in (LANE, WARP))
     if not _covers(lanes, 32) or not _covers(groups, warps):
         return f"{shape} gives it to {prod(n for n, _ in lanes)} lanes of {prod(n for n, _ in groups)} warps, and there are 32 of {warps}"
-    steps = sorted(s for n, s, a in flat if a == REG and s >= elements)
     words = sorted((s // elements, n) for n, s, a in flat if a == REG and s >= elements)
+    if len({s for s, _ in words}) != len(words):
+        return "two dimensions go to the same registers"
+    issues = _issues(words, shape, packed)
+    if isinstance(issues, str):
+        return issues
+    distance = half * spread if shape == "16x32bx2" else 0
+    refused = _refused_place(shape, lane, issues, distance)
+    if refused is not None:
+        return refused
+    compact, registers = _compact(words, elements)
+    dims = [tuple((n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim or [(1, 1, REG)]) for dim in made]
+    layout = TileLayout([s for dim in dims for s in fuse(dim)], copies)
+    domain = tuple(prod(n for n, _, _ in dim) for dim in made)
+    return Plan(shape, packed, elements, bits, distance, across, quarters, registers, issues, layout, domain)
+
+
+def _compact(words: list, elements: int) -> tuple[dict[int, int], int]:
+    """Strides on registers, in elements, without the gaps between them; and how many registers there are."""
     compact, position = {}, 1
     for s, n in words:
         compact[s * elements] = position * elements
         position *= n
-    if len(set(steps)) != len(steps):
-        return "two dimensions go to the same registers"
-    dims = [tuple((n, compact.get(s, s) if a == REG else s, a) for n, s, a in dim or [(1, 1, REG)]) for dim in made]
-    layout = TileLayout([s for dim in dims for s in fuse(dim)], copies)
-    issues = _issues(words, shape, packed)
-    if isinstance(issues, str):
-        return issues
-    within = max((i.lane for i in issues), default=0) + (32 if shape == "32x32b" else 16)
-    if lane % (32 if shape == "32x32b" else 16) or lane % 32 + within > 32:
-        return f"{shape} begins in a lane that is a multiple of {32 if shape == '32x32b' else 16} and stays in 32 lanes, and it begins in lane {lane}"
-    distance = half * (2 if packed else 1) if shape == "16x32bx2" else 0
+    return compact, position
+
+
+def _refused_place(shape: str, lane: int, issues: tuple[Issue, ...], distance: int) -> str | None:
+    """Why the hardware does not move what begins in `lane`, with the halves of 16x32bx2 `distance` columns apart; None where it does."""
+    rows = 32 if shape == "32x32b" else 16
+    within = max((i.lane for i in issues), default=0) + rows
+    if lane % rows or lane % 32 + within > 32:
+        return f"{shape} begins in a lane that is a multiple of {rows} and stays in 32 lanes, and it begins in lane {lane}"
     if distance >= HALF_LIMIT:
         return f"the halves of 16x32bx2 are {distance} columns apart, and at most {HALF_LIMIT - 1} can be said"
-    domain = tuple(prod(n for n, _, _ in dim) for dim in made)
-    return Plan(shape, packed, elements, bits, distance, across, quarters, position, issues, layout, domain)
+    return None
 
 
 def _covers(digits: list, count: int) -> bool:
