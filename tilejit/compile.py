@@ -120,8 +120,9 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
         reasons = call.choice.declined if call.op.name in ("mma", "thread_product") and call.choice is not None else ()
         missed = next((name for name, why in reasons if PLAIN in why), None)
         if missed is not None and not any(why.startswith("the call asks for") for _, why in reasons):
-            found[call.loc] = Warning_(f"this dot goes by {call.choice.variant}: an operand lies row after row in shared memory, which {missed} does not read; "
-                                       f"give its allocation layout=tile.auto (or the call variant={call.choice.variant!r}, if it is to be so)", call.loc)
+            variant = call.choice.variant
+            found[call.loc] = Warning_(f"this dot goes by {variant}: an operand lies row after row in shared memory, which {missed} does not "
+                                       f"read; give its allocation layout=tile.auto (or the call variant={variant!r}, if it is to be so)", call.loc)
     return list(found.values())
 
 

@@ -38,7 +38,8 @@ class PlaceMixin:
     def sreg(self, name: str) -> V:
         """A special register (PTX ISA, "Special Registers")."""
         if name.startswith("cluster"):
-            return self.entry(name, lambda: self.asm(f"mov.u32 $0, %{name.replace('cluster.', 'cluster_') if name.startswith('cluster.') else name};", [int32], pure=True)[0])
+            text = f"mov.u32 $0, %{name.replace('cluster.', 'cluster_')};"
+            return self.entry(name, lambda: self.asm(text, [int32], pure=True)[0])
         return self.entry(name, lambda: self.ins(f"call i32 @llvm.nvvm.read.ptx.sreg.{name}()", int32))
 
     def absolute_thread(self) -> V:
@@ -49,7 +50,8 @@ class PlaceMixin:
 
     def warp_id(self) -> V:
         """The warp's id in the CTA, passed through a shuffle so that the assembler knows that it is uniform."""
-        return self.entry("warp", lambda: self.asm("shfl.sync.idx.b32 $0, $1, 0, 31, -1;", [int32], [self.absolute_thread() >> 5], convergent=True)[0])
+        text = "shfl.sync.idx.b32 $0, $1, 0, 31, -1;"
+        return self.entry("warp", lambda: self.asm(text, [int32], [self.absolute_thread() >> 5], convergent=True)[0])
 
     def warpgroup_id(self) -> V:
         return self.entry("warpgroup", lambda: self.warp_id() >> 2)
@@ -151,7 +153,7 @@ class PlaceMixin:
             while self._named_by_number & set(range(first, first + n)):
                 first += 1
             if first + n > HARDWARE_BARRIERS:
-                raise CompilationError(f"a CTA has {HARDWARE_BARRIERS} hardware barriers, and this kernel needs {first + n} or more: one for the CTA, "
-                                       "one for each group of warps that synchronises, and those of named_barrier and turns", self.loc)
+                raise CompilationError(f"a CTA has {HARDWARE_BARRIERS} hardware barriers, and this kernel needs {first + n} or more: one for the "
+                                       "CTA, one for each group of warps that synchronises, and those of named_barrier and turns", self.loc)
             self.barrier_ids[key] = first, n
         return self.barrier_ids[key][0]

@@ -36,7 +36,8 @@ class StructureMixin:
             for (line, registers), (made, final) in zip(places, moving):
                 made, final = (x if isinstance(x, list) else [x] for x in (made, final))
                 for i, (name, first, last) in enumerate(zip(made, registers, final)):
-                    self.lines[line + i] = f"  {name.text} = phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]{self.debug.mark(None)}"
+                    phi = f"phi {name.dtype.llvm} [ {first.text}, %{before} ], [ {last.text}, %{latch} ]"
+                    self.lines[line + i] = f"  {name.text} = {phi}{self.debug.mark(None)}"
         return names, close
 
     @contextmanager

@@ -126,8 +126,8 @@ class Builder:
             if isinstance(x, Value) and isinstance(x.type, Scalar) and x.type.uniform < least:
                 while x in self.definitions and self.definitions[x].op.name == "cast":  # which the source need not show
                     x = self.definitions[x].args[0]
-                raise self.error(f"the threads of the {self.scope.kind} share {what}, and {written(x)} differs between them; if it does not, tile.uniform(..) "
-                                 "around it promises so")
+                raise self.error(f"the threads of the {self.scope.kind} share {what}, and {written(x)} differs between them; if it does not, "
+                                 "tile.uniform(..) around it promises so")
 
     def append(self, node: Node) -> None:
         self.blocks[-1].append(node)

@@ -179,8 +179,10 @@ mod = _divides(elementwise("mod", "``x % y`` of integers, with the sign of `y` a
                "rem", _emit_mod, lambda e, dtype, x: x)
 
 
-maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is, 0.0 of two zeros.", extreme_of_arrays("max"), emit_extreme("max"), ANY)
-minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is, -0.0 of two zeros.", extreme_of_arrays("min"), emit_extreme("min"), ANY)
+maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is, 0.0 of two zeros.",
+                      extreme_of_arrays("max"), emit_extreme("max"), ANY)
+minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is, -0.0 of two zeros.",
+                      extreme_of_arrays("min"), emit_extreme("min"), ANY)
 
 
 # -- bits ----------------------------------------------------------------------------------------------------------

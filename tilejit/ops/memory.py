@@ -267,8 +267,8 @@ def _memory(g: Builder, x, what: str) -> Value:
     if t.scope not in ("global", "shared", "local"):
         raise g.error(f"{what} reaches global and shared memory; {t.scope} memory is moved with tile.copy")
     if t.buffer.peer:
-        raise g.error(f"{what} reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar) from shared "
-                      "memory, and with tile.store_async(buf.peer(rank), value, mbar=bar) from registers")
+        raise g.error(f"{what} reaches the CTA's own shared memory; a peer's is written with tile.copy_async(buf.peer(rank), ..., mbar=bar) "
+                      "from shared memory, and with tile.store_async(buf.peer(rank), value, mbar=bar) from registers")
     return x
 
 

@@ -101,8 +101,8 @@ class Finder:
     def by_commit(self, loop: For) -> bool:
         """Whether products into tensor memory (or copies there) read the loop's slots, and nothing in it commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
-        reading = [c for c in calls if reads_late(c) and any(self.owner.get(self.context.buffer_of(a)) is loop for a in c.args if isinstance(a, Value))]
-        return bool(reading) and not any(c.op.name == "tcgen05_commit" for c in calls)
+        reads = lambda c: any(self.owner.get(self.context.buffer_of(a)) is loop for a in c.args if isinstance(a, Value))
+        return any(reads_late(c) and reads(c) for c in calls) and not any(c.op.name == "tcgen05_commit" for c in calls)
 
     def is_copy(self, node) -> bool:
         if not isinstance(node, Call) or node.op is not copy_async_:

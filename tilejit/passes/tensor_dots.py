@@ -247,8 +247,10 @@ class TensorDots:
         """Where a pipelined loop does nothing but multiply parts of shared memory, wait for its products after it; what does that
         is returned."""
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
-        other = [n for n in node.body.nodes if not isinstance(n, Call) or n.op.effect != "pure" and n.op not in (dot_, pipeline_slot) and not _staged(n)]
-        if not isinstance(node, For) or node.pipeline is None or other or any(d.result not in self.kept for d in dots):
+        allowed = lambda n: isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
+        if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
+            return None
+        if any(d.result not in self.kept for d in dots):
             return None
         matrices = [x for d in dots for x in d.args[1:]]
         if any(not isinstance(x.type, Region) for x in matrices):

@@ -210,7 +210,8 @@ class NamedMaps:
             return False
         for d, n in enumerate(made.global_dim):
             if not 1 <= n <= 1 << 32:
-                self.finding("descriptor", f"a tensor map has {n} elements along its dimension {d} (the innermost is 0); it may have 1 to 2**32", **where)
+                self.finding("descriptor", f"a tensor map has {n} elements along its dimension {d} (the innermost is 0); it may have 1 to 2**32",
+                             **where)
                 return False
         for s in made.global_strides:
             if s % 16 or not 0 <= s < 1 << 40:

@@ -143,8 +143,8 @@ def goes_along(site) -> bool | str:
     if site.target not in ("sm_100a", "sm_103a"):
         return site.target
     rows, window = site.array.extents[0], site.array.window
-    with_halo = f", of which {window.halo} are the halo's" if window.halo and along == "w" else f" with a halo of {window.halo}" if window.halo else ""
-    return window.pixels(rows) > 0 or f"{rows} pixels along {along}{with_halo}"
+    halo = f", of which {window.halo} are the halo's" if along == "w" else f" with a halo of {window.halo}"
+    return window.pixels(rows) > 0 or f"{rows} pixels along {along}{halo if window.halo else ''}"
 
 
 def constant_offsets(site) -> tuple[int, ...] | None:
@@ -158,9 +158,9 @@ def stays_inside(site) -> bool | str:
     offsets, window = constant_offsets(site), site.array.window
     if offsets is None:
         return "the place in the filter is known at run time only"
-    for d, o in enumerate(offsets):
-        if window.lower[d] + o < 0 or window.upper[d] + o > 0:
-            return f"along dimension {d + 1} its places begin {window.lower[d] + o} elements after the first and end {window.upper[d] + o} after the last"
+    for d, (lower, upper, o) in enumerate(zip(window.lower, window.upper, offsets), 1):
+        if lower + o < 0 or upper + o > 0:
+            return f"along dimension {d} its places begin {lower + o} elements after the first and end {upper + o} after the last"
     return True
 
 

@@ -154,7 +154,8 @@ def mma_wait(n=0):
 def _of_warpgroups(g, call) -> None:
     """CompilationError where no group of wgmma can be closed or awaited; after the choice of the products before it."""
     if g.target != "sm_90a":
-        raise CompilationError(f"{call.op.name} is of wgmma, which needs sm_90a, and the target is {g.target}: tile.dot multiplies on every target, and "
+        raise CompilationError(f"{call.op.name} is of wgmma, which needs sm_90a, and the target is {g.target}: "
+                               "tile.dot multiplies on every target, and "
                                "products into tensor memory are awaited by tile.tcgen05_commit(bar)")
     if g.scope.kind not in ("cta", "warpgroup") or g.scope.threads % 128:
         scope = f"a {g.scope.kind} of {g.scope.threads} threads" if g.scope.threads > 1 else "one thread"

@@ -15,7 +15,8 @@ from ..copy_async.site import alignment
 @dataclass(frozen=True)
 class MmaSite:
     """One call of mma_async: ``acc[m, n] (+)= a[m, k] * b[k, n]``. `a` and `b` are types of tiles or regions; `trans_a`
-    says that the operand is given as [k, m], `trans_b` as [n, k]; `negate` that the product is subtracted. `g` answers divisors and bounds of the starts."""
+    says that the operand is given as [k, m], `trans_b` as [n, k]; `negate` that the product is subtracted. `g` answers divisors
+    and bounds of the starts."""
 
     a: Tile | Region
     b: Tile | Region
@@ -112,5 +113,9 @@ def _where(x: Tile | Region) -> str:
 
 def bare(form, bound: dict) -> str:
     """The text of an instruction inside an asm of one's own, whose operands `$n` are named in `bound`."""
-    marked = {k: [v.replace("$", "@@") for v in x] if isinstance(x, list) else x.replace("$", "@@") if isinstance(x, str) else x for k, x in bound.items()}
-    return form.asm_text(marked).replace("@@", "$")
+    def marked(x):
+        if isinstance(x, list):
+            return [marked(v) for v in x]
+        return x.replace("$", "@@") if isinstance(x, str) else x
+
+    return form.asm_text({k: marked(x) for k, x in bound.items()}).replace("@@", "$")

@@ -119,15 +119,19 @@ NEEDS = (
     Need("the target sm_90a", lambda s: s.target == "sm_90a" or s.target, gate=True),
     Need("whole warpgroups as the scope", lambda s: s.warpgroup_scope or f"a {s.scope} of {s.threads} threads", gate=True),
     Need("operands of float16, bfloat16, float32, float8 or 8-bit integers, and an accumulator of float32, float16 or int32", _types, gate=True),
-    Need("precision='tf32' for float32 operands", lambda s: s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"),
+    Need("precision='tf32' for float32 operands",
+         lambda s: s.a.dtype.name != "float32" or s.precision == "tf32" or "they would be rounded to 10 bits"),
     Need("floats where the product is subtracted (negate=True)", lambda s: not s.negate or s.a.dtype.is_float or str(s.a.dtype), gate=True),
-    Need("64 rows, or a multiple of that, for each warpgroup", lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups", gate=True),
-    Need("a multiple of 32 bytes along k", lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
+    Need("64 rows, or a multiple of that, for each warpgroup",
+         lambda s: (s.m > 0 and s.m % (ROWS * s.warpgroups) == 0) or f"{s.m} rows and {s.warpgroups} warpgroups", gate=True),
+    Need("a multiple of 32 bytes along k",
+         lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
     Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
     Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
     Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),
     Need("a B in a layout that a matrix descriptor names", _operand("b"), gate=True),
-    Need("elements along k side by side, for types other than of 16 bits", lambda s: next((r for r in (_major("a")(s), _major("b")(s)) if r is not True), True)),
+    Need("elements along k side by side, for types other than of 16 bits",
+         lambda s: next((r for r in (_major("a")(s), _major("b")(s)) if r is not True), True)),
 )
 
 
