@@ -121,8 +121,8 @@ def check_tiles(tiles: list[ArrayView], z: ArrayView) -> None:
     rows = dict.fromkeys(((*z.shape[:-2], z.shape[-1]), z.shape[-1:]))
     for t in tiles:
         if t.shape != z.shape and t.shape not in rows:
-            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, or rows of all its columns, {' or '.join(map(str, rows))}, "
-                              f"not {t.shape}")
+            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, or rows of all its columns, "
+                              f"{' or '.join(map(str, rows))}, not {t.shape}")
         if t.device != z.device:
             raise LaunchError(f"the result is on {z.device}, and an array of tiles on {t.device}")
 

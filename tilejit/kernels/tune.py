@@ -60,7 +60,8 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
     if host or not configs:
         return configs[0] if configs else None
     options = dict(tiles=tiles, scale_a=scale_a, scale_b=scale_b, fast_accum=fast_accum, precision=precision)
-    store, place = open_store(), _place((x, y, describe(made), *map(describe, tiles)), scaled, (fast_accum, precision, len(arguments)), epilogue, configs)
+    views = x, y, describe(made), *map(describe, tiles)
+    store, place = open_store(), _place(views, scaled, (fast_accum, precision, len(arguments)), epilogue, configs)
     known = None if store is None or place is None else store.get("tuned", place)
     if known is None:
         compiled = _compiled({i: plan(c, target) for i, c in enumerate(configs)}, (a, b, made, scale_a, scale_b, (*arguments, *tiles)), target)
