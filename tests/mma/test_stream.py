@@ -41,11 +41,12 @@ def plus(acc, row, column, beside):
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ahead=st.booleans(), tiles=st.tuples(st.integers(1, 3), st.integers(1, 3)), steps=st.integers(1, 9), ctas=st.integers(1, 12),
        rest=st.integers(0, 8), helpers=st.integers(0, 11), parts=st.integers(1, 4),
-       stages=st.integers(2, 4), width=st.sampled_from((0, 32, 64)), behind=st.booleans(), seed=st.integers(0, 99))
-@example(ahead=True, tiles=(2, 3), steps=5, ctas=4, rest=4, helpers=2, parts=1, stages=3, width=32, behind=False, seed=0)
-def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, seed):
+       stages=st.integers(2, 4), width=st.sampled_from((0, 32, 64)), behind=st.booleans(), kept=st.booleans(), seed=st.integers(0, 99))
+@example(ahead=True, tiles=(2, 3), steps=5, ctas=4, rest=4, helpers=2, parts=1, stages=3, width=32, behind=False, kept=False, seed=0)
+@example(ahead=False, tiles=(2, 3), steps=5, ctas=4, rest=4, helpers=2, parts=1, stages=3, width=32, behind=False, kept=True, seed=0)
+def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, helpers, parts, stages, width, behind, kept, seed):
     """Helpers of several tiles, tiles of several helpers, helpers without a slot, whole rounds, perhaps with a tile that comes ahead of
-    the end. The flags are 0 afterwards, and each of two launches gives the same bits."""
+    the end, or with results that are stored later. The flags are 0 afterwards, and each of two launches gives the same bits."""
     rng = np.random.default_rng(seed)
     left = tiles[0] * tiles[1] % ctas
     helpers = min(helpers, ctas - left)
@@ -61,7 +62,8 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
                       BK=64, STAGES=stages, ORDER=("grouped", 2),
                       BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False,
                       BUFFERS=2 if width == 32 else 1,
-                      FINISH=((), plus, False, False, 1) if ahead else ((), None, False, False, 0), EXTRAS=int(ahead), AHEAD=(True,) * ahead, num_warps=8)
+                      FINISH=((), plus, False, False, 1) if ahead else ((), None, False, False, 0), EXTRAS=int(ahead), AHEAD=(True,) * ahead,
+                      KEPT=kept and not ahead and width > 0, num_warps=8)
         if ahead:
             exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
             np.testing.assert_allclose(c.astype(np.float64), exact, rtol=2.0 ** -8, atol=2e-3)

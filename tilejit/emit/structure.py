@@ -14,6 +14,15 @@ from .value import V
 class StructureMixin:
     """The part of the emitter that writes control flow."""
 
+    def _packed(self, values: list) -> list:
+        """Carried values as they go from block to block: elements of 8 and 16 bits side by side in words, where each would have a 32-bit
+        register of its own."""
+        return [self._to_units(v, v[0].dtype) if _in_words(v) else v for v in values]
+
+    def _unpacked(self, words: list, values: list) -> list:
+        """The other way around; `values` are as they were before."""
+        return [self._from_units(w, v[0].dtype, len(v)) if _in_words(v) else w for w, v in zip(words, values)]
+
     def _phis(self, label: str, inits: list):
         """Start `label` with a phi for each register of each carried value: (their names, what fills in the loop's end)."""
         before, names, places = self.current, [], []
@@ -111,8 +120,10 @@ class StructureMixin:
         """A loop of `copies` bodies a trip; returns the index and the carried values after it."""
         head, body, done = self.label("for"), self.label("body"), self.label("done")
         dtype, step = node.index.type.dtype, node.step.value
+        packed = self._packed(carried)
         self.branch(head)
-        (index, *inner), close = self._phis(head, [start, *carried])
+        (index, *words), close = self._phis(head, [start, *packed])
+        inner = self._unpacked(words, carried)
         below = f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if step > 0 else 'gt'}"
         self.branch_if(self.ins(f"icmp {below} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
         with self.region_of_code():
@@ -121,7 +132,7 @@ class StructureMixin:
             for _ in range(copies):
                 after = self._trip(node, at, after)
                 at = self.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
-            latch = self.current
+            after, latch = self._packed(after), self.current
             self.branch(head)
         close([at, *after], latch)
         self.start(done)
@@ -130,8 +141,10 @@ class StructureMixin:
     def _while(self, node: While) -> None:
         head, body, done = self.label("while"), self.label("body"), self.label("done")
         inits = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
+        packed = self._packed(inits)
         self.branch(head)
-        inner, close = self._phis(head, inits)
+        words, close = self._phis(head, packed)
+        inner = self._unpacked(words, inits)
         for carry, value in zip(node.carried, inner):
             self.values[carry.inner] = value
         with self.region_of_code(), self.partial_on(node.test.yields[0]):
@@ -141,8 +154,7 @@ class StructureMixin:
             self.start(body)
             self.block(node.body)
             self.loc = node.loc
-            following = self.handed(node.body.yields, [c.inner for c in node.carried])
-            latch = self.current
+            following, latch = self._packed(self.handed(node.body.yields, [c.inner for c in node.carried])), self.current
             self.branch(head)
         close(following, latch)
         self.start(done)
@@ -159,18 +171,21 @@ class StructureMixin:
                 self.block(block)
                 self.loc = node.loc
                 values = self.handed(block.yields, node.results)
-                ends.append((self.current, values))
+                ends.append((self._packed(values), self.current))
                 self.branch(done)
         self.start(done)
-        for n, result in enumerate(node.results):
-            (one, a), (two, b) = ((label, values[n]) for label, values in ends)
-            if isinstance(a, Pins):
-                self.values[result] = a
-                continue
-            several = isinstance(a, list)
-            joined = [self.ins(f"phi {x.dtype.llvm} [ {x.text}, %{one} ], [ {y.text}, %{two} ]", x.dtype)
-                      for x, y in zip(a if several else [a], b if several else [b])]
-            self.values[result] = joined if several else joined[0]
+        (one, first), (two, second) = ends
+        joined = [self._joined(a, first, b, second) for a, b in zip(one, two)]
+        for result, value in zip(node.results, self._unpacked(joined, values)):
+            self.values[result] = value
+
+    def _joined(self, a, one: str, b, two: str):
+        """What came as `a` from block `one` or as `b` from `two`."""
+        if isinstance(a, Pins):
+            return a
+        if isinstance(a, list):
+            return [self._joined(x, one, y, two) for x, y in zip(a, b)]
+        return self.ins(f"phi {a.dtype.llvm} [ {a.text}, %{one} ], [ {b.text}, %{two} ]", a.dtype)
 
     def _scope(self, node: Scope) -> None:
         first = node.first.value if isinstance(node.first, Const) else node.first
@@ -219,3 +234,8 @@ class StructureMixin:
         """``setmaxnreg``: more registers than the launch gave, or fewer (PTX ISA; sm_90a and later)."""
         word = "inc" if count > self.graph.launch.registers else "dec"
         self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)
+
+
+def _in_words(value) -> bool:
+    """Whether the registers of a carried value are elements that make whole words."""
+    return isinstance(value, list) and bool(value) and value[0].dtype.llvm in ("i8", "i16", "half", "bfloat") and len(value) * value[0].dtype.bits % 32 == 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tilejit as tile
 from tilejit import TileLayout
 
-from .finish import box, finished, send
+from .finish import box, finished, newer, send
 from .hopper import matrix_and_row, operand
 
 ROWS = 128             # of the sums of each CTA: one for each lane of tensor memory
@@ -148,7 +148,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BN: tile.constexpr, BK: tile.con
                         acc.release()
                     values = finished(values, z, row, column, SA, SB, extra, FINISH)
                     if BY_TMA:
-                        send(values, stage[part % BUFFERS], box(C, z, row, column, (ROWS, WIDTH)), BUFFERS)
+                        send(values, stage[part % BUFFERS], box(C, z, row, column, (ROWS, WIDTH)), newer(part, BN // WIDTH, BUFFERS))
                     else:
                         tile.store(box(C, z, row, column, (ROWS, WIDTH)), values)
         if BY_TMA:

@@ -140,11 +140,17 @@ def send_all(stage, X, z, row, column):
 
 
 @tile.jit
-def send(values, buffer, target, BUFFERS: tile.constexpr, PREFETCH: tile.constexpr = True):
-    """A tile goes to `target` by TMA from `buffer`, one of BUFFERS in turn, once what it held is read; with no BUFFERS it is free."""
-    if BUFFERS:
+def newer(part: tile.constexpr, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
+    """How many parts have been sent since the last that stood in the buffer of a tile's `part`, one of PARTS in BUFFERS buffers in turn."""
+    return BUFFERS - 1 if part >= BUFFERS else PARTS - 1 - (PARTS - 1 - part) // BUFFERS * BUFFERS
+
+
+@tile.jit
+def send(values, buffer, target, NEWER: tile.constexpr, PREFETCH: tile.constexpr = True):
+    """A tile goes to `target` by TMA from `buffer`, once what it held is read, the last but NEWER that was sent; without NEWER (None) it is free."""
+    if NEWER is not None:
         with tile.elect():
-            tile.bulk_wait(BUFFERS - 1, read=True)
+            tile.bulk_wait(NEWER, read=True)
     tile.sync()
     tile.store(buffer, values)
     tile.fence_proxy_async()
@@ -225,8 +231,17 @@ def finish_last(last, stage, C, z, row, column, how):
 
 
 @tile.jit
-def store(sums, stage, C, z, row, column, how, TURNS: tile.constexpr):
-    """A tile, finished, to C: by its buffers part by part, which wait for each other as `send` says of TURNS, or (`stage` None) by stores."""
+def store_part(values, stage, turn, C, z, row, column):
+    """A part of the finished values of a tile to C by a buffer of `stage`; the turn of the next."""
+    BUFFERS: tile.constexpr = stage.shape[0]
+    tile.assume((turn >= 0) & (turn < BUFFERS))
+    send(values, stage[turn], box(C, z, row, column, values.shape), BUFFERS - 1)
+    return turn + 1 if turn + 1 < BUFFERS else 0
+
+
+@tile.jit
+def store(sums, stage, C, z, row, column, how):
+    """A tile, finished, to C: by its buffers part by part, or (`stage` None) by stores."""
     SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
     WIDE: tile.constexpr = sums[0].shape[1]
     if stage is None:
@@ -235,8 +250,9 @@ def store(sums, stage, C, z, row, column, how, TURNS: tile.constexpr):
             tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH, MIXED))
     else:
         WIDTH: tile.constexpr = stage.shape[2]
-        for part in tile.static_range(WIDE * len(sums) // WIDTH):
+        PARTS: tile.constexpr = WIDE * len(sums) // WIDTH
+        for part in tile.static_range(PARTS):
             buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
             beside = tile.load(buffer) if is_staged(extra, FINISH, AHEAD) else None
             values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, beside, lines, part * WIDTH)
-            send(values, buffer, box(C, z, row, at, (64, WIDTH)), TURNS)
+            send(values, buffer, box(C, z, row, at, (64, WIDTH)), None if AHEAD else newer(part, PARTS, stage.shape[0]))

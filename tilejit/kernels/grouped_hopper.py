@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import finished, put, send, send_all
+from .finish import finished, newer, put, send, send_all
 from .hopper import begun, multiplied, operand, rounded, slots
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
@@ -198,7 +198,7 @@ def store(acc, stage, c, row, column, finish):
         if TOGETHER:
             put(values, stage[p], p == 0)
         else:
-            send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], BUFFERS, False)
+            send(values, stage[p % BUFFERS], c[row:row + 64, at:at + WIDTH], newer(p, acc.shape[1] // WIDTH, BUFFERS), False)
     if TOGETHER:
         send_all(stage, c, None, row, column)
 

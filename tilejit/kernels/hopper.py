@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import (PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, room_of, rooms, send_first, send_last, staging, store)
+from .finish import (PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, room_of, rooms, send_first, send_last, staging, store, store_part)
 
 BLOCK = 128  # the rows and the k of a block of scales
 
@@ -182,6 +182,69 @@ def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr
 
 
 @tile.jit
+def kept(values, place, turn, WIDTH: tile.constexpr):
+    """The finished `values` of a tile at `place`, to be sent under the products of the next: (their parts of WIDTH columns, how many of these are
+    sent, the place, the buffer whose turn it is)."""
+    parts = ()
+    for part in tile.static_range(values.shape[1] // WIDTH):
+        parts = (*parts, values[:, part * WIDTH:part * WIDTH + WIDTH])
+    return parts, 0, place, turn
+
+
+@tile.jit
+def none_kept(dtype, BN: tile.constexpr, WIDTH: tile.constexpr):
+    """No tile, as `kept` has them."""
+    return (tile.zeros((64, WIDTH), dtype),) * (BN // WIDTH), BN // WIDTH, (0, 0), 0
+
+
+@tile.jit
+def send_next(before, w, stage, C, down, BM: tile.constexpr, BN: tile.constexpr):
+    """Consumer `w` sends the next part of what it has kept (`kept`); what is left."""
+    parts, sent, place, turn = before
+    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    tile.assume(sent >= 0)
+    turn = store_part(parts[0], stage, turn, C, z, row, column + sent * stage.shape[2])
+    return (*parts[1:], parts[-1]), sent + 1, place, turn
+
+
+@tile.jit
+def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
+                    A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """Consumer `w` over the `steps` slots of the `t`-th of the `tiles`: (its sums, the tile's place, the buffer whose turn it is then). Under
+    their products it sends what it has kept of the tile `before`: a part under every product of which the others send none, since a
+    part takes longer than the products that are on their way."""
+    rows, down, across = tiles
+    place, PARTS = (0, 0), BN // stage.shape[2]
+    for i in range(steps):
+        with ring.consume(behind=BEHIND) as slot:
+            acc = product(acc, slot, w, A_KM, B_KN, i > 0)
+            if i == 0:
+                place = tile.tile_at(t, rows, across, *ORDER)
+            if (before[1] < PARTS) & (i == 1 + w + before[1] * (BM // 64)):
+                before = send_next(before, w, stage, C, down, BM, BN)
+            tile.mma_wait(1 if BEHIND else 0)
+    tile.mma_wait(0)
+    ring.release()
+    for part in range(before[1], PARTS):
+        before = send_next(before, w, stage, C, down, BM, BN)
+    return acc, place, before[3]
+
+
+@tile.jit
+def persistent_kept(ring, w, stage, C, tiles, steps, how, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
+                    A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr):
+    """A consumer of `persistent` whose results stay in registers until the first products of its next tile run: what stands between the
+    products of two tiles is the conversion of the sums."""
+    rows, down, across = tiles
+    SA, SB, extra, FINISH, MIXED = how[:5]
+    acc, before = tile.zeros((64, BN), SUMS), none_kept(C.dtype, BN, stage.shape[2])
+    for t in range(tile.program_id(0), rows * across + tile.num_programs(0), tile.num_programs(0)):  # the last one, of no slots, sends the one before
+        acc, place, turn = multiplied_over(acc, before, ring, w, steps if t < rows * across else 0, t, stage, C, tiles, BM, BN, ORDER, BEHIND, A_KM, B_KN)
+        values = finished(acc, *corner(*place, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
+        before = kept(tile.cast(values, C.dtype), place, turn, stage.shape[2])
+
+
+@tile.jit
 def one_loop(BM: tile.constexpr, LATER: tile.constexpr, FINISH: tile.constexpr):
     """Whether the first slot's product, which begins at zero, stands in the loop with the others, where a condition says that it does: the
     assembler takes 10 ms for each wgmma of 256 columns. The sums then stay in registers until the next tile, and an epilogue of the
@@ -261,13 +324,13 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
                DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False,
-               LATE: tile.constexpr = 0):
+               LATE: tile.constexpr = 0, KEPT: tile.constexpr = False):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
-    turn, which lie by columns if the results do (`ACROSS`), or (0) by stores. TMA brings those of the epilogue's tiles
-    for which `AHEAD` says so during the products, one of the result's shape to the buffers. The LATE last columns of a tile, if there are buffers for all of its columns, are finished
-    under the first slots of the next, which all tiles have that many pieces of. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of
-    `BLOCKS`."""
+    turn, which lie by columns if the results do (`ACROSS`), or (0) by stores; with `KEPT` under the first products of the next tile. TMA
+    brings those of the epilogue's tiles for which `AHEAD` says so during the products, one of the result's shape to the buffers. The LATE
+    last columns of a tile, if there are buffers for all of its columns, are finished under the first slots of the next, which all tiles
+    have that many pieces of. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
@@ -292,43 +355,46 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
         lines = room_of(room, w)
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
-        BEGUN = not (BEHIND or PROMOTED)
-        ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
-        if ONE:
-            sums = none(BN, SUMS, PROMOTED)
-        if LATE:
-            last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
-        for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
-            if LATE:  # where the tile is, is found under these products
-                place = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
-                sums = (begun_over(last, there, ring, w, stage[w], C, *place, how, A_KM, B_KN, BM // 64),)
-            i, n = tile.tile_at(t, rows, across, *ORDER)
-            z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
-            if not (LATE or ONE):
-                sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
-            done = under(LATE, w, BM // 64) if LATE else 1 if BEGUN and not ONE else 0
-            stop = max(steps - 1, done) if LATE else steps
-            if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
-                first, done = done, min(done + steps * (tile.program_id(0) % 8 + 1) // 16, stop)
-                sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
-                with tile.elect():
-                    bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-            sums = added(sums, ring, w, done, stop, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
-            if AHEAD:
-                ready[w].wait(phase=phase)
-                phase = phase ^ 1
+        if KEPT:
+            persistent_kept(ring, w, stage[w], C, (rows, down, across), steps, how, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
+        else:
+            BEGUN = not (BEHIND or PROMOTED)
+            ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
+            if ONE:
+                sums = none(BN, SUMS, PROMOTED)
             if LATE:
-                acc = closing(sums[0], ring, w, steps - stop, A_KM, B_KN)
-                tile.mma_wait(0)
-                last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
-                finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
-                ring.release()
-                send_first(BN - LATE, stage[w], C, z, row, column)
-            else:
-                store(sums, stage[w] if WIDTH else None, C, z, row, column, how, 0 if AHEAD else BUFFERS)
-        if LATE:
-            if there:
-                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
+                last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
+            for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
+                if LATE:  # where the tile is, is found under these products
+                    place = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
+                    sums = (begun_over(last, there, ring, w, stage[w], C, *place, how, A_KM, B_KN, BM // 64),)
+                i, n = tile.tile_at(t, rows, across, *ORDER)
+                z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
+                if not (LATE or ONE):
+                    sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
+                done = under(LATE, w, BM // 64) if LATE else 1 if BEGUN and not ONE else 0
+                stop = max(steps - 1, done) if LATE else steps
+                if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
+                    first, done = done, min(done + steps * (tile.program_id(0) % 8 + 1) // 16, stop)
+                    sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
+                    with tile.elect():
+                        bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
+                sums = added(sums, ring, w, done, stop, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
+                if AHEAD:
+                    ready[w].wait(phase=phase)
+                    phase = phase ^ 1
+                if LATE:
+                    acc = closing(sums[0], ring, w, steps - stop, A_KM, B_KN)
+                    tile.mma_wait(0)
+                    last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
+                    finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
+                    ring.release()
+                    send_first(BN - LATE, stage[w], C, z, row, column)
+                else:
+                    store(sums, stage[w] if WIDTH else None, C, z, row, column, how)
+            if LATE:
+                if there:
+                    finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

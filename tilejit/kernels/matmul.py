@@ -232,6 +232,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if per > 1 and any(copied):
         raise LaunchError("rows of float4 begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
+    if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or a_km and x.dtype == "float32"):
+        config = replace(config, kept=False)  # no slots to send results under, or no registers for these
     shares, room, steps = (), None, max(-(-k // config.bk), 1)
     if target in HOPPER and config.stream:
         if promoted is not None:
@@ -278,7 +280,7 @@ def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, 
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
         ahead = _ahead(beside, z, width, config.bn, left // (config.bm // 64))
         late = min(config.late, hopper.most_late(slots, config.bm // 64)) // width * width if not config.behind else 0
-    return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late)
+    return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 
 
 def _ahead(tiles: list[ArrayView], z: ArrayView, width: int, bn: int = 256, left: int = SHARED) -> tuple[bool, ...]:

@@ -23,8 +23,8 @@ class Config:
     `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs of a cluster share a
     tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
-    through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products;
-    `dependent` whether the launch may begin before the grid ahead has ended; `stream` whether all CTAs share what does not make whole
+    through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products, `kept`
+    whether without an epilogue all are stored under those; `dependent` whether the launch may begin before the grid ahead has ended; `stream` whether all CTAs share what does not make whole
     rounds of tiles; `passing` whether B goes through L2 without a stay; `regs` the registers of a producer's and of a consumer's thread
     (None: what the launch gives).
     """
@@ -44,6 +44,7 @@ class Config:
     stream: bool = False
     passing: bool = False
     late: int = 0
+    kept: bool = False
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
@@ -231,13 +232,14 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
             long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not busy
+            kept = p.stored == 2 and tiles > processors and not p.epilogue and splits == 1 and (bm, bn) != (192, 192) and p.promoted is None
             late = LATE if long and q.ahead and p.stored == 2 and tiles > processors else 0
-            width = 128 if alone or late else 512 if q.ahead and tiles > 8 * processors else 256
+            width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
             by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                                epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored),
-                               least=3 if (long or q.ahead) and not by_columns else 4, blocks=bool(p.promoted))
-            config = replace(config, late=late, buffers=1 if stream and by_columns else config.buffers)
+                               least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted))
+            config = replace(config, late=late, kept=kept, buffers=1 if stream and by_columns else config.buffers)
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or config.stages < 2 or not q.takes(bm, bn) or stream and p.promoted is not None:
                 continue

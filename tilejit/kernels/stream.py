@@ -16,8 +16,9 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .finish import bring, finish_first, finish_last, room_of, rooms, send_first, staging, store
-from .hopper import begun, begun_over, by_row, by_thread, closing, corner, fill, matrix_and_row, multiplied, one_loop, slots, under
+from .finish import bring, finish_first, finish_last, finished, room_of, rooms, send_first, staging, store
+from .hopper import (begun, begun_over, by_row, by_thread, closing, corner, fill, kept, matrix_and_row, multiplied, multiplied_over, none_kept, one_loop,
+                     slots, under)
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -86,6 +87,28 @@ def together(sums, partial, flags, w, is_shared, shared):
 
 
 @tile.jit
+def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
+                BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr):
+    """A consumer of `stream` whose results stay in registers until the first products of its next piece run, as in `persistent_kept`."""
+    rows, down, across = tiles
+    SA, SB, extra, FINISH, MIXED = how[:5]
+    acc, before, count = tile.zeros((64, BN), SUMS), none_kept(C.dtype, BN, stage.shape[2]), shared[0] + pieces(shared)
+    for x in range(count + 1):  # the last one, of no slots, sends the tile before
+        t, begin, end, place = 0, 0, 0, 0
+        if x < count:
+            t, begin, end, place = piece(x, steps, shared)
+        acc, at, turn = multiplied_over(acc, before, ring, w, end - begin, t, stage, C, tiles, BM, BN, ORDER, BEHIND, A_KM, B_KN)
+        if begin > 0:
+            leave(acc, partial, flags, w, place)
+            before = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
+            before = before[0], len(before[0]), at, turn
+        else:
+            acc = together(acc, partial, flags, w, (end > 0) & (end < steps), shared)
+            values = finished(acc, *corner(*at, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
+            before = kept(tile.cast(values, C.dtype), at, turn, stage.shape[2])
+
+
+@tile.jit
 def keep_pace(flags, rounds, patience):
     """Wait until all CTAs have brought the operands of so many rounds, so long as `patience` lasts; the patience for the next time, none
     if it did not last: then other kernels keep some CTAs from running at all."""
@@ -128,12 +151,12 @@ def load(ring, A, B, flags, extents, shared, BM: tile.constexpr, BN: tile.conste
 def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
            STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
            SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
-           EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0):
+           EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0, KEPT: tile.constexpr = False):
     """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
     for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
     Results go by TMA from BUFFERS buffers of WIDTH columns, which lie by columns if the results do (`ACROSS`), or (0) by
     stores; TMA brings those of the epilogue's tiles for which `AHEAD` says so, and there are buffers for all columns then. LATE of them are
-    finished under the first slots of what the CTA does next, as in `persistent`."""
+    finished under the first slots of what the CTA does next, as in `persistent`; so are with `KEPT` all results stored."""
     down, across, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(C.shape[-1], BN), max(tile.cdiv(A.shape[-2 if A_KM else -1], BK), 1)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
@@ -153,57 +176,60 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
         lines = room_of(room, w)
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
-        if LATE:
-            last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
-        ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
-        if ONE:
-            acc = tile.zeros((64, BN), SUMS)
-        for x in range(whole + pieces(shared)):
+        if KEPT:
+            stream_kept(ring, w, stage[w], C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
+        else:
             if LATE:
-                at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
-                acc = begun_over(last, there, ring, w, stage[w], C, *at, how, A_KM, B_KN, BM // 64)
-            t, begin, end, place = piece(x, steps, shared)
-            if not (LATE or ONE):
-                acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
-            done = begin + (under(LATE, w, BM // 64) if LATE else 0 if ONE or BEHIND else 1)
-            stop = max(end - 1, done) if LATE else end
-            i, n = tile.tile_at(t, rows, across, *ORDER)
-            z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
-            if AHEAD:  # each CTA at a time of its own, as in `persistent`
-                first, done = done, min(done + (end - begin) * (t % 8 + 1) // 16, stop)
-                acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
-                if begin == 0:
-                    with tile.elect():
-                        bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-            acc = multiplied(acc, ring, w, stop - done, BEHIND, A_KM, B_KN, MIXED, ONE)
-            if LATE:
-                acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), shared)
-                acc = closing(acc, ring, w, end - stop, A_KM, B_KN)
-            if begin > 0:
-                if LATE:  # the columns before would else stay in registers during the products
-                    tile.mma_wait(0)
-                    ring.release()
-                    last, there = acc[:, BN - LATE:BN], False
-                leave(acc, partial, flags, w, place)
-            else:
-                if not LATE:
-                    acc = together(acc, partial, flags, w, end < steps, shared)
-                if AHEAD:
-                    ready[w].wait(phase=phase)
-                    phase = phase ^ 1
+                last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
+            ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
+            if ONE:
+                acc = tile.zeros((64, BN), SUMS)
+            for x in range(whole + pieces(shared)):
                 if LATE:
-                    tile.mma_wait(0)
-                    last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
-                if LATE or WIDTH and BUFFERS * WIDTH == BN and BM < 192:
-                    finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
-                    if LATE:
+                    at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
+                    acc = begun_over(last, there, ring, w, stage[w], C, *at, how, A_KM, B_KN, BM // 64)
+                t, begin, end, place = piece(x, steps, shared)
+                if not (LATE or ONE):
+                    acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
+                done = begin + (under(LATE, w, BM // 64) if LATE else 0 if ONE or BEHIND else 1)
+                stop = max(end - 1, done) if LATE else end
+                i, n = tile.tile_at(t, rows, across, *ORDER)
+                z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
+                if AHEAD:  # each CTA at a time of its own, as in `persistent`
+                    first, done = done, min(done + (end - begin) * (t % 8 + 1) // 16, stop)
+                    acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
+                    if begin == 0:
+                        with tile.elect():
+                            bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
+                acc = multiplied(acc, ring, w, stop - done, BEHIND, A_KM, B_KN, MIXED, ONE)
+                if LATE:
+                    acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), shared)
+                    acc = closing(acc, ring, w, end - stop, A_KM, B_KN)
+                if begin > 0:
+                    if LATE:  # the columns before would else stay in registers during the products
+                        tile.mma_wait(0)
                         ring.release()
-                    send_first(BN - LATE, stage[w], C, z, row, column)
+                        last, there = acc[:, BN - LATE:BN], False
+                    leave(acc, partial, flags, w, place)
                 else:
-                    store((acc,), stage[w] if WIDTH else None, C, z, row, column, how, BUFFERS)
-        if LATE:
-            if there:
-                finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
+                    if not LATE:
+                        acc = together(acc, partial, flags, w, end < steps, shared)
+                    if AHEAD:
+                        ready[w].wait(phase=phase)
+                        phase = phase ^ 1
+                    if LATE:
+                        tile.mma_wait(0)
+                        last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
+                    if LATE or WIDTH and BUFFERS * WIDTH == BN and BM < 192:
+                        finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
+                        if LATE:
+                            ring.release()
+                        send_first(BN - LATE, stage[w], C, z, row, column)
+                    else:
+                        store((acc,), stage[w] if WIDTH else None, C, z, row, column, how)
+            if LATE:
+                if there:
+                    finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -1,0 +1,210 @@
+"""Results that stay in registers until the next tile's products run: on the simulator against NumPy, on the GPU, and what the compiler makes of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu
+from tests.mma.products import BF16, E4M3, LAYOUTS, close, laid, planned, plus_one, product
+from tilejit import ArraySpec, kernels
+from tilejit.kernels.finish import newer
+from tilejit.kernels.matmul import PLANS
+from tilejit.kernels.plan import TILES, Config, Problem, choose, narrow
+
+EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
+SHAPES = ((64, 32), (64, 64), (128, 64), (128, 160), (64, 192), (128, 224), (192, 128))
+
+
+def kept(bm, bn, dtype=BF16, width=32, buffers=0, **options):
+    config = Config.of(bm, bn, itemsize=np.dtype(dtype).itemsize, width=narrow(bn, width))
+    return replace(config, kept=True, buffers=min(buffers, bn // config.width) or config.buffers, **options)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)), dtype=st.sampled_from((BF16, np.float16, E4M3)),
+       shape=st.sampled_from(SHAPES), buffers=st.integers(1, 4), width=st.sampled_from((16, 32, 64)), stages=st.integers(2, 4), behind=st.booleans(),
+       stream=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS, batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
+@example(m=500, n=500, k=500, dtype=np.float16, shape=(128, 224), buffers=3, width=32, stages=3, behind=True, stream=False, a_is="rows", b_is="rows", batch=(), seed=0)
+@example(m=500, n=328, k=65, dtype=BF16, shape=(128, 160), buffers=2, width=32, stages=2, behind=False, stream=True, a_is="rows", b_is="columns", batch=(), seed=1)
+def test_any_product_whose_results_are_kept_is_right(m, n, k, dtype, shape, buffers, width, stages, behind, stream, a_is, b_is, batch, seed):
+    """More parts than slots of k and fewer, parts that make whole turns of the buffers and that do not, tiles of one CTA and of several,
+    results that TMA cannot store; the simulator finds a part that meets what TMA still reads."""
+    rng = np.random.default_rng(seed)
+    n = n // 8 * 8 or n
+    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
+    close(product(a, b, config=kept(*shape, dtype, width, buffers, stages=stages, behind=behind, stream=stream), fast_accum=True), a, b)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_results_are_kept_where_there_are_slots_and_registers_for_them(stream):
+    """With an epilogue, results of 4 bytes, sums in float32 by threads, no k, or stores that TMA cannot do, they are not, and all is right."""
+    rng = np.random.default_rng(3)
+    a, b = drawn(rng, (200, 136), np.float16), drawn(rng, (136, 264), np.float16)
+    config = kept(64, 64, stream=stream)
+    for out, epilogue, yes in ((np.empty((200, 264), np.float16), None, True), (np.empty((200, 264), np.float32), None, False),
+                               (np.empty((200, 264), np.float16), plus_one, False), (np.empty((200, 265), np.float16)[:, :264], None, False)):
+        assert planned(a, b, out, epilogue, (), config).constants["KEPT"] is yes
+        got = kernels.matmul(a, b, out, epilogue, config=config)
+        np.testing.assert_allclose(got.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64) + (epilogue is not None), atol=2e-2, rtol=2e-3)
+    assert not planned(a[:, :0], b[:0], np.empty((200, 264), np.float16), None, (), config).constants["KEPT"]
+    if not stream:
+        x, y = (v.astype(E4M3) for v in (a, b))
+        assert not planned(x, y, np.empty((200, 264), BF16), None, (), replace(config, bk=128)).constants["KEPT"]
+        assert planned(x, y, np.empty((200, 264), BF16), None, (), replace(config, bk=128), fast_accum=True).constants["KEPT"]
+
+
+@tile.jit
+def told(out, PARTS: tile.constexpr, BUFFERS: tile.constexpr):
+    for part in tile.static_range(PARTS):
+        tile.store(out[part], newer(part, PARTS, BUFFERS))
+
+
+def test_parts_in_turn_wait_for_the_last_that_stood_in_their_buffer():
+    """Tiles of some parts one after the other, of which each part is sent from the buffer of its number."""
+    for parts in range(1, 12):
+        for buffers in range(1, min(parts, 4) + 1):
+            stood, allowed = {}, np.full(parts, -1, np.int32)
+            told[1, ](allowed, parts, buffers)
+            for sent in range(5 * parts):
+                part = sent % parts
+                if part % buffers in stood:  # groups that were sent since
+                    assert 0 <= allowed[part] <= sent - stood[part % buffers] - 1
+                stood[part % buffers] = sent
+
+
+@pytest.mark.parametrize("bn,width,buffers", [(224, 32, 3), (160, 32, 2), (96, 32, 2), (48, 16, 2)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_parts_that_make_no_whole_turns_of_the_buffers_overwrite_nothing(bn, width, buffers, stream):
+    """The simulator finds a write to what TMA still reads; several tiles for each CTA."""
+    rng = np.random.default_rng(11)
+    a, b = drawn(rng, (900, 72), np.float16), drawn(rng, (72, 2 * bn), np.float16)
+    close(product(a, b, config=replace(Config.of(128, bn, stages=3), width=width, buffers=buffers, stream=stream)), a, b)
+
+
+@pytest.mark.parametrize("b_by_rows", [False, True])
+def test_all_tiles_keep_their_results_in_registers_without_spilling(b_by_rows):
+    """As many slots as the model takes beside two buffers or more, and one loop of products."""
+    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
+    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
+    for bm, bn in TILES:
+        for shared in (False, True) if (bm, bn) == (128, 256) else (False,):
+            config = replace(Config.of(bm, bn, width=narrow(bn, 64), least=4), kept=bn >= 16, stream=shared)
+            launch = planned(big, big if b_by_rows else big.T, big, None, (), config)
+            assert launch.constants["KEPT"] is (bn >= 16)
+            room = (*launch.shares, ArraySpec(*launch.room), flags) if shared else ()
+            compiled = launch.kernel.compile(spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, *room, target="sm_90a", **launch.constants)
+            assert compiled.spills == 0 and compiled.ptx.count("wgmma.mma_async") == config.bk // 16
+
+
+def test_the_model_keeps_results_where_a_cta_has_several_tiles():
+    for extents in ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 28672, 4096), (8192, 8192, 512), (5120, 5120, 5120), (4097, 4095, 4100)):
+        for itemsize in (1, 2):
+            config = choose(Problem(*extents, itemsize=itemsize), 132)
+            assert config.kept and config.buffers > 1 and config.stages == 4
+    assert not choose(Problem(2048, 2048, 2048), 132).kept and not choose(Problem(4096, 4096, 4096, stored=4), 132).kept
+    assert not choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).kept
+
+
+# -- tiles of narrow elements around loops and branches --------------------------------------------------------------------------
+
+@tile.jit
+def turning(x, y, out, trips, dtype: tile.constexpr):
+    """Tiles that change places in each trip of a loop, of which some are changed in a branch, and in a loop that a condition ends."""
+    a, b = tile.load(x[0:32, 0:64]), tile.load(y[0:32, 0:64])
+    for i in range(trips):
+        if i % 3 == 1:
+            a, b = tile.where(a == b, a, b), a
+        else:
+            a, b = b, a
+    left = trips
+    while left > 0:
+        a, b = b, a
+        left = left - 2
+    tile.store(out[0, 0:32, 0:64], a)
+    tile.store(out[1, 0:32, 0:64], b)
+
+
+def turned(home, dtype, trips):
+    rng = np.random.default_rng(trips)
+    x, y = (rng.integers(0, 2, (32, 64)).astype(dtype) for _ in range(2))
+    a, b = x, y
+    for i in range(trips):
+        a, b = (np.where(a == b, a, b), a) if i % 3 == 1 else (b, a)
+    for _ in range(max(-(-trips // 2), 0)):
+        a, b = b, a
+    out = home(np.zeros((2, 32, 64), dtype))
+    turning[1, ](home(x), home(y), out, trips, x.dtype.name)
+    np.testing.assert_array_equal(np.asarray(out if out.__class__ is np.ndarray else out.numpy()), np.stack([a, b]))
+
+
+NARROW = (np.float16, BF16, np.int8, np.uint8, np.int16, np.uint16, np.bool_, np.float32)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("trips", [0, 1, 2, 5, 8])
+def test_tiles_of_narrow_elements_turn_around_loops(dtype, trips):
+    turned(lambda x: x, dtype, trips)
+
+
+@needs_gpu()
+@in_child(timeout=100)
+def test_tiles_of_narrow_elements_turn_around_loops_on_the_gpu():
+    for dtype in NARROW:
+        for trips in (0, 1, 2, 5, 8):
+            turned(tile.to_device, dtype, trips)
+
+
+@pytest.mark.parametrize("dtype,each", [("bfloat16", 2), ("int8", 4), ("float32", 1)])
+def test_what_loops_carry_of_narrow_elements_lies_side_by_side_in_words(dtype, each):
+    """16 elements of each of two tiles for each of 128 threads."""
+    spec = ArraySpec((32, 64), dtype)
+    ir = turning.compile(spec, spec, ArraySpec((2, 32, 64), dtype), 5, dtype, target="sm_90a").llvm_ir
+    carried = [line for line in ir.splitlines() if " = phi " in line]
+    word = "float" if dtype == "float32" else "i32"
+    assert sum(f"phi {word} " in line for line in carried) >= 2 * 2 * 16 // each
+    assert not any(f"phi {narrow} " in line for line in carried for narrow in ("bfloat", "half", "i8", "i16"))
+
+
+# -- on the GPU --------------------------------------------------------------------------------------------------------------------
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_kept_results_on_the_gpu():
+    """The tiles that the model chooses and others, both majors, ragged, few slots and many, the last round shared or not: bit for bit those of
+    the same tiles stored at once."""
+    import torch
+    rng = np.random.default_rng(5)
+    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        for (bm, bn), shared in (((128, 256), False), ((128, 256), True), ((128, 224), False), ((192, 128), False), ((128, 160), False), ((64, 64), False)):
+            for m, n, k in ((2600, 2312, 1096), (5000, 2568, 200), (2304, 2560, 16), (3000, 4104, 2312)):
+                a, b = torch.randn(m, k, device="cuda").to(dtype), torch.randn(n, k, device="cuda").to(dtype).t()
+                b = b.contiguous() if dtype.itemsize == 2 and rng.integers(2) else b
+                config = replace(Config.of(bm, bn, itemsize=dtype.itemsize, width=narrow(bn, 64), least=4), kept=True, stream=shared)
+                out = [torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16 if dtype.itemsize == 1 else dtype) for _ in range(2)]
+                for o, c in zip(out, (config, replace(config, kept=False))):
+                    kernels.matmul(a, b, o, fast_accum=True, config=c)
+                assert torch.equal(*out), (dtype, bm, bn, shared, m, n, k)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=100)
+def test_two_thousand_launches_that_keep_results():
+    """CTAs of several tiles and of one, few slots and many, the last round shared or not; small integers, so that all is exact."""
+    import torch
+    rng = np.random.default_rng(1)
+    a, b = (torch.randint(-2, 3, shape, device="cuda").to(torch.bfloat16) for shape in ((5376, 1600), (1600, 5376)))
+    out, wrong = torch.empty((5376, 5376), device="cuda", dtype=torch.bfloat16), torch.zeros((), device="cuda")
+    config = choose(Problem(4096, 4096, 4096, across=(False, True)), 132)
+    assert config.kept and (config.bm, config.bn) == (128, 256)
+    extents = [tuple(int(8 * np.ceil(x)) for x in (*rng.uniform(160, 672, 2), rng.uniform(1, 200))) for _ in range(20)]
+    exact = {(m, n, k): a[:m, :k].float() @ b[:k, :n].float() for m, n, k in extents}  # below 2**12: cuBLAS's float32 is exact, TF32 or not
+    for i in range(2000):
+        m, n, k = e = extents[rng.integers(len(extents))]
+        got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=replace(config, stream=i % 2 == 1))
+        wrong += (got != exact[e].to(torch.bfloat16)).sum()
+        got.fill_(float("nan"))
+    assert wrong.item() == 0 and PLANS
