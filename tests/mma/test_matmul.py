@@ -156,10 +156,12 @@ def test_the_choice_follows_the_waves(extents, bm, bn, splits, swapped):
 
 
 def test_where_memory_is_busy_slots_are_four_and_launches_begin_alone():
-    """Not where the tensor cores are, nor in products of so few cycles that a launch's begin counts."""
-    for extents, stages, dependent in (((256, 8192, 8192), 6, False), ((512, 8192, 8192), 4, False), ((4096, 4096, 4096), 3, True), ((64, 4096, 4096), 13, True)):
+    """Not where the tensor cores are, if there are buffers for whole tiles of results, nor in products of so few cycles that a launch's begin
+    counts."""
+    for extents, stages, dependent in (((256, 8192, 8192), 6, False), ((512, 8192, 8192), 4, False), ((4096, 4096, 4096), 4, True), ((64, 4096, 4096), 13, True)):
         c = choose(Problem(*extents), 132)
         assert (c.stages, c.dependent) == (stages, dependent)
+    assert choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).stages == 3
 
 
 def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rounds():

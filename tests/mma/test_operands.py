@@ -118,7 +118,7 @@ def test_places_in_memory_stay_in_registers_where_tiles_are_shared():
         c = launch.constants
         a, b, out = (ArraySpec((8192, 8192), "float32", s) for s in (None, None, (1, 8192) if launch.swapped else None))
         room = ArraySpec((132, 2, 64 * 256), "float32"), ArraySpec((1024, 3), "int32")
-        compiled = stream.compile(a, b, out, 1.0, 1.0, 0, 0, 0, 0, 9, 8, 2, *room, **c)
+        compiled = stream.compile(a, b, out, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *room, **c)
         assert launch.kernel is stream and c["A_KM"] and compiled.spills <= 160
 
 
