@@ -38,8 +38,10 @@ def fill(ring, A, B, SA, SB, z, m, n, column, first, stop, BK: tile.constexpr, A
     ROUNDED = "tf32" if A.dtype == tile.float32 else None  # to the nearest; the tensor cores would cut
     for i in range(first, stop):
         with ring.produce() as slot:
-            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, precision=ROUNDED, cta_group=GROUP, prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cta_group=GROUP, prefetch_map=True)
+            tile.copy_async(slot.A, operand(A, z, m, i * BK, slot.A.shape, A_KM), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
+                            prefetch_map=True)
+            tile.copy_async(slot.B, operand(B, z, n, i * BK, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cta_group=GROUP,
+                            prefetch_map=True)
             if BLOCK:
                 tile.copy_async(slot.SA, units(SA, m, i, slot.SA.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
                 tile.copy_async(slot.SB, units(SB, column, i, slot.SB.shape), mbar=slot.full, cta_group=GROUP, prefetch_map=True)
@@ -97,8 +99,8 @@ def slots(STAGES: tile.constexpr, A, B, SA, SB, BN: tile.constexpr, BK: tile.con
     a, b = ((BK, ROWS) if A_KM else (ROWS, BK), A.dtype), ((BK, COLUMNS) if B_KN else (COLUMNS, BK), B.dtype)
     if BLOCK:
         across, along = BN // ROWS, BK // BLOCK // 4
-        return tile.ring(STAGES, A=a, B=b, SA=((1, along, UNIT), SA.dtype, row_major(1, along)), SB=((across, along, UNIT), SB.dtype, row_major(across, along)),
-                         cta_group=GROUP)
+        return tile.ring(STAGES, A=a, B=b, SA=((1, along, UNIT), SA.dtype, row_major(1, along)),
+                         SB=((across, along, UNIT), SB.dtype, row_major(across, along)), cta_group=GROUP)
     return tile.ring(STAGES, A=a, B=b, cta_group=GROUP)
 
 

@@ -127,7 +127,8 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                     tile.assume((g >= 0) & (g < table.shape[1]) & (table.shape[0] == FIELDS))  # else each load waits for the one before: its bounds
                     rows, columns, k, start = number(table, M, g), number(table, N, g), number(table, K, g), 0
                     a_at, b_at, c_at = tile.load(table[A_AT, g]), tile.load(table[B_AT, g]), tile.load(table[C_AT, g])
-                    a_row, b_row, c_row, wide = tile.load(table[A_ROW, g]), tile.load(table[B_ROW, g]), tile.load(table[C_ROW, g]), number(table, COLUMNS, g)
+                    a_row, b_row, c_row = tile.load(table[A_ROW, g]), tile.load(table[B_ROW, g]), tile.load(table[C_ROW, g])
+                    wide = number(table, COLUMNS, g)
                 else:
                     start = stop(table, g - 1, A.shape[0])
                     rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
@@ -174,8 +175,10 @@ def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.conste
                         tile.copy_async(slot.A, part(a, i, k, slot.A.shape, A_KM), mbar=slot.full)
                         tile.copy_async(slot.B, part(b, j, k, slot.B.shape, B_KN), mbar=slot.full)
                     else:
-                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, k, slot.A.shape, False), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
-                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
+                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, k, slot.A.shape, False), mbar=slot.full, precision=ROUNDED,
+                                        prefetch_map=True)
+                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED,
+                                        prefetch_map=True)
 
 
 @tile.jit

@@ -24,9 +24,9 @@ class Config:
     tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
     through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products, `kept`
-    whether without an epilogue all are stored under those; `dependent` whether the launch may begin before the grid ahead has ended; `stream` whether all CTAs share what does not make whole
-    rounds of tiles; `passing` whether B goes through L2 without a stay; `regs` the registers of a producer's and of a consumer's thread
-    (None: what the launch gives).
+    whether without an epilogue all are stored under those; `dependent` whether the launch may begin before the grid ahead has ended;
+    `stream` whether all CTAs share what does not make whole rounds of tiles; `passing` whether B goes through L2 without a stay;
+    `regs` the registers of a producer's and of a consumer's thread (None: what the launch gives).
     """
 
     bm: int = 128
@@ -85,7 +85,8 @@ def narrow(bn: int, width: int) -> int:
 
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
 TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785, (128, 128): 0.79,
-         (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
+         (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7,
+         (64, 16): 0.7, (64, 8): 0.7}
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
@@ -241,7 +242,9 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
                                least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted))
             config = replace(config, late=late, kept=kept, buffers=1 if stream and by_columns else config.buffers)
             steps = -(-p.k // config.bk)
-            if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or config.stages < 2 or not q.takes(bm, bn) or stream and p.promoted is not None:
+            if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or stream and p.promoted is not None:
+                continue
+            if config.stages < 2 or not q.takes(bm, bn):
                 continue
             cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors)
             cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
