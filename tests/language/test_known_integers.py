@@ -43,7 +43,7 @@ def known_and_computed(text: str, n: int, wrapping: bool = False):
     bound, options, _ = kernel._bind((out, n), {})
     graph = kernel.version(bound, options, "sm_90a").lowered.graph
     stored = next(c for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "store").args[1]
-    context = Context(graph, Facts(lambda fact: False))
+    context = Context(graph, Facts(lambda fact: False), wrapping=True)
     return context.bounds(stored, wrapping), context.divisor(stored), out
 
 
@@ -83,6 +83,12 @@ def test_a_division_is_as_short_as_its_operands_allow(text):
     assert ("udiv i32" in code or "urem i32" in code) == (text in NATURAL)
     assert ("sdiv i32" in code or "srem i32" in code) == (text not in NATURAL)
     assert ("icmp eq i32" in code) == (text in UNKNOWN)
+
+
+def test_what_is_promised_of_both_sides_makes_a_division_unsigned():
+    kernel = tile.jit(source="def k(out, m, n):\n    tile.assume((m >= 0) & (n > 0))\n    tile.store(out[tile.thread_id()], m // n)\n")
+    code = kernel.compile(tile.ArraySpec((THREADS,), "int32"), 1, 1, target="sm_90a").llvm_ir
+    assert "udiv i32" in code and "icmp eq i32" not in code
 
 
 def test_an_index_computed_with_floats_is_no_multiple_of_their_integer_parts():
@@ -134,3 +140,11 @@ def test_what_may_differ_is_not_one_number():
     for start, stop in (("tile.program_id(0)", "tile.program_id(1)"), (load, load), ("n // 2", "n // 3"), ("n // 2", "x.shape[1] // 2")):
         with pytest.raises(tile.CompilationError, match="the extent of a slice"):
             stores(f"{start}:{stop} + 16")
+
+
+def test_ids_are_known_to_be_those_of_the_launch():
+    """As LLVM writes ranges: without the stop, which for int32 may be its least number."""
+    kernel = tile.jit(source="def k(out):\n    tile.store(out[tile.thread_id()], tile.program_id(1) * tile.num_programs(0))\n")
+    code = kernel.compile(tile.ArraySpec((256,), "int32"), num_warps=8, target="sm_90a").llvm_ir
+    for known, register in (("0, 256", "tid.x"), ("0, 65535", "ctaid.y"), ("1, -2147483648", "nctaid.x")):
+        assert f"call range(i32 {known}) i32 @llvm.nvvm.read.ptx.sreg.{register}()" in code

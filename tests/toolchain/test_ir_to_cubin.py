@@ -6,7 +6,8 @@ import sys
 import textwrap
 
 import pytest
-
+import tilejit as tile
+from tests.mma.pipelined_product import product
 from tilejit.errors import ToolchainError
 from tilejit.toolchain import assembler, disassembler, libdevice, llvm
 from tilejit.toolchain.intrinsics import TARGETS
@@ -59,7 +60,7 @@ def kernel(body, declarations=""):
     return f"{declarations}\ndefine ptx_kernel void @k(ptr addrspace(1) %p) {{\n{body}\nret void\n}}\n"
 
 
-@pytest.mark.parametrize("passes", ["none", "light", "O3"])
+@pytest.mark.parametrize("passes", llvm.PASSES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_kernel_becomes_a_cubin_for_every_target(target, passes):
     result = assembler.assemble(llvm.to_ptx(DOUBLE, target, passes=passes), target)
@@ -92,9 +93,10 @@ done:
   ret void
 }
 """
-    ptx = llvm.to_ptx(loop, "sm_90a", passes="light")
-    assert ptx.index("div.u32") < ptx.index("$L__BB0_1")
-    assert ptx.count("st.global") == 1  # and nothing unrolls the loop
+    for passes in ("short", "light"):
+        ptx = llvm.to_ptx(loop, "sm_90a", passes=passes)
+        assert ptx.index("div.u32") < ptx.index("$L__BB0_1")
+        assert ptx.count("st.global") == 1  # and nothing unrolls the loop
 
 
 def test_constant_trip_counts_are_not_unrolled_by_any_pipeline():
@@ -113,8 +115,17 @@ done:
   ret void
 }
 """
-    for passes in ("none", "light", "O3"):
+    for passes in llvm.PASSES:
         assert llvm.to_ptx(loop, "sm_90a", passes=passes).count("st.volatile") == 1
+
+
+def test_the_passes_over_one_function_write_as_much_code_for_a_product():
+    """What is compiled is written by them, and O1 writes as much of its text, to 2 %."""
+    square = tile.ArraySpec((4096, 4096), "bfloat16")
+    made = product.compile(square, square, square, target="sm_90a")
+    instructions = lambda ptx: len(re.findall(r"^\t(?!\.)[^/].*;$", ptx, re.MULTILINE))
+    short, light = (instructions(llvm.to_ptx(made.llvm_ir, "sm_90a", passes=passes)) for passes in ("short", "light"))
+    assert instructions(made.ptx) == short and abs(short - light) <= light / 50
 
 
 def test_accesses_without_an_alignment_get_that_of_their_type():
@@ -153,7 +164,7 @@ def test_libdevice_functions_are_inlined(function, tmp_path, monkeypatch):
     body = (f"%x = load {kind}, ptr addrspace(1) %p\n"
             f"%y = call {kind} @__nv_{function}({', '.join([f'{kind} %x'] * count)})\n"
             f"store {kind} %y, ptr addrspace(1) %p")
-    for passes in ("none", "light"):
+    for passes in ("none", "short", "light"):
         ptx = llvm.to_ptx(kernel(body, declaration), "sm_90a", passes=passes, libdevice=True)
         assert "call" not in ptx and ".func" not in ptx and "reflect" not in ptx
     assembler.assemble(ptx, "sm_90a")

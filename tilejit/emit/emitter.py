@@ -66,12 +66,14 @@ class EPoints:
 
 @dataclass
 class Emitted:
-    """What emission gives: the module's text, the parameters in order, and whether libdevice must be linked."""
+    """What emission gives: the module's text, the parameters in order, whether libdevice must be linked, and whether accumulators are
+    pinned."""
 
     llvm_ir: str
     params: list = field(default_factory=list)
     libdevice: bool = False
     maps: list = field(default_factory=list)
+    pinned: bool = False
 
 
 class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin,
@@ -342,7 +344,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             self.cluster_wait()
         self.free_tensor_memory()
         self.stmt("ret void")
-        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps)
+        return Emitted(self._module(), [list(p) for p in self._used_params()], self.uses_libdevice, self.maps, bool(self.pin_sets))
 
     def _used_params(self):
         return list(self.params)

@@ -11,6 +11,10 @@ from .value import V
 
 HARDWARE_BARRIERS = 16  # of a CTA (PTX ISA, "barrier")
 
+# What the grid's registers can be, as LLVM writes ranges (CUDA C++ Programming Guide, "Compute Capabilities", the largest grid).
+GRID = {"ctaid.x": (0, 2**31 - 1), "ctaid.y": (0, 65535), "ctaid.z": (0, 65535),
+        "nctaid.x": (1, -2**31), "nctaid.y": (1, 65536), "nctaid.z": (1, 65536)}
+
 
 class PlaceMixin:
     """The part of the emitter that knows the thread and its execution scope."""
@@ -40,7 +44,9 @@ class PlaceMixin:
         if name.startswith("cluster"):
             text = f"mov.u32 $0, %{name.replace('cluster.', 'cluster_')};"
             return self.entry(name, lambda: self.asm(text, [int32], pure=True)[0])
-        return self.entry(name, lambda: self.ins(f"call i32 @llvm.nvvm.read.ptx.sreg.{name}()", int32))
+        low, stop = (0, self.graph.launch.threads) if name == "tid.x" else GRID.get(name, (0, 0))
+        known = f"range(i32 {low}, {stop}) " if stop else ""
+        return self.entry(name, lambda: self.ins(f"call {known}i32 @llvm.nvvm.read.ptx.sreg.{name}()", int32))
 
     def absolute_thread(self) -> V:
         return self.sreg("tid.x")

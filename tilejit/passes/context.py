@@ -32,10 +32,11 @@ PLACES = (Region, Points, Selected)
 
 
 class Context:
-    """The questions of one graph. Made anew by each pass that needs it."""
+    """The questions of one graph. Made anew by each pass that needs it; promises count for bounds of what wraps if it asks for `wrapping` ones."""
 
-    def __init__(self, graph: Graph, facts: Facts):
+    def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
         self.graph, self.facts, self.target = graph, facts, graph.target
+        self.kinds = (False, True) if wrapping else (False,)
         self.scope = ExecScope("cta", graph.launch.threads)
         self.made: dict[Value, Call] = {}
         self.loops: dict[Value, For] = {}
@@ -57,7 +58,7 @@ class Context:
     @contextmanager
     def inside(self, block: Block):
         """In a block and those inside it, what ``tile.assume`` promises there is known."""
-        found = [((key, wrapping), promise) for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed" for wrapping in (False, True)
+        found = [((key, wrapping), promise) for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed" for wrapping in self.kinds
                  for key, promise in self._promises(n.args[0], wrapping)]
         if not found:
             yield
