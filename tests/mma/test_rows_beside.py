@@ -193,7 +193,7 @@ def with_residual(acc, row, column, bias, residual):
 
 
 @pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize("shared,k", [(False, 1352), (True, 2888)])
+@pytest.mark.parametrize("shared,k", [(False, 1096), (True, 2312)])
 def test_rows_come_ahead_alone_or_with_a_tile_by_the_models_choice(shared, k, beside):
     """Several tiles for a CTA, ragged at both edges and along k."""
     chosen(np.asarray, 300, 504, k, np.float32, shared, beside)
@@ -202,7 +202,7 @@ def test_rows_come_ahead_alone_or_with_a_tile_by_the_models_choice(shared, k, be
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
 @pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize("shared,extents", [(False, (5000, 2312, 1352)), (True, (2300, 2312, 4168)), (True, (5000, 2568, 4168))])
+@pytest.mark.parametrize("shared,extents", [(False, (5000, 2312, 1096)), (True, (2300, 2312, 4168)), (True, (5000, 2568, 4168))])
 def test_rows_come_ahead_alone_or_with_a_tile_on_the_gpu(shared, extents, beside):
     for dtype in (np.float32, BF16, np.int8):
         chosen(tile.to_device, *extents, dtype, shared, beside)

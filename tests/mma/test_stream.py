@@ -57,10 +57,10 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
     a, b, beside = drawn(rng, (m, k), BF16), drawn(rng, (n, k), BF16), drawn(rng, (m, n), BF16)
     flags, results = np.zeros((ctas + 1, 3), np.int32), []
     for _ in range(2):
-        c, partial = np.full((m, n), np.nan, BF16), np.full(ctas * 64 * 64, np.nan, np.float32)
-        shared = shares(tiles[0] * tiles[1], steps, ctas, rest, helpers if rest else 0, parts)
-        stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, *shared, partial, flags, BM=64, BN=64, BK=64, STAGES=stages,
-                      ORDER=("grouped", 2), BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False,
+        c, partial = np.full((m, n), np.nan, BF16), np.full((ctas, 1, 64 * 64), np.nan, np.float32)
+        stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, *shares(tiles[0] * tiles[1], ctas, rest, helpers if rest else 0, parts), partial, flags, BM=64, BN=64,
+                      BK=64, STAGES=stages, ORDER=("grouped", 2),
+                      BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False,
                       BUFFERS=2 if width == 32 else 1,
                       FINISH=((), plus, False, False, 1) if ahead else ((), None, False, False, 0), EXTRAS=int(ahead), AHEAD=(True,) * ahead,
                       KEPT=kept and not ahead and width > 0, num_warps=8)
@@ -75,9 +75,9 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
 
 
 @tile.jit
-def divided(out, steps, whole, after, idle, rest, start, helpers, parts, each, even, few):
+def divided(out, steps, whole, left, idle, rest, helpers, parts, each, few):
     """What each CTA does: for each of its pieces the tile, the slots, the place."""
-    shared = whole, after, idle, rest, start, helpers, parts, each, even, few
+    shared = whole, left, idle, rest, helpers, parts, each, few
     for x in range(whole + pieces(shared)):
         numbers = piece(x, steps, shared)
         for i in tile.static_range(4):
@@ -89,7 +89,7 @@ def divided(out, steps, whole, after, idle, rest, start, helpers, parts, each, e
 def test_every_slot_of_every_tile_is_done_once_and_the_rest_are_whole_rounds(tiles, steps, ctas):
     rest, helpers, parts, _ = shared_rest(tiles % ctas, steps, ctas, 128, 256) if tiles % ctas else (0, 0, 0, 0)
     out = np.full((ctas, tiles // ctas + 1 + tiles % ctas, 4), -1, np.int32)
-    divided[ctas,](out, steps, *shares(tiles, steps, ctas, rest, helpers, parts))
+    divided[ctas,](out, steps, *shares(tiles, ctas, rest, helpers, parts))
     done, places = np.zeros((tiles, steps), int), []
     for t, begin, end, place in out.reshape(-1, 4):
         if t >= 0:
@@ -120,8 +120,8 @@ def test_an_epilogue_and_its_tiles_see_the_whole_sums():
 def test_what_is_left_for_others_moves_as_threads_hold_it(shape):
     """16 bytes a thread, without a change of layout; nothing spills, of three consumers neither."""
     c, matrix = Config.of(*shape), ArraySpec((2560, 2560), "bfloat16")
-    partial, flags = ArraySpec((132 * c.bm * c.bn,), "float32"), ArraySpec((1024, 3), "int32")
-    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, *shares(300, 40, 132, 9, 8, 2), partial, flags, BM=c.bm, BN=c.bn, BK=c.bk,
+    partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int32")
+    compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, *shares(300, 132, 9, 8, 2), partial, flags, BM=c.bm, BN=c.bn, BK=c.bk,
                               STAGES=c.stages, ORDER=c.order,
                               BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False,
                               FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=(), num_warps=c.num_warps, spills=0)

@@ -194,16 +194,14 @@ def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.co
 def finish_first(sums, stage, z, row, column, how):
     """The first columns of a tile, those of `sums`, to their buffers."""
     WIDTH: tile.constexpr = stage.shape[2]
-    for part in tile.static_range(tile.cdiv(sums.shape[1], WIDTH)):
-        COLUMNS: tile.constexpr = min(WIDTH, sums.shape[1] - part * WIDTH)
-        finish(sums[:, part * WIDTH:part * WIDTH + COLUMNS], stage[part, :, 0:COLUMNS], z, row, column, part * WIDTH, how, part == 0)
+    for part in tile.static_range(sums.shape[1] // WIDTH):
+        finish(sums[:, part * WIDTH:part * WIDTH + WIDTH], stage[part], z, row, column, part * WIDTH, how, part == 0)
 
 
 @tile.jit
 def send_first(COLUMNS: tile.constexpr, stage, C, z, row, column):
-    """The first columns of a tile to C, those of whole buffers."""
-    if COLUMNS >= stage.shape[2]:
-        send_all(stage[0:COLUMNS // stage.shape[2]], C, z, row, column)
+    """The first columns of a tile to C."""
+    send_all(stage[0:COLUMNS // stage.shape[2]], C, z, row, column)
 
 
 @tile.jit
@@ -217,16 +215,18 @@ def finish_piece(last, piece: tile.constexpr, stage, z, row, column, how):
 
 @tile.jit
 def send_last(last, stage, C, z, row, column):
-    """The `last` columns of a tile to C, with those beside them in the same buffer."""
-    FIRST: tile.constexpr = (stage.shape[0] * stage.shape[2] - last.shape[1]) // stage.shape[2]
+    """The `last` columns of a tile to C."""
+    FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // stage.shape[2]
     send_all(stage[FIRST:stage.shape[0]], C, z, row, column + FIRST * stage.shape[2])
 
 
 @tile.jit
 def finish_last(last, stage, C, z, row, column, how):
     """The `last` columns of a CTA's last tile, which no products follow."""
-    for piece in tile.static_range(last.shape[1] // PIECE):
-        finish_piece(last, piece, stage, z, row, column, how)
+    WIDTH: tile.constexpr = stage.shape[2]
+    FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // WIDTH
+    for part in tile.static_range(last.shape[1] // WIDTH):
+        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, column, (FIRST + part) * WIDTH, how, False)
     send_last(last, stage, C, z, row, column)
 
 

@@ -35,14 +35,6 @@ def corner(i, n, w, down, BM: tile.constexpr, BN: tile.constexpr, SEVERAL: tile.
 
 
 @tile.jit
-def corner_of(t, w, tiles, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, SEVERAL: tile.constexpr):
-    """The same of tile `t`. `tiles` are how many rows of tiles there are, how many of each matrix, and how many tiles in a row."""
-    rows, down, across = tiles
-    i, n = tile.tile_at(t, rows, across, *ORDER)
-    return corner(i, n, w, down, BM, BN, SEVERAL)
-
-
-@tile.jit
 def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
           BLOCKS: tile.constexpr = ()):
     """The ring: BK of k of the tile's rows of A and columns of B in each slot, and their scales where there are those of `BLOCKS`."""
@@ -360,23 +352,24 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING)
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w, phase, tiles, SEVERAL = warpgroup - 1, 0, (rows, down, across), len(C.shape) == 3
+        w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
         lines = room_of(room, w)
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
         if KEPT:
-            persistent_kept(ring, w, stage[w], C, tiles, steps, how, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
+            persistent_kept(ring, w, stage[w], C, (rows, down, across), steps, how, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
         else:
             BEGUN = not (BEHIND or PROMOTED)
             ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
             if ONE:
                 sums = none(BN, SUMS, PROMOTED)
             if LATE:
-                last, before = tile.zeros((64, LATE), SUMS), -1
+                last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
             for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
                 if LATE:  # where the tile is, is found under these products
-                    place = corner_of(max(before, 0), w, tiles, BM, BN, ORDER, SEVERAL)
-                    sums = (begun_over(last, before >= 0, ring, w, stage[w], C, *place, how, A_KM, B_KN, BM // 64),)
-                z, row, column = corner_of(t, w, tiles, BM, BN, ORDER, SEVERAL)
+                    place = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
+                    sums = (begun_over(last, there, ring, w, stage[w], C, *place, how, A_KM, B_KN, BM // 64),)
+                i, n = tile.tile_at(t, rows, across, *ORDER)
+                z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
                 if not (LATE or ONE):
                     sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
                 done = under(LATE, w, BM // 64) if LATE else 1 if BEGUN and not ONE else 0
@@ -393,15 +386,15 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 if LATE:
                     acc = closing(sums[0], ring, w, steps - stop, A_KM, B_KN)
                     tile.mma_wait(0)
-                    last, before = acc[:, BN - LATE:BN], t
+                    last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
                     finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
                     ring.release()
                     send_first(BN - LATE, stage[w], C, z, row, column)
                 else:
                     store(sums, stage[w] if WIDTH else None, C, z, row, column, how)
             if LATE:
-                if before >= 0:
-                    finish_last(last, stage[w], C, *corner_of(before, w, tiles, BM, BN, ORDER, SEVERAL), how)
+                if there:
+                    finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -14,7 +14,6 @@ from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
-from .finish import PIECE
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
                        check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span, stored_by_tma)
 from .pack import as_readable, readable
@@ -101,8 +100,8 @@ def fitted(launch: Launch, given: tuple, target: str) -> Launch:
     TileWarning says so where there are still more values at once than registers. `given` are the kernel's arguments."""
     spilled = launch.kernel.compile(*given, target=target, **launch.constants).spills
     if spilled > FEW and (late := launch.constants.get("LATE")):
-        fewer = 1 << (late - 1).bit_length() - 1
-        return fitted(replace(launch, constants=launch.constants | {"LATE": fewer if fewer >= launch.constants["WIDTH"] else 0}), given, target)
+        width = launch.constants["WIDTH"]
+        return fitted(replace(launch, constants=launch.constants | {"LATE": late // 2 // width * width}), given, target)
     if spilled > FEW:
         warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
              f"tile; a config with a bn below {launch.constants['BN']}, or an epilogue with fewer values at once, avoids it")
@@ -280,7 +279,7 @@ def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, 
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
         ahead = _ahead(beside, z, width, config.bn, left // (config.bm // 64))
-        late = 0 if config.behind else min(config.late, config.bn - PIECE, hopper.most_late(slots, config.bm // 64)) // PIECE * PIECE
+        late = min(config.late, hopper.most_late(slots, config.bm // 64)) // width * width if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 
 
@@ -306,7 +305,7 @@ def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: i
     least = min(steps - rest, rest // parts) if rest else steps
     constants = _results(config, z, beside, least, config.bk * itemsize) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps,
                                                                                   ORDER=config.order, BEHIND=config.behind)
-    return stream, (ctas,), constants, shares(tiles, steps, ctas, rest, helpers, parts), ((ctas * config.bm * config.bn,), sums.name)
+    return stream, (ctas,), constants, shares(tiles, ctas, rest, helpers, parts), ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int) -> tuple:

@@ -17,8 +17,8 @@ import tilejit as tile
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
 from .finish import bring, finish_first, finish_last, finished, room_of, rooms, send_first, staging, store
-from .hopper import (begun, begun_over, by_row, by_thread, closing, corner, corner_of, fill, kept, matrix_and_row, multiplied, multiplied_over,
-                     none_kept, one_loop, slots, under)
+from .hopper import (begun, begun_over, by_row, by_thread, closing, corner, fill, kept, matrix_and_row, multiplied, multiplied_over, none_kept, one_loop,
+                     slots, under)
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -28,7 +28,7 @@ PATIENCE = 100    # times that a CTA asks whether all are, of about a microsecon
 @tile.jit
 def pieces(shared):
     """How many pieces of tiles a CTA has after its whole ones."""
-    whole, after, idle, rest, start, helpers, parts, each, even, few = shared
+    whole, left, idle, rest, helpers, parts, each, few = shared
     p = tile.program_id(0)
     return (each + (1 if p < few * parts else 0)) if p < helpers else 1 if p >= idle else 0
 
@@ -37,57 +37,52 @@ def pieces(shared):
 def piece(x, steps, shared):
     """What a CTA does as its `x`-th: (tile, first slot, slot after the last, the place for its sums if they are not those of a tile).
     Helpers take the rests of so many tiles each, side by side; the last rests, too few for all of them, in `parts`."""
-    whole, after, idle, rest, start, helpers, parts, each, even, few = shared
-    p = tile.program_id(0)
-    t, begin, end, place = x * tile.num_programs(0) + p, 0, steps, 0
+    whole, left, idle, rest, helpers, parts, each, few = shared
+    p, ctas = tile.program_id(0), tile.num_programs(0)
+    t, begin, end, place = x * ctas + p, 0, steps, 0
     if x >= whole:
         if p < helpers:
             place = (x - whole) * helpers + p
-            t, begin = after + place, start
-            if place >= even:
-                tile.assume((few > 0) & (parts > 0))
-                part = (place - even) // few
+            t, begin = t - (x - whole) * (ctas - helpers), steps - rest
+            if x - whole == each:
+                last = place + few - left
+                tile.assume((last >= 0) & (few > 0) & (parts > 0))
+                part = last // few
+                begin, end = begin + max(rest * part, 0) // parts, begin + max(rest * (part + 1), 0) // parts  # no slot is below 0
                 t = t - part * few
-                begin, end = start + max(rest * part, 0) // parts, start + max(rest * (part + 1), 0) // parts  # no slot is below 0
         else:
-            t, end = t - idle, start
+            t, end = t - idle, steps - rest
     return t, begin, end, place
 
 
 @tile.jit
-def sums_of(partial, place, w, CONSUMERS: tile.constexpr, COUNT: tile.constexpr):
-    """Where COUNT sums of consumer `w` are left."""
-    at = (place * CONSUMERS + w) * COUNT
-    tile.assume((at >= 0) & (at + COUNT <= partial.shape[0]))
-    return partial[at:at + COUNT]
-
-
-@tile.jit
-def leave(sums, partial, flags, w, CONSUMERS: tile.constexpr, place):
+def leave(sums, partial, flags, w, place):
     """Leave the sums of consumer `w` to the tile's CTA."""
-    tile.assume((place >= 0) & (place < flags.shape[0]))
-    tile.store(sums_of(partial, place, w, CONSUMERS, 64 * sums.shape[1]), by_thread(sums))
+    tile.assume((place >= 0) & (place < partial.shape[0]) & (place < flags.shape[0]))
+    tile.store(partial[place, w, 0:64 * sums.shape[1]], by_thread(sums))
     tile.sync()
     with tile.elect():
         tile.store(flags[place, w], 1, sem="release")
 
 
 @tile.jit
-def together(sums, partial, flags, w, CONSUMERS: tile.constexpr, is_shared, t, shared):
-    """The sums of consumer `w`, and, if tile `t` `is_shared`, those of the CTAs that have slots of it, once they are there."""
-    whole, after, idle, rest, start, helpers, parts, each, even, few = shared
-    at, count = 0, 0
+def together(sums, partial, flags, w, is_shared, shared):
+    """The sums of consumer `w`, and, if the tile `is_shared`, those of the CTAs that have slots of it, once they are there."""
+    whole, left, idle, rest, helpers, parts, each, few = shared
+    t, count = 0, 0  # the tile's place among those that are `left`
     if is_shared:
-        at = t - after
-        count = parts if at >= even else 1
+        t = tile.program_id(0) - idle
+        count = parts if t + few >= left else 1
         with tile.elect():
             for i in range(count):
-                while tile.load(flags[at + i * few, w], sem="acquire") == 0:
+                while tile.load(flags[t + i * few, w], sem="acquire") == 0:
                     pass
-                tile.store(flags[at + i * few, w], 0)
+                tile.store(flags[t + i * few, w], 0)
         tile.sync()
     for i in range(count):  # in one set of registers, whether there are any or not
-        sums = sums + by_row(tile.load(sums_of(partial, at + i * few, w, CONSUMERS, 64 * sums.shape[1])))
+        place = t + i * few
+        tile.assume((place >= 0) & (place < partial.shape[0]))
+        sums = sums + by_row(tile.load(partial[place, w, 0:64 * sums.shape[1]]))
     return sums
 
 
@@ -104,11 +99,11 @@ def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM
             t, begin, end, place = piece(x, steps, shared)
         acc, at, turn = multiplied_over(acc, before, ring, w, end - begin, t, stage, C, tiles, BM, BN, ORDER, BEHIND, A_KM, B_KN)
         if begin > 0:
-            leave(acc, partial, flags, w, BM // 64, place)
+            leave(acc, partial, flags, w, place)
             before = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
             before = before[0], len(before[0]), at, turn
         else:
-            acc = together(acc, partial, flags, w, BM // 64, (end > 0) & (end < steps), t, shared)
+            acc = together(acc, partial, flags, w, (end > 0) & (end < steps), shared)
             values = finished(acc, *corner(*at, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
             before = kept(tile.cast(values, C.dtype), at, turn, stage.shape[2])
 
@@ -153,14 +148,12 @@ def load(ring, A, B, flags, extents, shared, BM: tile.constexpr, BN: tile.conste
 
 
 @tile.jit
-def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, after, idle, rest, start, helpers, parts, each, even, few, partial, flags,
-           BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
-           REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, WIDTH: tile.constexpr,
-           BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, AHEAD: tile.constexpr,
-           LATE: tile.constexpr = 0, KEPT: tile.constexpr = False):
-    """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`, as `shares` says.
-    `partial` has room for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch
-    and after it.
+def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
+           STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+           SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
+           EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0, KEPT: tile.constexpr = False):
+    """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
+    for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
     Results go by TMA from BUFFERS buffers of WIDTH columns, which lie by columns if the results do (`ACROSS`), or (0) by
     stores; TMA brings those of the epilogue's tiles for which `AHEAD` says so, and there are buffers for all columns then. LATE of them are
     finished under the first slots of what the CTA does next, as in `persistent`; so are with `KEPT` all results stored."""
@@ -173,34 +166,35 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, after, idle, rest, start, hel
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     room = rooms(extra, FINISH, AHEAD, BM // 64, BN)
-    shared = whole, after, idle, rest, start, helpers, parts, each, even, few
-    tile.assume((flags.shape[1] == 3) & (down > 0) & (across > 0))
+    shared = whole, left, idle, rest, helpers, parts, each, few
+    tile.assume((partial.shape[1] == BM // 64) & (partial.shape[2] == 64 * BN) & (flags.shape[1] == 3) & (down > 0) & (across > 0))
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
             load(ring, A, B, flags, (rows, down, across, steps), shared, BM, BN, BK, ORDER, A_KM, B_KN,
                  len(C.shape) == 3)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w, phase, tiles, SEVERAL = warpgroup - 1, 0, (rows, down, across), len(C.shape) == 3
+        w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
         lines = room_of(room, w)
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
         if KEPT:
-            stream_kept(ring, w, stage[w], C, tiles, steps, how, partial, flags, shared, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
+            stream_kept(ring, w, stage[w], C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
         else:
             if LATE:
-                last, before = tile.zeros((64, LATE), SUMS), -1
+                last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
             ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
             if ONE:
                 acc = tile.zeros((64, BN), SUMS)
             for x in range(whole + pieces(shared)):
                 if LATE:
-                    at = corner_of(max(before, 0), w, tiles, BM, BN, ORDER, SEVERAL)
-                    acc = begun_over(last, before >= 0, ring, w, stage[w], C, *at, how, A_KM, B_KN, BM // 64)
+                    at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
+                    acc = begun_over(last, there, ring, w, stage[w], C, *at, how, A_KM, B_KN, BM // 64)
                 t, begin, end, place = piece(x, steps, shared)
                 if not (LATE or ONE):
                     acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
                 done = begin + (under(LATE, w, BM // 64) if LATE else 0 if ONE or BEHIND else 1)
                 stop = max(end - 1, done) if LATE else end
-                z, row, column = corner_of(t, w, tiles, BM, BN, ORDER, SEVERAL)
+                i, n = tile.tile_at(t, rows, across, *ORDER)
+                z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
                 if AHEAD:  # each CTA at a time of its own, as in `persistent`
                     first, done = done, min(done + (end - begin) * (t % 8 + 1) // 16, stop)
                     acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
@@ -209,23 +203,23 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, after, idle, rest, start, hel
                             bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
                 acc = multiplied(acc, ring, w, stop - done, BEHIND, A_KM, B_KN, MIXED, ONE)
                 if LATE:
-                    acc = together(acc, partial, flags, w, BM // 64, (begin == 0) & (end < steps), t, shared)
+                    acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), shared)
                     acc = closing(acc, ring, w, end - stop, A_KM, B_KN)
                 if begin > 0:
                     if LATE:  # the columns before would else stay in registers during the products
                         tile.mma_wait(0)
                         ring.release()
-                        last, before = acc[:, BN - LATE:BN], -1
-                    leave(acc, partial, flags, w, BM // 64, place)
+                        last, there = acc[:, BN - LATE:BN], False
+                    leave(acc, partial, flags, w, place)
                 else:
                     if not LATE:
-                        acc = together(acc, partial, flags, w, BM // 64, end < steps, t, shared)
+                        acc = together(acc, partial, flags, w, end < steps, shared)
                     if AHEAD:
                         ready[w].wait(phase=phase)
                         phase = phase ^ 1
                     if LATE:
                         tile.mma_wait(0)
-                        last, before = acc[:, BN - LATE:BN], t
+                        last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
                     if LATE or WIDTH and BUFFERS * WIDTH == BN and BM < 192:
                         finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
                         if LATE:
@@ -234,8 +228,8 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, after, idle, rest, start, hel
                     else:
                         store((acc,), stage[w] if WIDTH else None, C, z, row, column, how)
             if LATE:
-                if before >= 0:
-                    finish_last(last, stage[w], C, *corner_of(before, w, tiles, BM, BN, ORDER, SEVERAL), how)
+                if there:
+                    finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)
@@ -247,14 +241,12 @@ CTAS, CONSUMERS = 1024, 3  # at most
 FLAGS: dict = {}           # by the kind of array, the device and the stream
 
 
-def shares(tiles: int, steps: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[int, ...]:
-    """What `stream` is told of how so many CTAs share `tiles` of `steps` slots: whole rounds, the first tile after these, CTAs without one of
-    those left, how many slots helpers take and from which on, how many helpers there are and parts of the last rests, of how many tiles
-    each of them takes the rest, of how many all of them together, and how many those are that are too few for all. What follows from
-    other numbers is no register's of the loops then."""
+def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[int, ...]:
+    """What `stream` is told of how so many CTAs share `tiles`: whole rounds, tiles left, CTAs without one of these, slots and CTAs as
+    `shared_rest` has them, the tiles that each helper takes the rest of, and those too few for all."""
     left = tiles % ctas
     each, few = divmod(left, helpers) if helpers else (0, 0)
-    return tiles // ctas, tiles - left, ctas - left, rest, steps - rest, helpers, parts, each, each * helpers, few
+    return tiles // ctas, left, ctas - left, rest, helpers, parts, each, few
 
 
 def workspace(like, shape: tuple[int, ...], dtype: str):
