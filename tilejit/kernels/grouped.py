@@ -15,8 +15,8 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
 from .matmul import remember
-from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out, check_parameters, dtype_of_sums,
-                       extents_of, lines, span, stored_by_tma)
+from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out, check_parameters,
+                       dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
 from .plan import MEMORY, TILES, Config, narrow, tile_cycles
 from .views import new, turned
@@ -33,18 +33,19 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     """``[x @ y for x, y in zip(a, b)]`` in one launch on a Hopper GPU (sm_90a); returns `out`, made if it is not given.
 
     `a` and `b` are lists of as many matrices, [M, K] and [K, N] with extents of their own for each product, all of one dtype, in
-    any strides; `out` is a list of results [M, N], which lie where neither an operand nor another result does. Or, with `offs`, `a` is one matrix of stacked rows, `b` is [G, K, N], and
-    the rows of `a` from ``offs[g - 1]`` (0 for the first) up to ``offs[g]`` are multiplied by ``b[g]``: `offs` is an array of G
-    int32 that lies where `a` does, so the sizes of groups may come from a kernel before. They do not fall; those beyond the last
-    row count as it. Rows from the last one on are left as they are in the result.
+    any strides; `out` is a list of results [M, N], which lie where neither an operand nor another result does. Or, with `offs`, `a` is
+    one matrix of stacked rows, `b` is [G, K, N], and the rows of `a` from ``offs[g - 1]`` (0 for the first) up to ``offs[g]`` are
+    multiplied by ``b[g]``: `offs` is an array of G int32 that lies where `a` does, so the sizes of groups may come from a kernel before.
+    They do not fall; those beyond the last row count as it. Rows from the last one on are left as they are in the result.
 
     `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored, as in `matmul`: it takes a tile of
     them, the number of the product, the row and the column of the tile's first element (of stacked rows, the row in `a`), and the
     `arguments`, up to four arrays or numbers.
 
     Arrays, dtypes, `precision` and what is copied first are as in `matmul`, but that float32 is copied where k is not side by
-    side; the sums of float8 are those of `fast_accum`. Results that are made have rows a multiple of 16 bytes apart; given ones, which may all lie by columns, are copied last if TMA
-    cannot store to them as they lie. Nothing waits for the GPU. The same call gives the same bits each time. LaunchError says what does not fit.
+    side; the sums of float8 are those of `fast_accum`. Results that are made have rows a multiple of 16 bytes apart;
+    given ones, which may all lie by columns, are copied last if TMA cannot store to them as they lie. Nothing waits for the GPU. The
+    same call gives the same bits each time. LaunchError says what does not fit.
     """
     if epilogue is not None or arguments.__class__ is not tuple or arguments:
         check_listed(arguments=arguments)
@@ -105,7 +106,8 @@ class Listed:
     places: np.ndarray | None = None
 
 
-def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None, epilogue, extras: int) -> Listed:
+def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], precision: str | None, config: Config | None, epilogue,
+             extras: int) -> Listed:
     """The launch for lists of these forms. LaunchError says what does not fit."""
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
     swapped = config.swapped if config is not None else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
@@ -118,7 +120,8 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     if not order:
         return Listed(results, stored, swapped=swapped)
     processors = _processors(device)
-    config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors, epilogue is not None)
+    config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors,
+                                                      epilogue is not None)
     forms = [(a[g], b[g].turned, out[g] if out else None) for g in order]
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
     across = tuple(any(found) and False not in found for found in zip(*lies))
@@ -196,8 +199,8 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
     if epilogue is not None:
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
-                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers, FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras,
-                num_warps=config.num_warps)
+                A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers,
+                FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras, num_warps=config.num_warps)
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
@@ -277,7 +280,8 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     key = "stacked", forms, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
     plan = PLANS.get(key)
     if plan is None:
-        plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config, epilogue, len(arguments))
+        plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config, epilogue,
+                              len(arguments))
         remember(PLANS, key, plan, most=256)
     made = new(a, plan.shape, plan.dtype) if out is None else out
     if not plan.grid:
@@ -320,8 +324,8 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     processors = _processors(x.device)
     if config is not None and config.swapped:
         raise LaunchError(f"products of stacked rows do not swap their operands, and config is {config!r}")
-    config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element, z.nbytes_per_element, processors,
-                                                                      epilogue is not None)
+    config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element,
+                                                                      z.nbytes_per_element, processors, epilogue is not None)
     spans = tuple(map(span, (z, x, y, ends)))
     y = y.turned
     copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)

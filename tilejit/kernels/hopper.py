@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import (PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, room_of, rooms, send_first, send_last, staging, store, store_part)
+from .finish import (PIECE, bring, box, columns, finish_first, finish_last, finish_piece, finished, room_of, rooms, send_first, send_last, staging,
+                     store, store_part)
 
 BLOCK = 128  # the rows and the k of a block of scales
 
@@ -66,8 +67,8 @@ def rounded(X):
 
 
 @tile.jit
-def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None, BLOCKS: tile.constexpr = (),
-         PASSING: tile.constexpr = False):
+def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None,
+         BLOCKS: tile.constexpr = (), PASSING: tile.constexpr = False):
     """The producer: slots `first` to `stop` of the rows from `m` and the columns from `n` on, along k, or backwards from slot `turn` if
     that is no -1. Where alternate tiles go backwards, what they share is still in L2 from the end of the one before. `PASSING`: what
     comes of B is read at this time only."""
@@ -208,8 +209,8 @@ def send_next(before, w, stage, C, down, BM: tile.constexpr, BN: tile.constexpr)
 
 
 @tile.jit
-def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
-                    A_KM: tile.constexpr, B_KN: tile.constexpr):
+def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
+                    BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
     """Consumer `w` over the `steps` slots of the `t`-th of the `tiles`: (its sums, the tile's place, the buffer whose turn it is then). Under
     their products it sends what it has kept of the tile `before`: a part under every product of which the others send none, since a
     part takes longer than the products that are on their way."""
@@ -239,7 +240,8 @@ def persistent_kept(ring, w, stage, C, tiles, steps, how, BM: tile.constexpr, BN
     SA, SB, extra, FINISH, MIXED = how[:5]
     acc, before = tile.zeros((64, BN), SUMS), none_kept(C.dtype, BN, stage.shape[2])
     for t in range(tile.program_id(0), rows * across + tile.num_programs(0), tile.num_programs(0)):  # the last one, of no slots, sends the one before
-        acc, place, turn = multiplied_over(acc, before, ring, w, steps if t < rows * across else 0, t, stage, C, tiles, BM, BN, ORDER, BEHIND, A_KM, B_KN)
+        acc, place, turn = multiplied_over(acc, before, ring, w, steps if t < rows * across else 0, t, stage, C, tiles, BM, BN, ORDER, BEHIND,
+                                           A_KM, B_KN)
         values = finished(acc, *corner(*place, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
         before = kept(tile.cast(values, C.dtype), place, turn, stage.shape[2])
 
@@ -302,7 +304,9 @@ def none(BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
 def added(sums, ring, w, first, stop, row, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, PROMOTED: tile.constexpr,
           BLOCKS: tile.constexpr, MIXED: tile.constexpr, FRESH: tile.constexpr = False):
     """A consumer: `sums`, from `row` on, and those of the slots `first` to `stop` along k."""
-    return promoted(sums, ring, w, first, stop, row, BLOCKS) if PROMOTED else (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN, MIXED, FRESH),)
+    if PROMOTED:
+        return promoted(sums, ring, w, first, stop, row, BLOCKS)
+    return (multiplied(sums[0], ring, w, stop - first, BEHIND, A_KM, B_KN, MIXED, FRESH),)
 
 
 @tile.jit

@@ -15,7 +15,8 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
-                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span, stored_by_tma)
+                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span,
+                       stored_by_tma)
 from .pack import as_readable, readable
 from .plan import SHARED, Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
@@ -56,8 +57,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     arguments the function gets of each of them the tile that lies where the sums do, of a row its columns. On Hopper the first of the
     result's shape, if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run, and rows with it
     whose elements lie side by side from a multiple of 16 bytes on. Arguments and tiles together are up to four; a TileWarning says where
-    an epilogue has more values at once than there are registers. The same call gives the same bits each time. `out` lies apart from the operands; a tile may be the result itself, as the sums are added to it.
-    LaunchError says what does not fit.
+    an epilogue has more values at once than there are registers. The same call gives the same bits each time. `out` lies apart
+    from the operands; a tile may be the result itself, as the sums are added to it. LaunchError says what does not fit.
 
     The kernel is that of the arrays' GPU; NumPy arrays take that of the setting ``TILEJIT_TARGET`` (sm_90a by default). The kernels for
     Blackwell have run on the simulator and been assembled, and not on a GPU.
@@ -224,7 +225,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
                           (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)))
-        config = (choice or (choose if target in HOPPER else choose_blackwell))(problem, processors, True if z.strides[-1] != 1 and z.strides[-2] == 1 else None)
+        by_columns = True if z.strides[-1] != 1 and z.strides[-2] == 1 else None
+        config = (choice or (choose if target in HOPPER else choose_blackwell))(problem, processors, by_columns)
     swapped = config.swapped
     x, y = (y.turned, x) if swapped else (x, y.turned)
     z = z.turned if swapped else z
@@ -239,9 +241,11 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
         kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, steps, sums, processors, x.nbytes_per_element)
+    elif target in HOPPER:
+        blocks = promoted and promoted[::-1 if swapped else 1]
+        kernel, grid, constants = _on_hopper(config, z, tiles, blocks, matrices, steps, processors, x.nbytes_per_element)
     else:
-        kernel, grid, constants = (_on_hopper(config, z, tiles, promoted and promoted[::-1 if swapped else 1], matrices, steps, processors, x.nbytes_per_element) if target in HOPPER
-                                   else _on_blackwell(config, z, block, matrices, processors))
+        kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
     if epilogue is not None:
@@ -254,8 +258,9 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
 
 def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, steps: int,
                processors: int, itemsize: int) -> tuple:
-    """The kernel with its grid, and the constants and options that are its own; `steps` are the slots of k of a tile, `itemsize` the operands' bytes. `promoted` is None
-    where the tensor cores sum alone, else whether each operand's block scales are by row, or () without any."""
+    """The kernel with its grid, and the constants and options that are its own; `steps` are the slots of k of a tile,
+    `itemsize` the operands' bytes. `promoted` is None where the tensor cores sum alone, else whether each operand's block scales are by
+    row, or () without any."""
     if promoted is not None and config.bk != hopper.BLOCK:
         raise LaunchError(f"slots hold {hopper.BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
     if promoted is not None and config.bn > hopper.BLOCK and config.bn % hopper.BLOCK:
@@ -315,7 +320,8 @@ def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: i
                           f"{config.bn} and {config.bk}")
     constants = dict(BLOCK=block, num_warps=blackwell.NUM_WARPS)
     if config.splits > 1:
-        return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, pdl=True, cluster=config.splits)
+        constants |= dict(SPLITS=config.splits, pdl=True, cluster=config.splits)
+        return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
     by_tma = stored_by_tma(z, config.width)

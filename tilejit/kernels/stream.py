@@ -17,8 +17,8 @@ import tilejit as tile
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
 from .finish import bring, finish_first, finish_last, finished, room_of, rooms, send_first, staging, store
-from .hopper import (begun, begun_over, by_row, by_thread, closing, corner, fill, kept, matrix_and_row, multiplied, multiplied_over, none_kept, one_loop,
-                     slots, under)
+from .hopper import (begun, begun_over, by_row, by_thread, closing, corner, fill, kept, matrix_and_row, multiplied, multiplied_over, none_kept,
+                     one_loop, slots, under)
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -148,8 +148,9 @@ def load(ring, A, B, flags, extents, shared, BM: tile.constexpr, BN: tile.conste
 
 
 @tile.jit
-def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr,
-           STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
+def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, parts, each, few, partial, flags, BM: tile.constexpr,
+           BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
+           REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
            SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
            EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0, KEPT: tile.constexpr = False):
     """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
