@@ -51,13 +51,14 @@ import time, llvmlite.binding, numpy
 import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.roles, tilejit.ptx.lookup
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.stream import stream
+from tilejit.kernels.stream import shares, stream
 from tilejit.kernels.plan import Problem, choose
 from tests.mma.pipelined_product import product
 c, square = choose(Problem({n}, {n}, {n}), 132), tile.ArraySpec(({n}, {n}), "bfloat16")
-shared = [*[1] * 8, tile.ArraySpec((132, 2, 64 * c.bn), "float32"), tile.ArraySpec((133, 3), "int32")]
+shared = [*shares(2048, 128, 132, 52, 26, 1), tile.ArraySpec((132 * c.bm * c.bn,), "float32"), tile.ArraySpec((1024, 3), "int32")]
 common = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-              WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False, FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps)
+              WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False, FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps,
+              KEPT=True)
 kernel, rest, options = {kernel}
 start = time.perf_counter()
 kernel.compile(square, square, square, *rest, **options)
