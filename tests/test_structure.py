@@ -103,6 +103,12 @@ def test_no_module_or_class_defines_a_name_twice():
     assert not twice
 
 
+def test_lines_have_at_most_150_columns():
+    """But for the table of instructions, which has a row a line."""
+    paths = [path for path in ROOT.rglob("*.py") if path.parent.name != "table"]
+    assert not [f"{path.relative_to(ROOT)}:{n}" for path in paths for n, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 150]
+
+
 def test_no_two_files_of_tests_have_one_name():
     """pytest imports them by their names alone."""
     names = [path.name for path in (ROOT.parent / "tests").rglob("test_*.py")]

@@ -238,4 +238,7 @@ class StructureMixin:
 
 def _in_words(value) -> bool:
     """Whether the registers of a carried value are elements that make whole words."""
-    return isinstance(value, list) and bool(value) and value[0].dtype.llvm in ("i8", "i16", "half", "bfloat") and len(value) * value[0].dtype.bits % 32 == 0
+    if not isinstance(value, list) or not value:
+        return False
+    dtype = value[0].dtype
+    return dtype.llvm in ("i8", "i16", "half", "bfloat") and len(value) * dtype.bits % 32 == 0
