@@ -1,5 +1,7 @@
 """Rings: the cursors of producers and consumers, through loops, with any number of slots, consumers and trips."""
 
+import re
+
 import numpy as np
 import pytest
 import tilejit as tile
@@ -197,3 +199,33 @@ def test_a_slot_that_is_held_is_given_back_before_others_are_taken_otherwise():
         kernel.simulate(1, np.zeros((16, 64), np.float32), STAGES=2)
     with pytest.raises(CompilationError, match="needs two stages or more"):
         kernel.simulate(1, np.zeros((16, 64), np.float32), STAGES=1)
+
+
+@tile.jit(num_warps=8)
+def passed_over(A, out, n, READ: tile.constexpr, ONE_WARP: tile.constexpr):
+    """A consumer that looks at every third slot only, or at none."""
+    ring = tile.ring(2, A=((64,), A.dtype), consumers=1)
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i in range(n):
+                with ring.produce() as slot:
+                    tile.copy_async(slot.A, A[i, 0:64], mbar=slot.full)
+    with tile.warp(4) if ONE_WARP else tile.warpgroup(1):
+        total = tile.zeros((64,))
+        for i in range(n):
+            with ring.consume() as slot:
+                if READ:
+                    if i % 3 == 0:
+                        total = total + tile.load(slot.A)
+        tile.store(out[0:64], total)
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("one_warp", [False, True])
+def test_warps_meet_in_a_slot_that_they_pass_over_before_it_is_given_back(read, one_warp):
+    """One that lags would find the phase of a later turn, and wait for ever. A warp alone needs no barrier for that."""
+    A, out = np.arange(7 * 64, dtype=np.float32).reshape(7, 64), np.full(64, np.nan, np.float32)
+    passed_over[1, ](A, out, 7, read, one_warp)
+    np.testing.assert_array_equal(out, A[::3].sum(axis=0) if read else 0)
+    ptx = passed_over.compile(A, out, 7, read, one_warp, target="sm_90a").ptx
+    assert len(re.findall(r"bar(?:rier)?\.sync\s+\S+, 128;", ptx)) == (not one_warp)

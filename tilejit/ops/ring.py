@@ -30,7 +30,7 @@ from .ring_release import arrivals, ring_release
 from .shared import alloc
 from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
 from .tmem.order import tcgen05_fence
-from .tmem.slots import commit, leader, pair_mask, products_of, read_by_threads, release_by_commit
+from .tmem.slots import commit, leader, met_in, pair_mask, products_of, read_by_threads, release_by_commit
 
 START = (0, 0)  # the slot and the parity of its phase
 FILLED = ("copies", "stores", "products")
@@ -294,7 +294,7 @@ def _release_held(g: Builder, ring: Ring) -> None:
         raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={ring.consumers}")
     stage, _ = g.cells[place]
     empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, _before(g, ring, stage)), peer=False)
-    g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks)
+    g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks, met=True)
     g.cells[_cursor(g, ring, "held")] = 0
 
 
@@ -327,7 +327,8 @@ def _release(g: Builder, slot: Slot) -> None:
     elif ring.cta_group == 2:
         raise g.error("with cta_group=2 the pair's products read a slot, and give it back: there are none here")
     else:
-        g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks)
+        met = g.scope.threads <= 32 or met_in(g, slot.block[slot.entered:], ring.buffers.values())
+        g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks, met=met)
 
 
 MEMBERS[Ring, "produce"] = (_produce, True)

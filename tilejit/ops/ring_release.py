@@ -19,34 +19,35 @@ def arrivals(threads: int) -> int:
     return max(threads // 128, 1)
 
 
-@op("syncs", attrs=("ranks",), collective=True)
-def ring_release(barrier, held, *buffers, ranks):
+@op("syncs", attrs=("ranks", "met"), collective=True)
+def ring_release(barrier, held, *buffers, ranks, met):
     """Arrive at the barrier, once for each warpgroup, after the scope's reads of the buffers; at that of each of the first
     `ranks` CTAs of the cluster where there are several; not at all where `held` is 0.
 
     Products of a warpgroup are over for all of it where one of its threads has awaited them; ordinary reads of other
-    threads are over after a barrier of the scope only.
+    threads are over after a barrier of the scope only. A barrier also stands where the scope's warps have not `met` in the slot: one that
+    has not seen it full yet would find the phase of a later turn.
     """
 
 
 @ring_release.infer
-def _(g, barrier, held, *buffers, ranks):
+def _(g, barrier, held, *buffers, ranks, met):
     if not isinstance(type_of(barrier), BarrierRef):
         raise g.error(f"one barrier is needed, not {describe(barrier)}")
 
 
 @dataclass(frozen=True)
 class Release:
-    """Whether threads themselves read the buffers somewhere in the kernel."""
+    """Whether a barrier of the scope stands before it: threads themselves read the buffers somewhere in the kernel, or its warps have not met."""
 
-    ordinary: bool
+    after_barrier: bool
 
 
 def _plan(g, call) -> Release:
     buffers = set(call.args[2:])
     buffers |= {c.results[0] for c in g.made.values() if c.op.name == "buffer_view" and c.args[0] in buffers}
     views = buffers | {c.results[0] for c in g.made.values() if c.op.name in ("region", "points") and c.args[0] in buffers}
-    return Release(any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
+    return Release(not call.attrs["met"] or any(c.op.name not in ASYNCHRONOUS and any(a in views for a in c.args) for c in g.calls))
 
 
 ring_release.rules["plan"] = _plan
@@ -54,7 +55,7 @@ ring_release.rules["plan"] = _plan
 
 @ring_release.simulate
 def _(m, call, barrier, held, *buffers):
-    if call.choice.plan.ordinary:
+    if call.choice.plan.after_barrier:
         m.sync()
     ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
     for rank in range(ranks):
@@ -63,7 +64,7 @@ def _(m, call, barrier, held, *buffers):
 
 @ring_release.emit
 def _(e, call, barrier, held, *buffers):
-    if call.choice.plan.ordinary:
+    if call.choice.plan.after_barrier:
         e.sync()
     held = None if held is None else held.equals(1)
     if call.attrs["ranks"] > 1:

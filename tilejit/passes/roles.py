@@ -16,7 +16,7 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring_release import arrivals, ring_release
-from ..ops.tmem.slots import reads_late
+from ..ops.tmem.slots import met_in, reads_late
 from .context import Context
 from .pipeline import Loops, one_of, turned
 from .slices import Copier, acts, defined, without_unused
@@ -117,7 +117,8 @@ class Consumer(Loops):
         g.when(compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop), lambda: self.release(staged, one_of(g, before, staged.stages)))
 
     def release(self, staged: Staged, slot: Operand) -> None:
-        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1)
+        met = met_in(self.g, staged.loop.body.nodes, staged.rings)
+        self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met)
 
 
 def in_flight(staged: Staged) -> Call | None:

@@ -37,6 +37,13 @@ def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
     return any(call.op.name not in VIEWS and not reads_late(call) and any(_buffer(g, a) in held for a in call.args) for call, _ in _calls(nodes, ()))
 
 
+def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
+    """Whether all warps of the scope have seen the slot full where these nodes are over: they have multiplied from a part of `buffers`, which a
+    warpgroup does together, or have read it, after which they meet."""
+    held = set(buffers)
+    return any(call.op.name not in (*VIEWS, "copy_async") and any(_buffer(g, a) in held for a in call.args) for call, _ in _calls(nodes, ()))
+
+
 def _calls(nodes, scopes: tuple[str, ...]) -> Iterator[tuple[Call, tuple[str, ...]]]:
     for node in nodes:
         if isinstance(node, Call):
@@ -82,4 +89,4 @@ def pair_mask(g: Builder):
     return PAIR if first == 0 else binary(g, "<<", PAIR, first)
 
 
-__all__ = ["commit", "leader", "pair_mask", "products_of", "read_by_threads", "reads_late", "release_by_commit"]
+__all__ = ["commit", "leader", "met_in", "pair_mask", "products_of", "read_by_threads", "reads_late", "release_by_commit"]
