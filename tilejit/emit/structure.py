@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cached_property
 
 from ..dtypes import bool_, int32
 from ..ir.builder import ExecScope
-from ..ir.graph import Const, For, If, Scope, Value, While
+from ..ir.graph import Call, Const, For, If, Scope, Value, While, walk
+from ..types import Tile
 from .accumulators import Pins
 from .value import V
 
@@ -17,11 +19,23 @@ class StructureMixin:
     def _packed(self, values: list) -> list:
         """Carried values as they go from block to block: elements of 8 and 16 bits side by side in words, where each would have a 32-bit
         register of its own."""
-        return [self._to_units(v, v[0].dtype) if _in_words(v) else v for v in values]
+        return [self._to_units(v, v[0].dtype) if self._in_words(v) else v for v in values]
 
     def _unpacked(self, words: list, values: list) -> list:
         """The other way around; `values` are as they were before."""
-        return [self._from_units(w, v[0].dtype, len(v)) if _in_words(v) else w for w, v in zip(words, values)]
+        return [self._from_units(w, v[0].dtype, len(v)) if self._in_words(v) else w for w, v in zip(words, values)]
+
+    def _in_words(self, value) -> bool:
+        """Whether the registers of a carried value are elements that make whole words. Not where wgmma takes operands from registers: a word that
+        goes around a loop would be moved while the products that read it run, and ptxas serialises these (C7513)."""
+        if not isinstance(value, list) or not value or self._multiplies_from_registers:
+            return False
+        dtype = value[0].dtype
+        return dtype.llvm in ("i8", "i16", "half", "bfloat") and len(value) * dtype.bits % 32 == 0
+
+    @cached_property
+    def _multiplies_from_registers(self) -> bool:
+        return any(isinstance(n, Call) and n.op.name == "mma_async" and isinstance(n.args[1].type, Tile) for n in walk(self.graph.body))
 
     def _phis(self, label: str, inits: list):
         """Start `label` with a phi for each register of each carried value: (their names, what fills in the loop's end)."""
@@ -234,11 +248,3 @@ class StructureMixin:
         """``setmaxnreg``: more registers than the launch gave, or fewer (PTX ISA; sm_90a and later)."""
         word = "inc" if count > self.graph.launch.registers else "dec"
         self.asm(f"setmaxnreg.{word}.sync.aligned.u32 {count};", convergent=True)
-
-
-def _in_words(value) -> bool:
-    """Whether the registers of a carried value are elements that make whole words."""
-    if not isinstance(value, list) or not value:
-        return False
-    dtype = value[0].dtype
-    return dtype.llvm in ("i8", "i16", "half", "bfloat") and len(value) * dtype.bits % 32 == 0
