@@ -1,6 +1,7 @@
 """Results that stay in registers until the next tile's products run: on the simulator against NumPy, on the GPU, and what the compiler makes of them."""
 
 from dataclasses import replace
+from itertools import product as product_of
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.gpu import in_child, needs_gpu
+from tests.gpu import for_references, in_child, needs_gpu, some
 from tests.mma.products import BF16, E4M3, LAYOUTS, close, laid, planned, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.finish import newer
@@ -178,16 +179,16 @@ def test_kept_results_on_the_gpu():
     the same tiles stored at once."""
     import torch
     rng = np.random.default_rng(5)
-    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
-        for (bm, bn), shared in (((128, 256), False), ((128, 256), True), ((128, 224), False), ((192, 128), False), ((128, 160), False), ((64, 64), False)):
-            for m, n, k in ((2600, 2312, 1096), (5000, 2568, 200), (2304, 2560, 16), (3000, 4104, 2312)):
-                a, b = torch.randn(m, k, device="cuda").to(dtype), torch.randn(n, k, device="cuda").to(dtype).t()
-                b = b.contiguous() if dtype.itemsize == 2 and rng.integers(2) else b
-                config = replace(Config.of(bm, bn, itemsize=dtype.itemsize, width=narrow(bn, 64), least=4), kept=True, stream=shared)
-                out = [torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16 if dtype.itemsize == 1 else dtype) for _ in range(2)]
-                for o, c in zip(out, (config, replace(config, kept=False))):
-                    kernels.matmul(a, b, o, fast_accum=True, config=c)
-                assert torch.equal(*out), (dtype, bm, bn, shared, m, n, k)
+    shapes = ((128, 256), False), ((128, 256), True), ((128, 224), False), ((192, 128), False), ((128, 160), False), ((64, 64), False)
+    extents = (2600, 2312, 1096), (5000, 2568, 200), (2304, 2560, 16), (3000, 4104, 2312)
+    for ((bm, bn), shared), dtype, (m, n, k) in some(product_of(shapes, (torch.bfloat16, torch.float16, torch.float8_e4m3fn), extents), least=6):
+        a, b = torch.randn(m, k, device="cuda").to(dtype), torch.randn(n, k, device="cuda").to(dtype).t()
+        b = b.contiguous() if dtype.itemsize == 2 and rng.integers(2) else b
+        config = replace(Config.of(bm, bn, itemsize=dtype.itemsize, width=narrow(bn, 64), least=4), kept=True, stream=shared)
+        out = [torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16 if dtype.itemsize == 1 else dtype) for _ in range(2)]
+        for o, c in zip(out, (config, replace(config, kept=False))):
+            kernels.matmul(a, b, o, fast_accum=True, config=c)
+        assert torch.equal(*out), (dtype, bm, bn, shared, m, n, k)
 
 
 @needs_gpu("sm_90a")
@@ -201,10 +202,11 @@ def test_two_thousand_launches_that_keep_results():
     config = choose(Problem(4096, 4096, 4096, across=(False, True)), 132)
     assert config.kept and (config.bm, config.bn) == (128, 256)
     extents = [tuple(int(8 * np.ceil(x)) for x in (*rng.uniform(160, 672, 2), rng.uniform(1, 200))) for _ in range(20)]
-    exact = {(m, n, k): a[:m, :k].float() @ b[:k, :n].float() for m, n, k in extents}  # below 2**12: cuBLAS's float32 is exact, TF32 or not
-    for i in range(2000):
+    x, y = (v.to(for_references()).float() for v in (a, b))
+    exact = {(m, n, k): (x[:m, :k] @ y[:k, :n]).to("cuda", torch.bfloat16) for m, n, k in extents}  # below 2**13: float32 is exact, TF32 or not
+    for i in some(range(2000)):
         m, n, k = e = extents[rng.integers(len(extents))]
         got = kernels.matmul(a[:m, :k], b[:k, :n], out[:m, :n], config=replace(config, stream=i % 2 == 1))
-        wrong += (got != exact[e].to(torch.bfloat16)).sum()
+        wrong += (got != exact[e]).sum()
         got.fill_(float("nan"))
     assert wrong.item() == 0 and PLANS
