@@ -38,7 +38,7 @@ def known_and_computed(text: str, n: int, wrapping: bool = False):
         if kernel.simulate(1, out, n).findings:
             return None
     except (tile.CompilationError, tile.LaunchError) as error:
-        assert "does not fit" in str(error), error
+        assert "does not fit" in str(error) or "ZeroDivisionError" in str(error), error
         return None
     bound, options, _ = kernel._bind((out, n), {})
     graph = kernel.version(bound, options, "sm_90a").lowered.graph
