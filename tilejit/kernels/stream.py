@@ -100,8 +100,8 @@ def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM
         acc, at, turn = multiplied_over(acc, before, ring, w, end - begin, t, stage, C, tiles, BM, BN, ORDER, BEHIND, A_KM, B_KN)
         if begin > 0:
             leave(acc, partial, flags, w, place)
-            before = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
-            before = before[0], len(before[0]), at, turn
+            parts, sent, at, turn = kept(tile.cast(acc, C.dtype), at, turn, stage.shape[2])
+            before = parts, len(parts), at, turn  # none is to be sent: those before would else stay in registers during the products
         else:
             acc = together(acc, partial, flags, w, (end > 0) & (end < steps), shared)
             values = finished(acc, *corner(*at, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)

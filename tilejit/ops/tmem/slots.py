@@ -26,22 +26,25 @@ def reads_late(call: Call) -> bool:
 
 def products_of(g: Builder, nodes: list[Node], buffers) -> list[tuple[Call, tuple[str, ...]]]:
     """The products into tensor memory and the copies there that read a part of `buffers`, each with the scopes around it."""
-    held = set(buffers)
-    return [(call, scopes) for call, scopes in _calls(nodes, ())
-            if reads_late(call) and any(_buffer(g, a) in held for a in call.args)]
+    return [(call, scopes) for call, scopes in _taking(g, nodes, buffers) if reads_late(call)]
 
 
 def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
     """Whether threads themselves touch a part of `buffers`."""
-    held = set(buffers)
-    return any(call.op.name not in VIEWS and not reads_late(call) and any(_buffer(g, a) in held for a in call.args) for call, _ in _calls(nodes, ()))
+    return any(not reads_late(call) for call, _ in _taking(g, nodes, buffers))
 
 
 def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
     """Whether all warps of the scope have seen the slot full where these nodes are over: they have multiplied from a part of `buffers`, which a
     warpgroup does together, or have read it, after which they meet."""
+    return any(call.op.name != "copy_async" for call, _ in _taking(g, nodes, buffers))
+
+
+def _taking(g: Builder, nodes: list[Node], buffers) -> Iterator[tuple[Call, tuple[str, ...]]]:
+    """The calls, views aside, that take a part of `buffers`, each with the scopes around it."""
     held = set(buffers)
-    return any(call.op.name not in (*VIEWS, "copy_async") and any(_buffer(g, a) in held for a in call.args) for call, _ in _calls(nodes, ()))
+    return ((call, scopes) for call, scopes in _calls(nodes, ())
+            if call.op.name not in VIEWS and any(_buffer(g, a) in held for a in call.args))
 
 
 def _calls(nodes, scopes: tuple[str, ...]) -> Iterator[tuple[Call, tuple[str, ...]]]:
