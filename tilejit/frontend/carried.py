@@ -36,6 +36,19 @@ class Trip:
 
 
 @dataclass
+class Last:
+    """What a loop was found to carry when it was last walked, and its inner loops: where it is walked again, as a part of a loop around
+    it, the search begins there. It is forgotten where the loop around turns out to leave more as it was."""
+
+    plans: dict[Any, joins.Join] | None = None
+    inner: dict[Any, "Last"] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        self.plans = None
+        self.inner.clear()
+
+
+@dataclass
 class Attempt:
     """A loop's body walked with a guess of what it carries (`plans`, by the values `inner`): what the names hold before the loop, at
     the body's start (`headers`, where they are carried) and at its end. Where the guess holds, `lost` says why a name that the body
@@ -67,10 +80,10 @@ class Attempt:
             return True
         return not header.read and not any(map(joins.is_runtime, joins.leaves(held))) and joins.same(end.value, held)
 
-    def demoted(self, pinned: set) -> dict[Any, joins.Join]:
-        """The tuples some of whose elements the body hands on as they are: those stay what they are before the loop."""
+    def demoted(self, pinned: set, plans: dict[Any, joins.Join]) -> dict[Any, joins.Join]:
+        """Those of `plans` for tuples some of whose elements the body hands on as they are: these stay what they are before the loop."""
         found = {}
-        for name, plan in self.plans.items():
+        for name, plan in plans.items():
             if name not in pinned and isinstance(plan, joins.Group) and self.after[name] is not self.headers[name]:
                 less = joins.demote(plan, self.headers[name].value, self.after[name].value, self.before[name].value)
                 if less != plan:
@@ -85,87 +98,109 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
     `control` is the uniformity of what decides whether the loop goes on, as far as it is known before. With `stop_at_exits` the
     search ends with None as soon as the body turns out to leave the loop early.
     """
-    loop, depth = (w.g.loc, tuple(w.copies), stop_at_exits), len(w.copies)
-    before = dict(w.frame.env)
-    expected = _expected(w, before)
-    plans = _capped(_first_guess([*names, *expected], before, w.carried.get(loop, {})), control)
+    last = w.loops.setdefault((w.g.loc, tuple(w.copies), stop_at_exits), Last())
+    env, depth, snapshot = w.frame.env, len(w.copies), Snapshot.of(w)
+    before = dict(env)
+    expected = _expected(w, before, last.plans)
+    plans = _capped(_first_guess([*names, *expected], before, last.plans), control)
     pinned: set[Any] = set()
     failed: CompilationError | None = None
+
+    def undo() -> None:
+        w.frame.env = env
+        del w.copies[depth:]
+        snapshot.restore(w)
+
+    def afresh() -> Attempt | None:
+        undo()
+        last.forget()
+        return settle(w, names, walk, control=control, stop_at_exits=stop_at_exits)
+
     while True:
-        snapshot = Snapshot.of(w)
         try:
-            attempt = _attempted(w, plans, before, walk)
+            attempt = _attempted(w, last, plans, before, walk)
         except CompilationError as error:
+            if last.plans is not None:
+                return afresh()
             # With its first value for good, a constant may do what it never does at run time; then all of them vary.
             varied = plans | {n: joins.varying(before[n].value) for n in plans.keys() - pinned}
             if failed is not None or varied == plans:
                 raise failed or error
-            failed, plans, w.frame.env = error, varied, dict(before)
-            del w.copies[depth:]
-            snapshot.restore(w)
+            failed, plans = error, varied
+            undo()
             continue
         for name in [n for n in expected if n in plans and attempt.untouched(n)]:
             expected.remove(name)
             del before[name], attempt.after[name], plans[name]
         if attempt.exits and stop_at_exits:
-            snapshot.restore(w)
+            undo()
             return None
-        plans, lost, holds = _judged(w, names, attempt, pinned)
+        plans, lost, holds = _judged(w, names, last, attempt, pinned)
         if holds:
             for name in plans:
                 before[name].read = True
-            w.frame.env, w.carried[loop] = dict(before), plans
+            w.frame.env, last.plans = dict(before), plans
             return replace(attempt, plans=plans, lost=lost)
-        snapshot.restore(w)
+        if last.plans is not None and plans.keys() - attempt.plans.keys():
+            return afresh()
+        undo()
 
 
-def _attempted(w: Walker, plans: dict[Any, joins.Join], before: dict[Any, Entry], walk: Callable[[], Trip]) -> Attempt:
+def _attempted(w: Walker, last: Last, plans: dict[Any, joins.Join], before: dict[Any, Entry], walk: Callable[[], Trip]) -> Attempt:
     headers, inner = _headers(w, plans, before)
     w.frame.env = {**before, **headers}
-    trip = walk()
-    after, w.frame.env = w.frame.env, dict(before)
-    return Attempt(trip, plans, inner, before, headers, after)
+    around, w.loops = w.loops, last.inner
+    try:
+        trip = walk()
+    finally:
+        w.loops = around
+    return Attempt(trip, plans, inner, before, headers, w.frame.env)
 
 
-def _judged(w: Walker, names: list[str], attempt: Attempt, pinned: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str], bool]:
+def _judged(w: Walker, names: list[str], last: Last, attempt: Attempt,
+            pinned: set[Any]) -> tuple[dict[Any, joins.Join], dict[Any, str], bool]:
     """What the loop carries, as far as an attempt shows; why the names are lost that it cannot; and whether the attempt's guess
     holds. Where it does not, names whose plans are due to what the body does to them are pinned from now on."""
-    constants, demoted = attempt.constants(pinned), attempt.demoted(pinned)
+    constants, demoted = attempt.constants(pinned), attempt.demoted(pinned, attempt.plans)
+    regained = any(attempt.headers[n].read for n in constants)
     wider, lost = _widened(w, attempt, constants)
     found = _capped(_uncarried(w, names, attempt), attempt.trip.control)
     carried = {n: plan for n, plan in attempt.plans.items() if n not in lost and n not in constants}
-    if wider == carried and not (found or demoted or attempt.trip.again or any(attempt.headers[n].read for n in constants)):
+    if wider == carried and not (found or demoted or attempt.trip.again or regained):
         return wider, lost, True
-    if demoted or constants:
-        w.carried.clear()  # loops inside were walked with less known than will be
+    plans = {n: attempt.plans[n] for n in lost} | wider
+    if regained or any(joins.regained(attempt.plans[n], less, attempt.trip.control) for n, less in demoted.items()):
+        last.inner.clear()  # they were walked with less known than will be, and so was this loop
+    else:
+        demoted = attempt.demoted(pinned, attempt.plans | wider)
     pinned.update(found, demoted)
-    return {**{n: attempt.plans[n] for n in lost}, **wider, **demoted, **found}, lost, False
+    return plans | demoted | found, lost, False
 
 
 def _capped(plans: dict[Any, joins.Join], control: Uniformity) -> dict[Any, joins.Join]:
     return {name: joins.cap(plan, control) for name, plan in plans.items()}
 
 
-def _expected(w: Walker, before: dict) -> list[tuple]:
+def _expected(w: Walker, before: dict, last: dict | None) -> list[tuple]:
     """Cells that the loop's body will perhaps make: the cursors of rings in this scope. They are known from now on, so that those of them
     that it moves are carried from the first walk on."""
     found = [("cell", key) for key, initial in cursors(w.g) if w.g.cells.initial.setdefault(key, initial) == initial]
-    found = [name for name in found if name not in before]
+    found = [name for name in found if name not in before and (last is None or name in last)]
     before.update({name: Entry(w.g.cells.initial[name[1]], w.g.loc, w.home) for name in found})
     return found
 
 
-def _first_guess(names: list[str], before: dict, last: dict) -> dict[Any, joins.Join]:
-    """What a loop carries, for its first walk: what it was last found to, if it was walked before as part of a loop
-    around it; else its run-time names and cells. Constants stay what they are until the body changes them."""
-    plans = {}
+def _first_guess(names: list[str], before: dict, last: dict | None) -> dict[Any, joins.Join]:
+    """What a loop carries, for its first walk: what it was last found to; else its run-time names and cells. Constants stay what they are
+    until the body changes them."""
     cells = [n for n, entry in before.items() if is_cell(n) and runtime(entry.value)]
-    for name in dict.fromkeys((*names, *last, *cells)):
-        if name not in before or isinstance(before[name].value, Undefined):
+    plans = {}
+    for name in dict.fromkeys((*names, *(last or ()), *cells)):
+        if name not in before or isinstance(before[name].value, Undefined) or last is not None and name not in last:
             continue
-        guess = joins.widen(last[name], before[name].value) if name in last else None
-        fits = guess is not None and not isinstance(guess, Clash)
-        plans[name] = guess if fits else joins.varying(before[name].value, constants=is_cell(name) and name not in cells)
+        held = before[name].value
+        guess = Clash("") if last is None else joins.renewed(last[name], held)
+        plans[name] = joins.varying(held, constants=is_cell(name) and name not in cells) if isinstance(guess, Clash) else guess
     return plans
 
 

@@ -192,6 +192,27 @@ def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
     return Group(plan.kind, tuple(map(demote, plan.parts, fields_of(header), parts, fields_of(original))))
 
 
+def regained(plan: Join, less: Join, uniform: Uniformity) -> bool:
+    """Whether more is known of the numbers that `less`, which is `plan` demoted, keeps: of constants, and of scalars of narrower types
+    than those under a condition of this uniformity."""
+    if isinstance(plan, Group):
+        return any(regained(p, q, uniform) for p, q in zip(plan.parts, less.parts))
+    return plan != less and cap(varying(less.value, constants=False), uniform) != plan
+
+
+def renewed(plan: Join, x: Any) -> Join:
+    """`plan` for another value before the loop, `x`: what it keeps is now what `x` has there."""
+    parts = fields_of(x)
+    match plan:
+        case Keep() if parts is None:
+            return Keep(x)
+        case Group(kind=kind, parts=plans) if type(x) is kind and len(parts) == len(plans):
+            return _grouped(kind, tuple(map(renewed, plans, parts)))
+        case Leaf():
+            return widen(plan, x)
+    return Clash(f"is {describe(x)} now")
+
+
 def cap(plan: Join, uniform: Uniformity) -> Join:
     """`plan` with its scalars no more uniform than `uniform`, the condition that chooses between the values."""
     match plan:

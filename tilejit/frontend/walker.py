@@ -124,7 +124,7 @@ class Walker:
     captured: dict[tuple[Source, tuple[str, ...]], Capture] = field(default_factory=dict)
     copies: list[int] = field(default_factory=list)       # which copy of each unrolled loop around is being walked
     discarded: ast.expr | None = None                     # the expression that is a statement of its own
-    carried: dict[Any, dict] = field(default_factory=dict)  # what each loop was last found to carry, for its next walk
+    loops: dict[Any, Any] = field(default_factory=dict)    # what the loops at this level were last found to carry, for their next walks
 
     def __post_init__(self):
         self.g.cells = Cells(self)
