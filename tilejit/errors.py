@@ -15,7 +15,6 @@ import os
 import sys
 import unicodedata
 import warnings
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -55,7 +54,7 @@ class Loc:
 
 def _columns(text: str) -> int:
     """Width of `text` in terminal columns: East Asian wide characters take two."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _underline(loc: Loc) -> list[str]:
@@ -135,12 +134,17 @@ def warn(text: str) -> None:
     warnings.warn(text, TileWarning, stacklevel=level)
 
 
-@contextmanager
-def at(loc: Loc | None):
-    """Stamp `loc` on any TileError raised inside that does not know its place yet."""
-    try:
-        yield
-    except TileError as error:
-        if error.loc is None:
-            error.loc = loc
-        raise
+class at:
+    """A context that stamps `loc` on any TileError raised inside that does not know its place yet."""
+
+    __slots__ = ("loc",)
+
+    def __init__(self, loc: Loc | None):
+        self.loc = loc
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind, error, trace) -> None:
+        if isinstance(error, TileError) and error.loc is None:
+            error.loc = self.loc

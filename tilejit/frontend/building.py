@@ -62,7 +62,7 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
             print(line, file=sys.stdout)
     body = prune(Block(tuple(g.blocks[0])))
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
-    return Built(graph, tuple(g.warnings), tuple(w.captured.values()), tuple(g.state.get(PRINTED, ())))
+    return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())))
 
 
 def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:

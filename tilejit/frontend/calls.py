@@ -122,7 +122,8 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
     if any(frame.source is source or frame.source.tree is source.tree for frame in caller.chain()):
         raise w.error(f"{source.name} calls itself; kernels have no recursion, write a loop")
     values = _bound(w, source.name, source.signature, args, kwargs)
-    frame = Frame(source, {n: e for n, e in caller.env.items() if is_cell(n)}, w.home, w.g.loc, caller)
+    places = w.places.setdefault((source, w.g.loc), {})
+    frame = Frame(source, {n: e for n, e in caller.env.items() if is_cell(n)}, w.home, w.g.loc, caller, places)
     for param, value in zip(source.params, values):
         if param.constexpr and runtime(value):
             raise w.error(f"{param.name} of {source.name} is a tile.constexpr, and {describe(value)} is known at run time only")

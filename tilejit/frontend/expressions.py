@@ -54,14 +54,14 @@ def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
 
 # -- names and constants ---------------------------------------------------------------------------------------------
 
-@expression(ast.Constant)
+@expression(ast.Constant, placed=False)
 def constant(w: Walker, node: ast.Constant) -> Any:
     return node.value
 
 
-@expression(ast.Name)
+@expression(ast.Name, placed=False)
 def name(w: Walker, node: ast.Name) -> Any:
-    return w.lookup(node.id)
+    return w.lookup(node)
 
 
 @expression(ast.Tuple)

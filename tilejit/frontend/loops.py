@@ -16,7 +16,7 @@ from ..ops.pipeline import pipeline_turn
 from ..types import Scalar
 from .branches import only_if, truth
 from .carried import Trip, carries, settle
-from .names import Entry, Undefined, assigned
+from .names import Entry, Undefined, assigned, assigned_in
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange
 from .targets import bind
 from .walker import Walker, statement, where
@@ -92,7 +92,7 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     t = _index_type(over)
     start, stop = w.coerce(over.start, t), w.coerce(over.stop, t)
     targets = assigned([node.target])
-    names = [n for n in assigned(node.body) if n not in targets]
+    names = [n for n in assigned_in(node) if n not in targets]
     index = Value(node.target.id if isinstance(node.target, ast.Name) else "i", t, w.loc(node.target))
 
     def walk() -> Trip:
@@ -189,7 +189,7 @@ def while_(w: Walker, node: ast.While) -> None:
         w.put("continue", False)
 
     with own_exits(w):
-        _run_while(w, assigned(node.body), test, body)
+        _run_while(w, list(assigned_in(node)), test, body)
 
 
 def _run_while(w: Walker, names: list[str], test: Callable[[], Any], body: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ class Frame:
     home: Any
     call_site: Loc | None = None
     caller: "Frame | None" = None
+    places: dict[ast.AST, Loc] = field(default_factory=dict)  # of its nodes, those asked for
     loops: list[Any] = field(default_factory=list)  # the scope that each open loop stands in
 
     def chain(self) -> Iterator["Frame"]:
@@ -50,6 +51,19 @@ class Frame:
         while frame is not None:
             yield frame
             frame = frame.caller
+
+
+def remembered(function: Callable[[ast.AST], Any]) -> Callable[[ast.AST], Any]:
+    """A question about a piece of syntax, answered once: the node keeps the answer."""
+    key = "_" + function.__name__
+
+    def answer(node: ast.AST) -> Any:
+        kept = vars(node)
+        if key not in kept:
+            kept[key] = function(node)
+        return kept[key]
+
+    return answer
 
 
 def assigned(nodes: Iterable[ast.AST]) -> list[str]:
@@ -62,14 +76,21 @@ def assigned(nodes: Iterable[ast.AST]) -> list[str]:
     return list(found)
 
 
-def leaves_early(nodes: Iterable[ast.AST], in_loop: bool = False) -> bool:
+@remembered
+def assigned_in(loop: ast.For | ast.While) -> tuple[str, ...]:
+    """The names that a loop's body assigns."""
+    return tuple(assigned(loop.body))
+
+
+def leaves_early(nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements hold a `return`, or a `break` or `continue` of a loop around them."""
-    for node in nodes:
-        if isinstance(node, ast.Return):
-            return True
-        if isinstance(node, (ast.Break, ast.Continue)) and not in_loop:
-            return True
-        inner = in_loop or isinstance(node, (ast.For, ast.While))
-        if leaves_early(ast.iter_child_nodes(node), inner):
-            return True
-    return False
+    return any(map(_exits, nodes))
+
+
+@remembered
+def _exits(node: ast.AST) -> frozenset[type]:
+    """The kinds of exits in a piece of syntax that leave what is around it."""
+    if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
+        return frozenset((type(node),))
+    found = frozenset().union(*map(_exits, ast.iter_child_nodes(node)))
+    return found - {ast.Break, ast.Continue} if isinstance(node, (ast.For, ast.While)) else found

@@ -63,7 +63,6 @@ class Source:
         self.globals = namespace
         self.cells = cells
         self.lines = text.splitlines()
-        self._places: dict[ast.AST, Loc] = {}  # of each node, where it was last asked for
         self.tree = self._parse()
         self._defaults = defaults
 
@@ -146,15 +145,11 @@ class Source:
 
     def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
         """The place of a node of the tree."""
-        known = self._places.get(node)
-        if known is not None and known.call_site is call_site:
-            return known
         line = self.line(node.lineno)
         end_line = node.end_lineno or node.lineno
         last = line if end_line == node.lineno else self.line(end_line)
-        found = self._places[node] = Loc(self.file, node.lineno, _characters(line, node.col_offset), end_line,
-                                         _characters(last, node.end_col_offset or 0), self.name, line, call_site)
-        return found
+        return Loc(self.file, node.lineno, _characters(line, node.col_offset), end_line, _characters(last, node.end_col_offset or 0),
+                   self.name, line, call_site)
 
     def fingerprint(self) -> str:
         """A digest of the function's text."""

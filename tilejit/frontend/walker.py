@@ -25,9 +25,21 @@ EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
 STATEMENTS: dict[type, Callable[["Walker", Any], None]] = {}
 
 
-def expression(*kinds: type) -> Callable:
-    """Register what a kind of expression evaluates to."""
-    return lambda function: [EXPRESSIONS.__setitem__(k, function) for k in kinds] and function
+def expression(*kinds: type, placed: bool = True) -> Callable:
+    """Register what a kind of expression evaluates to. Where it is not `placed`, its rule makes a place where it needs one: most of what
+    is walked are names and constants."""
+    def register(function: Callable) -> Callable:
+        for kind in kinds:
+            EXPRESSIONS[kind] = placed_at(function) if placed else function
+        return function
+    return register
+
+
+def placed_at(function: Callable) -> Callable:
+    def rule(w: "Walker", node: ast.expr) -> Any:
+        with w.place(node):
+            return function(w, node)
+    return rule
 
 
 def statement(*kinds: type) -> Callable:
@@ -121,9 +133,10 @@ class Walker:
     g: Builder
     frame: Frame
     home: Home
-    captured: dict[tuple[Source, tuple[str, ...]], Capture] = field(default_factory=dict)
+    captured: dict[tuple[Source, tuple[str, ...]], tuple[Capture, Any]] = field(default_factory=dict)
     copies: list[int] = field(default_factory=list)       # which copy of each unrolled loop around is being walked
     discarded: ast.expr | None = None                     # the expression that is a statement of its own
+    places: dict[tuple[Source, Loc | None], dict] = field(default_factory=dict)  # of each call's function, those asked for
     loops: dict[Any, Any] = field(default_factory=dict)    # what the loops at this level were last found to carry, for their next walks
 
     def __post_init__(self):
@@ -132,7 +145,11 @@ class Walker:
     # -- places ------------------------------------------------------------------------------------------------------
 
     def loc(self, node: ast.AST) -> Loc:
-        return self.frame.source.loc(node, self.frame.call_site)
+        frame = self.frame
+        found = frame.places.get(node)
+        if found is None:
+            found = frame.places[node] = frame.source.loc(node, frame.call_site)
+        return found
 
     def place(self, node: ast.AST) -> Place:
         """Inside, `node` is the place of the calls built, and of the errors raised."""
@@ -148,8 +165,7 @@ class Walker:
         rule = EXPRESSIONS.get(type(node))
         if rule is None:
             raise self.error(refused(node), node)
-        with self.place(node):
-            return rule(self, node)
+        return rule(self, node)
 
     def value(self, node: ast.expr) -> Any:
         """An expression that must have a value."""
@@ -254,33 +270,41 @@ class Walker:
                              + where("assigned outside", entry.loc) + "\nassigned inside here:")
         self.put(name, value)
 
-    def lookup(self, name: str) -> Any:
+    def lookup(self, node: ast.Name) -> Any:
         """What a name holds: a variable of the function, a closure's value or a global, a Python builtin."""
+        name = node.id
         entry = self.frame.env.get(name)
-        if entry is not None:
-            entry.read = True
-            if isinstance(entry.value, Undefined):
-                raise self.error(f"{name} {entry.value.why}" + ("\nread here:" if "\n" in entry.value.why else ""))
-            if entry.home is not self.home:
+        if entry is None:
+            known = self.captured.get((self.frame.source, (name,)))
+            return self._from_around(node) if known is None else known[1]
+        entry.read = True
+        if isinstance(entry.value, Undefined):
+            raise self.error(f"{name} {entry.value.why}" + ("\nread here:" if "\n" in entry.value.why else ""), node)
+        if entry.home is not self.home:
+            with self.place(node):
                 self._check_enters(name, entry)
-            return entry.value
-        source = self.frame.source
+        return entry.value
+
+    def _from_around(self, node: ast.Name) -> Any:
+        """What a name means that the frame at hand does not hold."""
+        name, source = node.id, self.frame.source
         if name in source.locals:
-            raise self.error(f"{name} is read before it is assigned")
+            raise self.error(f"{name} is read before it is assigned", node)
         try:
             value = source.resolve(name)
         except KeyError:
             known = [n for n in self.frame.env if isinstance(n, str) and n not in (*EXITS, RESULT)]
-            raise self.error(f"the name {name!r} is not defined{nearest(name, known + source.known_names())}") from None
-        return self.capture((name,), value)
+            raise self.error(f"the name {name!r} is not defined{nearest(name, known + source.known_names())}", node) from None
+        with self.place(node):
+            return self.capture((name,), value)
 
     def capture(self, path: tuple[str, ...], value: Any) -> Any:
-        """Record that the kernel reads a value of the code around it."""
-        source = self.frame.source
-        value = checked(".".join(path), value)
-        if (source, path) not in self.captured:
-            self.captured[source, path] = Capture(source, path, token(value))
-        return value
+        """Record that the kernel reads a value of the code around it. What it means at first it means to the end."""
+        key = self.frame.source, path
+        if key not in self.captured:
+            value = checked(".".join(path), value)
+            self.captured[key] = Capture(*key, token(value)), value
+        return self.captured[key][1]
 
     def _check_enters(self, name: str, entry: Entry) -> None:
         """Into a scope go uniform scalars, buffers, barriers, tokens; a register tile stays where it was made."""
