@@ -8,9 +8,9 @@ from .errors import CompilationError
 from .names import nearest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class DType:
-    """An element type. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is the size in memory and in registers.
+    """An element type, the one object of its name. ``kind`` is 'bool', 'int', 'uint' or 'float'; ``bits`` is the size in memory and in registers.
 
     Elements of less than a byte are packed along the last dimension of what lies in memory, `packing` (elements, bytes) at a
     time: shapes, strides, layouts and regions count bytes there, and a register holds one element. A `padded` dtype, which
@@ -67,6 +67,9 @@ class DType:
         except TypeError:
             import ml_dtypes
             return numpy.dtype(getattr(ml_dtypes, name))
+
+    def __reduce__(self):
+        return dtype_of, (self.name,)
 
     def __str__(self) -> str:
         return self.name

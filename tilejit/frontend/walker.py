@@ -197,12 +197,13 @@ class Walker:
 
     def left(self) -> bool | list[str]:
         """True when control surely does not come here any more; else the exits that were perhaps taken at run time."""
-        entries = {name: self.frame.env[name] for name in EXITS}
-        if any(e.value is True for e in entries.values()):
+        env = self.frame.env
+        perhaps = [name for name in EXITS if env[name].value is not False]
+        if any(env[name].value is True for name in perhaps):
             return True
-        perhaps = [name for name, e in entries.items() if isinstance(e.value, Value)]
+        perhaps = [name for name in perhaps if isinstance(env[name].value, Value)]
         for name in perhaps:
-            entries[name].read = True
+            env[name].read = True
         return perhaps
 
     def guard(self, exits: list[str], rest: Callable[[], None]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from ..config import architecture
-from ..dtypes import bool_, float32, int32, int64, keeps
+from ..dtypes import DType, bool_, float32, int32, int64, keeps
 from ..errors import CompilationError, Loc, at
 from ..types import Buffer, Scalar, Tile, Type, Uniformity
 from .graph import UNIT, Call, Const, Launch, Node, Operand, Value
@@ -282,10 +283,15 @@ def type_of(x) -> Type | None:
     if isinstance(x, Value):
         return x.type
     if isinstance(x, Const):
-        return Scalar(x.dtype, Uniformity.GRID)
+        return _of_a_number(x.dtype, False)
     if isinstance(x, (bool, int, float)):
-        return Scalar(weak_dtype(x), Uniformity.GRID, weak=True)
+        return _of_a_number(weak_dtype(x), True)
     return None
+
+
+@lru_cache(maxsize=None)
+def _of_a_number(dtype: DType, weak: bool) -> Scalar:
+    return Scalar(dtype, Uniformity.GRID, weak)
 
 
 def describe(x) -> str:

@@ -95,10 +95,19 @@ signature_of = lru_cache(maxsize=None)(inspect.signature)  # of this package's f
 
 
 def _checked(name: str, function: Callable, args: tuple, kwargs: dict) -> Any:
-    signature = signature_of(function)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
+    misfit = _misfit(function, len(args), tuple(kwargs))
+    if misfit is not None:
+        signature = signature_of(function)
         shown = list(signature.parameters.values())[1:]
-        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {error}{misspelt(kwargs, signature.parameters)}") from None
+        raise CompilationError(f"{name}{signature.replace(parameters=shown)}: {misfit}{misspelt(kwargs, signature.parameters)}")
     return function(*args, **kwargs)
+
+
+@lru_cache(maxsize=None)
+def _misfit(function: Callable, positional: int, keywords: tuple[str, ...]) -> str | None:
+    """Why a function cannot be called with so many arguments and these keywords; None where it can."""
+    try:
+        signature_of(function).bind(*[None] * positional, **dict.fromkeys(keywords))
+    except TypeError as error:
+        return str(error)
+    return None
