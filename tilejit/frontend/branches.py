@@ -12,11 +12,11 @@ from ..ops import language
 from ..types import Scalar, Tile
 from . import joins
 from .joins import Clash, is_runtime
-from .names import RESULT, Entry, Undefined, leaves_early
+from .names import RESULT, Entry, Undefined, is_cell, leaves_early
 from .ranges import LoopRange, StaticRange
 from .scopes import ScopeSpec, absent, describe_scope, meant_by, misfit
 from .scoping import run_scope
-from .walker import Branch, Walker, expression, is_callable_of_the_language, is_cell, runtime, statement, where
+from .walker import Branch, Walker, expression, is_callable_of_the_language, runtime, statement, where
 
 CHOSEN = "value of the expression"  # the name under which branches hand over an expression's value
 
@@ -118,7 +118,7 @@ def join_branches(w: Walker, test: Value, then: Branch, orelse: Branch) -> None:
     """Append the If node of two walked branches; names that differ between them become its results."""
     plans: dict[Any, joins.Join] = {}
     sides: dict[Any, tuple[Any, Any]] = {}
-    names = {n: None for n in (*then.env, *orelse.env) if then.env.get(n) is not orelse.env.get(n)}
+    names = [n for n, entry in then.env.items() if orelse.env.get(n) is not entry] + [n for n in orelse.env if n not in then.env]
     for name in names:
         a, b = then.env.get(name), orelse.env.get(name)
         plan, x, y = _join_name(w, name, a, b, test)

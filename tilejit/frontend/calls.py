@@ -23,7 +23,7 @@ from .expressions import by_python, folded, items
 from .names import EXITS, RESULT, Frame, Undefined
 from .python import PYTHON
 from .source import Source
-from .walker import Walker, expression, is_cell, runtime, where
+from .walker import Walker, expression, runtime, where
 
 
 @expression(ast.Call)
@@ -71,10 +71,14 @@ def _bound(w: Walker, name: str, signature: inspect.Signature, args: tuple, kwar
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "w"]
-        raise w.error(f"{name}{inspect.Signature(shown)}: {error}{misspelt(kwargs, signature.parameters)}") from None
+        raise _misfit(w, name, signature, kwargs, error) from None
     bound.apply_defaults()
     return tuple(bound.arguments.values())
+
+
+def _misfit(w: Walker, name: str, signature: inspect.Signature, kwargs: dict, error: TypeError) -> CompilationError:
+    shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "w"]
+    return w.error(f"{name}{inspect.Signature(shown)}: {error}{misspelt(kwargs, signature.parameters)}")
 
 
 def cast(w: Walker, dtype: DType, x: Any) -> Any:
@@ -121,9 +125,14 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
     caller = w.frame
     if any(frame.source is source or frame.source.tree is source.tree for frame in caller.chain()):
         raise w.error(f"{source.name} calls itself; kernels have no recursion, write a loop")
-    values = _bound(w, source.name, source.signature, args, kwargs)
+    try:
+        taken = source.taken(len(args), tuple(kwargs))
+    except TypeError as error:
+        raise _misfit(w, source.name, source.signature, kwargs, error) from None
+    given = (*args, *kwargs.values())
+    values = [param.default if n is None else given[n] for n, param in zip(taken, source.params)]
     places = w.places.setdefault((source, w.g.loc), {})
-    frame = Frame(source, {n: e for n, e in caller.env.items() if is_cell(n)}, w.home, w.g.loc, caller, places)
+    frame = Frame(source, caller.cells(), w.home, w.g.loc, caller, places)
     for param, value in zip(source.params, values):
         if param.constexpr and runtime(value):
             raise w.error(f"{param.name} of {source.name} is a tile.constexpr, and {describe(value)} is known at run time only")
@@ -134,7 +143,7 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
         result = run(w)
     finally:
         w.frame = caller
-    caller.env.update({n: e for n, e in frame.env.items() if is_cell(n)})
+    caller.env.update(frame.cells())
     return result
 
 

@@ -17,9 +17,9 @@ from ..types import Uniformity
 from . import joins
 from .branches import graph_name
 from .joins import Clash
-from .names import RESULT, Entry, Undefined
+from .names import RESULT, Entry, Undefined, is_cell
 from .state import Snapshot
-from .walker import Walker, is_cell, runtime, where
+from .walker import Walker, runtime, where
 
 LEFT = ("return", "break")
 

@@ -6,7 +6,6 @@ import ast
 import operator as python
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -37,13 +36,20 @@ COMPARE = {"==": python.eq, "!=": python.ne, "<": python.lt, "<=": python.le, ">
            "is": python.is_, "is not": python.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}
 
 
-@contextmanager
-def by_python(w: Walker):
-    """What Python's own code refuses inside is an error of the kernel's source."""
-    try:
-        yield
-    except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, MemoryError) as error:
-        raise w.error(f"{type(error).__name__}: {error}") from None
+class by_python:
+    """A context: what Python's own code refuses inside is an error of the kernel's source."""
+
+    __slots__ = ("walker",)
+
+    def __init__(self, w: Walker):
+        self.walker = w
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind, error, trace) -> None:
+        if isinstance(error, (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, MemoryError)):
+            raise self.walker.error(f"{type(error).__name__}: {error}") from None
 
 
 def folded(w: Walker, function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +70,7 @@ def name(w: Walker, node: ast.Name) -> Any:
     return w.lookup(node)
 
 
-@expression(ast.Tuple)
+@expression(ast.Tuple, placed=False)
 def tuple_(w: Walker, node: ast.Tuple) -> tuple:
     return tuple(items(w, node.elts))
 

@@ -34,6 +34,11 @@ class Undefined:
     why: str
 
 
+def is_cell(name: Any) -> bool:
+    """Whether it is no name of the code but a hidden variable of a construct."""
+    return type(name) is tuple
+
+
 @dataclass(eq=False)
 class Frame:
     """A function being walked: the kernel, or a helper at one of its calls."""
@@ -45,6 +50,10 @@ class Frame:
     caller: "Frame | None" = None
     places: dict[ast.AST, Loc] = field(default_factory=dict)  # of its nodes, those asked for
     loops: list[Any] = field(default_factory=list)  # the scope that each open loop stands in
+
+    def cells(self) -> dict[Any, Entry]:
+        """What hidden variables hold (`is_cell`)."""
+        return {name: entry for name, entry in self.env.items() if is_cell(name)}
 
     def chain(self) -> Iterator["Frame"]:
         frame = self

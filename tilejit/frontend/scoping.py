@@ -12,10 +12,10 @@ from ..ir.builder import describe
 from ..ops.copy_async.tokens import Token
 from ..types import Scalar, Uniformity
 from . import joins
-from .names import Undefined
+from .names import Undefined, is_cell
 from .scopes import EachScope, ScopeSpec, absent, first_operand, opened
 from .targets import bind
-from .walker import Branch, Home, Walker, is_cell, statement, where
+from .walker import Branch, Home, Walker, statement, where
 
 
 @statement(ast.With)

@@ -63,6 +63,8 @@ class Source:
         self.globals = namespace
         self.cells = cells
         self.lines = text.splitlines()
+        self._spans: dict[ast.AST, tuple] = {}
+        self._taken: dict[tuple, tuple[int | None, ...]] = {}
         self.tree = self._parse()
         self._defaults = defaults
 
@@ -145,11 +147,18 @@ class Source:
 
     def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
         """The place of a node of the tree."""
+        span = self._spans.get(node)
+        if span is None:
+            span = self._spans[node] = self._span(node)
+        return Loc(*span, call_site)
+
+    def _span(self, node: ast.AST) -> tuple:
+        """What every place of a node has, whatever call the compiler comes by."""
         line = self.line(node.lineno)
         end_line = node.end_lineno or node.lineno
         last = line if end_line == node.lineno else self.line(end_line)
-        return Loc(self.file, node.lineno, _characters(line, node.col_offset), end_line, _characters(last, node.end_col_offset or 0),
-                   self.name, line, call_site)
+        return (self.file, node.lineno, _characters(line, node.col_offset), end_line, _characters(last, node.end_col_offset or 0),
+                self.name, line)
 
     def fingerprint(self) -> str:
         """A digest of the function's text."""
@@ -211,6 +220,15 @@ class Source:
     @cached_property
     def signature(self) -> inspect.Signature:
         return inspect.Signature([inspect.Parameter(p.name, p.kind, default=p.default) for p in self.params])
+
+    def taken(self, positional: int, keywords: tuple[str, ...]) -> tuple[int | None, ...]:
+        """The number of the argument that each parameter takes, of so many by position and then those by these names; None where it has
+        its default. TypeError if they do not fit."""
+        call = positional, keywords
+        if call not in self._taken:
+            bound = self.signature.bind(*range(positional), **{name: n for n, name in enumerate(keywords, positional)}).arguments
+            self._taken[call] = tuple(bound.get(p.name) for p in self.params)
+        return self._taken[call]
 
     def _evaluate(self, node: ast.expr) -> Any:
         """What an annotation means: dotted names, also inside a string; None for anything else."""

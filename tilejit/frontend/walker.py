@@ -18,7 +18,7 @@ from ..ops import language
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
 from .joins import leaves
-from .names import EXITS, RESULT, Entry, Frame, Undefined
+from .names import EXITS, RESULT, Entry, Frame, Undefined, is_cell
 from .source import Source
 
 EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
@@ -83,10 +83,6 @@ class Cells(MutableMapping):
 def is_callable_of_the_language(x: Any) -> bool:
     """Whether `x` is an op, a builtin or a method, not called yet."""
     return isinstance(x, (Op, Builtin, BoundMethod))
-
-
-def is_cell(name: Any) -> bool:
-    return isinstance(name, tuple)
 
 
 @dataclass(eq=False)

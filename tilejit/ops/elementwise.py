@@ -21,8 +21,8 @@ from .extremes import emit_extreme, extreme_of_arrays
 def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
     """A scalar as uniform as the least uniform operand, or a tile of the operands' shape."""
     types = [type_of(x) for x in operands]
-    shapes = {t.shape for t in types if isinstance(t, Tile)}
-    if shapes:
+    if any(isinstance(t, Tile) for t in types):
+        shapes = {t.shape for t in types if isinstance(t, Tile)}
         if len(shapes) > 1 or any(isinstance(t, Scalar) for t in types):
             raise g.error(f"operands of one shape are needed, not {', '.join(map(str, types))}")
         return Tile(dtype, shapes.pop())

@@ -36,6 +36,8 @@ def common_dtype(g: Builder, *xs) -> DType:
     """The dtype to which the operands promote. Python numbers and Python scalar arguments are weak: they take the
     other's dtype unless their kind is higher (a float with ints gives float32), or they need 64 bits where it has 32."""
     types = [number(g, x) for x in xs]
+    if all(t.dtype == types[0].dtype for t in types):
+        return types[0].dtype
     weak = [(x, t.dtype) for x, t in zip(xs, types) if isinstance(t, Scalar) and t.weak]
     strong = [t.dtype for t in types if isinstance(t, Tile) or not t.weak]
     result = reduce(promote, strong or [dtype for _, dtype in weak])
@@ -55,14 +57,16 @@ def fits(x, dtype: DType) -> bool:
 
 def converted(g: Builder, x, dtype: DType) -> Operand:
     """`x` as an operand of `dtype`: a Python number becomes a constant, a value is cast. A weak integer has to fit."""
-    t = type_of(x)
     if isinstance(x, (bool, int, float)):
         return Const(fitted(g, x, dtype), dtype)
     if isinstance(x, Const):
         return x if x.dtype == dtype else Const(ew.cast_number(x.value, x.dtype, dtype), dtype)
+    t = type_of(x)
+    if t.dtype == dtype:
+        return x
     if isinstance(t, Scalar) and t.weak and t.dtype.is_int and dtype.is_int and promote(t.dtype, dtype) != dtype:
         return adapted(g, x, dtype)
-    return x if t.dtype == dtype else g.call(ew.cast, x, dtype=dtype)
+    return g.call(ew.cast, x, dtype=dtype)
 
 
 def adapted(g: Builder, x: Value, dtype: DType) -> Value:
@@ -151,7 +155,7 @@ def _counted_in_64(g: Builder, x: Operand, made: dict) -> Operand:
 
 def spread(g: Builder, x: Operand, shape: tuple[int, ...] | None) -> Operand:
     """`x` broadcast to `shape` (None leaves a scalar)."""
-    t = type_of(x)
+    t = None if shape is None else type_of(x)
     if shape is None or (isinstance(t, Tile) and t.shape == shape):
         return x
     if isinstance(t, Scalar):
