@@ -37,15 +37,12 @@ class Trip:
 
 @dataclass
 class Last:
-    """What a loop was found to carry when it was last walked, and its inner loops: where it is walked again, as a part of a loop around
-    it, the search begins there. It is forgotten where the loop around turns out to leave more as it was."""
+    """What a loop was found to carry, whether it was found to be left early, and its inner loops. Where it is walked again, as a part of
+    a loop around it, less is known before it than was, so the search begins there; where more is known, the loop around forgets it."""
 
     plans: dict[Any, joins.Join] | None = None
+    left: bool = False
     inner: dict[Any, "Last"] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        self.plans = None
-        self.inner.clear()
 
 
 @dataclass
@@ -98,7 +95,9 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
     `control` is the uniformity of what decides whether the loop goes on, as far as it is known before. With `stop_at_exits` the
     search ends with None as soon as the body turns out to leave the loop early.
     """
-    last = w.loops.setdefault((w.g.loc, tuple(w.copies), stop_at_exits), Last())
+    last = w.loops.setdefault((w.g.loc, tuple(w.copies)), Last())
+    if last.left and stop_at_exits:
+        return None
     env, depth, snapshot = w.frame.env, len(w.copies), Snapshot.of(w)
     before = dict(env)
     expected = _expected(w, before, last.plans)
@@ -113,7 +112,8 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
 
     def afresh() -> Attempt | None:
         undo()
-        last.forget()
+        last.plans = None
+        last.inner.clear()
         return settle(w, names, walk, control=control, stop_at_exits=stop_at_exits)
 
     while True:
@@ -134,6 +134,7 @@ def settle(w: Walker, names: list[str], walk: Callable[[], Trip], *, control: Un
             del before[name], attempt.after[name], plans[name]
         if attempt.exits and stop_at_exits:
             undo()
+            last.plans, last.left = None, True
             return None
         plans, lost, holds = _judged(w, names, last, attempt, pinned)
         if holds:
@@ -169,7 +170,7 @@ def _judged(w: Walker, names: list[str], last: Last, attempt: Attempt,
     if wider == carried and not (found or demoted or attempt.trip.again or regained):
         return wider, lost, True
     plans = {n: attempt.plans[n] for n in lost} | wider
-    if regained or any(joins.regained(attempt.plans[n], less, attempt.trip.control) for n, less in demoted.items()):
+    if regained or any(joins.regained(attempt.plans[n], less) for n, less in demoted.items()):
         last.inner.clear()  # they were walked with less known than will be, and so was this loop
     else:
         demoted = attempt.demoted(pinned, attempt.plans | wider)
@@ -194,13 +195,12 @@ def _first_guess(names: list[str], before: dict, last: dict | None) -> dict[Any,
     """What a loop carries, for its first walk: what it was last found to; else its run-time names and cells. Constants stay what they are
     until the body changes them."""
     cells = [n for n, entry in before.items() if is_cell(n) and runtime(entry.value)]
-    plans = {}
-    for name in dict.fromkeys((*names, *(last or ()), *cells)):
-        if name not in before or isinstance(before[name].value, Undefined) or last is not None and name not in last:
-            continue
-        held = before[name].value
-        guess = Clash("") if last is None else joins.renewed(last[name], held)
-        plans[name] = joins.varying(held, constants=is_cell(name) and name not in cells) if isinstance(guess, Clash) else guess
+    asked = dict.fromkeys((*names, *cells) if last is None else (*filter(last.__contains__, names), *last))
+    held = {n: before[n].value for n in asked if n in before and not isinstance(before[n].value, Undefined)}
+    plans = {n: joins.varying(x, constants=is_cell(n) and n not in cells) for n, x in held.items()}
+    if last is not None:
+        renewed = {n: joins.renewed(last[n], x) for n, x in held.items()}
+        plans |= {n: plan for n, plan in renewed.items() if not isinstance(plan, Clash)}
     return plans
 
 

@@ -192,12 +192,11 @@ def demote(plan: Join, header: Any, end: Any, original: Any) -> Join:
     return Group(plan.kind, tuple(map(demote, plan.parts, fields_of(header), parts, fields_of(original))))
 
 
-def regained(plan: Join, less: Join, uniform: Uniformity) -> bool:
-    """Whether more is known of the numbers that `less`, which is `plan` demoted, keeps: of constants, and of scalars of narrower types
-    than those under a condition of this uniformity."""
+def regained(plan: Join, less: Join) -> bool:
+    """Whether more is known of the numbers that `less`, which is `plan` demoted, keeps: they are constants, or of other types."""
     if isinstance(plan, Group):
-        return any(regained(p, q, uniform) for p, q in zip(plan.parts, less.parts))
-    return plan != less and cap(varying(less.value, constants=False), uniform) != plan
+        return any(map(regained, plan.parts, less.parts))
+    return plan != less and varying(less.value, constants=False) != plan
 
 
 def renewed(plan: Join, x: Any) -> Join:
