@@ -41,6 +41,11 @@ def test_what_holds_a_kernel_can_be_copied():
     assert copy.deepcopy(held) == held and copy.copy(doubled) is doubled
 
 
+@pytest.mark.parametrize("dtype", [tile.bfloat16, tile.bool_, tile.padded(tile.float4_e2m1fn)], ids=str)
+def test_an_element_type_is_one_object_however_it_is_copied(dtype):
+    assert pickle.loads(pickle.dumps(dtype)) is dtype and copy.deepcopy([dtype])[0] is dtype and copy.copy(dtype) is dtype
+
+
 def test_a_kernel_without_a_name_in_its_module_is_not_pickled():
     local = tile.jit(source="def nowhere(x):\n    tile.store(x[0], 1)\n")
     with pytest.raises((pickle.PicklingError, AttributeError), match="nowhere"):

@@ -82,7 +82,8 @@ def items(w: Walker, nodes: list[ast.expr]) -> list[Any]:
         if isinstance(node, ast.Starred):
             parts = w.value(node.value)
             if isinstance(parts, (LoopRange, StaticRange)):
-                parts = tuple(numbers(w, parts))
+                with w.place(node):
+                    parts = tuple(numbers(w, parts))
             if joins.fields_of(parts) is None:
                 raise w.error(f"only a tuple can be spread with *, not {describe(parts)}", node)
             found += joins.fields_of(parts)

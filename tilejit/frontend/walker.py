@@ -30,12 +30,12 @@ def expression(*kinds: type, placed: bool = True) -> Callable:
     is walked are names and constants."""
     def register(function: Callable) -> Callable:
         for kind in kinds:
-            EXPRESSIONS[kind] = placed_at(function) if placed else function
+            EXPRESSIONS[kind] = _placed(function) if placed else function
         return function
     return register
 
 
-def placed_at(function: Callable) -> Callable:
+def _placed(function: Callable) -> Callable:
     def rule(w: "Walker", node: ast.expr) -> Any:
         with w.place(node):
             return function(w, node)
