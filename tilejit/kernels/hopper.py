@@ -117,47 +117,84 @@ def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
 
 
 @tile.jit
-def begun_over(last, there, ring, w, stage, C, z, row, column, how, A_KM: tile.constexpr, B_KN: tile.constexpr, CONSUMERS: tile.constexpr):
-    """A consumer's first slots, as many as `under` says; its sums begin at zero. Under their products it finishes the `last` columns of the
-    tile before, if that has left them over (`there`): a piece under every product of which the others have none, since a piece takes
-    longer than the products that are on their way."""
-    PIECES: tile.constexpr = last.shape[1] // PIECE
-    acc = begun(ring, w, A_KM, B_KN)
-    acc = multiplied(acc, ring, w, w, False, A_KM, B_KN, how[4])
-    for piece in tile.static_range(PIECES):
+def none_left_over(LATE: tile.constexpr, SUMS: tile.constexpr):
+    """No columns, as `finish_but_last` leaves them over."""
+    return tile.zeros((64, LATE), SUMS), False, (0, 0)
+
+
+@tile.jit
+def begun_over(before, ring, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's first slots, as many as `under` says; its sums begin at zero. Under their products it sends the first columns of the tile
+    before, and finishes those left over, a piece under each, if there are any."""
+    last, there, place = before
+    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    LATE: tile.constexpr = last.shape[1]
+    with ring.consume() as slot:
+        acc = product(None, slot, w, A_KM, B_KN)
+        if there:
+            send_first(BN - LATE, stage, C, z, row, column)
+        tile.mma_wait(0)
+    for piece in tile.static_range(LATE // PIECE):
         with ring.consume() as slot:
             acc = product(acc, slot, w, A_KM, B_KN)
             if there:
                 finish_piece(last, piece, stage, z, row, column, how)
             tile.mma_wait(0)
-        for other in tile.static_range(CONSUMERS - 1 if piece < PIECES - 1 else 0):
-            with ring.consume() as slot:
-                acc = product(acc, slot, w, A_KM, B_KN)
-                tile.mma_wait(0)
     if there:
         send_last(last, stage, C, z, row, column)
     return acc
 
 
+def under(late: int) -> int:
+    """How many slots a consumer has until so many columns are finished under them."""
+    return late // PIECE + 1
+
+
+def most_late(slots: int) -> int:
+    """How many columns a consumer can finish so if it has `slots` slots, one of which it keeps for the end, and one to ask for what comes ahead."""
+    return max(slots - 3, 0) * PIECE
+
+
 @tile.jit
-def under(LATE: tile.constexpr, w, CONSUMERS: tile.constexpr):
-    """How many slots consumer `w` has until LATE columns are finished under them: one of its own first, and `w` so that they take turns."""
-    return LATE // PIECE * CONSUMERS + 2 + w - CONSUMERS
-
-
-def most_late(slots: int, consumers: int) -> int:
-    """How many columns all consumers can finish so under `slots` slots."""
-    return max(slots - 1, 0) // consumers * PIECE
-
-
-@tile.jit
-def closing(acc, ring, w, more, A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """A consumer's last slot, if there is one (`more` is 1, else 0): its product is left running, and the slot is kept until
-    ``ring.release()``, so that the first that is loaded next is asked for before the product is awaited."""
-    for i in range(more):
-        with ring.consume(behind=True) as slot:
+def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, z, row, column, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer: `acc` and its 64 rows over `steps` slots. Under the product of slot `when` it asks for what comes ahead of the epilogue's tiles."""
+    SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
+    for i in range(steps):
+        with ring.consume() as slot:
             acc = product(acc, slot, w, A_KM, B_KN)
+            if AHEAD:
+                if i == when:
+                    with tile.elect():
+                        bring(stage, lines, ready, extra, z, row, column, FINISH, AHEAD)
+            tile.mma_wait(0)
     return acc
+
+
+@tile.jit
+def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: tile.constexpr, BN: tile.constexpr, LATE: tile.constexpr,
+                    A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's last slot, and its sums finished but for the LATE last columns and not sent yet: (what is left over, the next phase). The
+    slot is given back, so that the first that is loaded next is asked for, before ..."""
+    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    with ring.consume(behind=True) as slot:
+        acc = product(acc, slot, w, A_KM, B_KN)
+    if how[5]:
+        ready.wait(phase=phase)
+        phase = phase ^ 1
+    tile.mma_wait(0)
+    finish_first(acc[:, 0:BN - LATE], stage, z, row, column, how)
+    ring.release()
+    return (acc[:, BN - LATE:BN], True, place), phase
+
+
+@tile.jit
+def finish_left_over(before, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr):
+    """All of a CTA's last tile that is not sent yet, since no products follow."""
+    last, there, place = before
+    if there:
+        z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+        send_first(BN - last.shape[1], stage, C, z, row, column)
+        finish_last(last, stage, C, z, row, column, how)
 
 
 @tile.jit
@@ -244,6 +281,28 @@ def persistent_kept(ring, w, stage, C, tiles, steps, how, BM: tile.constexpr, BN
                                            A_KM, B_KN)
         values = finished(acc, *corner(*place, w, down, BM, BN, len(C.shape) == 3), SA, SB, extra, FINISH, MIXED)
         before = kept(tile.cast(values, C.dtype), place, turn, stage.shape[2])
+
+
+@tile.jit
+def persistent_late(ring, w, stage, ready, C, tiles, steps, how, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, A_KM: tile.constexpr,
+                    B_KN: tile.constexpr, SUMS: tile.constexpr, LATE: tile.constexpr):
+    """A consumer of `persistent` that finishes the LATE last columns of a tile under the first products of its next."""
+    rows, down, across = tiles
+    before, phase = none_left_over(LATE, SUMS), 0
+    for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
+        acc = begun_over(before, ring, w, stage, C, down, how, BM, BN, A_KM, B_KN)
+        place, more = tile.tile_at(t, rows, across, *ORDER), steps - under(LATE) - 1
+        acc = multiplied_bringing(acc, ring, w, more, time_of(tile.program_id(0), steps, more), stage, ready, C, how,
+                                  *corner(*place, w, down, BM, BN, len(C.shape) == 3), A_KM, B_KN)
+        before, phase = finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM, BN, LATE, A_KM, B_KN)
+    finish_left_over(before, w, stage, C, down, how, BM, BN)
+
+
+@tile.jit
+def time_of(p, steps, more):
+    """At which of `more` slots, of `steps`, a CTA asks for what comes ahead: each at a time of its own, since memory would else have to give the
+    tiles of all at once."""
+    return min(steps * (p % 8 + 1) // 16, more - 1)
 
 
 @tile.jit
@@ -361,44 +420,29 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
         if KEPT:
             persistent_kept(ring, w, stage[w], C, (rows, down, across), steps, how, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
+        elif LATE:
+            persistent_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, BM, BN, ORDER, A_KM, B_KN, SUMS, LATE)
         else:
             BEGUN = not (BEHIND or PROMOTED)
             ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
             if ONE:
                 sums = none(BN, SUMS, PROMOTED)
-            if LATE:
-                last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
             for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
-                if LATE:  # where the tile is, is found under these products
-                    place = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
-                    sums = (begun_over(last, there, ring, w, stage[w], C, *place, how, A_KM, B_KN, BM // 64),)
                 i, n = tile.tile_at(t, rows, across, *ORDER)
                 z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
-                if not (LATE or ONE):
+                if not ONE:
                     sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
-                done = under(LATE, w, BM // 64) if LATE else 1 if BEGUN and not ONE else 0
-                stop = max(steps - 1, done) if LATE else steps
-                if AHEAD:  # each CTA at a time of its own: memory would else have to give the tiles of all at once
-                    first, done = done, min(done + steps * (tile.program_id(0) % 8 + 1) // 16, stop)
+                done = 1 if BEGUN and not ONE else 0
+                if AHEAD:  # each CTA at a time of its own, as in `persistent_late`
+                    first, done = done, min(done + steps * (tile.program_id(0) % 8 + 1) // 16, steps)
                     sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                     with tile.elect():
                         bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-                sums = added(sums, ring, w, done, stop, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
+                sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
                 if AHEAD:
                     ready[w].wait(phase=phase)
                     phase = phase ^ 1
-                if LATE:
-                    acc = closing(sums[0], ring, w, steps - stop, A_KM, B_KN)
-                    tile.mma_wait(0)
-                    last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
-                    finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
-                    ring.release()
-                    send_first(BN - LATE, stage[w], C, z, row, column)
-                else:
-                    store(sums, stage[w] if WIDTH else None, C, z, row, column, how)
-            if LATE:
-                if there:
-                    finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
+                store(sums, stage[w] if WIDTH else None, C, z, row, column, how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)

@@ -284,7 +284,7 @@ def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, 
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
         ahead = _ahead(beside, z, width, config.bn, left // (config.bm // 64))
-        late = min(config.late, hopper.most_late(slots, config.bm // 64)) // width * width if not config.behind else 0
+        late = min(config.late, hopper.most_late(slots)) // width * width if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 
 

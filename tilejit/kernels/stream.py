@@ -16,9 +16,9 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
-from .finish import bring, finish_first, finish_last, finished, room_of, rooms, send_first, staging, store
-from .hopper import (begun, begun_over, by_row, by_thread, closing, corner, fill, kept, matrix_and_row, multiplied, multiplied_over, none_kept,
-                     one_loop, slots, under)
+from .finish import bring, finish_first, finished, room_of, rooms, send_first, staging, store
+from .hopper import (begun, begun_over, by_row, by_thread, corner, fill, finish_but_last, finish_left_over, kept, matrix_and_row, multiplied,
+                     multiplied_bringing, multiplied_over, none_kept, none_left_over, one_loop, slots, time_of, under)
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -109,6 +109,28 @@ def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM
 
 
 @tile.jit
+def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, shared, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
+                A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, LATE: tile.constexpr):
+    """A consumer of `stream` that finishes the LATE last columns of a tile under the first products of its next piece, as in `persistent_late`."""
+    rows, down, across = tiles
+    before, phase = none_left_over(LATE, SUMS), 0
+    for x in range(shared[0] + pieces(shared)):
+        acc = begun_over(before, ring, w, stage, C, down, how, BM, BN, A_KM, B_KN)
+        t, begin, end, place = piece(x, steps, shared)
+        at, more = tile.tile_at(t, rows, across, *ORDER), end - begin - under(LATE) - 1
+        acc = multiplied_bringing(acc, ring, w, more, time_of(t, end - begin, more) if begin == 0 else -1, stage, ready, C, how,
+                                  *corner(*at, w, down, BM, BN, len(C.shape) == 3), A_KM, B_KN)
+        if begin > 0:
+            acc = multiplied(acc, ring, w, 1, False, A_KM, B_KN)
+            leave(acc, partial, flags, w, place)
+            before = acc[:, BN - LATE:BN], False, at  # the columns before would else stay in registers during the products
+        else:
+            acc = together(acc, partial, flags, w, end < steps, shared)
+            before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, down, C, how, BM, BN, LATE, A_KM, B_KN)
+    finish_left_over(before, w, stage, C, down, how, BM, BN)
+
+
+@tile.jit
 def keep_pace(flags, rounds, patience):
     """Wait until all CTAs have brought the operands of so many rounds, so long as `patience` lasts; the patience for the next time, none
     if it did not last: then other kernels keep some CTAs from running at all."""
@@ -179,58 +201,39 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
         if KEPT:
             stream_kept(ring, w, stage[w], C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
+        elif LATE:
+            stream_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, A_KM,
+                        B_KN, SUMS, LATE)
         else:
-            if LATE:
-                last, there, before_i, before_n = tile.zeros((64, LATE), SUMS), False, 0, 0
             ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
             if ONE:
                 acc = tile.zeros((64, BN), SUMS)
             for x in range(whole + pieces(shared)):
-                if LATE:
-                    at = corner(before_i, before_n, w, down, BM, BN, SEVERAL)
-                    acc = begun_over(last, there, ring, w, stage[w], C, *at, how, A_KM, B_KN, BM // 64)
                 t, begin, end, place = piece(x, steps, shared)
-                if not (LATE or ONE):
+                if not ONE:
                     acc = tile.zeros((64, BN), SUMS) if BEHIND else begun(ring, w, A_KM, B_KN)
-                done = begin + (under(LATE, w, BM // 64) if LATE else 0 if ONE or BEHIND else 1)
-                stop = max(end - 1, done) if LATE else end
+                done = begin + (0 if ONE or BEHIND else 1)
                 i, n = tile.tile_at(t, rows, across, *ORDER)
                 z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
-                if AHEAD:  # each CTA at a time of its own, as in `persistent`
-                    first, done = done, min(done + (end - begin) * (t % 8 + 1) // 16, stop)
+                if AHEAD:  # each CTA at a time of its own, as in `stream_late`
+                    first, done = done, min(done + (end - begin) * (t % 8 + 1) // 16, end)
                     acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
                     if begin == 0:
                         with tile.elect():
                             bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-                acc = multiplied(acc, ring, w, stop - done, BEHIND, A_KM, B_KN, MIXED, ONE)
-                if LATE:
-                    acc = together(acc, partial, flags, w, (begin == 0) & (end < steps), shared)
-                    acc = closing(acc, ring, w, end - stop, A_KM, B_KN)
+                acc = multiplied(acc, ring, w, end - done, BEHIND, A_KM, B_KN, MIXED, ONE)
                 if begin > 0:
-                    if LATE:  # the columns before would else stay in registers during the products
-                        tile.mma_wait(0)
-                        ring.release()
-                        last, there = acc[:, BN - LATE:BN], False
                     leave(acc, partial, flags, w, place)
                 else:
-                    if not LATE:
-                        acc = together(acc, partial, flags, w, end < steps, shared)
+                    acc = together(acc, partial, flags, w, end < steps, shared)
                     if AHEAD:
                         ready[w].wait(phase=phase)
                         phase = phase ^ 1
-                    if LATE:
-                        tile.mma_wait(0)
-                        last, there, before_i, before_n = acc[:, BN - LATE:BN], True, i, n
-                    if LATE or WIDTH and BUFFERS * WIDTH == BN and BM < 192:
-                        finish_first(acc[:, 0:BN - LATE], stage[w], z, row, column, how)
-                        if LATE:
-                            ring.release()
-                        send_first(BN - LATE, stage[w], C, z, row, column)
+                    if WIDTH and BUFFERS * WIDTH == BN and BM < 192:
+                        finish_first(acc, stage[w], z, row, column, how)
+                        send_first(BN, stage[w], C, z, row, column)
                     else:
                         store((acc,), stage[w] if WIDTH else None, C, z, row, column, how)
-            if LATE:
-                if there:
-                    finish_last(last, stage[w], C, *corner(before_i, before_n, w, down, BM, BN, SEVERAL), how)
         if WIDTH:
             with tile.elect():
                 tile.bulk_wait(0)
