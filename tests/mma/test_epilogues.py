@@ -85,7 +85,7 @@ def test_columns_left_over_are_finished_under_the_next_tile(m, n, k, width, late
     rest, parts = (launch.shares[3], launch.shares[5]) if stream else (0, 0)
     steps = -(-k // 64)
     least = min(steps - rest, rest // parts if rest else steps)
-    assert launch.constants["LATE"] == min(late, (least - 1) // 2 * 16 // width * width)
+    assert launch.constants["LATE"] == min(late, max(least - 3, 0) * 16 // width * width)
 
 
 def left_over(home, m, n, k, dtype, b_by_rows, shared):

@@ -13,7 +13,7 @@ import tilejit as tile
 from tilejit import TileLayout
 
 from .finish import box, finished, newer, send
-from .hopper import matrix_and_row, operand
+from .mainloop import matrix_and_row, operand
 
 ROWS = 128             # of the sums of each CTA: one for each lane of tensor memory
 UNIT = 512             # bytes of the factors of 128 rows and 4 blocks along k: 16 for the rows r, r + 32, r + 64 and r + 96

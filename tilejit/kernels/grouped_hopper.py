@@ -10,7 +10,7 @@ from __future__ import annotations
 import tilejit as tile
 
 from .finish import finished, newer, put, send, send_all
-from .hopper import begun, multiplied, operand, rounded, slots
+from .mainloop import begun, multiplied, operand, rounded, slots
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
 SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs

@@ -14,9 +14,11 @@ from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
+from .mainloop import BLOCK
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
                        check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span,
                        stored_by_tma)
+from .overlap import most_late
 from .pack import as_readable, readable
 from .plan import SHARED, Config, Problem, choose, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
@@ -261,10 +263,10 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
     """The kernel with its grid, and the constants and options that are its own; `steps` are the slots of k of a tile,
     `itemsize` the operands' bytes. `promoted` is None where the tensor cores sum alone, else whether each operand's block scales are by
     row, or () without any."""
-    if promoted is not None and config.bk != hopper.BLOCK:
-        raise LaunchError(f"slots hold {hopper.BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
-    if promoted is not None and config.bn > hopper.BLOCK and config.bn % hopper.BLOCK:
-        raise LaunchError(f"threads add up tiles of up to {hopper.BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
+    if promoted is not None and config.bk != BLOCK:
+        raise LaunchError(f"slots hold {BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
+    if promoted is not None and config.bn > BLOCK and config.bn % BLOCK:
+        raise LaunchError(f"threads add up tiles of up to {BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
     if config.splits > 1:
@@ -284,7 +286,7 @@ def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, 
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
         ahead = _ahead(beside, z, width, config.bn, left // (config.bm // 64))
-        late = min(config.late, hopper.most_late(slots)) // width * width if not config.behind else 0
+        late = min(config.late, most_late(slots)) // width * width if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..errors import LaunchError
 from ..runtime.arrays import ArrayView, describe
 from .blackwell import ROWS, UNIT
-from .hopper import BLOCK
+from .mainloop import BLOCK
 
 BLOCKS = UNIT // ROWS      # along k of a unit of factors
 FACTORS = "float8_e8m0fnu", "float8_e4m3fn"

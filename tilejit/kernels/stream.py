@@ -17,8 +17,9 @@ import tilejit as tile
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
 from .finish import bring, finish_first, finished, room_of, rooms, send_first, staging, store
-from .hopper import (begun, begun_over, by_row, by_thread, corner, fill, finish_but_last, finish_left_over, kept, matrix_and_row, multiplied,
-                     multiplied_bringing, multiplied_over, none_kept, none_left_over, one_loop, slots, time_of, under)
+from .mainloop import begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
+from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
+                      under)
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -118,7 +119,7 @@ def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, sha
         acc = begun_over(before, ring, w, stage, C, down, how, BM, BN, A_KM, B_KN)
         t, begin, end, place = piece(x, steps, shared)
         at, more = tile.tile_at(t, rows, across, *ORDER), end - begin - under(LATE) - 1
-        acc = multiplied_bringing(acc, ring, w, more, time_of(t, end - begin, more) if begin == 0 else -1, stage, ready, C, how,
+        acc = multiplied_bringing(acc, ring, w, more, min(time_of(t, end - begin), more - 1) if begin == 0 else -1, stage, ready, C, how,
                                   *corner(*at, w, down, BM, BN, len(C.shape) == 3), A_KM, B_KN)
         if begin > 0:
             acc = multiplied(acc, ring, w, 1, False, A_KM, B_KN)
@@ -202,8 +203,8 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
         if KEPT:
             stream_kept(ring, w, stage[w], C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
         elif LATE:
-            stream_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, A_KM,
-                        B_KN, SUMS, LATE)
+            stream_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER,
+                        A_KM, B_KN, SUMS, LATE)
         else:
             ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
             if ONE:
@@ -215,8 +216,8 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
                 done = begin + (0 if ONE or BEHIND else 1)
                 i, n = tile.tile_at(t, rows, across, *ORDER)
                 z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
-                if AHEAD:  # each CTA at a time of its own, as in `stream_late`
-                    first, done = done, min(done + (end - begin) * (t % 8 + 1) // 16, end)
+                if AHEAD:
+                    first, done = done, min(done + time_of(t, end - begin), end)
                     acc = multiplied(acc, ring, w, done - first, BEHIND, A_KM, B_KN, MIXED)
                     if begin == 0:
                         with tile.elect():

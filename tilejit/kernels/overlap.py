@@ -1,0 +1,149 @@
+"""What a consumer does with a finished tile under the products of its next, so that the tensor cores wait for little between two tiles.
+
+Either all results wait in registers (`kept`), converted, and are sent a part at a time; or, where an epilogue has work for each, those of the
+first columns are finished at once, and the sums of the last columns wait (`begun_over`).
+"""
+
+from __future__ import annotations
+
+import tilejit as tile
+
+from .finish import PIECE, bring, finish_first, finish_last, finish_piece, send_first, send_last, store_part
+from .mainloop import corner, product
+
+
+@tile.jit
+def kept(values, place, turn, WIDTH: tile.constexpr):
+    """The finished `values` of a tile at `place`, to be sent under the products of the next: (their parts of WIDTH columns, how many of these are
+    sent, the place, the buffer whose turn it is)."""
+    parts = ()
+    for part in tile.static_range(values.shape[1] // WIDTH):
+        parts = (*parts, values[:, part * WIDTH:part * WIDTH + WIDTH])
+    return parts, 0, place, turn
+
+
+@tile.jit
+def none_kept(dtype, BN: tile.constexpr, WIDTH: tile.constexpr):
+    """No tile, as `kept` has them."""
+    return (tile.zeros((64, WIDTH), dtype),) * (BN // WIDTH), BN // WIDTH, (0, 0), 0
+
+
+@tile.jit
+def send_next(before, w, stage, C, down, BM: tile.constexpr, BN: tile.constexpr):
+    """Consumer `w` sends the next part of what it has kept (`kept`); what is left."""
+    parts, sent, place, turn = before
+    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    tile.assume(sent >= 0)
+    turn = store_part(parts[0], stage, turn, C, z, row, column + sent * stage.shape[2])
+    return (*parts[1:], parts[-1]), sent + 1, place, turn
+
+
+@tile.jit
+def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
+                    BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """Consumer `w` over the `steps` slots of the `t`-th of the `tiles`: (its sums, the tile's place, the buffer whose turn it is then). Under
+    their products it sends what it has kept of the tile `before`: a part under every product of which the others send none, since a
+    part takes longer than the products that are on their way."""
+    rows, down, across = tiles
+    place, PARTS = (0, 0), BN // stage.shape[2]
+    for i in range(steps):
+        with ring.consume(behind=BEHIND) as slot:
+            acc = product(acc, slot, w, A_KM, B_KN, i > 0)
+            if i == 0:
+                place = tile.tile_at(t, rows, across, *ORDER)
+            if (before[1] < PARTS) & (i == 1 + w + before[1] * (BM // 64)):
+                before = send_next(before, w, stage, C, down, BM, BN)
+            tile.mma_wait(1 if BEHIND else 0)
+    tile.mma_wait(0)
+    ring.release()
+    for part in range(before[1], PARTS):
+        before = send_next(before, w, stage, C, down, BM, BN)
+    return acc, place, before[3]
+
+
+@tile.jit
+def none_left_over(LATE: tile.constexpr, SUMS: tile.constexpr):
+    """No columns, as `finish_but_last` leaves them over."""
+    return tile.zeros((64, LATE), SUMS), False, (0, 0)
+
+
+@tile.jit
+def begun_over(before, ring, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's first slots, as many as `under` says; its sums begin at zero. Under their products it sends the first columns of the tile
+    before, and finishes those left over, a piece under each, if there are any."""
+    last, there, place = before
+    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    LATE: tile.constexpr = last.shape[1]
+    with ring.consume() as slot:
+        acc = product(None, slot, w, A_KM, B_KN)
+        if there:
+            send_first(BN - LATE, stage, C, z, row, column)
+        tile.mma_wait(0)
+    for piece in tile.static_range(LATE // PIECE):
+        with ring.consume() as slot:
+            acc = product(acc, slot, w, A_KM, B_KN)
+            if there:
+                finish_piece(last, piece, stage, z, row, column, how)
+            tile.mma_wait(0)
+    if there:
+        send_last(last, stage, C, z, row, column)
+    return acc
+
+
+def under(late: int) -> int:
+    """How many slots a consumer has until so many columns are finished under them."""
+    return late // PIECE + 1
+
+
+def most_late(slots: int) -> int:
+    """How many columns a consumer can finish so if it has `slots` slots, one of which it keeps for the end, and one to ask for what comes ahead."""
+    return max(slots - 3, 0) * PIECE
+
+
+@tile.jit
+def multiplied_bringing(acc, ring, w, steps, when, stage, ready, C, how, z, row, column, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer: `acc` and its 64 rows over `steps` slots. Under the product of slot `when` it asks for what comes ahead of the epilogue's tiles."""
+    SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
+    for i in range(steps):
+        with ring.consume() as slot:
+            acc = product(acc, slot, w, A_KM, B_KN)
+            if AHEAD:
+                if i == when:
+                    with tile.elect():
+                        bring(stage, lines, ready, extra, z, row, column, FINISH, AHEAD)
+            tile.mma_wait(0)
+    return acc
+
+
+@tile.jit
+def time_of(p, steps):
+    """After how many more of `steps` slots a CTA asks for what comes ahead: each at a time of its own, since memory would else have to give the
+    tiles of all at once."""
+    return steps * (p % 8 + 1) // 16
+
+
+@tile.jit
+def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: tile.constexpr, BN: tile.constexpr, LATE: tile.constexpr,
+                    A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's last slot, and its sums finished but for the LATE last columns and not sent yet: (what is left over, the next phase). The
+    slot is given back behind these: what they need from shared memory is asked for while its product runs."""
+    z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+    with ring.consume(behind=True) as slot:
+        acc = product(acc, slot, w, A_KM, B_KN)
+    if how[5]:
+        ready.wait(phase=phase)
+        phase = phase ^ 1
+    tile.mma_wait(0)
+    finish_first(acc[:, 0:BN - LATE], stage, z, row, column, how)
+    ring.release()
+    return (acc[:, BN - LATE:BN], True, place), phase
+
+
+@tile.jit
+def finish_left_over(before, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr):
+    """All of a CTA's last tile that is not sent yet, since no products follow."""
+    last, there, place = before
+    if there:
+        z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
+        send_first(BN - last.shape[1], stage, C, z, row, column)
+        finish_last(last, stage, C, z, row, column, how)
