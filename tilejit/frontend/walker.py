@@ -37,7 +37,7 @@ def expression(*kinds: type, placed: bool = True) -> Callable:
 
 def _placed(function: Callable) -> Callable:
     def rule(w: "Walker", node: ast.expr) -> Any:
-        with w.place(node):
+        with Place(w.g, w.loc(node)):
             return function(w, node)
     return rule
 

@@ -27,7 +27,7 @@ def result_type(g: Builder, dtype: DType, *operands: Operand) -> Scalar | Tile:
             raise g.error(f"operands of one shape are needed, not {', '.join(map(str, types))}")
         return Tile(dtype, shapes.pop())
     weak = [t.weak for t, x in zip(types, operands) if not isinstance(x, Const)]  # a number adapts: it decides nothing
-    return Scalar(dtype, min((t.uniform for t in types), default=Uniformity.GRID), bool(weak) and all(weak))
+    return Scalar(dtype, min([t.uniform for t in types], default=Uniformity.GRID), bool(weak) and all(weak))
 
 
 def same_dtype(g: Builder, *operands: Operand) -> DType:
