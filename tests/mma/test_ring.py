@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError
 
 
@@ -79,6 +80,66 @@ def test_several_warpgroups_release_each_slot():
     kernel[1](x, y)
     np.testing.assert_array_equal(y, np.stack([x.sum(axis=0), 2 * x.sum(axis=0)]))
     assert kernel.compile(x, y).ptx.count("mbarrier.try_wait") == 2
+
+
+@tile.jit(num_warps=8)
+def in_pairs(X, Y, STAGES: tile.constexpr):
+    """Slots two at a time, and their rows, then one after the other: producer and consumer hold them in blocks within each other."""
+    ring = tile.ring(STAGES, rows=((8, 64), X.dtype))
+    pairs = X.shape[0] // 24
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i in range(pairs):
+                with ring.produce() as a:
+                    tile.copy_async(a.rows, X[i * 24:i * 24 + 8, 0:64], mbar=a.full)
+                    with ring.produce() as b:
+                        tile.copy_async(b.rows, X[i * 24 + 8:i * 24 + 16, 0:64], mbar=b.full)
+                with ring.produce() as c:
+                    tile.copy_async(c.rows, X[i * 24 + 16:i * 24 + 24, 0:64], mbar=c.full)
+    with tile.warpgroup(1):
+        for i in range(pairs):
+            with ring.consume() as a:
+                with ring.consume() as b:
+                    tile.store(Y[i * 24:i * 24 + 8, 0:64], tile.load(b.rows) - tile.load(a.rows))
+                tile.store(Y[i * 24 + 8:i * 24 + 16, 0:64], tile.load(a.rows))
+                with ring.consume() as c:
+                    tile.store(Y[i * 24 + 16:i * 24 + 24, 0:64], tile.load(c.rows) + tile.load(a.rows))
+
+
+def in_pairs_done(home, stages):
+    x = np.random.default_rng(4).integers(-8, 8, (24 * 7, 64)).astype(np.float32)
+    y = home(np.full_like(x, np.nan))
+    in_pairs[1](home(x), y, STAGES=stages)
+    a, b, c = np.moveaxis(x.reshape(7, 3, 8, 64), 1, 0)
+    np.testing.assert_array_equal(y if isinstance(y, np.ndarray) else y.numpy(), np.stack([b - a, a, c + a], axis=1).reshape(x.shape))
+
+
+@pytest.mark.parametrize("stages", [3, 4, 5])
+def test_several_slots_are_held_at_once(stages):
+    in_pairs_done(np.asarray, stages)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_several_slots_are_held_at_once_on_the_gpu():
+    for stages in (3, 4, 5):
+        in_pairs_done(tile.to_device, stages)
+
+
+def test_more_slots_at_once_than_the_ring_has_and_one_that_another_block_holds_back():
+    @tile.jit(num_warps=8)
+    def kernel(X, BEHIND: tile.constexpr):
+        ring = tile.ring(2, rows=((8, 64), X.dtype))
+        with tile.warpgroup(1):
+            with ring.consume():
+                with ring.consume(behind=BEHIND):
+                    with ring.consume():
+                        pass
+    x = np.zeros((16, 64), np.float32)
+    with pytest.raises(CompilationError, match="3 slots are held at once here, and the ring has 2"):
+        kernel.simulate(1, x, BEHIND=False)
+    with pytest.raises(CompilationError, match="a slot of this ring is held here"):
+        kernel.simulate(1, x, BEHIND=True)
 
 
 def test_a_slot_is_released_once_and_where_it_was_taken():

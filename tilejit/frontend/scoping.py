@@ -43,7 +43,11 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
             value = manager.tile_enter(w.g)
         if item.optional_vars is not None:
             bind(w, item.optional_vars, value)
-        _enter(w, rest, body)
+        w.g.entered.append(manager)
+        try:
+            _enter(w, rest, body)
+        finally:
+            w.g.entered.pop()
         with w.place(item.context_expr):
             manager.tile_exit(w.g)
         if getattr(manager, "tile_expires", None) and isinstance(item.optional_vars, ast.Name):

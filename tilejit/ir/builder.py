@@ -88,6 +88,7 @@ class Builder:
     # Hidden variables of constructs, such as a ring's cursor: control flow carries them as it does a kernel's names.
     # Read with ``cells.setdefault(key, initial)``, write with ``cells[key] = value``.
     cells: Any = field(default_factory=dict)
+    entered: list = field(default_factory=list)  # the constructs whose `with` blocks are open, the innermost last
     # Calls anything that a kernel may call, helpers under @tile.jit among it: ``invoke(function, args, kwargs)``.
     invoke: Any = None
     discarded: bool = True  # whether nobody takes what the call at hand returns

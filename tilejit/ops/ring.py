@@ -9,7 +9,7 @@ arrives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -82,14 +82,23 @@ class Turn:
     ring: Ring
     role: str
     behind: bool = False
-    slot: Slot | None = field(default=None)
+    slot: Slot | None = None
+    cursor: tuple = ()
     tile_expires = "was a ring's slot, which is held inside its `with` block only"
     tile_hint = ": `with ring.produce() as slot:` and `with ring.consume() as slot:` give the slot"
 
     def tile_enter(self, g: Builder) -> Slot:
         collective(g, f"{self.role}() of a ring")
         self.ring.used.setdefault(self.role, g.loc)
-        ring, (stage, phase) = self.ring, g.cells.setdefault(_cursor(g, self.ring, self.role), START)
+        self.cursor = _cursor(g, self.ring, self.role)
+        ring, (stage, phase) = self.ring, g.cells.setdefault(self.cursor, START)
+        outer = sum(isinstance(held, Turn) and held.cursor == self.cursor for held in g.entered)
+        if outer and self.behind:
+            raise g.error("a slot of this ring is held here: consume(behind=True) gives back the one before it")
+        if outer >= ring.stages:
+            raise g.error(f"{outer + 1} slots are held at once here, and the ring has {ring.stages}")
+        for _ in range(outer):  # blocks around this one have the slots before
+            stage, phase = advanced(g, ring.stages, stage, phase)
         full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
         if self.role == "produce":
             empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, stage), peer=False)
@@ -120,8 +129,7 @@ class Turn:
             barriers.arrive(g, self.slot.full)
         if self.role == "produce" and self.ring.filled == "products":
             commit(g, self.slot.full, pair_mask(g) if self.ring.cta_group == 2 else None)
-        key = _cursor(g, self.ring, self.role)
-        g.cells[key] = advanced(g, self.ring.stages, *g.cells[key])
+        g.cells[self.cursor] = advanced(g, self.ring.stages, *g.cells[self.cursor])
 
 
 def _of_leader(g: Builder, ring: Ring, barrier: Value) -> Value:
