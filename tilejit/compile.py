@@ -5,8 +5,10 @@ Each stage's text can be dumped (``TILEJIT_DUMP=folder``) and replaced from a fi
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from time import perf_counter
 
@@ -34,6 +36,7 @@ from .passes.variants import choose_variants
 from .records import CopyRecord, LayoutRecord, ProductRecord
 from .types import Points, Region, Selected
 
+
 @dataclass(frozen=True)
 class Lowered:
     """A kernel after the passes: what the simulator runs and the emitter writes out."""
@@ -56,6 +59,23 @@ PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines"
           ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
+def _uncollected(stages):
+    """`stages` without the collector of garbage. Compiling makes objects by the hundred thousand, of which nearly all stay until it ends; their
+    number calls the collector again and again, which looks at all that the process has: a third of the frontend's time, and more beside
+    large libraries."""
+    @wraps(stages)
+    def run(*args, **kwargs):
+        if not gc.isenabled():
+            return stages(*args, **kwargs)
+        gc.disable()
+        try:
+            return stages(*args, **kwargs)
+        finally:
+            gc.enable()
+    return run
+
+
+@_uncollected
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
     """From source to the lowered graph, which the simulator and the GPU share."""
     seconds: dict[str, float] = {}
@@ -198,6 +218,7 @@ class Code:
     seconds: dict[str, float]
 
 
+@_uncollected
 def assemble_graph(lowered: Lowered) -> Code:
     """LLVM IR, PTX and cubin of a lowered graph."""
     from .toolchain.assembler import started

@@ -46,29 +46,34 @@ triton.compile(source, target=GPUTarget("cuda", 90, 32))
 print(time.perf_counter() - start)
 """
 
-PRODUCT = """
-import time, llvmlite.binding, numpy
+IMPORTS = """
+import time, llvmlite.binding, numpy, ml_dtypes
 import tilejit as tile, tilejit.api, tilejit.compile, tilejit.frontend.building, tilejit.passes.roles, tilejit.ptx.lookup
 import tilejit.toolchain.llvm, tilejit.toolchain.assembler
-from tilejit.kernels.hopper import persistent
-from tilejit.kernels.stream import shares, stream
+square = tile.ArraySpec(({n}, {n}), "bfloat16")
+"""
+PRODUCT = IMPORTS + """
+from tests.mma.products import planned
 from tilejit.kernels.plan import Problem, choose
-from tests.mma.pipelined_product import product
-c, square = choose(Problem({n}, {n}, {n}), 132), tile.ArraySpec(({n}, {n}), "bfloat16")
-shared = [*shares(2048, 128, 132, 52, 26, 1), tile.ArraySpec((132 * c.bm * c.bn,), "float32"), tile.ArraySpec((1024, 3), "int32")]
-common = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-              WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False, FINISH=((), None, False, False, 0), EXTRAS=0, num_warps=c.num_warps,
-              KEPT=True)
-kernel, rest, options = {kernel}
+array = numpy.lib.stride_tricks.as_strided(numpy.zeros(1, ml_dtypes.bfloat16), ({n}, {n}), (2 * {n}, 2))
+launch = planned(array, array, array, None, (), choose(Problem({n}, {n}, {n}), 132))
+rest = [*launch.shares, tile.ArraySpec(*launch.room), tile.ArraySpec((1024, 3), "int32")] if launch.shares else []
+kernel, rest, options = launch.kernel, [1.0, 1.0, 0, 0, 0, 0, *rest], launch.constants
+assert kernel.__name__ == "{kernel}" and options["KEPT"]
+"""
+SHORT = IMPORTS + """
+from tests.mma.pipelined_product import {kernel}
+kernel, rest, options = {kernel}, [], dict()
+"""
+TIMED = """
 start = time.perf_counter()
 kernel.compile(square, square, square, *rest, **options)
 print(time.perf_counter() - start)
 """
 PRODUCTS = {
-    "persistent matrix product": (4096, "persistent, [1.0, 1.0, 0, 0, 0, 0], common | dict(DEPENDENT=c.dependent, pdl=c.dependent, "
-                                        "AHEAD=(), PROMOTED=False, BLOCKS=())"),
-    "the same with its last round shared": (8192, "stream, [1.0, 1.0, 0, 0, 0, 0, *shared], common | dict(AHEAD=())"),
-    "the same in the short form": (8192, "product, [], {}"),
+    "persistent matrix product": (PRODUCT, 4096, "persistent"),
+    "the same with its last round shared": (PRODUCT, 8192, "stream"),
+    "the same in the short form": (SHORT, 8192, "product"),
 }
 
 TRITON_PRODUCT = """
@@ -118,7 +123,7 @@ def run(code: str) -> float | None:
 def main() -> None:
     pairs = {kernel: (TILEJIT.format(kernel=kernel, shapes=shapes), TRITON.format(kernel=kernel, signature=signature))
              for kernel, (shapes, signature) in CASES.items()}
-    pairs |= {name: (PRODUCT.format(n=n, kernel=kernel), TRITON_PRODUCT) for name, (n, kernel) in PRODUCTS.items()}
+    pairs |= {name: ((how + TIMED).format(n=n, kernel=kernel), TRITON_PRODUCT) for name, (how, n, kernel) in PRODUCTS.items()}
     for kernel, programs in pairs.items():
         ours, theirs = [], []
         for _ in range(5):

@@ -1,5 +1,6 @@
 """Expressions, calls and simple statements; syntax that kernels do not have, and what to write instead."""
 
+import gc
 import math
 
 import numpy as np
@@ -326,3 +327,22 @@ def test_a_slice_of_nothing_is_an_error():
         tile.load(x[slice()])
 
     assert error(kernel).startswith("slice takes a stop, or a start and a stop, or a start, a stop and a step")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_of_garbage_rests_while_a_kernel_compiles_and_goes_on_as_it_was(enabled, monkeypatch):
+    """Also where the kernel is refused."""
+    from tilejit import compile
+    @tile.jit
+    def kernel(x, WIDE: tile.constexpr):
+        tile.store(x[0:WIDE], tile.load(x[0:WIDE]) + tile.zeros((64,)))
+    seen, build, before = [], compile.build, gc.isenabled()
+    monkeypatch.setattr(compile, "build", lambda *args, **kwargs: (seen.append(gc.isenabled()), build(*args, **kwargs))[1])
+    try:
+        (gc.enable if enabled else gc.disable)()
+        kernel.simulate(1, np.zeros(64, np.float32), WIDE=64)
+        with pytest.raises(tile.CompilationError):
+            kernel.simulate(1, np.zeros(64, np.float32), WIDE=3)
+        assert seen == [False, False] and gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

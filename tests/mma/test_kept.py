@@ -170,6 +170,21 @@ def test_what_loops_carry_of_narrow_elements_lies_side_by_side_in_words(dtype, e
     assert not any(f"phi {narrow} " in line for line in carried for narrow in ("bfloat", "half", "i8", "i16"))
 
 
+@tile.jit
+def exchanged(x, y, out, trips):
+    a, b = tile.load(x[0:32, 0:64]), tile.load(y[0:32, 0:64])
+    for i in range(trips):
+        a, b = b, a
+    tile.store(out[0:32, 0:64], a)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float8_e4m3fn"])
+def test_words_that_go_from_loads_around_loops_to_stores_are_not_taken_apart(dtype):
+    spec = ArraySpec((32, 64), dtype)
+    ir = exchanged.compile(spec, spec, spec, 5, target="sm_90a").llvm_ir
+    assert " = phi i32 " in ir and not any(word in ir for word in ("extractelement", "insertelement", "bitcast"))
+
+
 # -- on the GPU --------------------------------------------------------------------------------------------------------------------
 
 @needs_gpu("sm_90a")

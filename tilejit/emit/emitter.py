@@ -109,12 +109,16 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
 
     def ins(self, text: str, dtype: DType) -> V:
         """An instruction with a result."""
-        self.count += 1
-        name = f"%v{self.count}"
+        name = self.name()
         self.lines.append(f"  {name} = {text}{self.debug.mark(self.loc)}")
         if "@llvm." in text:
             self._declare_intrinsic(text)
         return V(self, name, dtype)
+
+    def name(self) -> str:
+        """A name for a result, not used yet."""
+        self.count += 1
+        return f"%v{self.count}"
 
     def stmt(self, text: str) -> None:
         self.lines.append(f"  {text}{self.debug.mark(self.loc)}")
@@ -365,7 +369,7 @@ class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMi
             *self.globals,
             *sorted(self.declarations),
             f"define ptx_kernel void @{entry_name(self.graph.name)}({params}) #0{self.debug.function()} {{",
-            "entry:", *self.entry_lines, *self.lines, "}",
+            "entry:", *filter(None, self.entry_lines), *filter(None, self.lines), "}",
             f"attributes #0 = {{ nounwind convergent {' '.join(attributes)} }}",
             "attributes #1 = { nounwind }",
             "attributes #2 = { nounwind convergent }",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import DType, bool_, float32, float64, int16, int32, int64, int8
 from .narrow import NarrowFloats
-from .value import V
+from .value import V, Word, whole
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q", "float": "f", "double": "d"}
 
@@ -123,8 +123,7 @@ class InstructionMixin(NarrowFloats):
             return self._narrow_pair(low, high, target)
         kind = "bf16x2" if target.name == "bfloat16" else "f16x2"
         both = self.asm(f"cvt.rn.{kind}.f32 $0, $1, $2;", [int32], [high, low], pure=True)[0]
-        vector = self.ins(f"bitcast i32 {both.text} to <2 x {target.llvm}>", target)
-        return [self.ins(f"extractelement <2 x {target.llvm}> {vector.text}, i32 {i}", target) for i in (0, 1)]
+        return self._unpack(both, target.llvm, 2, target)
 
     def _to_bytes(self, values: list[V], target: DType) -> list[V]:
         """Floats to 8-bit integers by fours: each to an s32, then ``cvt.pack.sat`` of two and two into one register."""
@@ -133,7 +132,7 @@ class InstructionMixin(NarrowFloats):
             a, b, c, d = (self.cast(v, int32) for v in values[n:n + 4])
             upper = self.asm(pack, [int32], [d, c, self.const(0, int32)], pure=True)[0]
             word = self.asm(pack, [int32], [b, a, upper], pure=True)[0]
-            result += [V(self, v.text, target) for v in self._unpack(word, "i8", 4, target)]
+            result += self._unpack(word, "i8", 4, target)
         return result + [self.cast(v, target) for v in values[len(result):]]
 
     def _float_to_float(self, x: V, target: DType) -> V:
@@ -218,6 +217,9 @@ class InstructionMixin(NarrowFloats):
     def _pack(self, values: list[V], storage: str, unit: DType) -> V:
         if len(values) == 1:
             return values[0] if storage == unit.llvm else self.ins(f"bitcast {storage} {values[0].text} to {unit.llvm}", unit)
+        word = whole(values, unit)
+        if word is not None:
+            return word
         vector = "undef"
         for i, v in enumerate(values):
             vector = self.ins(f"insertelement <{len(values)} x {storage}> {vector}, {storage} {v.text}, i32 {i}", unit).text
@@ -233,16 +235,12 @@ class InstructionMixin(NarrowFloats):
             values = [v for u in units for v in self._unpack(u, storage, per, dtype)]
         if dtype.kind == "bool":
             return [self.ins(f"icmp ne i8 {v.text}, 0", bool_) for v in values]
-        return [V(self, v.text, dtype, v.half_of) for v in values]
+        return [v.renamed(dtype) for v in values]
 
     def _unpack(self, unit: V, storage: str, per: int, dtype: DType) -> list[V]:
         if per == 1:
             return [unit if storage == unit.dtype.llvm else self.ins(f"bitcast {unit.typed} to {storage}", dtype)]
-        vector = self.ins(f"bitcast {unit.typed} to <{per} x {storage}>", dtype)
-        values = [self.ins(f"extractelement <{per} x {storage}> {vector.text}, i32 {i}", dtype) for i in range(per)]
-        if per == 2:
-            values[1].half_of = unit
-        return values
+        return Word(unit, storage, per).parts(dtype)
 
     def vector_load(self, space: str, address: V, offset: int, dtype: DType, other: list[V], predicate: V | None, cache,
                     order: str = "") -> list[V]:

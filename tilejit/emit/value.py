@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..dtypes import DType, bool_, int32, int64
 
 
+ZEROS = frozenset(("0", "0xH0000", "0xR0000"))  # as constants of 8 and 16 bits are written
+
+
 class V:
     """An LLVM value. Integer arithmetic folds constants; ``//`` and ``%`` are unsigned, as indices are. `half_of` is the word of
     which a 16-bit value is the upper half, where that is known."""
@@ -91,3 +94,59 @@ class V:
         """``0 <= self < other`` in one unsigned comparison."""
         a, b, dtype = self._with(other)
         return self.e.ins(f"icmp ult {dtype.llvm} {a}, {b}", bool_)
+
+
+class Word:
+    """A register that holds `per` elements side by side. Each is taken out where the word is made, if something asks for it: most words go
+    from a load, a conversion or a loop on to what takes words again."""
+
+    __slots__ = ("value", "storage", "per", "lines", "place", "mark", "vector")
+
+    def __init__(self, value: V, storage: str, per: int):
+        e = value.e
+        self.value, self.storage, self.per, self.vector = value, storage, per, ""
+        self.lines, self.place, self.mark = e.lines, len(e.lines), e.debug.mark(e.loc)
+        e.lines.append("")
+
+    def parts(self, dtype: DType) -> list[V]:
+        """The elements, the first lowest."""
+        return [Part(self, i, dtype) for i in range(self.per)]
+
+    def taken_out(self, index: int) -> str:
+        """The name of an element that is needed by itself."""
+        kind = f"<{self.per} x {self.storage}>"
+        if not self.vector:
+            self.vector = self.value.e.name()
+            self.lines[self.place] = f"  {self.vector} = bitcast {self.value.typed} to {kind}{self.mark}"
+        name = self.value.e.name()
+        self.lines[self.place] += f"\n  {name} = extractelement {kind} {self.vector}, i32 {index}{self.mark}"
+        return name
+
+
+class Part(V):
+    """One element of a word."""
+
+    __slots__ = ("word", "index", "_text")
+
+    def __init__(self, word: Word, index: int, dtype: DType):
+        self.e, self.dtype, self.half_of = word.value.e, dtype, word.value if (word.per, index) == (2, 1) else None
+        self.word, self.index, self._text = word, index, ""
+
+    @property
+    def text(self) -> str:
+        if not self._text:
+            self._text = self.word.taken_out(self.index)
+        return self._text
+
+    def renamed(self, dtype: DType) -> V:
+        return Part(self.word, self.index, dtype)
+
+
+def whole(values: list[V], unit: DType) -> V | None:
+    """The word of dtype `unit` that has all of these elements, in its order, and no others: one that they are taken out of, or zero."""
+    if not any(isinstance(v, Part) for v in values):
+        return V(values[0].e, "0", unit) if unit.kind == "int" and all(v.text in ZEROS for v in values) else None
+    word = values[0].word if isinstance(values[0], Part) else None
+    if word is None or len(values) != word.per or word.value.dtype.llvm != unit.llvm:
+        return None
+    return word.value if all(isinstance(v, Part) and v.word is word and v.index == i for i, v in enumerate(values)) else None
