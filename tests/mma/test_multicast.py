@@ -2,7 +2,6 @@
 
 import ml_dtypes
 import numpy as np
-import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.drawn import drawn

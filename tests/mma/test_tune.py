@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import BF16, E4M3, close, on, product

@@ -7,7 +7,6 @@ descriptor say; the others repeat the copy. PTX ISA, "tcgen05.cp".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import gcd, prod
 
 from ..tmem.descriptor import SharedDescriptor
