@@ -126,20 +126,21 @@ def test_several_slots_are_held_at_once_on_the_gpu():
         in_pairs_done(tile.to_device, stages)
 
 
-def test_more_slots_at_once_than_the_ring_has_and_one_that_another_block_holds_back():
+def test_more_slots_at_once_than_the_ring_has_and_blocks_that_release_the_slot_before_within_others():
     @tile.jit(num_warps=8)
-    def kernel(X, BEHIND: tile.constexpr):
+    def kernel(X, AROUND: tile.constexpr, WITHIN: tile.constexpr):
         ring = tile.ring(2, rows=((8, 64), X.dtype))
         with tile.warpgroup(1):
-            with ring.consume():
-                with ring.consume(behind=BEHIND):
+            with ring.consume(behind=AROUND):
+                with ring.consume(behind=WITHIN):
                     with ring.consume():
                         pass
     x = np.zeros((16, 64), np.float32)
     with pytest.raises(CompilationError, match="3 slots are held at once here, and the ring has 2"):
-        kernel.simulate(1, x, BEHIND=False)
-    with pytest.raises(CompilationError, match="a slot of this ring is held here"):
-        kernel.simulate(1, x, BEHIND=True)
+        kernel.simulate(1, x, AROUND=False, WITHIN=False)
+    for around, within in ((False, True), (True, False), (True, True)):
+        with pytest.raises(CompilationError, match="neither around nor within another block of its ring"):
+            kernel.simulate(1, x, AROUND=around, WITHIN=within)
 
 
 def test_a_slot_is_released_once_and_where_it_was_taken():

@@ -92,12 +92,12 @@ class Turn:
         self.ring.used.setdefault(self.role, g.loc)
         self.cursor = _cursor(g, self.ring, self.role)
         ring, (stage, phase) = self.ring, g.cells.setdefault(self.cursor, START)
-        outer = sum(isinstance(held, Turn) and held.cursor == self.cursor for held in g.entered)
-        if outer and self.behind:
-            raise g.error("a slot of this ring is held here: consume(behind=True) gives back the one before it")
-        if outer >= ring.stages:
-            raise g.error(f"{outer + 1} slots are held at once here, and the ring has {ring.stages}")
-        for _ in range(outer):  # blocks around this one have the slots before
+        around = [turn for turn in g.entered if isinstance(turn, Turn) and turn.cursor == self.cursor]  # they have the slots before
+        if around and any(turn.behind for turn in (*around, self)):
+            raise g.error("consume(behind=True) gives back the slot before its own, so it stands neither around nor within another block of its ring")
+        if len(around) >= ring.stages:
+            raise g.error(f"{len(around) + 1} slots are held at once here, and the ring has {ring.stages}")
+        for _ in around:
             stage, phase = advanced(g, ring.stages, stage, phase)
         full = g.call(barriers.mbarrier_at, ring.full, _operand(g, stage), peer=False)
         if self.role == "produce":
