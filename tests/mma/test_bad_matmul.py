@@ -1,5 +1,7 @@
 """What `matmul` and `grouped_matmul` cannot do as asked is an error that says what to give instead, before anything is launched."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tilejit as tile
@@ -42,6 +44,15 @@ def of_nothing(sums, row, column):
 def test_options_that_no_product_takes(options, words):
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(A, B, **options)
+
+
+@pytest.mark.parametrize("late", [-64, 128, 192, 1000])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_configuration_that_leaves_over_more_columns_than_a_tile_has(late, stream):
+    a, b = np.ones((256, 4096), np.float16), np.ones((4096, 384), np.float16)
+    config = replace(Config.of(128, 128, stages=2), behind=False, width=64, buffers=2, late=late, stream=stream)
+    with pytest.raises(LaunchError, match=f"fewer than its 128 columns, and the configuration's late is {late}"):
+        kernels.matmul(a, b, None, of_rows, config=config)
 
 
 def test_an_epilogue_of_several_matrices_takes_their_number_and_may_have_defaults():

@@ -281,6 +281,8 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
 def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, along: int) -> dict:
     """How results are stored, which of the arrays beside them come ahead, and how many columns are finished under the products of the next
     tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
+    if not 0 <= config.late < config.bn:
+        raise LaunchError(f"a tile leaves over fewer than its {config.bn} columns, and the configuration's late is {config.late}")
     width, across = _staged(z, config.width)
     ahead, late = (), 0
     if width and not config.swapped and width * config.buffers == config.bn:
