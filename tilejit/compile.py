@@ -61,8 +61,8 @@ PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines"
 
 def _uncollected(stages):
     """`stages` without the collector of garbage. Compiling makes objects by the hundred thousand, of which nearly all stay until it ends; their
-    number calls the collector again and again, which looks at all that the process has: a third of the frontend's time, and more beside
-    large libraries."""
+    number calls the collector again and again, which looks at all that the process has: in one that has compiled before, a third of the
+    frontend's time."""
     @wraps(stages)
     def run(*args, **kwargs):
         if not gc.isenabled():

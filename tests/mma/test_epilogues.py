@@ -141,17 +141,32 @@ def test_columns_are_left_over_with_an_epilogue_that_gets_the_sums_alone(shared,
     assert planned(a, b, got, doubled, (), chosen).constants["LATE"] == LATE
 
 
-def test_columns_of_several_matrices_are_left_over_too():
-    """With the number of the matrix, of which the tile before may have another, three consumers, and factors."""
+def of_several_matrices_left_over(home, m, n, k, shared):
+    """With the number of the matrix, of which the tile before may have another, one to three consumers, and factors."""
     rng = np.random.default_rng(8)
-    a, b = drawn(rng, (3, 200, 450), np.float16), drawn(rng, (3, 450, 136), np.float16)
-    beside, other = drawn(rng, (3, 200, 136), np.float16), drawn(rng, (3, 200, 136), np.float16)
+    a, b = drawn(rng, (3, m, k), np.float16), drawn(rng, (3, k, n), np.float16)
+    beside, other = drawn(rng, (3, m, n), np.float16), drawn(rng, (3, m, n), np.float16)
+    want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
     for bm, late in ((64, 64), (128, 32), (192, 32)):
-        config = replace(Config.of(bm, 128, stages=2), behind=False, width=32, buffers=4, late=late)
-        got = product(a, b, np.float16, epilogue=of_several, arguments=(0.5,), tiles=(beside, other), scale_a=0.5, config=config)
-        want = (a.astype(np.float64) @ b.astype(np.float64)) * 0.25 + beside - other
+        config = replace(Config.of(bm, 128, stages=2), behind=False, width=32, buffers=4, late=late, stream=shared)
+        out = home(np.full((3, m, n), np.nan, np.float16))
+        kernels.matmul(home(a), home(b), out, of_several, (0.5,), tiles=(home(beside), home(other)), scale_a=0.5, config=config)
+        got = out if out.__class__ is np.ndarray else out.numpy()
         np.testing.assert_allclose(got, want, atol=4e-3, rtol=1e-3)
         assert planned(a, b, got, of_several, (beside, other), config).constants["LATE"] == late
+
+
+@pytest.mark.parametrize("shared,k", [(False, 450), (True, 1000)])
+def test_columns_of_several_matrices_are_left_over_too(shared, k):
+    of_several_matrices_left_over(np.asarray, 200, 136, k, shared)
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=60)
+def test_columns_of_several_matrices_are_left_over_on_the_gpu_too():
+    """A CTA has several tiles."""
+    for shared, k in ((False, 450), (True, 2000)):
+        of_several_matrices_left_over(tile.to_device, 2500, 1032, k, shared)
 
 
 @pytest.mark.parametrize("how", LAID)
