@@ -167,7 +167,7 @@ def test_where_memory_is_busy_slots_are_four_and_launches_begin_alone():
 def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rounds():
     """But not where all CTAs go at one pace."""
     even, exact = Problem(16384, 66 * 256, 16384), Problem(16384, 16384, 16384, itemsize=1, promoted=())
-    assert choose(even, 132).order == ("grouped", 8) and choose(exact, 132).order == ("grouped", 8)
+    assert choose(even, 132).order == ("snake", 8) and choose(exact, 132).order == ("snake", 8)
     for other in (Problem(16384, 16384, 16384), Problem(16384, 16384, 16384, epilogue=True), Problem(8192, 8192, 8192), Problem(4096, 4096, 16384), Problem(8192, 28672, 4096)):
         assert choose(other, 132).order == ("grouped", 16)
 

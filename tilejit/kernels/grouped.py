@@ -18,7 +18,7 @@ from .matmul import remember
 from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out, check_parameters,
                        dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
-from .plan import MEMORY, TILES, Config, narrow, tile_cycles
+from .plan import MEMORY, TILES, Config, both, narrow, tile_cycles
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
@@ -347,10 +347,9 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
         if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config.stages < 2:  # boxes of less have no swizzle, others not the widest
             continue
         counts = np.array([config.tiles(m, n) for m, n, _ in extents])
-        each = np.array([tile_cycles(k, itemsize, bm, bn) for _, _, k in extents])
+        each = np.array([tile_cycles(k, itemsize, bm, bn, 1, m / max(-(-m // bm), 1) + n / max(-(-n // bn), 1)) for m, n, k in extents])
         longest = each[np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), processors), side="right")].sum()
-        loading = bytes_ / (MEMORY * processors / 132)
-        cost = max(longest, loading) + 0.05 * min(longest, loading)
+        cost = both(longest, bytes_ / (MEMORY * processors / 132))
         if best is None or cost < best[0]:
             best = cost, replace(config, regs=REGISTERS[bm])
     return best[1]

@@ -20,7 +20,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, ch
                        stored_by_tma)
 from .overlap import most_late
 from .pack import as_readable, readable
-from .plan import SHARED, Config, Problem, choose, shared_rest
+from .plan import SHARED, Config, Problem, choose, evenly, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import shares, stream, workspace
 from .views import folded, folded_row, new, turned
@@ -275,7 +275,7 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
     constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
     constants |= dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing)
-    return hopper.persistent, (min(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
+    return hopper.persistent, (evenly(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
 
 
 def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, along: int) -> dict:

@@ -90,21 +90,24 @@ TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.825, (128, 192): 0.82
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
-LOADED = 50              # bytes that a multiprocessor takes from L2 in a cycle
-MEMORY = 2400            # bytes that all of them take from memory in a cycle
+LOADED = 68              # bytes that a multiprocessor takes from L2 in a cycle
+OUTSIDE = 5              # cycles in which TMA fills a slot's row with zeros that lies outside of the matrix
+MEMORY = 2350            # bytes that all of them take from memory in a cycle,
+APART = 1.06             # times what they could where a tile's k is split, so that as many places along k are read at one time,
+AGAIN = 0.45             # and so much of A where several tiles ask for its rows: CTAs with other columns are no neighbours, so L2 is asked again
 WAYS = (*((splits, False) for splits in CLUSTERS), (1, True))  # in which CTAs take part of a tile: clusters, all of them
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
 BRIEF = 65000            # multiprocessors as these come free have no neighbours at the same operands. Below these cycles it always pays
-EXCHANGE = 1500          # cycles in which the CTAs of a cluster send each other their sums
+EXCHANGE = 0.4           # cycles for each sum of a tile that the CTAs of a cluster send each other
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
 LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
 EVEN = 1.007             # what sharing has to gain at least
-UNEVEN = 1.1             # what it costs in few rounds, or in a split of k, that CTAs are at different places along k at one time
+UNEVEN = 1.1             # what it costs in few rounds that CTAs are at different places along k at one time
 NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
-ACROSS = 0.24            # cycles for each sum that is stored across rows, since operands have changed places,
+ACROSS = 0.2             # cycles for each sum that is stored across rows, since operands have changed places,
 STAGED = 0.03            # and where that goes through shared memory, for elements of 4 bytes
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
 MOVED = 0.17             # for each sum that it leaves or takes in
@@ -152,14 +155,27 @@ class Problem:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
-def step_cycles(bm: int, bn: int) -> float:
-    """The cycles that a CTA takes for one slot of a tile of bm by bn."""
-    return max(bm * max(bn, 32) / 32 / TILES[bm, bn], (bm + bn) * SLOT / LOADED)
+def evenly(tiles: int, processors: int) -> int:
+    """So few CTAs, each with as many of the `tiles` as another, nearly, that these make no more rounds. Those at work at one time are then at
+    neighbouring tiles until the end: 0.3 to 2.8 % faster than with all `processors`."""
+    return -(-tiles // -(-tiles // processors))
 
 
-def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1) -> float:
-    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k."""
-    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn) + BEGIN + bm * bn / 40
+def step_cycles(bm: int, bn: int, rows: float | None = None) -> float:
+    """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B so many lie in the matrices
+    (None: all)."""
+    rows = bm + bn if rows is None else rows
+    return max(bm * max(bn, 32) / 32 / TILES[bm, bn], rows * SLOT / LOADED + (bm + bn - rows) * OUTSIDE)
+
+
+def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None) -> float:
+    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; `rows` as in `step_cycles`."""
+    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows) + BEGIN + bm * bn / 40
+
+
+def both(computing: float, loading: float) -> float:
+    """The cycles of what goes on at one time: near the longer of the two, and more where they are alike."""
+    return (computing ** 3 + loading ** 3) ** (1 / 3)
 
 
 @lru_cache(maxsize=4096)
@@ -187,20 +203,16 @@ def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
         return inf
     shared = shared_rest(tiles % processors, steps, processors, bm, bn)[3] + LEFT
     computing = tiles // processors * tile_cycles(p.k, p.itemsize, bm, bn) + shared + BEGIN + bm * bn / 40
-    loading = p.bytes / (MEMORY * processors / 132)
-    return (max(computing, loading) + 0.05 * min(computing, loading)) * (EVEN if tiles > 3 * processors else UNEVEN)
+    return both(computing, p.bytes / (MEMORY * processors / 132)) * (EVEN if tiles > 3 * processors else UNEVEN)
 
 
 def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
     """The cycles that the product takes in tiles of bm by bn, the k of each shared by `splits` CTAs."""
-    tiles = -(-p.m // bm) * -(-p.n // bn) * p.matrices
-    at_once = max(CLUSTERS[splits] * processors // 132, 1)
-    rounds = -(-tiles // at_once)
-    tile = tile_cycles(p.k, p.itemsize, bm, bn, splits) + (EXCHANGE + bm * bn / 8 if splits > 1 else 0)
-    tile *= 1.4 if splits > 1 and rounds > 2 else 1   # clusters of several rounds begin one after the other, each with an empty ring
-    tile *= UNEVEN if splits > 1 and p.m > bm else 1
-    computing, loading = rounds * tile, p.bytes / (MEMORY * processors / 132)
-    return max(computing, loading) + 0.05 * min(computing, loading)
+    down, across = -(-p.m // bm), -(-p.n // bn)
+    rounds = -(-down * across * p.matrices // max(CLUSTERS[splits] * processors // 132, 1))
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, splits, p.m / down + p.n / across) + (EXCHANGE * bm * bn if splits > 1 else 0)
+    again = AGAIN * p.matrices * p.m * p.k * p.itemsize if across > 1 else 0
+    return both(rounds * tile, (p.bytes * (APART if splits > 1 else 1) + again) / (MEMORY * processors / 132))
 
 
 def group(p: Problem, bm: int, bn: int, processors: int) -> int:
@@ -248,7 +260,7 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
                 continue
             cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors)
             cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
-            cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) if swapped else 0
+            cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) / splits if swapped else 0
             cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
             if cost < inf:
                 yield cost, config, stream, -(-steps // splits)
@@ -257,10 +269,11 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
 def _finished(p: Problem, processors: int, cost: float, config: Config, stream: bool, steps: int) -> Config:
     """The configuration with what follows from its tile, its `steps` and the expected `cost`."""
     q, busy = p.turned() if config.swapped else p, p.busy
-    order = "grouped", 16 if stream else group(q, config.bm, config.bn, processors)   # at one pace rows of A come once
+    # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
+    order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
     passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
     return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
                    dependent=cost < (BRIEF if busy else SHORT) and not stream)
 
 
-__all__ = ["Config", "Problem", "TILES", "choose", "cycles", "ranked", "tile_cycles"]
+__all__ = ["Config", "Problem", "TILES", "choose", "cycles", "evenly", "ranked", "tile_cycles"]
