@@ -29,7 +29,9 @@ import time
 import torch
 from product_kernels import bias_gelu, bias_gelu_residual, bias_gelu_rounded_residual
 from tilejit import kernels
+from tilejit.kernels.pack import uneven
 from tilejit.kernels.plan import TILES, Config, Problem, choose
+from tilejit.runtime.arrays import describe
 
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384), (4096, 4096, 16384), (8192, 28672, 4096))
 SMALL = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (3072, 3072, 3072), (8192, 8192, 512), (256, 8192, 8192), (64, 4096, 4096),
@@ -188,7 +190,8 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
     checked(shape, sets, dtype)
     copied = (n * k * dtype.itemsize, 0) if dtype == torch.float32 and not b_nk else (0, 0)
     across = False, not b_nk and dtype.itemsize == 2
-    chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size(), across=across, copied=copied), processors)
+    apart = uneven(describe(sets[0][0]), (2, 4)), uneven(describe(sets[0][1].t()), (2,))
+    chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size(), across=across, copied=copied, uneven=apart), processors)
     bases, candidates = ["cuBLAS"], {"cuBLAS": cublas(dtype), str(chosen): ours(dtype)}
     if arguments.triton and b_nk:
         import triton_product

@@ -49,17 +49,19 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
                DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False,
-               LATE: tile.constexpr = 0, KEPT: tile.constexpr = False):
+               LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, PAIR: tile.constexpr = False):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
     turn, which lie by columns if the results do (`ACROSS`), or (0) by stores; with `KEPT` under the first products of the next tile. TMA
     brings those of the epilogue's tiles for which `AHEAD` says so during the products, one of the result's shape to the buffers. The LATE
     last columns of a tile, if there are buffers for all of its columns, are finished under the first slots of the next, which all tiles
-    have that many pieces of. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`."""
+    have that many pieces of. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`. With `PAIR` the
+    tiles of a cluster of two are neighbours in a column, whose B they bring together: ORDER has these one after the other where each matrix
+    has an even number of rows of tiles, the last perhaps below it."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
-    down, across, steps = tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
+    down, across, steps = tile.cdiv(M, 2 * BM) * 2 if PAIR else tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS, PAIR)
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
     stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS) if WIDTH else None
     if AHEAD:
@@ -74,7 +76,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
             turn = -1
             for i, n in tile.tile_order(rows, across, *ORDER):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
-                fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING)
+                fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING, PAIR)
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3

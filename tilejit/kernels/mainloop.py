@@ -33,12 +33,14 @@ def corner(i, n, w, down, BM: tile.constexpr, BN: tile.constexpr, SEVERAL: tile.
 
 @tile.jit
 def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
-          BLOCKS: tile.constexpr = ()):
-    """The ring: BK of k of the tile's rows of A and columns of B in each slot, and their scales where there are those of `BLOCKS`."""
+          BLOCKS: tile.constexpr = (), PAIR: tile.constexpr = False):
+    """The ring: BK of k of the tile's rows of A and columns of B in each slot, and their scales where there are those of `BLOCKS`. The rings
+    of a `PAIR` of CTAs turn together."""
     a, b = ((BK, BM) if A_KM else (BM, BK), A.dtype), ((BK, BN) if B_KN else (BN, BK), B.dtype)
     if BLOCKS:
-        return tile.ring(STAGES, A=a, B=b, SA=(scales(BM, BLOCKS[0]), tile.float32), SB=(scales(BN, BLOCKS[1]), tile.float32), consumers=BM // 64)
-    return tile.ring(STAGES, A=a, B=b, consumers=BM // 64)
+        return tile.ring(STAGES, A=a, B=b, SA=(scales(BM, BLOCKS[0]), tile.float32), SB=(scales(BN, BLOCKS[1]), tile.float32), consumers=BM // 64,
+                         multicast=PAIR)
+    return tile.ring(STAGES, A=a, B=b, consumers=BM // 64, multicast=PAIR)
 
 
 @tile.jit
@@ -64,16 +66,22 @@ def rounded(X):
 
 @tile.jit
 def fill(ring, A, B, z, m, n, first, stop, turn, BK: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SA=None, SB=None,
-         BLOCKS: tile.constexpr = (), PASSING: tile.constexpr = False):
+         BLOCKS: tile.constexpr = (), PASSING: tile.constexpr = False, PAIR: tile.constexpr = False):
     """The producer: slots `first` to `stop` of the rows from `m` and the columns from `n` on, along k, or backwards from slot `turn` if
     that is no -1. Where alternate tiles go backwards, what they share is still in L2 from the end of the one before. `PASSING`: what
-    comes of B is read at this time only."""
+    comes of B is read at this time only. `PAIR`: the two CTAs of a cluster have the same columns, and each brings half of B's box for both."""
     KEPT, ROUNDED = "evict_first" if PASSING else None, rounded(A)
     for i in range(first, stop):
         k = (turn - i if turn >= 0 else i) * BK
         with ring.produce() as slot:
             tile.copy_async(slot.A, operand(A, z, m, k, slot.A.shape, A_KM), mbar=slot.full, precision=ROUNDED, prefetch_map=True)
-            tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True)
+            if PAIR:
+                HALF: tile.constexpr = slot.B.shape[0] // 2
+                at = tile.cta_rank() * HALF
+                half = operand(B, z, n if B_KN else n + at, k + at if B_KN else k, (HALF, slot.B.shape[1]), B_KN)
+                tile.copy_async(slot.B[at:at + HALF, :], half, mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True, multicast=0b11)
+            else:
+                tile.copy_async(slot.B, operand(B, z, n, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED, cache=KEPT, prefetch_map=True)
             if BLOCKS:
                 tile.copy_async(slot.SA, scales_of(SA, m, i, slot.SA.shape, BLOCKS[0]), mbar=slot.full, prefetch_map=True)
                 tile.copy_async(slot.SB, scales_of(SB, n, i, slot.SB.shape, BLOCKS[1]), mbar=slot.full, prefetch_map=True)

@@ -15,11 +15,11 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .mainloop import BLOCK
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
-                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span,
-                       stored_by_tma)
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_pair, check_parameters,
+                       check_target, check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape,
+                       places_of, result_dtype, span, stored_by_tma)
 from .overlap import most_late
-from .pack import as_readable, readable
+from .pack import as_readable, readable, uneven
 from .plan import SHARED, Config, Problem, choose, evenly, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import shares, stream, workspace
@@ -226,7 +226,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         itemsize = x.nbytes_per_element if per == 1 else 1 / per
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
-                          (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)))
+                          (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)),
+                          (uneven(x, either[0]), uneven(y.turned, either[1])))
         by_columns = True if z.strides[-1] != 1 and z.strides[-2] == 1 else None
         config = (choice or (choose if target in HOPPER else choose_blackwell))(problem, processors, by_columns)
     swapped = config.swapped
@@ -239,6 +240,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or a_km and x.dtype == "float32"):
         config = replace(config, kept=False)  # no slots to send results under, or no registers for these
     shares, room, steps = (), None, max(-(-k // config.bk), 1)
+    if target in HOPPER and config.pair:
+        check_pair(config)
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
@@ -274,8 +277,9 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
             raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is {config.bn}")
         return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
     constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
-    constants |= dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing)
-    return hopper.persistent, (evenly(config.tiles(*z.shape[-2:]) * matrices, processors),), constants
+    constants |= dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing, PAIR=config.pair, cluster=2 if config.pair else None)
+    group = 2 if config.pair else 1
+    return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants
 
 
 def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, along: int) -> dict:

@@ -75,6 +75,19 @@ def check_target(target: str, x: ArrayView, config) -> None:
         raise LaunchError(f"config is a {kind.__name__} for {target}, not {config!r}")
 
 
+def check_pair(config: Config) -> None:
+    """LaunchError for a configuration by which no pairs of CTAs can share columns of B."""
+    if config.splits > 1 or config.stream:
+        raise LaunchError("pairs of CTAs have tiles of their own, one above the other: config.pair goes with no splits and no stream")
+    order, group = config.order
+    if order not in ("column", "grouped", "snake") or order != "column" and group % 2:
+        raise LaunchError("pairs of CTAs take tiles that are neighbours in a column: config.order is 'column', or 'grouped' or 'snake' by an "
+                          f"even number of rows, not {config.order}")
+    if config.bn % 16 or config.bk % 16:
+        raise LaunchError("each CTA of a pair brings half of the columns of B, or of their k, in units of 8: the configuration's bn and bk are "
+                          f"multiples of 16, not {config.bn} and {config.bk}")
+
+
 def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:
     """How many elements of the operands are in a byte: 2 of float4, side by side along k."""
     four = [v.dtype == "float4_e2m1fn" for v in (x, y)]

@@ -56,18 +56,24 @@ def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
     return inner and 0 not in x.shape and x.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in far)
 
 
+def uneven(x: ArrayView, either: tuple[int, ...]) -> bool:
+    """Whether the matrices [.., rows, k] of `x` are read as they lie, with lines an odd multiple of 16 bytes apart."""
+    return readable(x, either) and any(s != 1 and s * x.nbytes_per_element % 32 for s in x.strides[-2:])
+
+
 def as_readable(x, either: tuple[int, ...]):
     """The matrices [.., rows, k] of `x`, copied if they are not `readable`. An extent of 0 along k becomes one zero."""
     return x if readable(describe(x), either) else copied(x)
 
 
 def copied(x, k_first: bool = False):
-    """A copy of the matrices [.., rows, k] of `x` that is `readable`: k side by side, or (`k_first`) the rows."""
+    """A copy of the matrices [.., rows, k] of `x` that is `readable`: k side by side, or (`k_first`) the rows. Its lines are
+    whole 128 bytes, each of which TMA then asks L2 for once."""
     *batch, outer, inner = describe(x).shape
     inner = max(inner, 1)
     if k_first:
         x, outer, inner = turned(x), inner, outer
-    unit = 16 // describe(x).nbytes_per_element
+    unit = NBYTES // describe(x).nbytes_per_element
     wide = new(x, (*batch, outer, -(-inner // unit) * unit), describe(x).dtype)
     pack(x, wide)
     return turned(wide[..., :inner]) if k_first else wide[..., :inner]

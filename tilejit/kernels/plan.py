@@ -25,7 +25,8 @@ class Config:
     of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
     through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products, `kept`
     whether without an epilogue all are stored under those; `dependent` whether the launch may begin before the grid ahead has ended;
-    `stream` whether all CTAs share what does not make whole rounds of tiles; `passing` whether B goes through L2 without a stay;
+    `stream` whether all CTAs share what does not make whole rounds of tiles; `passing` whether B goes through L2 without a stay; `pair`
+    whether two CTAs whose tiles lie one above the other each bring half of their columns of B for both;
     `regs` the registers of a producer's and of a consumer's thread (None: what the launch gives).
     """
 
@@ -45,6 +46,7 @@ class Config:
     passing: bool = False
     late: int = 0
     kept: bool = False
+    pair: bool = False
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
@@ -68,12 +70,17 @@ class Config:
         return 4 * (1 + self.bm // 64)
 
     def tiles(self, m: int, n: int) -> int:
-        """How many tiles cover a result of m by n."""
-        return -(-m // self.bm) * -(-n // self.bn)
+        """How many tiles cover a result of m by n, in pairs if CTAs work in these."""
+        return rows(m, self.bm, self.pair) * -(-n // self.bn)
 
     def __str__(self) -> str:
         shared = f" k/{self.splits}" if self.splits > 1 else ""
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + " swapped" * self.swapped + " stream" * self.stream
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + " swapped" * self.swapped + " stream" * self.stream + " by pairs" * self.pair
+
+
+def rows(m: int, bm: int, pair: bool = False) -> int:
+    """How many rows of tiles cover `m`: an even number for pairs."""
+    return -(-m // (2 * bm)) * 2 if pair else -(-m // bm)
 
 
 def narrow(bn: int, width: int) -> int:
@@ -95,7 +102,11 @@ OUTSIDE = 5              # cycles in which TMA fills a slot's row with zeros tha
 MEMORY = 2350            # bytes that all of them take from memory in a cycle,
 APART = 1.06             # times what they could where a tile's k is split, so that as many places along k are read at one time,
 AGAIN = 0.45             # and so much of A where several tiles ask for its rows: CTAs with other columns are no neighbours, so L2 is asked again
-WAYS = (*((splits, False) for splits in CLUSTERS), (1, True))  # in which CTAs take part of a tile: clusters, all of them
+ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
+                         # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
+PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough
+# (splits, stream, pair): CTAs take part of a tile, in clusters or all of them, or are pairs that share columns of B.
+WAYS = (*((splits, False, False) for splits in CLUSTERS), (1, True, False), (1, False, True))
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
 BRIEF = 65000            # multiprocessors as these come free have no neighbours at the same operands. Below these cycles it always pays
@@ -120,7 +131,7 @@ class Problem:
     function is applied to it and whether all arrays that it is given can come by TMA, how threads scale and add
     up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none),
     whether A lies by columns and B by rows, k far apart, the bytes of operands that are copied first, in
-    their places and in exchanged ones."""
+    their places and in exchanged ones, whether rows of A and of B are an odd multiple of 16 bytes apart."""
 
     m: int
     n: int
@@ -134,10 +145,11 @@ class Problem:
     block: int = 0
     across: tuple[bool, bool] = False, False
     copied: tuple[int, int] = 0, 0
+    uneven: tuple[bool, bool] = False, False
 
     def turned(self) -> "Problem":
         return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1],
-                       copied=self.copied[::-1])
+                       copied=self.copied[::-1], uneven=self.uneven[::-1])
 
     def takes(self, bm: int, bn: int) -> bool:
         """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it.
@@ -196,6 +208,13 @@ def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int
     return best
 
 
+def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, splits: int = 1, pair: bool = False) -> float:
+    """The cycles that memory takes for the product, or L2 for what TMA asks it for."""
+    read = p.bytes * (APART if splits > 1 else 1) + (AGAIN * p.matrices * p.m * p.k * p.itemsize if p.n > bn else 0)
+    asked = bm * p.uneven[0] + bn / (2 if pair else 1) * p.uneven[1]
+    return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * asked * ASKED) / processors
+
+
 def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
     """The cycles that the product takes where all CTAs share what does not make whole rounds of tiles."""
     tiles, steps = -(-p.m // bm) * -(-p.n // bn) * p.matrices, max(-(-p.k * p.itemsize // SLOT), 1)
@@ -203,16 +222,16 @@ def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
         return inf
     shared = shared_rest(tiles % processors, steps, processors, bm, bn)[3] + LEFT
     computing = tiles // processors * tile_cycles(p.k, p.itemsize, bm, bn) + shared + BEGIN + bm * bn / 40
-    return both(computing, p.bytes / (MEMORY * processors / 132)) * (EVEN if tiles > 3 * processors else UNEVEN)
+    return both(computing, loading_cycles(p, bm, bn, tiles, processors)) * (EVEN if tiles > 3 * processors else UNEVEN)
 
 
-def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int) -> float:
-    """The cycles that the product takes in tiles of bm by bn, the k of each shared by `splits` CTAs."""
-    down, across = -(-p.m // bm), -(-p.n // bn)
-    rounds = -(-down * across * p.matrices // max(CLUSTERS[splits] * processors // 132, 1))
+def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int, pair: bool = False) -> float:
+    """The cycles that the product takes in tiles of bm by bn, the k of each shared by `splits` CTAs, or (`pair`) columns of B by two."""
+    down, across = rows(p.m, bm, pair), -(-p.n // bn)
+    tiles = down * across * p.matrices
+    rounds = -(-tiles // max(CLUSTERS[splits] * processors // 132, 1))
     tile = tile_cycles(p.k, p.itemsize, bm, bn, splits, p.m / down + p.n / across) + (EXCHANGE * bm * bn if splits > 1 else 0)
-    again = AGAIN * p.matrices * p.m * p.k * p.itemsize if across > 1 else 0
-    return both(rounds * tile, (p.bytes * (APART if splits > 1 else 1) + again) / (MEMORY * processors / 132))
+    return both(rounds * tile * (PAIRED if pair else 1), loading_cycles(p, bm, bn, tiles, processors, splits, pair))
 
 
 def group(p: Problem, bm: int, bn: int, processors: int) -> int:
@@ -238,7 +257,9 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
     busy = p.busy
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        for (bm, bn), (splits, stream) in product(TILES, WAYS):
+        for (bm, bn), (splits, stream, pair) in product(TILES, WAYS):
+            if pair and (not any(q.uneven) or bn % 16):
+                continue
             # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
             # and an epilogue has fewer values at once. One that finds its operands there is over sooner without parts, but for
             # the last round.
@@ -252,13 +273,13 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
             config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                                epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored),
                                least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted))
-            config = replace(config, late=late, kept=kept, buffers=1 if stream and by_columns else config.buffers)
+            config = replace(config, late=late, kept=kept, pair=pair, buffers=1 if stream and by_columns else config.buffers)
             steps = -(-p.k // config.bk)
             if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or stream and p.promoted is not None:
                 continue
             if config.stages < 2 or not q.takes(bm, bn):
                 continue
-            cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors)
+            cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors, pair)
             cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
             cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) / splits if swapped else 0
             cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
