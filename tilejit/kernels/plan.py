@@ -109,7 +109,8 @@ PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where 
 WAYS = (*((splits, False, False) for splits in CLUSTERS), (1, True, False), (1, False, True))
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
-BRIEF = 65000            # multiprocessors as these come free have no neighbours at the same operands. Below these cycles it always pays
+BRIEF = 22000            # multiprocessors as these come free have no neighbours at the same operands, so that one of 16 us takes up to 1.25 times
+                         # as long. Below these cycles it pays, by up to a fifth, as where half of the multiprocessors are free for the next launch
 EXCHANGE = 0.4           # cycles for each sum of a tile that the CTAs of a cluster send each other
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
@@ -293,8 +294,9 @@ def _finished(p: Problem, processors: int, cost: float, config: Config, stream: 
     # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
     passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
+    half = config.tiles(q.m, q.n) * p.matrices * 2 <= processors
     return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
-                   dependent=cost < (BRIEF if busy else SHORT) and not stream)
+                   dependent=cost < (BRIEF if busy and not half else SHORT) and not stream)
 
 
 __all__ = ["Config", "Problem", "TILES", "choose", "cycles", "evenly", "ranked", "tile_cycles"]
