@@ -1,5 +1,7 @@
 """Products of float8 with a scale for each block of 128 along k, and sums of 128 of k that threads add up."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -63,6 +65,9 @@ def test_tiles_splits_and_exchanged_operands_with_scales(bm, bn, splits, swapped
     config = Config.of(bm, bn, 128, itemsize=1, stored=4, splits=splits, swapped=swapped, stages=3)
     for n in (384, 331):
         checked(np.random.default_rng(1), 200, n, 1100, by_row, by_column, config=config, out=np.float32)
+    if splits > 1:
+        config = replace(config, splits=5, clustered=False)
+        checked(np.random.default_rng(1), 200, 331, 1100, by_row, by_column, config=config, out=np.float32)
 
 
 def test_scaled_sums_go_through_the_epilogue_and_tiles_come_ahead():

@@ -93,6 +93,41 @@ def test_every_tile_and_split_is_right():
 
 
 @needs_gpu("sm_90a")
+@in_child(timeout=200)
+def test_any_number_of_ctas_may_share_k():
+    """Through memory, in turns with launches of other shapes and on several streams, and in a graph: the same bits each time."""
+    import torch
+    from tilejit import kernels
+    from tilejit.kernels.plan import Config
+    shapes = ((512, 512, 32768), (256, 256, 65536), (128, 3000, 4096), (100, 104, 20000))
+    tiles, splits = ((128, 256), (128, 128), (192, 128), (64, 64)), (2, 3, 8, 16, 32, 33)
+    chosen = [(shape, c) for shape, tile, count, swapped in itertools.product(shapes, tiles, splits, (False, True))
+              if (c := Config.of(*tile, splits=count, swapped=swapped, clustered=False)).tiles(*shape[:2][::-1 if swapped else 1]) * count <= 132]
+    for (m, n, k), config in some(chosen, least=12):
+        checked(m, n, k, config=config)
+    x = {shape: (torch.randn(shape[0], shape[2], device="cuda").bfloat16(), torch.randn(shape[2], shape[1], device="cuda").bfloat16())
+         for shape in shapes}
+    cases = some(chosen, least=6)[:12]
+    first, streams, wrong = [kernels.matmul(*x[shape], config=c) for shape, c in cases], [torch.cuda.Stream() for _ in range(2)], []
+    torch.cuda.synchronize()
+    for i in range(400):
+        (shape, config), want = cases[i % len(cases)], first[i % len(cases)]
+        with torch.cuda.stream(streams[i % 2]):
+            out = torch.full_like(want, float("nan"))
+            wrong.append((kernels.matmul(*x[shape], out, config=config).view(torch.int16) != want.view(torch.int16)).sum())
+    torch.cuda.synchronize()
+    assert sum(w.item() for w in wrong) == 0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = [kernels.matmul(*x[shape], config=config) for shape, config in cases]
+    for _ in range(20):
+        for z in made:
+            z.fill_(float("nan"))
+        graph.replay()
+        assert all(torch.equal(z, want) for z, want in zip(made, first))
+
+
+@needs_gpu("sm_90a")
 @in_child(timeout=120)
 def test_batches_epilogues_and_scales_go_together():
     import torch

@@ -1,7 +1,7 @@
 """Matrix products on Hopper: warp-specialised kernels of one producer and several consumer warpgroups.
 
 `persistent` gives each CTA several tiles in turn and stores one while the ring already fills for the next; `split` gives the slots
-of k of one tile to the CTAs of a cluster, which add up their parts.
+of k of one tile to several CTAs, a cluster or any that run at once, which add up their parts.
 """
 
 from __future__ import annotations
@@ -114,43 +114,98 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
 
 
 @tile.jit
-def split(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
-          SPLITS: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
-          FINISH: tile.constexpr, EXTRAS: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr):
-    """The same product for few tiles, one for each cluster: CTA `rank` of SPLITS takes its share of the slots of k, then adds
-    up its share of the columns: its own sums, and those of the other CTAs in the order of their ranks."""
+def through_cluster(own, parts, arrived, w, rank, SPLITS: tile.constexpr):
+    """The share of consumer `w` of the columns of its tile, of the sums of all CTAs of a cluster, which send each other theirs."""
+    PART: tile.constexpr = parts.shape[2] // 64
+    total = columns(own, 0, PART)
+    for s in tile.static_range(SPLITS):
+        if s == rank:
+            total = columns(own, s * PART, PART)
+        else:
+            place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)  # as it is anyway: said for the bounds of `parts`
+            tile.store_async(parts.peer(s)[w, place], by_thread(columns(own, s * PART, PART)), mbar=arrived[w])
+    arrived[w].wait(phase=0)
+    for s in tile.static_range(SPLITS - 1):
+        total = total + by_row(tile.load(parts[w, s]))
+    return total
+
+
+@tile.jit
+def leave_all(own, room, flag, w, rank, SPLITS: tile.constexpr, SHARES: tile.constexpr):
+    """Leave the sums of consumer `w` to all CTAs of the tile. They count in `flag`, which is 0 at first: once all have left theirs it is -SHARES,
+    and one more for each of SHARES that has seen this, so 0 again at the end."""
+    COLUMNS: tile.constexpr = own[0].shape[1]
+    for h in tile.static_range(len(own)):
+        tile.store(room[rank, w, h * 64 * COLUMNS:(h + 1) * 64 * COLUMNS], by_thread(own[h]))
+    tile.sync()
+    with tile.elect():
+        tile.atomic_add(flag, 1 - SPLITS - SHARES if rank == 0 else 1, sem="release")
+
+
+@tile.jit
+def through_memory(room, flag, w, share, PART: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
+    """One of SHARES shares, of PART columns, of the sums of consumer `w`, which all CTAs of its tile leave."""
+    with tile.elect():
+        here = tile.load(flag, sem="acquire")
+        while (here >= 0) | (here < -SHARES):
+            here = tile.load(flag, sem="acquire")
+        tile.atomic_add(flag, 1)
+    tile.sync()
+    tile.assume((share >= 0) & (share < SHARES))
+    at = share * (64 * PART)
+    total = by_row(tile.load(room[0, w, at:at + 64 * PART]))
+    for s in tile.static_range(1, SPLITS):
+        total = total + by_row(tile.load(room[s, w, at:at + 64 * PART]))
+    return total
+
+
+@tile.jit
+def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
+          SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
+          A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
+          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr):
+    """The same product for few tiles, one for SPLITS CTAs: CTA `rank` of these takes its share of the slots of k, then of SHARES shares of the
+    columns one, and adds up the sums of all CTAs, in an order that is the same each time. Those of a cluster (`CLUSTERED`) send each other
+    the sums. Others leave them in `partial`, which has room for those of a tile of each, and wait for all of their tile's, so that
+    all have to run at once; `flags` are 0 before the launch and after it."""
     tiles_m, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
-    t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank(), tile.program_id(1)
+    t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank() if CLUSTERED else tile.program_id(0) % SPLITS, tile.program_id(1)
     m, n = t % tiles_m * BM, t // tiles_m * BN
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
-    PART = BN // SPLITS
+    PART = BN // SHARES
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    parts = tile.alloc((BM // 64, SPLITS - 1, 64 * PART), SUMS)
-    arrived = tile.mbarrier(n=BM // 64)
+    if CLUSTERED:
+        parts = tile.alloc((BM // 64, SPLITS - 1, 64 * PART), SUMS)
+        arrived = tile.mbarrier(n=BM // 64)
+    else:
+        number = z * (tile.num_programs(0) // SPLITS) + t
+        tile.assume((number >= 0) & (number < flags.shape[0]) & (number < partial.shape[0]) & (flags.shape[1] == 3))
+        tile.assume((partial.shape[1] == SPLITS) & (partial.shape[2] == BM // 64) & (partial.shape[3] == 64 * BN))
+        room = partial[number, 0:SPLITS, 0:BM // 64, 0:64 * BN]
     extra = (E0, E1, E2, E3)[:EXTRAS]
-    tile.griddepcontrol_wait()
-    tile.griddepcontrol_launch_dependents()
+    if DEPENDENT:
+        tile.griddepcontrol_wait()
+        tile.griddepcontrol_launch_dependents()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
             fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w = warpgroup - 1
-        with tile.elect():
-            arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
+        w, share = warpgroup - 1, rank
+        if CLUSTERED:
+            with tile.elect():
+                arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
         own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
-        total = columns(own, 0, PART)
-        for s in tile.static_range(SPLITS):
-            if s == rank:
-                total = columns(own, s * PART, PART)
+        if not CLUSTERED:
+            share = (rank + w * (SPLITS - SHARES)) % SPLITS  # where some have none, others of each consumer
+            leave_all(own, room, flags[number, w], w, rank, SPLITS, SHARES)
+        if CLUSTERED or share < SHARES:
+            if CLUSTERED:
+                total = through_cluster(own, parts, arrived, w, rank, SPLITS)
             else:
-                place = max(min(rank - 1 if rank > s else rank, SPLITS - 2), 0)  # as it is anyway: said for the bounds of `parts`
-                tile.store_async(parts.peer(s)[w, place], by_thread(columns(own, s * PART, PART)), mbar=arrived[w])
-        arrived[w].wait(phase=0)
-        for s in tile.static_range(SPLITS - 1):
-            total = total + by_row(tile.load(parts[w, s]))
-        row, column = m + w * 64, n + rank * PART
-        tile.store(box(C, z, row, column, (64, PART)), finished(total, z, row, column, SA, SB, extra, FINISH, MIXED))
+                total = through_memory(room, flags[number, w], w, share, PART, SPLITS, SHARES)
+            row, column = m + w * 64, n + share * PART
+            tile.store(box(C, z, row, column, (64, PART)), finished(total, z, row, column, SA, SB, extra, FINISH, MIXED))
 
 
 __all__ = ["persistent", "split"]

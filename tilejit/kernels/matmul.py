@@ -27,6 +27,7 @@ from .views import folded, folded_row, new, turned
 
 FEW = 64            # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
 ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
+HOST_AT_ONCE = 264  # CTAs of a kernel that the simulator runs at once, at least
 
 
 def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
@@ -116,8 +117,8 @@ class Launch:
     """What a call of these extents, strides and dtypes comes to: its result, and the kernel (None: nothing to launch) with its
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
     `copied` which of A and B are copied first, as their elements of other sizes than those of `either` have to lie; `rows` how many the
-    matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of what they leave for each
-    other; `spans` the bytes from their addresses on that the result, the operands and the tiles take."""
+    matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of the sums that
+    they leave for each other; `spans` the bytes from their addresses on that the result, the operands and the tiles take."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -248,7 +249,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, steps, sums, processors, x.nbytes_per_element)
     elif target in HOPPER:
         blocks = promoted and promoted[::-1 if swapped else 1]
-        kernel, grid, constants = _on_hopper(config, z, tiles, blocks, matrices, steps, processors, x.nbytes_per_element)
+        kernel, grid, constants, shares, room = _on_hopper(config, z, tiles, blocks, matrices, steps, sums, processors, x.nbytes_per_element)
     else:
         kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
@@ -261,9 +262,9 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room, spans)
 
 
-def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, steps: int,
+def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, steps: int, sums,
                processors: int, itemsize: int) -> tuple:
-    """The kernel with its grid, and the constants and options that are its own; `steps` are the slots of k of a tile,
+    """The kernel with its grid, the constants and options that are its own, and what else it takes; `steps` are the slots of k of a tile,
     `itemsize` the operands' bytes. `promoted` is None where the tensor cores sum alone, else whether each operand's block scales are by
     row, or () without any."""
     if promoted is not None and config.bk != BLOCK:
@@ -271,15 +272,29 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
     if promoted is not None and config.bn > BLOCK and config.bn % BLOCK:
         raise LaunchError(f"threads add up tiles of up to {BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
-                     num_warps=config.num_warps, pdl=config.splits > 1 or config.dependent)
+                     num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
     if config.splits > 1:
+        return _split(config, z, constants, matrices, sums, HOST_AT_ONCE if z.device == "host" else processors)
+    constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
+    constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, cluster=2 if config.pair else None)
+    group = 2 if config.pair else 1
+    return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants, (), None
+
+
+def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, at_once: int) -> tuple:
+    """The kernel in which some CTAs share each tile's k, with its grid, its constants, and the room for their sums where these go through
+    memory: of all CTAs, which have to run `at_once` then."""
+    tiles = config.tiles(*z.shape[-2:])
+    constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, cluster=config.splits if config.clustered else None)
+    grid = tiles * config.splits, matrices
+    if config.clustered:
         if config.bn % (8 * config.splits):
             raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is {config.bn}")
-        return hopper.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants | dict(SPLITS=config.splits, cluster=config.splits)
-    constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
-    constants |= dict(ORDER=config.order, DEPENDENT=config.dependent, PASSING=config.passing, PAIR=config.pair, cluster=2 if config.pair else None)
-    group = 2 if config.pair else 1
-    return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants
+        return hopper.split, grid, constants, NOTHING[:2], None
+    if (ctas := math.prod(grid)) > at_once:
+        raise LaunchError(f"CTAs that share a tile's k without a cluster wait for each other, so that all have to run at once: {at_once} can, and "
+                          f"{config.splits} for each of {tiles * matrices} tiles are {ctas}. Take fewer splits, larger tiles, or clusters")
+    return hopper.split, grid, constants, (), ((tiles * matrices, config.splits, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, along: int) -> dict:

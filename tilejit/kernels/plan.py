@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import product
 from math import inf
 from operator import itemgetter
+from typing import NamedTuple
 
 SHARED = 232448 - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
 STAGES_AT_MOST = 16
@@ -20,9 +21,10 @@ SLOT = 128               # bytes of k in a slot: a row of the widest swizzle
 class Config:
     """The shape of the kernel.
 
-    `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs of a cluster share a
-    tile's k; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A); `order` the order
-    of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
+    `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs share a tile's k, `clustered`
+    whether these are a cluster (2, 4 or 8) and exchange their sums through shared memory, or any number, of which all run at once, and
+    exchange them through global memory; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A);
+    `order` the order of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
     through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products, `kept`
     whether without an epilogue all are stored under those; `dependent` whether the launch may begin before the grid ahead has ended;
     `stream` whether all CTAs share what does not make whole rounds of tiles; `passing` whether B goes through L2 without a stay; `pair`
@@ -47,10 +49,12 @@ class Config:
     late: int = 0
     kept: bool = False
     pair: bool = False
+    clustered: bool = True
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,
-           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3, blocks: bool = False) -> "Config":
+           stages: int = STAGES_AT_MOST, epilogue: bool = False, width: int = 0, least: int = 3, blocks: bool = False,
+           clustered: bool = True) -> "Config":
         """The configuration of a tile: buffers for all of its columns, so that no store waits for another, where `least` slots
         fit beside them; as many slots as then fit, but no more than `stages`; room for what an `epilogue` may need to bring its
         operands into the layout of the sums; room for a factor for each row and column in a slot, if there are those of `blocks`;
@@ -60,21 +64,28 @@ class Config:
         slot, room, buffers = (bm + bn) * (bk * itemsize + 4 * blocks), SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0), bn // width
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
-        stages = min((room - (4 * bm * bn * (splits - 1) // splits if splits > 1 else bm * width * buffers * stored)) // slot, stages)
+        aside = bm * width * buffers * stored if splits == 1 else 4 * bm * bn * (splits - 1) // splits if clustered else 0
+        stages = min((room - aside) // slot, stages)
         # With setmaxnreg the assembler also knows each role's addresses to be uniform, where there are several consumers.
         regs = {64: (None, None), 128: (40, 232), 192: (32, 160)}[bm]
-        return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bn < 256 or bm == 64, width=width, buffers=buffers)
+        return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bn < 256 or bm == 64, width=width, buffers=buffers,
+                      clustered=clustered)
 
     @property
     def num_warps(self) -> int:
         return 4 * (1 + self.bm // 64)
+
+    @property
+    def shares(self) -> int:
+        """In how many shares, of whole groups of 8 columns and equal, the `splits` CTAs of a tile finish its columns: one each, at most."""
+        return max(count for count in range(1, self.splits + 1) if self.bn // 8 % count == 0)
 
     def tiles(self, m: int, n: int) -> int:
         """How many tiles cover a result of m by n, in pairs if CTAs work in these."""
         return rows(m, self.bm, self.pair) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        shared = f" k/{self.splits}" if self.splits > 1 else ""
+        shared = f" k/{self.splits}{'' if self.clustered else ' in memory'}" if self.splits > 1 else ""
         return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + " swapped" * self.swapped + " stream" * self.stream + " by pairs" * self.pair
 
 
@@ -90,6 +101,16 @@ def narrow(bn: int, width: int) -> int:
 
 # -- the model -------------------------------------------------------------------------------------------------------------
 
+class Way(NamedTuple):
+    """How CTAs take part of a tile: `splits` of them share its k (0: as many as there are for each), in clusters or not; all of them share
+    (`stream`) what makes no whole round; two (`pair`) share its columns of B. The fields are those of `Config`."""
+
+    splits: int = 1
+    stream: bool = False
+    pair: bool = False
+    clustered: bool = True
+
+
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
 TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785, (128, 128): 0.79,
          (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7,
@@ -97,6 +118,7 @@ TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.825, (128, 192): 0.82
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
+WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False)
 LOADED = 68              # bytes that a multiprocessor takes from L2 in a cycle
 OUTSIDE = 5              # cycles in which TMA fills a slot's row with zeros that lies outside of the matrix
 MEMORY = 2350            # bytes that all of them take from memory in a cycle,
@@ -105,13 +127,13 @@ AGAIN = 0.45             # and so much of A where several tiles ask for its rows
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough
-# (splits, stream, pair): CTAs take part of a tile, in clusters or all of them, or are pairs that share columns of B.
-WAYS = (*((splits, False, False) for splits in CLUSTERS), (1, True, False), (1, False, True))
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
 BRIEF = 22000            # multiprocessors as these come free have no neighbours at the same operands, so that one of 16 us takes up to 1.25 times
                          # as long. Below these cycles it pays, by up to a fifth, as where half of the multiprocessors are free for the next launch
-EXCHANGE = 0.4           # cycles for each sum of a tile that the CTAs of a cluster send each other
+EXCHANGE = 0.4           # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
+IN_MEMORY = 0.25, 3000   # for each, and until all see that all have left theirs
+MANY = 64                # CTAs that share a tile's k without a cluster, at most
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
@@ -209,10 +231,10 @@ def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int
     return best
 
 
-def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, splits: int = 1, pair: bool = False) -> float:
+def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
     """The cycles that memory takes for the product, or L2 for what TMA asks it for."""
-    read = p.bytes * (APART if splits > 1 else 1) + (AGAIN * p.matrices * p.m * p.k * p.itemsize if p.n > bn else 0)
-    asked = bm * p.uneven[0] + bn / (2 if pair else 1) * p.uneven[1]
+    read = p.bytes * (APART if way.splits > 1 else 1) + (AGAIN * p.matrices * p.m * p.k * p.itemsize if p.n > bn else 0)
+    asked = bm * p.uneven[0] + bn / (2 if way.pair else 1) * p.uneven[1]
     return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * asked * ASKED) / processors
 
 
@@ -226,13 +248,15 @@ def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
     return both(computing, loading_cycles(p, bm, bn, tiles, processors)) * (EVEN if tiles > 3 * processors else UNEVEN)
 
 
-def cycles(p: Problem, bm: int, bn: int, splits: int, processors: int, pair: bool = False) -> float:
-    """The cycles that the product takes in tiles of bm by bn, the k of each shared by `splits` CTAs, or (`pair`) columns of B by two."""
-    down, across = rows(p.m, bm, pair), -(-p.n // bn)
+def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
+    """The cycles that the product takes in tiles of bm by bn by CTAs that take part in them in this way."""
+    down, across = rows(p.m, bm, way.pair), -(-p.n // bn)
     tiles = down * across * p.matrices
-    rounds = -(-tiles // max(CLUSTERS[splits] * processors // 132, 1))
-    tile = tile_cycles(p.k, p.itemsize, bm, bn, splits, p.m / down + p.n / across) + (EXCHANGE * bm * bn if splits > 1 else 0)
-    return both(rounds * tile * (PAIRED if pair else 1), loading_cycles(p, bm, bn, tiles, processors, splits, pair))
+    at_once = CLUSTERS[way.splits] * processors // 132 if way.clustered else processors // way.splits
+    each, once = (EXCHANGE, 0) if way.clustered else IN_MEMORY
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, p.m / down + p.n / across) + (each * bm * bn + once if way.splits > 1 else 0)
+    computing = -(-tiles // max(at_once, 1)) * tile * (PAIRED if way.pair else 1)
+    return both(computing, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
 def group(p: Problem, bm: int, bn: int, processors: int) -> int:
@@ -253,39 +277,47 @@ def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> li
     return [_finished(p, processors, *found) for found in sorted(_candidates(p, processors, columns_first), key=itemgetter(0))]
 
 
+def _ways(p: Problem, tiles: int, bn: int, slots: int, processors: int):
+    """The ways in which CTAs can take part of this many `tiles` of bn columns and so many `slots` of k."""
+    for way in WAYS:
+        way = way if way.splits else way._replace(splits=min(processors // tiles, MANY))
+        shared = way.splits > 1 and way.splits * 2 <= slots and (not way.clustered or bn % (8 * way.splits) == 0)
+        if shared or way == Way() or way.stream and p.promoted is None or way.pair and any(p.uneven) and bn % 16 == 0:
+            yield way
+
+
 def _candidates(p: Problem, processors: int, columns_first: bool | None):
     """(expected cycles, configuration, whether CTAs share tiles, slots of k of a CTA) of each tile and way that fits."""
     busy = p.busy
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        for (bm, bn), (splits, stream, pair) in product(TILES, WAYS):
-            if pair and (not any(q.uneven) or bn % 16):
-                continue
+        for bm, bn in filter(lambda t: q.takes(*t), TILES):
             # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
             # and an epilogue has fewer values at once. One that finds its operands there is over sooner without parts, but for
             # the last round.
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
             long = (bm, bn) == LARGE and p.k * p.itemsize > LONG * SLOT and not busy
-            kept = p.stored == 2 and tiles > processors and not p.epilogue and splits == 1 and (bm, bn) != (192, 192) and p.promoted is None
+            keeps = p.stored == 2 and tiles > processors and not p.epilogue and (bm, bn) != (192, 192) and p.promoted is None
             late = LATE if long and q.ahead and p.stored == 2 and tiles > processors else 0
-            width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
             by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
-            config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                               epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored),
-                               least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted))
-            config = replace(config, late=late, kept=kept, pair=pair, buffers=1 if stream and by_columns else config.buffers)
-            steps = -(-p.k // config.bk)
-            if splits > 1 and (splits * 2 > steps or bn % (8 * splits)) or stream and p.promoted is not None:
-                continue
-            if config.stages < 2 or not q.takes(bm, bn):
-                continue
-            cost = streamed_cycles(q, bm, bn, processors) if stream else cycles(q, bm, bn, splits, processors, pair)
-            cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
-            cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) / splits if swapped else 0
-            cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
-            if cost < inf:
-                yield cost, config, stream, -(-steps // splits)
+            slots = -(-p.k // (SLOT if p.promoted is not None else Config.of(bm, bn, itemsize=p.itemsize).bk))
+            for way in _ways(q, tiles, bn, slots, processors):
+                kept = keeps and way.splits == 1
+                width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
+                config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize,
+                                   stored=p.stored, epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored),
+                                   least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted),
+                                   clustered=way.clustered)
+                if config.stages < 2:
+                    continue
+                config = replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
+                cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
+                cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
+                cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) / way.splits if swapped else 0
+                cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
+                if cost < inf:
+                    yield cost, config, way.stream, -(-slots // way.splits)
 
 
 def _finished(p: Problem, processors: int, cost: float, config: Config, stream: bool, steps: int) -> Config:
@@ -294,7 +326,7 @@ def _finished(p: Problem, processors: int, cost: float, config: Config, stream: 
     # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
     passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
-    half = config.tiles(q.m, q.n) * p.matrices * 2 <= processors
+    half = config.tiles(q.m, q.n) * config.splits * p.matrices * 2 <= processors
     return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
                    dependent=cost < (BRIEF if busy and not half else SHORT) and not stream)
 

@@ -243,7 +243,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
 # -- memory ------------------------------------------------------------------------------------------------------------------
 
 CTAS, CONSUMERS = 1024, 3  # at most
-FLAGS: dict = {}           # by the kind of array, the device and the stream
+FLAGS: dict = {}           # by the kind of array, the device, the stream and whether it is captured: the capture, its flags
 
 
 def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[int, ...]:
@@ -257,20 +257,20 @@ def shares(tiles: int, ctas: int, rest: int, helpers: int, parts: int) -> tuple[
 def workspace(like, shape: tuple[int, ...], dtype: str):
     """Room for partial sums, and flags that are 0, for a launch on the stream of `like`.
 
-    A launch leaves the flags at 0, so launches on one stream, which come one after the other, have the same ones. What a CUDA
-    graph launches has its own, zeroed in the graph, since a graph may run on any stream.
+    A launch leaves the flags at 0, so launches on one stream, which come one after the other, have the same ones. Those that a capture of
+    a CUDA graph takes from a stream have their own, zeroed in the graph before the first of them, since a graph may run on any stream.
     """
     view, partial = describe(like), new(like, shape, dtype)
     if view.device == "host":
         return partial, np.zeros((CTAS, CONSUMERS), np.int32)
     handle = streams.current_stream(view)
     captured = driver.capturing(handle, view.device)
-    flags = None if captured else FLAGS.get((type(like), view.device, handle))
-    if flags is None:
+    place = type(like), view.device, handle, captured > 0
+    capture, flags = FLAGS.get(place, (None, None))
+    if capture != captured:
         flags = new(like, (CTAS, CONSUMERS), "int32")
         driver.fill(describe(flags).pointer, 0, 4 * CTAS * CONSUMERS, view.device, handle)
-        if not captured:
-            FLAGS[type(like), view.device, handle] = flags
+        FLAGS[place] = captured, flags
     return partial, flags
 
 

@@ -240,12 +240,13 @@ def destroy_stream(stream: int, device: int = 0) -> None:
         call("cuStreamDestroy", stream, doing="destroying a stream")
 
 
-def capturing(stream: int, device: int = 0) -> bool:
-    """Whether what is issued on the stream becomes part of a CUDA graph."""
-    status = ctypes.c_int()
+def capturing(stream: int, device: int = 0) -> int:
+    """Which capture of a CUDA graph what is issued on the stream becomes part of: a number of its own, 0 for none."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
     with in_context(device):
-        call("cuStreamIsCapturing", stream, ctypes.addressof(status), doing="asking whether a stream is captured")
-    return status.value != 0
+        call("cuStreamGetCaptureInfo", stream, ctypes.addressof(status), ctypes.addressof(number), None, None, None,
+             doing="asking whether a stream is captured")
+    return number.value + 1 if status.value else 0
 
 
 def synchronize(device: int = 0, stream: int | None = None) -> None:

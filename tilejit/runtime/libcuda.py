@@ -53,7 +53,7 @@ _FUNCTIONS = {
     "cuStreamCreate": ("cuStreamCreate", "p", "u"),
     "cuStreamDestroy": ("cuStreamDestroy_v2", "", "p"),
     "cuStreamSynchronize": ("cuStreamSynchronize", "", "p"),
-    "cuStreamIsCapturing": ("cuStreamIsCapturing", "", "pp"),
+    "cuStreamGetCaptureInfo": ("cuStreamGetCaptureInfo_v2", "", "pppppp"),
     "cuStreamWaitEvent": ("cuStreamWaitEvent", "", "ppu"),
     "cuEventCreate": ("cuEventCreate", "p", "u"),
     "cuEventDestroy": ("cuEventDestroy_v2", "", "p"),

@@ -1,0 +1,147 @@
+"""Products of which several CTAs, no cluster, share each tile's k: on the simulator against NumPy in float64, and what the compiler makes of them."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.drawn import drawn
+from tests.mma.products import BF16, E4M3, LAYOUTS, OPERANDS, added, bias_gelu_residual, close, laid, plus_one, product
+from tilejit import ArraySpec, kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels.hopper import leave_all, split, through_memory
+from tilejit.kernels.plan import Config, Problem, choose
+
+EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
+SHAPES = st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128), (192, 64)))
+
+
+def in_memory(bm, bn, splits, dtype=BF16, stored=2, **options):
+    return Config.of(bm, bn, splits=splits, itemsize=np.dtype(dtype).itemsize, stored=stored, clustered=False, **options)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)), dtypes=st.sampled_from(OPERANDS), fast=st.booleans(), shape=SHAPES,
+       splits=st.integers(2, 34), swapped=st.booleans(), behind=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS,
+       batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
+@example(m=100, n=130, k=3000, dtypes=(BF16, BF16), fast=True, shape=(128, 128), splits=33, swapped=False, behind=True, a_is="rows", b_is="rows",
+         batch=(), seed=0)
+def test_any_number_of_ctas_gives_the_product_twice_with_the_same_bits(m, n, k, dtypes, fast, shape, splits, swapped, behind, a_is, b_is, batch,
+                                                                       seed):
+    """More of them than slots of k, or than groups of columns; ragged extents, several matrices, sums by the tensor cores or by threads."""
+    rng, dtype = np.random.default_rng(seed), np.dtype(dtypes[0])
+    a, b = laid(drawn(rng, (*batch, m, k), dtypes[0]), a_is), laid(drawn(rng, (*batch, k, n), dtypes[1]), b_is)
+    config = in_memory(*shape, splits, dtype, 4 if dtype.itemsize == 4 or dtype.kind in "iu" else 2, swapped=swapped)
+    if dtype.itemsize == 1:
+        config = replace(config, bk=128, stages=min(config.stages, 4))
+    tiles = config.tiles(*((n, m) if swapped else (m, n))) * math.prod(batch)
+    config = replace(config, splits=max(min(splits, 264 // tiles), 2), behind=behind)
+    first = product(a, b, config=config, fast_accum=fast)
+    close(first, a, b)
+    assert product(a, b, config=config, fast_accum=fast).tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize("out", [np.float32, np.float16, BF16])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_results_of_other_dtypes(out, swapped):
+    rng = np.random.default_rng(1)
+    a, b = drawn(rng, (70, 900), BF16), drawn(rng, (900, 90), BF16)
+    close(product(a, b, out, config=in_memory(64, 64, 7, swapped=swapped)), a, b)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_epilogue_scales_and_its_tiles_see_the_whole_sums_once(swapped):
+    """Also where a tile is the result itself."""
+    from math import erf
+    rng = np.random.default_rng(3)
+    a, b = drawn(rng, (100, 600), np.float16), drawn(rng, (600, 200), np.float16)
+    config, exact = in_memory(64, 64, 5, swapped=swapped), a.astype(np.float64) @ b.astype(np.float64)
+    bias, residual = drawn(rng, (200,), np.float32), drawn(rng, (100, 200), np.float16)
+    got = product(a, b, np.float32, epilogue=bias_gelu_residual, arguments=(bias, residual), config=config)
+    np.testing.assert_allclose(got, 0.5 * (v := exact + bias) * (1 + np.vectorize(erf)(v * 0.70710678)) + residual, atol=5e-4, rtol=1e-5)
+    out = np.ones((100, 200), np.float32)
+    kernels.matmul(a, b, out, added, tiles=(out,), scale_a=0.5, config=config)
+    np.testing.assert_allclose(out, exact * 0.5 + 1, atol=5e-4, rtol=1e-5)
+    np.testing.assert_array_equal(product(a[:, :0], b[:0], epilogue=plus_one, config=config).astype(np.float32), 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(seed):
+    """Launches of several shapes with the same flags, each twice: the same bits, whatever stood in the room for sums."""
+    rng, flags = np.random.default_rng(seed), np.zeros((9, 3), np.int32)
+    for m, n, splits, bm, bn in ((100, 70, 3, 64, 64), (128, 128, 17, 128, 128), (190, 30, 9, 192, 32), (100, 70, 2, 64, 64)):
+        a, b, results = drawn(rng, (m, 504), BF16), drawn(rng, (n, 504), BF16), []
+        config = in_memory(bm, bn, splits, stages=3)
+        tiles = config.tiles(m, n)
+        for again in range(2):
+            c, partial = np.full((m, n), np.nan, BF16), np.full((tiles, splits, bm // 64, 64 * bn), np.nan, np.float32)
+            report = split.simulate((tiles * splits, 1), a, b, c, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=64, STAGES=3, SPLITS=splits,
+                                    SHARES=config.shares, CLUSTERED=False, BEHIND=True, REGS=config.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
+                                    FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True,
+                                    num_warps=config.num_warps, pdl=True,
+                                    seed=2 * seed + again)
+            assert not report.findings and not flags.any()
+            close(c, a, b.T)
+            results.append(c.tobytes())
+        assert results[0] == results[1]
+
+
+@tile.jit(num_warps=4)
+def in_turn(partial, flags, turn, places, out, SPLITS: tile.constexpr, SHARES: tile.constexpr):
+    """Each CTA leaves its rank's power of two for 64 x 32 sums when its turn comes, and takes its share."""
+    rank, PART = tile.program_id(0), 32 // SHARES
+    room = partial[0:SPLITS, 0:1, 0:64 * 32]
+    while tile.load(turn[0], sem="acquire") != tile.load(places[rank]):
+        pass
+    leave_all((tile.full((64, 32), 1 << rank, tile.int32),), room, flags[0], 0, rank, SPLITS, SHARES)
+    with tile.elect():
+        tile.atomic_add(turn[0], 1, sem="release")
+    if rank < SHARES:
+        tile.store(out[0:64, rank * PART:rank * PART + PART], through_memory(room, flags[0], 0, rank, PART, SPLITS, SHARES))
+
+
+@settings(max_examples=20, deadline=None)
+@given(places=st.integers(2, 7).flatmap(lambda count: st.permutations(range(count))), shares=st.sampled_from((1, 2, 4)))
+@example(places=[0, 1, 2], shares=2)
+@example(places=[2, 1, 0], shares=1)
+def test_no_cta_takes_sums_before_all_have_left_theirs_in_whichever_order(places, shares):
+    splits = len(places)
+    shares = shares if shares <= splits else 2
+    flags, out = np.zeros(1, np.int32), np.full((64, 32), -1, np.int32)
+    in_turn[splits,](np.full((splits, 1, 64 * 32), -1, np.int32), flags, np.zeros(1, np.int32), np.array(places, np.int32), out, SPLITS=splits,
+                     SHARES=shares)
+    assert (out == 2 ** splits - 1).all() and flags[0] == 0
+
+
+def test_more_ctas_than_run_at_once_are_refused():
+    """They would wait for some that cannot begin."""
+    a, b = np.zeros((600, 64), BF16), np.zeros((64, 600), BF16)
+    with pytest.raises(LaunchError, match="all have to run at once: 264 can, and 3 for each of 100 tiles are 300"):
+        kernels.matmul(a, b, config=in_memory(64, 64, 3))
+
+
+@pytest.mark.parametrize("bm,bn,splits", [(128, 256, 16), (128, 256, 33), (128, 256, 2), (192, 128, 22), (128, 128, 33), (64, 256, 33), (64, 64, 64)])
+def test_sums_move_as_threads_hold_them(bm, bn, splits):
+    """16 bytes a thread, without a change of layout; nothing spills, and nobody waits for an atomic's answer."""
+    c, matrix = in_memory(bm, bn, splits), ArraySpec((2560, 2560), "bfloat16")
+    partial, flags = ArraySpec((4, splits, bm // 64, 64 * bn), "float32"), ArraySpec((1024, 3), "int32")
+    compiled = split.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=c.bk, STAGES=c.stages, SPLITS=splits,
+                             SHARES=c.shares, CLUSTERED=False, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
+                             FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, num_warps=c.num_warps, pdl=True, spills=0)
+    assert compiled.spills == 0 and "convert_layout" not in compiled.graph
+    assert compiled.ptx.count("st.global.v4.b32") == bn // 8 and compiled.ptx.count("ld.global.v4.b32") == splits * bn // c.shares // 8
+    assert "red.release.gpu" in compiled.ptx and "red.relaxed.gpu" in compiled.ptx and "atom." not in compiled.ptx
+
+
+@pytest.mark.parametrize("extents,tiles", [((512, 512, 32768), 16), ((256, 256, 65536), 4), ((1024, 1024, 16384), 32)])
+def test_where_tiles_are_few_and_k_is_long_as_many_ctas_as_there_are_share_it(extents, tiles):
+    c = choose(Problem(*extents), 132)
+    assert not c.clustered and c.tiles(*extents[:2]) == tiles and c.splits == 132 // tiles
+
+
+@pytest.mark.parametrize("extents", [(64, 64, 128), (512, 512, 512), (256, 8192, 8192), (4096, 4096, 4096)])
+def test_where_tiles_are_many_or_k_is_short_no_sums_go_through_memory(extents):
+    assert choose(Problem(*extents), 132).clustered
