@@ -14,7 +14,7 @@ from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import TILES, Config, Problem, choose
+from tilejit.kernels.plan import TILES, Config, Problem, choose, tiles_for
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -153,6 +153,24 @@ def test_the_choice_follows_the_waves(extents, bm, bn, splits, swapped):
     """Large matrices take the largest tile, small ones tiles that reach every multiprocessor, few tiles a split of k."""
     c = choose(Problem(*extents), 132)
     assert (c.bm, c.bn, c.splits, c.swapped) == (bm, bn, splits, swapped)
+
+
+def test_tiles_are_as_wide_as_a_matrix_of_few_columns_in_steps_that_instructions_have():
+    """Without columns outside of the matrix, which TMA fills with zeros in more time than it loads those inside; 72 columns of integers become 80."""
+    for m, itemsize, widths in ((100, 2, {104}), (3, 2, set()), (40, 2, {40}), (72, 1, {80}), (200, 2, set())):
+        found = tiles_for(Problem(4096, m, 4096, itemsize=itemsize))
+        assert {bn for _, bn in found} - {bn for _, bn in TILES} == widths and {bm for bm, bn in found if bn in widths} <= {64, 128}
+
+
+@pytest.mark.parametrize("dtype,width", [(BF16, 104), (np.float16, 72), (np.float32, 40), (np.int8, 80), (E4M3, 56)])
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("bm,options", [(64, {}), (128, {}), (64, dict(splits=3, clustered=False))])
+def test_products_by_tiles_as_wide_as_the_matrix(dtype, width, layout, bm, options):
+    rng = np.random.default_rng(width)
+    a, b = laid(drawn(rng, (width - 4, 300), dtype), layout), laid(drawn(rng, (300, 210), dtype), layout)
+    itemsize = np.dtype(dtype).itemsize
+    config = Config.of(bm, width, swapped=True, itemsize=itemsize, stored=4 if itemsize == 4 or dtype is np.int8 else 2, width=width, **options)
+    close(product(a, b, config=config), a, b)
 
 
 def test_where_memory_is_busy_slots_are_four_and_launches_begin_alone():

@@ -136,7 +136,7 @@ def test_sums_move_as_threads_hold_them(bm, bn, splits):
     assert "red.release.gpu" in compiled.ptx and "red.relaxed.gpu" in compiled.ptx and "atom." not in compiled.ptx
 
 
-@pytest.mark.parametrize("extents,tiles", [((512, 512, 32768), 16), ((256, 256, 65536), 4), ((1024, 1024, 16384), 32)])
+@pytest.mark.parametrize("extents,tiles", [((512, 512, 32768), 16), ((256, 256, 65536), 4), ((1024, 1024, 65536), 32)])
 def test_where_tiles_are_few_and_k_is_long_as_many_ctas_as_there_are_share_it(extents, tiles):
     c = choose(Problem(*extents), 132)
     assert not c.clustered and c.tiles(*extents[:2]) == tiles and c.splits == 132 // tiles

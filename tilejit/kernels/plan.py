@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import inf
+from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -115,15 +115,17 @@ class Way(NamedTuple):
 TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785, (128, 128): 0.79,
          (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7,
          (64, 16): 0.7, (64, 8): 0.7}
+OTHERS = 0.75            # and of those that are as wide as the matrix has columns
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False)
-LOADED = 68              # bytes that a multiprocessor takes from L2 in a cycle
-OUTSIDE = 5              # cycles in which TMA fills a slot's row with zeros that lies outside of the matrix
-MEMORY = 2350            # bytes that all of them take from memory in a cycle,
-APART = 1.06             # times what they could where a tile's k is split, so that as many places along k are read at one time,
-AGAIN = 0.45             # and so much of A where several tiles ask for its rows: CTAs with other columns are no neighbours, so L2 is asked again
+LOADED = 70              # bytes that a multiprocessor takes from L2 in a cycle
+OUTSIDE = 5.5            # cycles in which TMA fills a slot's row with zeros that lies outside of the matrix
+MEMORY = 2330            # bytes that all of them take from memory in a cycle,
+APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
+AGAIN = 0.4              # and so much of an operand that CTAs ask L2 for again: of A for each doubling of the columns of tiles, since their CTAs are
+                         # no neighbours, and of B for other rows, if neighbours are at other places along k
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough
@@ -131,8 +133,8 @@ BEGIN = 900              # cycles until a tile's first product, and after its la
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
 BRIEF = 22000            # multiprocessors as these come free have no neighbours at the same operands, so that one of 16 us takes up to 1.25 times
                          # as long. Below these cycles it pays, by up to a fifth, as where half of the multiprocessors are free for the next launch
-EXCHANGE = 0.4           # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
-IN_MEMORY = 0.25, 3000   # for each, and until all see that all have left theirs
+EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
+IN_MEMORY = 0.41, 1800   # for each, and until all see that all have left theirs
 MANY = 64                # CTAs that share a tile's k without a cluster, at most
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
@@ -200,7 +202,7 @@ def step_cycles(bm: int, bn: int, rows: float | None = None) -> float:
     """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B so many lie in the matrices
     (None: all)."""
     rows = bm + bn if rows is None else rows
-    return max(bm * max(bn, 32) / 32 / TILES[bm, bn], rows * SLOT / LOADED + (bm + bn - rows) * OUTSIDE)
+    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED + (bm + bn - rows) * OUTSIDE)
 
 
 def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None) -> float:
@@ -233,7 +235,9 @@ def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int
 
 def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
     """The cycles that memory takes for the product, or L2 for what TMA asks it for."""
-    read = p.bytes * (APART if way.splits > 1 else 1) + (AGAIN * p.matrices * p.m * p.k * p.itemsize if p.n > bn else 0)
+    shared = way.splits > 1
+    again = AGAIN * p.matrices * p.k * p.itemsize * (p.m * log2(-(-p.n // bn)) + (p.n if shared and p.m > bm else 0))
+    read = p.bytes * (APART[not way.clustered] if shared else 1) + again
     asked = bm * p.uneven[0] + bn / (2 if way.pair else 1) * p.uneven[1]
     return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * asked * ASKED) / processors
 
@@ -286,12 +290,19 @@ def _ways(p: Problem, tiles: int, bn: int, slots: int, processors: int):
             yield way
 
 
+def tiles_for(p: Problem) -> list[tuple[int, int]]:
+    """The tiles, and where one of few columns holds all of the matrix, those that have no more: TMA takes longer for what lies outside."""
+    step = 16 if p.itemsize == 1 and p.n > 32 else 8  # columns of an instruction: integers have fewer widths (PTX ISA, "wgmma", shapes)
+    exact = -(-p.n // step) * step
+    return [*TILES, *((bm, exact) for bm in (64, 128) if exact <= 128 and (bm, exact) not in TILES)]
+
+
 def _candidates(p: Problem, processors: int, columns_first: bool | None):
     """(expected cycles, configuration, whether CTAs share tiles, slots of k of a CTA) of each tile and way that fits."""
     busy = p.busy
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        for bm, bn in filter(lambda t: q.takes(*t), TILES):
+        for bm, bn in filter(lambda t: q.takes(*t), tiles_for(q) if swapped else TILES):
             # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
             # and an epilogue has fewer values at once. One that finds its operands there is over sooner without parts, but for
             # the last round.
@@ -306,7 +317,8 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
                 kept = keeps and way.splits == 1
                 width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
                 config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize,
-                                   stored=p.stored, epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored),
+                                   stored=p.stored, epilogue=p.epilogue and not q.ahead,
+                                   width=narrow(bn, width // p.stored) if (bm, bn) in TILES else bn,
                                    least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted),
                                    clustered=way.clustered)
                 if config.stages < 2:
@@ -326,9 +338,9 @@ def _finished(p: Problem, processors: int, cost: float, config: Config, stream: 
     # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
     passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
-    half = config.tiles(q.m, q.n) * config.splits * p.matrices * 2 <= processors
+    half = config.tiles(q.m, q.n) * p.matrices * 2 <= processors
     return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
-                   dependent=cost < (BRIEF if busy and not half else SHORT) and not stream)
+                   dependent=config.splits > 1 or cost < (BRIEF if busy and not half else SHORT) and not stream)
 
 
 __all__ = ["Config", "Problem", "TILES", "choose", "cycles", "evenly", "ranked", "tile_cycles"]
