@@ -194,7 +194,7 @@ def test_a_large_product_chooses_to_bring_its_residual_ahead_and_to_leave_column
     assert choose(Problem(4096, 4096, 4096, epilogue=True), 132).late == choose(Problem(1024, 4096, 4096, epilogue=True, ahead=True), 132).late == 0
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
     config = choose(Problem(8192, 8192, 8192, epilogue=True, ahead=True), 132)
-    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
+    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64")
     for shared, late in ((True, LATE), (False, LATE), (True, LATE // 2), (True, 0)):
         launch = planned(big, big, big, bias_gelu_added, (big,), replace(config, stream=config.stream and shared, late=late))
         c = launch.constants
@@ -226,7 +226,7 @@ def test_an_epilogue_that_spills_registers_warns_of_the_bytes_and_what_to_change
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (2304, 2304), (4608, 2))
     launch = planned(big, big, big, epilogue, (), replace(Config.of(128, 256, epilogue=True), stream=stream))
     spec = ArraySpec(big.shape, "bfloat16")
-    given = (spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *((ArraySpec(*launch.room), ArraySpec((1024, 3), "int32")) if stream else ()))
+    given = (spec, spec, spec, 1.0, 1.0, 0, 0, 0, 0, *launch.shares, *((ArraySpec(*launch.room), ArraySpec((1024, 3), "int64")) if stream else ()))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert fitted(launch, given, "sm_90a") is launch

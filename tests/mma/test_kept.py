@@ -90,7 +90,7 @@ def test_parts_that_make_no_whole_turns_of_the_buffers_overwrite_nothing(bn, wid
 def test_all_tiles_keep_their_results_in_registers_without_spilling(b_by_rows):
     """As many slots as the model takes beside two buffers or more, and one loop of products."""
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (8192, 8192), (16384, 2))
-    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int32")
+    spec, flags = ArraySpec((8192, 8192), "bfloat16"), ArraySpec((1024, 3), "int64")
     for bm, bn in TILES:
         for shared in (False, True) if (bm, bn) == (128, 256) else (False,):
             config = replace(Config.of(bm, bn, width=narrow(bn, 64), least=4), kept=bn >= 16, stream=shared)

@@ -232,7 +232,7 @@ def test_a_large_product_brings_its_bias_and_nothing_spills(shared, dtype, matri
     n = 8192
     big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (matrices, n, n)[matrices == 1:], (2 * n * n, 2 * n, 2)[matrices == 1:])
     bias, config = np.zeros(n, dtype), choose(Problem(n, n, n, epilogue=True, ahead=True), 132)
-    spec, flags = ArraySpec(big.shape, "bfloat16"), ArraySpec((1024, 3), "int32")
+    spec, flags = ArraySpec(big.shape, "bfloat16"), ArraySpec((1024, 3), "int64")
     for epilogue, tiles in ((of_several_added if matrices > 1 else bias_gelu_added, (bias, big)), (with_biases if matrices > 1 else bias_gelu, (bias,))):
         launch = planned(big, big, big, epilogue, tiles, replace(config, stream=shared))
         c = launch.constants

@@ -1,6 +1,7 @@
 """Products of which several CTAs, no cluster, share each tile's k: on the simulator against NumPy in float64, and what the compiler makes of them."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, LAYOUTS, OPERANDS, added, bias_gelu_residual, close, laid, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
-from tilejit.kernels.hopper import leave_all, split, through_memory
+from tilejit.kernels.hopper import PATIENCE, leave_all, split, taken, through_memory
 from tilejit.kernels.plan import Config, Problem, choose
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
@@ -68,21 +69,30 @@ def test_an_epilogue_scales_and_its_tiles_see_the_whole_sums_once(swapped):
     np.testing.assert_array_equal(product(a[:, :0], b[:0], epilogue=plus_one, config=config).astype(np.float32), 1)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(seed):
-    """Launches of several shapes with the same flags, each twice: the same bits, whatever stood in the room for sums."""
-    rng, flags = np.random.default_rng(seed), np.zeros((9, 3), np.int32)
-    for m, n, splits, bm, bn in ((100, 70, 3, 64, 64), (128, 128, 17, 128, 128), (190, 30, 9, 192, 32), (100, 70, 2, 64, 64)):
+@pytest.fixture
+def room_for(monkeypatch):
+    """Let the simulator run so many CTAs at once; the others begin when all of these have ended."""
+    return lambda ctas: monkeypatch.setattr("tilejit.sim.launch.chunk_size", lambda program, ranks: ctas)
+
+
+LAUNCHES = (100, 70, 3, 64, 64), (128, 128, 17, 128, 128), (190, 30, 9, 192, 32), (60, 250, 33, 64, 256), (100, 70, 2, 64, 64)
+
+
+@pytest.mark.parametrize("at_once,patience", [(264, PATIENCE), (264, PATIENCE), (264, 0), (264, 1), (5, 0), (2, 3), (1, 1), (1, 40)])
+def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(room_for, at_once, patience):
+    """Launches of several shapes with the same flags, each twice: the same bits, whatever stood in the room for sums, and whoever adds them up."""
+    rng, flags = np.random.default_rng(at_once + patience), np.zeros((9, 3), np.int64)
+    for m, n, splits, bm, bn in LAUNCHES:
         a, b, results = drawn(rng, (m, 504), BF16), drawn(rng, (n, 504), BF16), []
         config = in_memory(bm, bn, splits, stages=3)
         tiles = config.tiles(m, n)
-        for again in range(2):
+        for few, asked in ((264, PATIENCE), (at_once, patience)):
+            room_for(few)
             c, partial = np.full((m, n), np.nan, BF16), np.full((tiles, splits, bm // 64, 64 * bn), np.nan, np.float32)
             report = split.simulate((tiles * splits, 1), a, b, c, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=64, STAGES=3, SPLITS=splits,
                                     SHARES=config.shares, CLUSTERED=False, BEHIND=True, REGS=config.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-                                    FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True,
-                                    num_warps=config.num_warps, pdl=True,
-                                    seed=2 * seed + again)
+                                    FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=asked,
+                                    num_warps=config.num_warps, pdl=True, seed=int(rng.integers(100)))
             assert not report.findings and not flags.any()
             close(c, a, b.T)
             results.append(c.tobytes())
@@ -90,50 +100,86 @@ def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(se
 
 
 @tile.jit(num_warps=4)
-def in_turn(partial, flags, turn, places, out, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """Each CTA leaves its rank's power of two for 64 x 32 sums when its turn comes, and takes its share."""
-    rank, PART = tile.program_id(0), 32 // SHARES
-    room = partial[0:SPLITS, 0:1, 0:64 * 32]
-    while tile.load(turn[0], sem="acquire") != tile.load(places[rank]):
+def in_turn(partial, flags, turn, ranks, patience, out, times, ALONE: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
+    """CTAs in turn leave their rank's power of two for 64 x 32 sums, and do their shares: each when the one before has left its sums, or when
+    it has gone on (`ALONE`). They count the times that each share is done."""
+    place, PART = tile.program_id(0), 32 // SHARES
+    rank, room, doing = tile.load(ranks[place]), partial[0:SPLITS, 0:1, 0:64 * 32], tile.alloc((1,), tile.uint32)
+    tile.assume((rank >= 0) & (rank < SPLITS))
+    while tile.load(turn[0], sem="acquire") != place:
         pass
-    leave_all((tile.full((64, 32), 1 << rank, tile.int32),), room, flags[0], 0, rank, SPLITS, SHARES)
+    leave_all((tile.full((64, 32), tile.cast(1 << rank, tile.int32), tile.int32),), room, 0, rank)
     with tile.elect():
-        tile.atomic_add(turn[0], 1, sem="release")
-    if rank < SHARES:
-        tile.store(out[0:64, rank * PART:rank * PART + PART], through_memory(room, flags[0], 0, rank, PART, SPLITS, SHARES))
+        if not ALONE:
+            tile.atomic_add(turn[0], 1, sem="release")
+        tile.store(doing[0], taken(flags[0], rank, rank, patience, SPLITS, SHARES))
+        if ALONE:
+            tile.atomic_add(turn[0], 1, sem="release")
+    tile.sync()
+    todo = tile.load(doing[0])
+    for share in tile.static_range(SHARES):
+        if todo >> share & 1 != 0:
+            tile.store(out[0:64, share * PART:share * PART + PART], through_memory(room, 0, share, PART, SPLITS, SHARES))
+            tile.atomic_add(times[place, share], 1)
 
 
-@settings(max_examples=20, deadline=None)
-@given(places=st.integers(2, 7).flatmap(lambda count: st.permutations(range(count))), shares=st.sampled_from((1, 2, 4)))
-@example(places=[0, 1, 2], shares=2)
-@example(places=[2, 1, 0], shares=1)
-def test_no_cta_takes_sums_before_all_have_left_theirs_in_whichever_order(places, shares):
-    splits = len(places)
+@settings(max_examples=60, deadline=None)
+@given(ranks=st.integers(2, 7).flatmap(lambda count: st.permutations(range(count))), shares=st.sampled_from((1, 2, 4)), alone=st.booleans(),
+       patience=st.sampled_from((0, 1, 2, 5, 40)), seed=st.integers(0, 999))
+@example(ranks=[0, 1, 2], shares=2, alone=True, patience=0, seed=0)
+@example(ranks=[2, 1, 0], shares=1, alone=True, patience=1, seed=0)
+@example(ranks=[3, 0, 2, 1], shares=4, alone=True, patience=0, seed=0)
+def test_each_share_is_done_once_all_have_left_their_sums_in_whichever_order_they_come(ranks, shares, alone, patience, seed):
+    """By its own CTA, or by the last: all of those before if each is to go on before the next comes."""
+    splits = len(ranks)
     shares = shares if shares <= splits else 2
-    flags, out = np.zeros(1, np.int32), np.full((64, 32), -1, np.int32)
-    in_turn[splits,](np.full((splits, 1, 64 * 32), -1, np.int32), flags, np.zeros(1, np.int32), np.array(places, np.int32), out, SPLITS=splits,
-                     SHARES=shares)
-    assert (out == 2 ** splits - 1).all() and flags[0] == 0
+    flags, out, times = np.zeros(1, np.int64), np.full((64, 32), -1, np.int32), np.zeros((splits, shares), np.int32)
+    report = in_turn.simulate((splits,), np.full((splits, 1, 64 * 32), -1, np.int32), flags, np.zeros(1, np.int32), np.array(ranks, np.int32), patience,
+                              out, times, ALONE=alone, SPLITS=splits, SHARES=shares, seed=seed)
+    assert not report.findings and (out == 2 ** splits - 1).all() and flags[0] == 0 and (times.sum(0) == 1).all()
+    own = np.array([[rank == share for share in range(shares)] for rank in ranks])
+    assert not times[:-1][~own[:-1]].any()
+    assert not alone or times[-1].all()
 
 
-def test_more_ctas_than_run_at_once_are_refused():
-    """They would wait for some that cannot begin."""
-    a, b = np.zeros((600, 64), BF16), np.zeros((64, 600), BF16)
-    with pytest.raises(LaunchError, match="all have to run at once: 264 can, and 3 for each of 100 tiles are 300"):
-        kernels.matmul(a, b, config=in_memory(64, 64, 3))
+@pytest.mark.parametrize("seed", (1, 2, 3))
+def test_nobody_who_has_the_patience_gives_up_a_share(seed):
+    times, flags = np.zeros((6, 4), np.int32), np.zeros(1, np.int64)
+    in_turn.simulate((6,), np.full((6, 1, 64 * 32), -1, np.int32), flags, np.zeros(1, np.int32), np.arange(6, dtype=np.int32), 1 << 30,
+                     np.full((64, 32), -1, np.int32), times, ALONE=False, SPLITS=6, SHARES=4, seed=seed)
+    assert (times == np.eye(6, 4)).all() and flags[0] == 0
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 50])
+def test_a_launch_of_more_ctas_than_run_at_once_comes_to_its_end(room_for, monkeypatch, at_once):
+    monkeypatch.setattr(kernels.hopper, "PATIENCE", 20)
+    rng = np.random.default_rng(at_once)
+    a, b = drawn(rng, (300, 400), BF16), drawn(rng, (400, 300), BF16)
+    want = product(a, b, config=in_memory(64, 64, 9))
+    room_for(at_once)
+    assert product(a, b, config=in_memory(64, 64, 9)).tobytes() == want.tobytes()
+    close(want, a, b)
+
+
+def test_more_tiles_than_there_are_flags_for_are_refused():
+    a, b = np.zeros((2100, 64), BF16), np.zeros((64, 2100), BF16)
+    with pytest.raises(LaunchError, match="there are flags for 1024 tiles whose k CTAs share without a cluster, and these are 1089:"):
+        kernels.matmul(a, b, config=in_memory(64, 64, 2))
 
 
 @pytest.mark.parametrize("bm,bn,splits", [(128, 256, 16), (128, 256, 33), (128, 256, 2), (192, 128, 22), (128, 128, 33), (64, 256, 33), (64, 64, 64)])
 def test_sums_move_as_threads_hold_them(bm, bn, splits):
-    """16 bytes a thread, without a change of layout; nothing spills, and nobody waits for an atomic's answer."""
+    """16 bytes a thread, without a change of layout; nothing spills. The answer to a CTA's count is the first that it asks; for another it waits
+    only to give up its share."""
     c, matrix = in_memory(bm, bn, splits), ArraySpec((2560, 2560), "bfloat16")
-    partial, flags = ArraySpec((4, splits, bm // 64, 64 * bn), "float32"), ArraySpec((1024, 3), "int32")
+    partial, flags = ArraySpec((4, splits, bm // 64, 64 * bn), "float32"), ArraySpec((1024, 3), "int64")
     compiled = split.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=c.bk, STAGES=c.stages, SPLITS=splits,
                              SHARES=c.shares, CLUSTERED=False, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-                             FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, num_warps=c.num_warps, pdl=True, spills=0)
+                             FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=PATIENCE,
+                             num_warps=c.num_warps, pdl=True, spills=0)
     assert compiled.spills == 0 and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == bn // 8 and compiled.ptx.count("ld.global.v4.b32") == splits * bn // c.shares // 8
-    assert "red.release.gpu" in compiled.ptx and "red.relaxed.gpu" in compiled.ptx and "atom." not in compiled.ptx
+    assert re.findall(r"\b(?:atom|red)\.\w+\.gpu", compiled.ptx) == ["atom.acq_rel.gpu", "atom.acquire.gpu", "red.relaxed.gpu"]
 
 
 @pytest.mark.parametrize("extents,tiles", [((512, 512, 32768), 16), ((256, 256, 65536), 4), ((1024, 1024, 65536), 32)])

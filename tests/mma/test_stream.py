@@ -55,7 +55,7 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
     m, n, k = tiles[0] * 64 - 3, tiles[1] * 64, steps * 64 - 8
     ahead = ahead and width > 0
     a, b, beside = drawn(rng, (m, k), BF16), drawn(rng, (n, k), BF16), drawn(rng, (m, n), BF16)
-    flags, results = np.zeros((ctas + 1, 3), np.int32), []
+    flags, results = np.zeros((ctas + 1, 3), np.int64), []
     for _ in range(2):
         c, partial = np.full((m, n), np.nan, BF16), np.full((ctas, 1, 64 * 64), np.nan, np.float32)
         stream[ctas,](a, b, c, 1.0, 1.0, beside if ahead else 0, 0, 0, 0, *shares(tiles[0] * tiles[1], ctas, rest, helpers if rest else 0, parts), partial, flags, BM=64, BN=64,
@@ -120,7 +120,7 @@ def test_an_epilogue_and_its_tiles_see_the_whole_sums():
 def test_what_is_left_for_others_moves_as_threads_hold_it(shape):
     """16 bytes a thread, without a change of layout; nothing spills, of three consumers neither."""
     c, matrix = Config.of(*shape), ArraySpec((2560, 2560), "bfloat16")
-    partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int32")
+    partial, flags = ArraySpec((132, c.bm // 64, 64 * c.bn), "float32"), ArraySpec((1024, 3), "int64")
     compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, *shares(300, 132, 9, 8, 2), partial, flags, BM=c.bm, BN=c.bn, BK=c.bk,
                               STAGES=c.stages, ORDER=c.order,
                               BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False,

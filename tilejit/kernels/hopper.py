@@ -1,7 +1,7 @@
 """Matrix products on Hopper: warp-specialised kernels of one producer and several consumer warpgroups.
 
 `persistent` gives each CTA several tiles in turn and stores one while the ring already fills for the next; `split` gives the slots
-of k of one tile to several CTAs, a cluster or any that run at once, which add up their parts.
+of k of one tile to several CTAs, a cluster or any number, which add up their parts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from .finish import bring, box, columns, finished, room_of, rooms, staging, stor
 from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, none, one_loop, slots
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
+
+PATIENCE = 4000   # times that a CTA asks whether all that share its tile are there, of about a third of a microsecond each
+COUNTED = 30      # bits of a flag in which CTAs are counted
 
 
 @tile.jit
@@ -131,26 +134,42 @@ def through_cluster(own, parts, arrived, w, rank, SPLITS: tile.constexpr):
 
 
 @tile.jit
-def leave_all(own, room, flag, w, rank, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """Leave the sums of consumer `w` to all CTAs of the tile. They count in `flag`, which is 0 at first: once all have left theirs it is -SHARES,
-    and one more for each of SHARES that has seen this, so 0 again at the end."""
+def leave_all(own, room, w, rank):
+    """Leave the sums of consumer `w` to all CTAs of the tile."""
     COLUMNS: tile.constexpr = own[0].shape[1]
     for h in tile.static_range(len(own)):
         tile.store(room[rank, w, h * 64 * COLUMNS:(h + 1) * 64 * COLUMNS], by_thread(own[h]))
     tile.sync()
-    with tile.elect():
-        tile.atomic_add(flag, 1 - SPLITS - SHARES if rank == 0 else 1, sem="release")
 
 
 @tile.jit
-def through_memory(room, flag, w, share, PART: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
-    """One of SHARES shares, of PART columns, of the sums of consumer `w`, which all CTAs of its tile leave."""
-    with tile.elect():
-        here = tile.load(flag, sem="acquire")
-        while (here >= 0) | (here < -SHARES):
-            here = tile.load(flag, sem="acquire")
-        tile.atomic_add(flag, 1)
-    tile.sync()
+def taken(flag, rank, share, patience, SPLITS: tile.constexpr, SHARES: tile.constexpr):
+    """What a CTA does of SHARES shares (bit by bit) once it has left its sums: its own, if it has one, when all of the tile's have left theirs. It
+    asks `patience` times, then gives the share up, and goes; the last to come waits for nobody, and does what was given up until then.
+
+    Below bit COUNTED the flag counts the CTAs that are here, above it is a bit for each share whose CTA has gone on. Rank 0 subtracts what all
+    add: so the count is 0 once all are here, and the flag 0 at the end, whatever comes first."""
+    ALL: tile.constexpr = (1 << SHARES) - 1
+    COUNT: tile.constexpr = (1 << COUNTED) - 1
+    here, todo = tile.cast(1 - SPLITS - (ALL << COUNTED) if rank == 0 else 1, tile.int64), tile.cast(0, tile.int64)
+    here = here + tile.atomic_add(flag, here, sem="acq_rel")
+    if here & COUNT == 0:
+        todo = (here >> COUNTED) + ALL
+    if share < SHARES:
+        own, asked = tile.cast(1, tile.int64) << share, 0
+        while (here & COUNT != 0) & (asked < patience):
+            here, asked = tile.load(flag, sem="acquire"), asked + 1
+        if here & COUNT == 0:
+            tile.atomic_add(flag, own << COUNTED)
+            todo = todo | own
+        elif tile.atomic_add(flag, own << COUNTED, sem="acquire") & COUNT == 0:  # the last has come meanwhile, and found it not given up
+            todo = own
+    return tile.cast(todo, tile.uint32)
+
+
+@tile.jit
+def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr, SHARES: tile.constexpr):
+    """One of SHARES shares, of PART columns, of the sums of consumer `w`, which all CTAs of its tile have left."""
     tile.assume((share >= 0) & (share < SHARES))
     at = share * (64 * PART)
     total = by_row(tile.load(room[0, w, at:at + 64 * PART]))
@@ -160,14 +179,21 @@ def through_memory(room, flag, w, share, PART: tile.constexpr, SPLITS: tile.cons
 
 
 @tile.jit
+def store_share(total, C, z, row, column, how):
+    """Finish the sums of some columns of a tile, and store them."""
+    SA, SB, extra, FINISH, MIXED = how
+    tile.store(box(C, z, row, column, total.shape), finished(total, z, row, column, SA, SB, extra, FINISH, MIXED))
+
+
+@tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
           SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
           A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr):
+          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr, PATIENCE: tile.constexpr):
     """The same product for few tiles, one for SPLITS CTAs: CTA `rank` of these takes its share of the slots of k, then of SHARES shares of the
     columns one, and adds up the sums of all CTAs, in an order that is the same each time. Those of a cluster (`CLUSTERED`) send each other
-    the sums. Others leave them in `partial`, which has room for those of a tile of each, and wait for all of their tile's, so that
-    all have to run at once; `flags` are 0 before the launch and after it."""
+    the sums. Others leave them in `partial`, which has room for those of a tile of each, and wait for all of their tile's so long as
+    PATIENCE lasts; then the last of these does their share. `flags`, of 64 bits, are 0 before the launch and after it."""
     tiles_m, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
     t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank() if CLUSTERED else tile.program_id(0) % SPLITS, tile.program_id(1)
     m, n = t % tiles_m * BM, t // tiles_m * BN
@@ -183,6 +209,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         tile.assume((number >= 0) & (number < flags.shape[0]) & (number < partial.shape[0]) & (flags.shape[1] == 3))
         tile.assume((partial.shape[1] == SPLITS) & (partial.shape[2] == BM // 64) & (partial.shape[3] == 64 * BN))
         room = partial[number, 0:SPLITS, 0:BM // 64, 0:64 * BN]
+        doing = tile.alloc((BM // 64,), tile.uint32)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     if DEPENDENT:
         tile.griddepcontrol_wait()
@@ -191,21 +218,27 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         with tile.elect():
             fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        w, share = warpgroup - 1, rank
+        w = warpgroup - 1
+        how = SA, SB, extra, FINISH, MIXED
         if CLUSTERED:
             with tile.elect():
                 arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
         own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
-        if not CLUSTERED:
-            share = (rank + w * (SPLITS - SHARES)) % SPLITS  # where some have none, others of each consumer
-            leave_all(own, room, flags[number, w], w, rank, SPLITS, SHARES)
-        if CLUSTERED or share < SHARES:
-            if CLUSTERED:
-                total = through_cluster(own, parts, arrived, w, rank, SPLITS)
-            else:
-                total = through_memory(room, flags[number, w], w, share, PART, SPLITS, SHARES)
-            row, column = m + w * 64, n + share * PART
-            tile.store(box(C, z, row, column, (64, PART)), finished(total, z, row, column, SA, SB, extra, FINISH, MIXED))
+        if CLUSTERED:
+            total = through_cluster(own, parts, arrived, w, rank, SPLITS)
+            store_share(total, C, z, m + w * 64, n + rank * PART, how)
+        else:
+            leave_all(own, room, w, rank)
+            with tile.elect():
+                share = (rank + w * (SPLITS - SHARES)) % SPLITS  # where some have none, others of each consumer
+                tile.store(doing[w], taken(flags[number, w], rank, share, PATIENCE, SPLITS, SHARES))
+            tile.sync()
+            todo = tile.load(doing[w])
+            while todo != 0:
+                share = 31 - tile.cast(tile.ptx.clz.b32(todo), tile.int32)
+                todo = todo ^ tile.cast(1 << share, tile.uint32)
+                total = through_memory(room, w, share, PART, SPLITS, SHARES)
+                store_share(total, C, z, m + w * 64, n + share * PART, how)
 
 
 __all__ = ["persistent", "split"]

@@ -22,12 +22,11 @@ from .overlap import most_late
 from .pack import as_readable, readable, uneven
 from .plan import SHARED, Config, Problem, choose, evenly, shared_rest
 from .scales import block_of, by_rows, in_units, of_blocks, scale
-from .stream import shares, stream, workspace
+from .stream import CTAS, shares, stream, workspace
 from .views import folded, folded_row, new, turned
 
 FEW = 64            # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
 ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
-HOST_AT_ONCE = 264  # CTAs of a kernel that the simulator runs at once, at least
 
 
 def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None, scale_b=None, fast_accum: bool = False,
@@ -274,27 +273,28 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
     if config.splits > 1:
-        return _split(config, z, constants, matrices, sums, HOST_AT_ONCE if z.device == "host" else processors)
+        return _split(config, z, constants, matrices, sums)
     constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
     constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, cluster=2 if config.pair else None)
     group = 2 if config.pair else 1
     return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants, (), None
 
 
-def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, at_once: int) -> tuple:
+def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums) -> tuple:
     """The kernel in which some CTAs share each tile's k, with its grid, its constants, and the room for their sums where these go through
-    memory: of all CTAs, which have to run `at_once` then."""
+    memory."""
     tiles = config.tiles(*z.shape[-2:])
-    constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, cluster=config.splits if config.clustered else None)
+    constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=hopper.PATIENCE,
+                      cluster=config.splits if config.clustered else None)
     grid = tiles * config.splits, matrices
     if config.clustered:
         if config.bn % (8 * config.splits):
             raise LaunchError(f"each of {config.splits} CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is {config.bn}")
         return hopper.split, grid, constants, NOTHING[:2], None
-    if (ctas := math.prod(grid)) > at_once:
-        raise LaunchError(f"CTAs that share a tile's k without a cluster wait for each other, so that all have to run at once: {at_once} can, and "
-                          f"{config.splits} for each of {tiles * matrices} tiles are {ctas}. Take fewer splits, larger tiles, or clusters")
-    return hopper.split, grid, constants, (), ((tiles * matrices, config.splits, config.bm // 64, 64 * config.bn), sums.name)
+    if (count := tiles * matrices) > CTAS:
+        raise LaunchError(f"there are flags for {CTAS} tiles whose k CTAs share without a cluster, and these are {count}: take larger tiles, or "
+                          "clusters")
+    return hopper.split, grid, constants, (), ((count, config.splits, config.bm // 64, 64 * config.bn), sums.name)
 
 
 def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, along: int) -> dict:

@@ -22,8 +22,8 @@ class Config:
     """The shape of the kernel.
 
     `bm` x `bn` is the tile; `bk` the elements of k in each of `stages` slots; `splits` how many CTAs share a tile's k, `clustered`
-    whether these are a cluster (2, 4 or 8) and exchange their sums through shared memory, or any number, of which all run at once, and
-    exchange them through global memory; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A);
+    whether these are a cluster (2, 4 or 8) and exchange their sums through shared memory, or any number, and exchange them through
+    global memory; `swapped` whether the operands change places (C^T = B^T A^T, so that `bn` counts rows of A);
     `order` the order of the tiles and its group; `behind` whether a product runs on while the next slot is awaited; `width` how many columns go
     through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products, `kept`
     whether without an epilogue all are stored under those; `dependent` whether the launch may begin before the grid ahead has ended;

@@ -262,14 +262,14 @@ def workspace(like, shape: tuple[int, ...], dtype: str):
     """
     view, partial = describe(like), new(like, shape, dtype)
     if view.device == "host":
-        return partial, np.zeros((CTAS, CONSUMERS), np.int32)
+        return partial, np.zeros((CTAS, CONSUMERS), np.int64)
     handle = streams.current_stream(view)
     captured = driver.capturing(handle, view.device)
     place = type(like), view.device, handle, captured > 0
     capture, flags = FLAGS.get(place, (None, None))
     if capture != captured:
-        flags = new(like, (CTAS, CONSUMERS), "int32")
-        driver.fill(describe(flags).pointer, 0, 4 * CTAS * CONSUMERS, view.device, handle)
+        flags = new(like, (CTAS, CONSUMERS), "int64")
+        driver.fill(describe(flags).pointer, 0, 8 * CTAS * CONSUMERS, view.device, handle)
         FLAGS[place] = captured, flags
     return partial, flags
 
