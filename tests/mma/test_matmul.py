@@ -148,7 +148,7 @@ def test_the_largest_tile_is_fast_code():
 @pytest.mark.parametrize("extents,bm,bn,splits,swapped", [
     ((8192, 8192, 8192), 128, 256, 1, False), ((3072, 3072, 3072), 192, 192, 1, False), ((2048, 2048, 2048), 128, 256, 1, False),
     ((512, 512, 512), 64, 32, 1, False), ((64, 4096, 4096), 64, 64, 2, False), ((16, 8192, 8192), 64, 16, 1, True),
-    ((64, 64, 65536), 64, 64, 64, False), ((256, 8192, 8192), 128, 128, 1, False), ((512, 28672, 4096), 128, 224, 1, False)])
+    ((64, 64, 65536), 64, 32, 64, False), ((256, 8192, 8192), 128, 128, 1, False), ((512, 28672, 4096), 128, 224, 1, False)])
 def test_the_choice_follows_the_waves(extents, bm, bn, splits, swapped):
     """Large matrices take the largest tile, small ones tiles that reach every multiprocessor, few tiles a split of k."""
     c = choose(Problem(*extents), 132)

@@ -130,7 +130,7 @@ def in_turn(partial, flags, turn, ranks, patience, out, times, ALONE: tile.const
 @example(ranks=[2, 1, 0], shares=1, alone=True, patience=1, seed=0)
 @example(ranks=[3, 0, 2, 1], shares=4, alone=True, patience=0, seed=0)
 def test_each_share_is_done_once_all_have_left_their_sums_in_whichever_order_they_come(ranks, shares, alone, patience, seed):
-    """By its own CTA, or by the last: all of those before if each is to go on before the next comes."""
+    """By its own CTA, or by the last to come: all shares, if each CTA is to go on before the next comes."""
     splits = len(ranks)
     shares = shares if shares <= splits else 2
     flags, out, times = np.zeros(1, np.int64), np.full((64, 32), -1, np.int32), np.zeros((splits, shares), np.int32)
@@ -138,7 +138,7 @@ def test_each_share_is_done_once_all_have_left_their_sums_in_whichever_order_the
                               out, times, ALONE=alone, SPLITS=splits, SHARES=shares, seed=seed)
     assert not report.findings and (out == 2 ** splits - 1).all() and flags[0] == 0 and (times.sum(0) == 1).all()
     own = np.array([[rank == share for share in range(shares)] for rank in ranks])
-    assert not times[:-1][~own[:-1]].any()
+    assert (times * ~own).any(1).sum() <= 1
     assert not alone or times[-1].all()
 
 
@@ -182,7 +182,7 @@ def test_sums_move_as_threads_hold_them(bm, bn, splits):
     assert re.findall(r"\b(?:atom|red)\.\w+\.gpu", compiled.ptx) == ["atom.acq_rel.gpu", "atom.acquire.gpu", "red.relaxed.gpu"]
 
 
-@pytest.mark.parametrize("extents,tiles", [((512, 512, 32768), 16), ((256, 256, 65536), 4), ((1024, 1024, 65536), 32)])
+@pytest.mark.parametrize("extents,tiles", [((512, 512, 32768), 8), ((256, 256, 65536), 4), ((1024, 1024, 65536), 32)])
 def test_where_tiles_are_few_and_k_is_long_as_many_ctas_as_there_are_share_it(extents, tiles):
     c = choose(Problem(*extents), 132)
     assert not c.clustered and c.tiles(*extents[:2]) == tiles and c.splits == 132 // tiles

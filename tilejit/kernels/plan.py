@@ -120,7 +120,8 @@ LONG = 16                # slots of k from which three of them at a time are eno
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False)
-LOADED = 70              # bytes that a multiprocessor takes from L2 in a cycle
+LOADED = 68, 54          # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
+                         # at one time, and where all are at other places, in rounds or along k
 OUTSIDE = 5.5            # cycles in which TMA fills a slot's row with zeros that lies outside of the matrix
 MEMORY = 2330            # bytes that all of them take from memory in a cycle,
 APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
@@ -141,7 +142,7 @@ PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
 LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
 EVEN = 1.007             # what sharing has to gain at least
-UNEVEN = 1.1             # what it costs in few rounds that CTAs are at different places along k at one time
+UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
 NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
 ACROSS = 0.2             # cycles for each sum that is stored across rows, since operands have changed places,
 STAGED = 0.03            # and where that goes through shared memory, for elements of 4 bytes
@@ -198,16 +199,16 @@ def evenly(tiles: int, processors: int) -> int:
     return -(-tiles // -(-tiles // processors))
 
 
-def step_cycles(bm: int, bn: int, rows: float | None = None) -> float:
+def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True) -> float:
     """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B so many lie in the matrices
-    (None: all)."""
+    (None: all), of which it loads what others load at one time or (`apart`) not."""
     rows = bm + bn if rows is None else rows
-    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED + (bm + bn - rows) * OUTSIDE)
+    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED[apart] + (bm + bn - rows) * OUTSIDE)
 
 
-def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None) -> float:
-    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; `rows` as in `step_cycles`."""
-    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows) + BEGIN + bm * bn / 40
+def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True) -> float:
+    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; `rows` and `apart` as in `step_cycles`."""
+    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart) + BEGIN + bm * bn / 40
 
 
 def both(computing: float, loading: float) -> float:
@@ -257,9 +258,10 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     down, across = rows(p.m, bm, way.pair), -(-p.n // bn)
     tiles = down * across * p.matrices
     at_once = CLUSTERS[way.splits] * processors // 132 if way.clustered else processors // way.splits
-    each, once = (EXCHANGE, 0) if way.clustered else IN_MEMORY
-    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, p.m / down + p.n / across) + (each * bm * bn + once if way.splits > 1 else 0)
-    computing = -(-tiles // max(at_once, 1)) * tile * (PAIRED if way.pair else 1)
+    rounds = -(-tiles // max(at_once, 1))
+    each, once = (0, 0) if way.splits == 1 else (EXCHANGE, 0) if way.clustered else IN_MEMORY
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, p.m / down + p.n / across, rounds > 1 or not way.clustered) + each * bm * bn + once
+    computing = rounds * tile * (PAIRED if way.pair else 1)
     return both(computing, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
