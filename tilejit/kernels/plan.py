@@ -144,6 +144,7 @@ LATE = 128               # columns of a tile that are finished under the next on
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
 NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
+TURNED = 1.03            # what tiles of more than 64 columns cost where operands have changed places, as measured,
 ACROSS = 0.2             # cycles for each sum that is stored across rows, since operands have changed places,
 STAGED = 0.03            # and where that goes through shared memory, for elements of 4 bytes
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
@@ -259,8 +260,9 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     tiles = down * across * p.matrices
     at_once = CLUSTERS[way.splits] * processors // 132 if way.clustered else processors // way.splits
     rounds = -(-tiles // max(at_once, 1))
+    held = p.m / down + p.n / across if rounds > 1 else p.m - (down - 1) * bm + p.n - (across - 1) * bn  # by a mean tile, or by the last in one round
     each, once = (0, 0) if way.splits == 1 else (EXCHANGE, 0) if way.clustered else IN_MEMORY
-    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, p.m / down + p.n / across, rounds > 1 or not way.clustered) + each * bm * bn + once
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held, rounds > 1 or not way.clustered) + each * bm * bn + once
     computing = rounds * tile * (PAIRED if way.pair else 1)
     return both(computing, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
@@ -327,7 +329,7 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
                     continue
                 config = replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
                 cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
-                cost *= NARROW if q.across[1] and bn > 64 and bn % 64 else 1
+                cost *= (NARROW if q.across[1] and bn > 64 and bn % 64 else 1) * (TURNED if swapped and bn > 64 else 1)
                 cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) / way.splits if swapped else 0
                 cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
                 if cost < inf:
