@@ -143,7 +143,8 @@ L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read
 LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
-NARROW = 1.12            # what tiles cost whose columns lie side by side but are no multiple of 64: TMA and tensor cores go by rows of 64 bytes
+NARROW = 1.03, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then:
+MANY_ROWS = 1024         # with fewer rows of A, or some CTAs for each tile; and with so many
 TURNED = 1.03            # what tiles of more than 64 columns cost where operands have changed places, as measured,
 ACROSS = 0.2             # cycles for each sum that is stored across rows, since operands have changed places,
 STAGED = 0.03            # and where that goes through shared memory, for elements of 4 bytes
@@ -329,7 +330,8 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
                     continue
                 config = replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
                 cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
-                cost *= (NARROW if q.across[1] and bn > 64 and bn % 64 else 1) * (TURNED if swapped and bn > 64 else 1)
+                cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if q.across[1] and bn > 64 and bn % 64 else 1
+                cost *= TURNED if swapped and bn > 64 else 1
                 cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) / way.splits if swapped else 0
                 cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
                 if cost < inf:
