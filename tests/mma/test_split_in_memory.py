@@ -14,7 +14,7 @@ from tests.mma.products import BF16, E4M3, LAYOUTS, OPERANDS, added, bias_gelu_r
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import PATIENCE, leave_all, split, taken, through_memory
-from tilejit.kernels.plan import Config, Problem, choose
+from tilejit.kernels.plan import Config, Problem, choose, ranked
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200)))
 SHAPES = st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128), (192, 64)))
@@ -186,6 +186,14 @@ def test_sums_move_as_threads_hold_them(bm, bn, splits):
 def test_where_tiles_are_few_and_k_is_long_as_many_ctas_as_there_are_share_it(extents, tiles):
     c = choose(Problem(*extents), 132)
     assert not c.clustered and c.tiles(*extents[:2]) == tiles and c.splits == 132 // tiles
+
+
+@pytest.mark.parametrize("m", (24, 40, 56, 72, 88, 100, 120))
+def test_the_model_has_no_few_ctas_of_many_finish_a_tile(m):
+    """A width of 8 times a prime has one share or as many as that: one of eight CTAs would add up the sums of all, and spill."""
+    for n, k in ((2048, 7168), (1024, 4096), (5120, 5120)):
+        for c in ranked(Problem(m, n, k), 132):
+            assert c.clustered or 4 * c.shares >= min(c.splits, c.bn // 8)
 
 
 @pytest.mark.parametrize("extents", [(64, 64, 128), (512, 512, 512), (256, 8192, 8192), (4096, 4096, 4096)])

@@ -77,8 +77,8 @@ class Config:
 
     @property
     def shares(self) -> int:
-        """In how many shares, of whole groups of 8 columns and equal, the `splits` CTAs of a tile finish its columns: one each, at most."""
-        return max(count for count in range(1, self.splits + 1) if self.bn // 8 % count == 0)
+        """In how many shares the `splits` CTAs of a tile finish its columns."""
+        return shares_of(self.bn, self.splits)
 
     def tiles(self, m: int, n: int) -> int:
         """How many tiles cover a result of m by n, in pairs if CTAs work in these."""
@@ -92,6 +92,11 @@ class Config:
 def rows(m: int, bm: int, pair: bool = False) -> int:
     """How many rows of tiles cover `m`: an even number for pairs."""
     return -(-m // (2 * bm)) * 2 if pair else -(-m // bm)
+
+
+def shares_of(bn: int, splits: int) -> int:
+    """In how many equal shares, of whole groups of 8 columns, so many CTAs finish the columns of a tile: one each, at most."""
+    return max(count for count in range(1, splits + 1) if bn // 8 % count == 0)
 
 
 def narrow(bn: int, width: int) -> int:
@@ -290,7 +295,11 @@ def _ways(p: Problem, tiles: int, bn: int, slots: int, processors: int):
     """The ways in which CTAs can take part of this many `tiles` of bn columns and so many `slots` of k."""
     for way in WAYS:
         way = way if way.splits else way._replace(splits=min(processors // tiles, MANY))
-        shared = way.splits > 1 and way.splits * 2 <= slots and (not way.clustered or bn % (8 * way.splits) == 0)
+        shared = way.splits > 1 and way.splits * 2 <= slots
+        if shared and way.clustered:
+            shared = bn % (8 * way.splits) == 0
+        elif shared:  # not by few of many CTAs: each has the sums of all at once in registers
+            shared = 4 * shares_of(bn, way.splits) >= min(way.splits, bn // 8)
         if shared or way == Way() or way.stream and p.promoted is None or way.pair and any(p.uneven) and bn % 16 == 0:
             yield way
 
