@@ -191,7 +191,7 @@ def _fitting(config: Config | None, size: int) -> Config | None:
         raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
     if config is not None and config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
-    return config
+    return config and replace(config, kept=config.kept and size <= 2)  # no registers for wider ones
 
 
 def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epilogue=None, extras: int = 0, swapped: bool = False) -> dict:
@@ -200,7 +200,8 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
                 A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers,
-                FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras, num_warps=config.num_warps)
+                FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras, KEPT=config.kept and width > 0 and epilogue is None,
+                num_warps=config.num_warps)
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
@@ -343,15 +344,17 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
     best = None
     bytes_ = sum((m + n) * k * itemsize + m * n * stored for m, n, k in extents)
     for bm, bn in TILES:
-        config = Config.of(bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, width=narrow(bn, 128 // stored) if epilogue else 0)
+        counts = np.array([-(-m // bm) * -(-n // bn) for m, n, _ in extents])
+        kept = stored == 2 and not epilogue and (bm, bn) != (192, 192) and counts.sum() > processors
+        config = Config.of(bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, width=narrow(bn, 128 // stored) if epilogue or kept else 0,
+                           least=4 if kept else 3)
         if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config.stages < 2:  # boxes of less have no swizzle, others not the widest
             continue
-        counts = np.array([config.tiles(m, n) for m, n, _ in extents])
         each = np.array([tile_cycles(k, itemsize, bm, bn, 1, m / max(-(-m // bm), 1) + n / max(-(-n // bn), 1)) for m, n, k in extents])
         longest = each[np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), processors), side="right")].sum()
         cost = both(longest, bytes_ / (MEMORY * processors / 132))
         if best is None or cost < best[0]:
-            best = cost, replace(config, regs=REGISTERS[bm])
+            best = cost, replace(config, regs=REGISTERS[bm], kept=kept)
     return best[1]
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import tilejit as tile
 
 from .finish import finished, newer, put, send, send_all
-from .mainloop import begun, multiplied, operand, rounded, slots
+from .mainloop import begun, multiplied, operand, product, rounded, slots
+from .overlap import kept
 
 AHEAD = 2                  # pieces of work that are under way at once: one is multiplied, the next one's operands already come
-SETS = AHEAD + 1           # of maps: stores of the piece before the last one released may still go by theirs
+SETS = AHEAD + 2           # of maps: stores of the two pieces before the first one not released may still go by theirs
 CHUNK = 128                # groups that are searched at once
 NONE = 2 ** 31 - 1
 A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, NUMBER, TAKEN, FIELDS = range(14)  # rows of the table; a column is a group
@@ -242,12 +243,59 @@ def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, S
 
 
 @tile.jit
+def send_next(before, w, stage, C, maps, own, BM: tile.constexpr, BN: tile.constexpr):
+    """Consumer `w` sends the next part of what it has kept of a piece (`kept`), by the map of that piece's group; what is left."""
+    parts, sent, (i, j, at), turn = before
+    BUFFERS, WIDTH = stage.shape[0], stage.shape[2]
+    tile.assume((sent >= 0) & (i >= 0) & (j >= 0) & (turn >= 0) & (turn < BUFFERS))
+    c, row, column = map_of(C, maps, own + at + 2, 64, stage.shape[2]), i * BM + w * 64, j * BN + sent * WIDTH
+    send(parts[0], stage[turn], c[row:row + 64, column:column + WIDTH], BUFFERS - 1, False)
+    return (*parts[1:], parts[-1]), sent + 1, (i, j, at), turn + 1 if turn + 1 < BUFFERS else 0
+
+
+@tile.jit
+def multiply_kept(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr):
+    """A consumer whose results stay in registers until the first products of its next piece run, as in `persistent_kept`; where it has none there
+    they are sent at once. So all are under way when that piece is released, and read when the piece after it is: by then their buffers
+    have had its own results, or there were none and they were awaited."""
+    BM, BN, BK, A_KM, B_KN = SHAPE
+    WIDTH: tile.constexpr = stage.shape[2]
+    PARTS: tile.constexpr = BN // WIDTH
+    acc, steps = tile.zeros((64, BN), SUMS), 0
+    before = (tile.zeros((64, WIDTH), C.dtype),) * PARTS, PARTS, (0, 0, 0), 0
+    while steps >= 0:
+        with work.consume() as piece:
+            steps, place = tile.load(piece.T[0]), (tile.load(piece.T[1]), tile.load(piece.T[2]), tile.load(piece.T[3]))
+            above = place[0] * BM + w * 64 >= tile.load(piece.T[7])   # the group ends there: the tensor cores are for the other consumers
+            for i in range(0 if above else steps):
+                with ring.consume(behind=BEHIND) as slot:
+                    acc = product(acc, slot, w, A_KM, B_KN, i > 0)
+                    if (before[1] < PARTS) & (i == 1 + w + before[1] * (BM // 64)):
+                        before = send_next(before, w, stage, C, maps, own, BM, BN)
+                    tile.mma_wait(1 if BEHIND else 0)
+            tile.mma_wait(0)
+            ring.release()
+            for part in range(before[1], PARTS):
+                before = send_next(before, w, stage, C, maps, own, BM, BN)
+            before = kept(tile.cast(acc, C.dtype), place, before[3], WIDTH)
+            if above:
+                before = before[0], PARTS, place, before[3]
+                for s in range(steps):
+                    with ring.consume():
+                        pass
+                with tile.elect():
+                    tile.bulk_wait(0, read=True)
+    with tile.elect():
+        tile.bulk_wait(0)
+
+
+@tile.jit
 def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
             ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
-            WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr):
+            WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, KEPT: tile.constexpr = False):
     """``C[g] = A[g] @ B[g]`` for each group: of a list, where A, B and C are like the groups' matrices and a column of `table` says
     where those are; or (`table` None) of the rows of A and C, from where the group before stops to ``offs[g]``, and the matrices
-    of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores."""
+    of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores; with `KEPT` under the next piece's products."""
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
     work = tile.ring(AHEAD, T=((8,), tile.int32), consumers=1 + BM // 64, filled="stores")
     stage = None
@@ -261,4 +309,8 @@ def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, B
         with tile.warp(1):
             walk(work, A, B, C, table, maps, own, shape, ORDER, WIDTH)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
-        multiply(work, ring, stage, warpgroup - 1, C, maps, own, extra, shape, SUMS, BEHIND, FINISH)
+        w = warpgroup - 1
+        if KEPT:
+            multiply_kept(work, ring, stage[w], w, C, maps, own, shape, SUMS, BEHIND)
+        else:
+            multiply(work, ring, stage, w, C, maps, own, extra, shape, SUMS, BEHIND, FINISH)
