@@ -291,3 +291,51 @@ def test_warps_meet_in_a_slot_that_they_pass_over_before_it_is_given_back(read, 
     np.testing.assert_array_equal(out, A[::3].sum(axis=0) if read else 0)
     ptx = passed_over.compile(A, out, 7, read, one_warp, target="sm_90a").ptx
     assert len(re.findall(r"bar(?:rier)?\.sync\s+\S+, 128;", ptx)) == (not one_warp)
+
+
+@tile.jit
+def multiplied_once(acc, slot):
+    acc = tile.mma_async(acc, slot.A, slot.B, trans_b=True)
+    tile.mma_commit()
+    tile.mma_wait(0)
+    return acc
+
+
+@tile.jit(num_warps=8)
+def multiplied_at_times(A, B, C, n, BEHIND: tile.constexpr, WHEN: tile.constexpr):
+    """A consumer that multiplies in each slot, or in every second one by a condition or by a loop."""
+    ring = tile.ring(2, A=((64, 64), A.dtype), B=((64, 64), B.dtype), consumers=1)
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i in range(n):
+                with ring.produce() as slot:
+                    tile.copy_async(slot.A, A[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+                    tile.copy_async(slot.B, B[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+    with tile.warpgroup(1):
+        acc = tile.zeros((64, 64))
+        for i in range(n):
+            with ring.consume(behind=BEHIND) as slot:
+                if WHEN == "always":
+                    acc = multiplied_once(acc, slot)
+                elif WHEN == "if":
+                    if i % 2 == 0:
+                        acc = multiplied_once(acc, slot)
+                else:
+                    for j in range(1 - i % 2):
+                        acc = multiplied_once(acc, slot)
+        if BEHIND:
+            ring.release()
+        tile.store(C[0:64, 0:64], acc)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("when", ["always", "if", "loop"])
+def test_a_product_that_a_slot_may_do_without_is_no_meeting_of_its_warps(behind, when):
+    """One that every slot has is: then they need no barrier."""
+    rng = np.random.default_rng(0)
+    A, B = (rng.integers(-2, 3, (64, 5, 64)).astype(np.float16) for _ in range(2))
+    C, taken = np.full((64, 64), np.nan, np.float32), slice(None, None, 1 if when == "always" else 2)
+    multiplied_at_times[1, ](A.reshape(64, 320), B.reshape(64, 320), C, 5, behind, when)
+    np.testing.assert_array_equal(C, np.einsum("msk,nsk->mn", A[:, taken].astype(np.float32), B[:, taken].astype(np.float32)))
+    ptx = multiplied_at_times.compile(A.reshape(64, 320), B.reshape(64, 320), C, 5, behind, when, target="sm_90a").ptx
+    assert bool(re.search(r"bar(?:rier)?\.sync\s+\S+, 128;", ptx)) == (when != "always")

@@ -45,6 +45,7 @@ class Ring:
         self.number, self.stages, self.consumers, self.filled, self.ranks, self.cta_group = number, stages, consumers, filled, ranks, cta_group
         self.buffers, self.full, self.empty = buffers, full, empty
         self.used: dict[str, Any] = {}  # "produce" and "consume": where, first
+        self.passed: set[tuple] = set()  # cursors of scopes that may leave a slot held in which their warps have not met
 
     def check(self) -> None:
         """CompilationError where slots are awaited that nobody fills."""
@@ -121,6 +122,8 @@ class Turn:
         if self.role == "consume" and self.behind:
             if _products(g, self.slot):
                 raise g.error("products into tensor memory give their slot back when they are done: leave behind= out")
+            if not _met(g, self.slot):
+                self.ring.passed.add(self.cursor)
             _release_held(g, self.ring)
             g.cells[_cursor(g, self.ring, "held")] = 1
         elif self.role == "consume" and not self.slot.released:
@@ -140,6 +143,11 @@ def _of_leader(g: Builder, ring: Ring, barrier: Value) -> Value:
 def _products(g: Builder, slot: Slot) -> list:
     """The tcgen05 products that read the slot so far."""
     return products_of(g, slot.block[slot.entered:], slot.ring.buffers.values())
+
+
+def _met(g: Builder, slot: Slot) -> bool:
+    """Whether the scope's warps have met in the slot so far."""
+    return g.scope.threads <= 32 or met_in(g, slot.block[slot.entered:], slot.ring.buffers.values())
 
 
 def _part(g: Builder, buffer: Value, stage) -> Value:
@@ -302,7 +310,7 @@ def _release_held(g: Builder, ring: Ring) -> None:
         raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={ring.consumers}")
     stage, _ = g.cells[place]
     empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, _before(g, ring, stage)), peer=False)
-    g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks, met=True)
+    g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks, met=place not in ring.passed)
     g.cells[_cursor(g, ring, "held")] = 0
 
 
@@ -335,8 +343,7 @@ def _release(g: Builder, slot: Slot) -> None:
     elif ring.cta_group == 2:
         raise g.error("with cta_group=2 the pair's products read a slot, and give it back: there are none here")
     else:
-        met = g.scope.threads <= 32 or met_in(g, slot.block[slot.entered:], ring.buffers.values())
-        g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks, met=met)
+        g.call(ring_release, empty, None, *ring.buffers.values(), ranks=ring.ranks, met=_met(g, slot))
 
 
 MEMBERS[Ring, "produce"] = (_produce, True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...dtypes import int32
 from ...ir.builder import Builder
-from ...ir.graph import Block, Call, Node, Operand, Scope, Value, blocks
+from ...ir.graph import Block, Call, Const, For, If, Node, Operand, Scope, Value, While, blocks
 from ..ids import cta_rank
 from ..language import binary
 from .order import tcgen05_commit_
@@ -36,23 +36,31 @@ def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
 
 def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
     """Whether all warps of the scope have seen the slot full where these nodes are over: they have multiplied from a part of `buffers`, which a
-    warpgroup does together, or have read it, after which they meet."""
-    return any(call.op.name != "copy_async" for call, _ in _taking(g, nodes, buffers))
+    warpgroup does together, or have read it, after which they meet. What a branch or a loop may leave out does not count."""
+    return any(call.op.name != "copy_async" for call, _ in _taking(g, nodes, buffers, _surely))
 
 
-def _taking(g: Builder, nodes: list[Node], buffers) -> Iterator[tuple[Call, tuple[str, ...]]]:
-    """The calls, views aside, that take a part of `buffers`, each with the scopes around it."""
+def _surely(node: Node) -> tuple[Block, ...]:
+    """The blocks inside a node that run whenever it does."""
+    if isinstance(node, For) and not (all(isinstance(x, Const) for x in (node.start, node.stop, node.step))
+                                      and range(node.start.value, node.stop.value, node.step.value)):
+        return ()
+    return () if isinstance(node, (If, While)) else blocks(node)
+
+
+def _taking(g: Builder, nodes: list[Node], buffers, inside=blocks) -> Iterator[tuple[Call, tuple[str, ...]]]:
+    """The calls, views aside, that take a part of `buffers`, each with the scopes around it, also those in what is `inside` of nodes."""
     held = set(buffers)
-    return ((call, scopes) for call, scopes in _calls(nodes, ())
+    return ((call, scopes) for call, scopes in _calls(nodes, (), inside)
             if call.op.name not in VIEWS and any(_buffer(g, a) in held for a in call.args))
 
 
-def _calls(nodes, scopes: tuple[str, ...]) -> Iterator[tuple[Call, tuple[str, ...]]]:
+def _calls(nodes, scopes: tuple[str, ...], inside) -> Iterator[tuple[Call, tuple[str, ...]]]:
     for node in nodes:
         if isinstance(node, Call):
             yield node, scopes
-        for inner in blocks(node):
-            yield from _calls(inner.nodes, (*scopes, node.kind) if isinstance(node, Scope) else scopes)
+        for inner in inside(node):
+            yield from _calls(inner.nodes, (*scopes, node.kind) if isinstance(node, Scope) else scopes, inside)
 
 
 def _buffer(g: Builder, x: Operand) -> Operand:
