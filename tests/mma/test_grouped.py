@@ -11,9 +11,11 @@ from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, E5M2, close, laid
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
+from tilejit.kernels import grouped as planning
 from tilejit.kernels import grouped_hopper
 from tilejit.kernels.grouped import REGISTERS, _constants, _sequence, choose_grouped
-from tilejit.kernels.plan import Config
+from tilejit.kernels.plan import TILES as ALL_TILES
+from tilejit.kernels.plan import Config, narrow
 
 LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
 EXTENT = st.one_of(st.integers(0, 40), st.sampled_from((63, 64, 65, 128, 130, 200)))
@@ -30,16 +32,16 @@ def blank(shape, dtype):
     return np.full(shape, np.iinfo(dtype).max if np.dtype(dtype).kind in "iu" else np.nan, dtype)
 
 
-def of_tile(shape, dtypes):
+def of_tile(shape, dtypes, kept=False):
     """The configuration of a tile, or the choice."""
-    return shape and Config.of(*shape, itemsize=np.dtype(dtypes[0]).itemsize, stored=np.dtype(result_type(dtypes[0])).itemsize)
+    return shape and replace(Config.of(*shape, itemsize=np.dtype(dtypes[0]).itemsize, stored=np.dtype(result_type(dtypes[0])).itemsize), kept=kept)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(groups=GROUPS, dtypes=st.sampled_from(OPERANDS), shape=TILES, a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS),
-       mixed=st.booleans(),
+       mixed=st.booleans(), kept=st.booleans(),
        seed=st.integers(0, 1 << 16))
-def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, seed):
+def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, kept, seed):
     """Extents from 0 on, every layout, each product's own or one for all, results made or given."""
     rng = np.random.default_rng(seed)
     layouts = ("rows", "columns", "padded", "spaced", "reversed")
@@ -47,7 +49,7 @@ def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed
     a = [laid(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
     b = [laid(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
     out = None if out_is is None else [laid(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
-    got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None, config=of_tile(shape, dtypes))
+    got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None, config=of_tile(shape, dtypes, kept))
     assert out is None or got is out
     assert len(got) == len(groups)
     for x, y, z in zip(a, b, got):
@@ -57,8 +59,8 @@ def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes=st.lists(EXTENT, min_size=0, max_size=8), n=EXTENT, k=EXTENT, after=st.integers(0, 70), dtypes=st.sampled_from(OPERANDS), shape=TILES,
-       a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), seed=st.integers(0, 1 << 16))
-def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, seed):
+       a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), kept=st.booleans(), seed=st.integers(0, 1 << 16))
+def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, kept, seed):
     """Each group's rows by its matrix; the rows after the last group stay as they are."""
     rng = np.random.default_rng(seed)
     total = sum(sizes) + after
@@ -66,7 +68,7 @@ def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_i
     b = laid(drawn(rng, (len(sizes), k, n), dtypes[1]), b_is)
     out = None if out_is is None else laid(blank((total, n), result_type(dtypes[0])), out_is)
     got = kernels.grouped_matmul(a, b, out, offs=np.cumsum(sizes).astype(np.int32), precision="tf32" if dtypes[0] == np.float32 else None,
-                                 config=of_tile(shape, dtypes))
+                                 config=of_tile(shape, dtypes, kept))
     assert got.shape == (total, n) and (out is None or got is out)
     start = 0
     for size, y in zip(sizes, b):
@@ -161,21 +163,95 @@ def test_the_same_call_gives_the_same_bits():
     assert all(x.tobytes() == y.tobytes() for x, y in zip(first, again))
 
 
+# -- results that stay in registers until the next piece's products run ------------------------------------------------------------
+
+class InAnyOrder:
+    """The kernel, launched on the simulator with what the machine leaves open drawn by a seed."""
+
+    def __init__(self, seed):
+        self.kernel, self.seed = grouped_hopper.grouped, seed
+
+    def __getitem__(self, grid):
+        def launch(*args, **constants):
+            assert constants["KEPT"]
+            assert not self.kernel.simulate(grid, *args, seed=self.seed, **constants).findings
+        return launch
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(groups=st.lists(st.tuples(st.sampled_from((1, 30, 64, 65, 128, 129, 190, 200)), st.sampled_from((8, 24, 40, 64, 72, 130)),
+                                 st.sampled_from((0, 1, 64, 70, 130, 300, 400))), min_size=2, max_size=12),
+       shape=st.sampled_from((((128, 64), 16), ((128, 64), 32), ((64, 32), 16), ((128, 32), 16), ((128, 64), 64), ((192, 32), 16))),
+       buffers=st.integers(1, 3), stages=st.integers(2, 4), behind=st.booleans(), ctas=st.integers(1, 3), stacked=st.booleans(), seed=st.integers(0, 1 << 16))
+def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatch, groups, shape, buffers, stages, behind, ctas, stacked, seed):
+    """Few CTAs and groups of few tiles, so that most pieces are of another group than the one before, of which some have no rows for a consumer
+    and some fewer slots of k than results have parts; the simulator finds a map that is edited before a store has read it."""
+    (bm, bn), width = shape
+    rng, config = np.random.default_rng(seed), Config.of(bm, bn, bk=64, width=width)
+    config = replace(config, kept=True, buffers=min(buffers, bn // width), stages=stages, behind=behind)
+    with monkeypatch.context() as patched:
+        patched.setattr(planning, "_processors", lambda device: ctas)
+        patched.setattr(planning, "PLANS", {})
+        patched.setattr(grouped_hopper, "grouped", InAnyOrder(seed))
+        if stacked:
+            sizes, n, k = [m for m, _, _ in groups], groups[0][1] // 8 * 8, groups[0][2]
+            a, b = drawn(rng, (sum(sizes) + 5, k), BF16), drawn(rng, (len(sizes), k, n), BF16)
+            got = kernels.grouped_matmul(a, b, offs=np.cumsum(sizes).astype(np.int32), config=config)
+            for size, stop, y in zip(sizes, np.cumsum(sizes), b):
+                close(got[stop - size:stop], a[stop - size:stop], y)
+        else:
+            a, b = [drawn(rng, (m, k), BF16) for m, n, k in groups], [drawn(rng, (k, n), BF16) for m, n, k in groups]
+            for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
+                close(z, x, y)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("stored,epilogue,kept", [(np.float16, None, True), (np.float32, None, False), (np.float16, weighted, False)])
+def test_results_are_kept_where_there_are_registers_for_them(monkeypatch, listed, stored, epilogue, kept):
+    """With an epilogue or results of 4 bytes they are not, and all is right."""
+    rng, seen, real = np.random.default_rng(3), [], planning._constants
+    monkeypatch.setattr(planning, "PLANS", {})
+    monkeypatch.setattr(planning, "_constants", lambda *args, **more: seen.append(real(*args, **more)) or seen[-1])
+    a, b, offs = drawn(rng, (150, 136), np.float16), drawn(rng, (2, 136, 72), np.float16), np.array([70, 150], np.int32)
+    arguments = (np.ones((2, 150), np.float32), np.zeros((2, 72), np.float32), 1.0) if epilogue else ()
+    out, config = np.empty((150, 72), stored), replace(Config.of(128, 64, width=32, stored=np.dtype(stored).itemsize), kept=True)
+    if listed:
+        kernels.grouped_matmul([a[:70], a[70:]], list(b), [out[:70], out[70:]], epilogue, arguments, config=config)
+    else:
+        kernels.grouped_matmul(a, b, out, epilogue, arguments, offs=offs, config=config)
+    exact = np.concatenate([a[:70].astype(np.float64) @ b[0].astype(np.float64), a[70:].astype(np.float64) @ b[1].astype(np.float64)])
+    np.testing.assert_allclose(out.astype(np.float64), np.maximum(exact, 0) if epilogue else exact, atol=2e-2, rtol=2e-3)
+    assert [c["KEPT"] for c in seen] == [kept]
+
+
 # -- code and choice -------------------------------------------------------------------------------------------------------------
+
+def compiled(config, listed, b_by_rows=False):
+    matrix = ArraySpec((8192, 8192), "bfloat16")
+    constants = _constants(replace(config, regs=REGISTERS[config.bm]), (False, b_by_rows), tile.float32, config.width)
+    return grouped_hopper.grouped.compile(matrix, matrix if listed else ArraySpec((64, 2048, 2048), "bfloat16"), matrix,
+                                          ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0,
+                                          ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, target="sm_90a", **constants)
+
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("shape", [(128, 256), (192, 192), (64, 256)])
 def test_the_largest_tiles_are_fast_code(shape, listed):
     """Nothing spills, and copies go by TMA."""
-    matrix = ArraySpec((8192, 8192), "bfloat16")
-    c = Config.of(*shape)
-    constants = _constants(replace(c, regs=REGISTERS[c.bm]), (False, False), tile.float32, c.width)
-    compiled = grouped_hopper.grouped.compile(matrix, matrix if listed else ArraySpec((64, 2048, 2048), "bfloat16"), matrix,
-                                              ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0,
-                                              ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, **constants)
-    assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma"}
-    assert compiled.ptx.count("tensormap.cp_fenceproxy") == (3 if listed else 1)
-    assert compiled.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
+    made = compiled(Config.of(*shape), listed)
+    assert made.spills == 0 and {x.variant for x in made.copies} == {"tma"}
+    assert made.ptx.count("tensormap.cp_fenceproxy") == (3 if listed else 1)
+    assert made.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("shape", [t for t in ALL_TILES if t[1] in (16, 32) or t[1] % 64 == 0 and t != (192, 192)])
+def test_tiles_keep_their_results_in_registers_without_spilling(shape, listed):
+    """As many slots as the model takes beside the buffers, and one loop of products."""
+    config = replace(Config.of(*shape, width=narrow(shape[1], 64), least=4), kept=True)
+    for b_by_rows in (False, True):
+        made = compiled(config, listed, b_by_rows)
+        assert made.spills == 0 and made.ptx.count("wgmma.mma_async") == config.bk // 16
 
 
 @pytest.mark.parametrize("extents,shape", [(((16, 2048, 2048),) * 64, (64, 256)), (((4096, 4096, 4096),) * 8, (128, 256))])
@@ -183,6 +259,15 @@ def test_the_choice_follows_the_groups(extents, shape):
     """Few rows take low tiles, many the largest."""
     c = choose_grouped(extents, 2, 2, 132)
     assert (c.bm, c.bn) == shape
+
+
+def test_results_are_kept_where_ctas_have_several_tiles():
+    """Then a fourth slot has the place of the buffers for a whole tile."""
+    many = choose_grouped(((4096, 4096, 4096),) * 8, 2, 2, 132)
+    assert many.kept and (many.stages, many.width, many.buffers) == (4, 64, 2)
+    assert not choose_grouped(((128, 256, 4096),) * 8, 2, 2, 132).kept
+    assert not choose_grouped(((4096, 4096, 4096),) * 8, 2, 4, 132).kept
+    assert not choose_grouped(((4096, 4096, 4096),) * 8, 2, 2, 132, epilogue=True).kept
 
 
 def test_products_with_few_rows_go_beside_others():

@@ -63,14 +63,16 @@ def test_every_tile_takes_lists_and_stacked_rows():
     from dataclasses import replace
     from tilejit import kernels
     from tilejit.kernels.grouped import REGISTERS
-    from tilejit.kernels.plan import TILES, Config
+    from tilejit.kernels.plan import TILES, Config, narrow
     torch.manual_seed(0)
     groups = [(300, 600, 520), (1, 40, 8), (0, 8, 8), (129, 264, 1100), (64, 64, 64)]
     a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]
     rows, stack = matrix(500, 328, "bfloat16"), torch.randn(5, 328, 520, device="cuda").bfloat16()
     offs = torch.tensor([0, 131, 131, 400, 477], device="cuda", dtype=torch.int32)
-    for bm, bn in some([t for t in TILES if t[1] > 8], least=3):  # 8 columns are too narrow for what is stored at once
-        config = replace(Config.of(bm, bn), regs=REGISTERS[bm])
+    for (bm, bn), kept in some([(t, kept) for t in TILES if t[1] > 8 for kept in (False, True) if not kept or t[1] <= 64 or t[1] % 64 == 0], least=3):
+        if kept and (bm, bn) == (192, 192):  # too many registers; 8 columns are too narrow for what is stored at once
+            continue
+        config = replace(Config.of(bm, bn, width=narrow(bn, 64) if kept else 0, least=4 if kept else 3), regs=REGISTERS[bm], kept=kept)
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
             check(z, x, y, "bfloat16")
         for n in (520, 515):
@@ -144,3 +146,33 @@ def test_a_thousand_launches_of_changing_lists():
             wrong += sum((x != y).sum() for x, y in zip(got, exact[which]))
             torch._foreach_zero_(outs[which])
     assert wrong.item() == 0
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=100)
+def test_two_thousand_launches_that_keep_results():
+    """Groups with rests of 64 rows and fewer, whose tiles a consumer passes over, of few slots of k and many; small integers: the bits are those
+    of the same tiles stored at once."""
+    import numpy as np
+    import torch
+    from dataclasses import replace
+    from tilejit import kernels
+    from tilejit.kernels.grouped import PLANS, REGISTERS
+    from tilejit.kernels.plan import Config
+    rng = np.random.default_rng(0)
+    a, b = (torch.randint(-2, 3, (1100, 2048), device="cuda").to(torch.bfloat16) for _ in range(2))
+    lists = [[(int(rng.integers(1, 1100)), int(rng.integers(1, 138)) * 8, int(rng.integers(1, 2 if i % 3 == 0 else 256)) * 8) for _ in range(60)]
+             for i in range(8)]
+    operands = [([a[:m, :k] for m, n, k in groups], [b[:n, :k].t() for m, n, k in groups]) for groups in lists]
+    outs = [[torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for m, n, k in groups] for groups in lists]
+    kept = replace(Config.of(128, 256, width=64, least=4), regs=REGISTERS[128], kept=True)
+    expected = [[x.clone() for x in kernels.grouped_matmul(*pair, out, config=replace(kept, kept=False))] for pair, out in zip(operands, outs)]
+    PLANS.clear()
+    wrong = torch.zeros((), device="cuda")
+    for i in some(range(2000)):
+        which = rng.integers(len(lists))
+        got = kernels.grouped_matmul(*operands[which], outs[which], config=kept)
+        if i % 10 == 0:
+            wrong += sum((x != y).sum() for x, y in zip(got, expected[which]))
+            torch._foreach_zero_(outs[which])
+    assert wrong.item() == 0 and all(plan.constants["KEPT"] for plan in PLANS.values())
