@@ -15,8 +15,8 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
 from .matmul import remember
-from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out, check_parameters,
-                       dtype_of_sums, extents_of, lines, span, stored_by_tma)
+from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_halves, check_listed, check_lists_apart, check_out,
+                       check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
 from .plan import MEMORY, TILES, Config, both, narrow, tile_cycles
 from .views import new, turned
@@ -133,10 +133,10 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
         table[[hopper.M, hopper.N, hopper.K, hopper.COLUMNS], at] = m, n, max(k, 1), results[g][2]
         table[hopper.NUMBER, at] = g
         table[STEPS, at] = x.strides[-1 if across[0] else -2], y.strides[-1 if across[1] else -2], results[g][2] if z is None else z.strides[0]
-        table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + config.tiles(m, n)
+        table[hopper.END, at] = (table[hopper.END, at - 1] if at else 0) + pieces(config, m, n)
     if table[hopper.END, -1] >= hopper.NONE:
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
-    grid = int(min(table[hopper.END, -1], processors))
+    grid = _grid(int(table[hopper.END, -1]), processors, config)
     constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
     places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
     return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
@@ -191,7 +191,22 @@ def _fitting(config: Config | None, size: int) -> Config | None:
         raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
     if config is not None and config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
+    if config is not None and config.pair:
+        check_halves(config)
     return config and replace(config, kept=config.kept and size <= 2)  # no registers for wider ones
+
+
+def pieces(config: Config, m: int, n: int) -> int:
+    """How many pieces of work the tiles of an M x N result are: of pairs of CTAs a piece is two tiles, one above the other, or, in the last of an odd
+    number of rows of tiles, side by side."""
+    down, across = -(-m // config.bm), -(-n // config.bn)
+    return down // 2 * across + down % 2 * -(-across // 2) if config.pair else down * across
+
+
+def _grid(count: int, processors: int, config: Config) -> int:
+    """How many CTAs share so many pieces of work."""
+    group = 2 if config.pair else 1
+    return group * min(count, max(processors // group, 1))
 
 
 def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epilogue=None, extras: int = 0, swapped: bool = False) -> dict:
@@ -200,8 +215,8 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
                 A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers,
-                FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras, KEPT=config.kept and width > 0 and epilogue is None,
-                num_warps=config.num_warps)
+                FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras, KEPT=config.kept and width > 0 and epilogue is None, PAIR=config.pair,
+                cluster=2 if config.pair else None, num_warps=config.num_warps)
 
 
 def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
@@ -331,7 +346,7 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     y = y.turned
     copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
     width = config.width if stored_by_tma(z, config.width) else 0
-    grid = min((-(-rows // config.bm) + groups) * -(-n // config.bn), processors)
+    grid = _grid((-(-rows // config.bm) + groups) * -(-n // config.bn), processors, config)
     constants = _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width, epilogue, extras)
     return Stacked((rows, n), z.dtype, grid, copies, constants, spans)
 

@@ -17,6 +17,7 @@ AHEAD = 2                  # pieces of work that are under way at once: one is m
 SETS = AHEAD + 2           # of maps: stores of the two pieces before the first one not released may still go by theirs
 CHUNK = 128                # groups that are searched at once
 NONE = 2 ** 31 - 1
+NUMBERS = 9                # that a piece of work has
 A_AT, A_ROW, B_AT, B_ROW, C_AT, C_ROW, M, N, K, COLUMNS, END, NUMBER, TAKEN, FIELDS = range(14)  # rows of the table; a column is a group
 
 
@@ -29,8 +30,15 @@ def stop(offs, g, rows):
 
 
 @tile.jit
-def place(t, table, rows, across, BM: tile.constexpr):
-    """The group of tile `t`, the group's first tile, and the number of all tiles."""
+def pieces(rows, across, BM: tile.constexpr, PAIR: tile.constexpr):
+    """How many pieces of work the tiles of so many rows are, `across` side by side: each is one, or with `PAIR` two of them are."""
+    down = tile.cdiv(tile.maximum(rows, 0), BM)
+    return down // 2 * across + down % 2 * tile.cdiv(across, 2) if PAIR else down * across
+
+
+@tile.jit
+def place(t, table, rows, across, BM: tile.constexpr, PAIR: tile.constexpr):
+    """The group of piece `t`, the group's first piece, and the number of all pieces."""
     g, first, total = 0, 0, 0
     for c in range(0, table.shape[-1], CHUNK):
         if len(table.shape) == 2:
@@ -38,7 +46,7 @@ def place(t, table, rows, across, BM: tile.constexpr):
         else:
             groups = c + tile.arange(CHUNK)
             each = tile.where(groups < table.shape[0], stop(table, groups, rows) - stop(table, groups - 1, rows), 0)
-            ends = tile.cumsum(tile.cdiv(tile.maximum(each, 0), BM) * across) + total
+            ends = tile.cumsum(pieces(each, across, BM, PAIR)) + total
         over = ends <= t
         g = g + tile.sum(tile.where(over, 1, 0), axis=0)
         first = max(first, tile.max(tile.where(over, ends, 0), axis=0))
@@ -61,9 +69,11 @@ def map_of(X, maps, at, rows: tile.constexpr, columns: tile.constexpr, edit: til
 
 
 @tile.jit
-def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: tile.constexpr, edit: tile.constexpr = "global"):
-    """The map of an operand given as [rows, k], or as [k, rows] (`K_FIRST`)."""
-    return map_of(X, maps, at, k, rows, edit, rounded(X)) if K_FIRST else map_of(X, maps, at, rows, k, edit, rounded(X))
+def operand_map(X, maps, at, rows: tile.constexpr, k: tile.constexpr, K_FIRST: tile.constexpr, PAIR: tile.constexpr,
+                edit: tile.constexpr = "global"):
+    """The map of an operand given as [rows, k], or as [k, rows] (`K_FIRST`); with `PAIR` it goes in halves."""
+    BOX: tile.constexpr = (k, rows) if K_FIRST else (rows, k)
+    return map_of(X, maps, at, BOX[0] // 2 if PAIR else BOX[0], BOX[1], edit, rounded(X))
 
 
 @tile.jit
@@ -92,37 +102,75 @@ def hand_out(maps):
             maps[x].prefetch()
 
 
-@tile.jit
-def part(m, row, k, extents, K_FIRST: tile.constexpr):
-    """What a slot takes of an operand by its map."""
-    return m[k:k + extents[0], row:row + extents[1]] if K_FIRST else m[row:row + extents[0], k:k + extents[1]]
-
-
 # -- the roles -------------------------------------------------------------------------------------------------------------
 
 @tile.jit
-def following(t, table):
-    """The tile after `t` for this CTA: of a list the next that no CTA has taken, else every so-and-so-many-th."""
-    if t < 0:
-        t = tile.program_id(0)
-    elif len(table.shape) == 2:
-        t = tile.num_programs(0) + tile.cast(tile.atomic_add(table[TAKEN, 0], 1), tile.int32)
+def taken(table):
+    """The next piece of a list that nobody has taken, behind the first of each CTA or pair."""
+    return tile.cast(tile.atomic_add(table[TAKEN, 0], 1), tile.int32)
+
+
+@tile.jit
+def told(n, table, mail):
+    """What `taken` gives the even CTA of a pair, which tells the odd one; the `n`-th. Boxes that are full and empty in turn hand it on."""
+    boxes, full, empty = mail
+    at, phase, t = n % AHEAD, n // AHEAD % 2, 0
+    tile.assume((at >= 0) & (at < AHEAD))
+    if tile.cta_rank() == 0:
+        t = taken(table)
+        empty[at].wait(phase=phase ^ 1)
+        with tile.elect():
+            tile.store_async(boxes.peer(1)[at], t, mbar=full[at])
     else:
-        t = t + tile.num_programs(0)
+        with tile.elect():
+            full[at].arrive_expect_tx(boxes.dtype.nbytes)
+        full[at].wait(phase=phase)
+        t = tile.load(boxes[at])
+        tile.sync()
+        with tile.elect():
+            empty[at].peer(0).arrive()
     return t
 
 
 @tile.jit
-def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.constexpr, WIDTH: tile.constexpr):
-    """A warp: every piece of this CTA's work, with the group's maps bound before. A tile is taken when there is room for it."""
-    BM, BN, BK, A_KM, B_KN = SHAPE
+def following(n, table, mail, PAIR: tile.constexpr):
+    """The `n`-th piece of the work of this CTA, or of its `PAIR`: of a list the next that nobody has taken, else every so-and-so-many-th."""
+    GROUP: tile.constexpr = 2 if PAIR else 1
+    groups = tile.num_programs(0) // GROUP
+    t = tile.program_id(0) // GROUP
+    if len(table.shape) == 1:
+        t = t + n * groups
+    elif n > 0:
+        t = groups + (told(n - 1, table, mail) if PAIR else taken(table))
+    return t
+
+
+@tile.jit
+def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
+    """The tile of this CTA in piece `p` of a group: its row and column of tiles; and whether the two of a `PAIR` have it one above the other, with the
+    same columns of B. Of an odd number of rows of tiles the last is left for tiles side by side, with the same rows of A."""
+    if not PAIR:
+        i, j = tile.tile_at(p, down, across, *ORDER)
+        return i, j, False
+    rank, above = tile.cta_rank(), down // 2 * across
+    i, j = down - 1, 2 * (p - above) + rank
+    if p < above:
+        i, j = tile.tile_at(p, down // 2, across, *ORDER)
+        i = 2 * i + rank
+    return i, j, p < above
+
+
+@tile.jit
+def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: tile.constexpr, WIDTH: tile.constexpr):
+    """A warp: every piece of this CTA's work, with the group's maps bound before. A piece is taken when there is room for it."""
+    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     LISTED: tile.constexpr = len(table.shape) == 2
     across = tile.cdiv(C.shape[1], BN)
-    t, total, last, held = -1, 0, -1, 0
+    t, n, total, last, held = -1, 0, 0, -1, 0
     while t < total:
         with work.produce() as piece:
-            t = following(t, table)
-            g, first, total = place(t, table, A.shape[0], across, BM)
+            t, n = following(n, table, mail, PAIR), n + 1
+            g, first, total = place(t, table, A.shape[0], across, BM, PAIR)
             if t < total:
                 if LISTED:
                     tile.assume((g >= 0) & (g < table.shape[1]) & (table.shape[0] == FIELDS))  # else each load waits for the one before: its bounds
@@ -133,13 +181,13 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                 else:
                     start = stop(table, g - 1, A.shape[0])
                     rows, columns, k = stop(table, g, A.shape[0]) - start, C.shape[1], A.shape[1]
-                which, backwards = number(table, NUMBER, g) if LISTED else g, t // tile.num_programs(0) % 2
+                which, backwards = number(table, NUMBER, g) if LISTED else g, t // (tile.num_programs(0) // (2 if PAIR else 1)) % 2
                 if g != last:
                     last, held = g, 0 if held == SETS - 1 else held + 1
                     at = own + held * 3
                     c = map_of(C, maps, at + 2, 64, WIDTH, "shared") if WIDTH else None
                     if LISTED:
-                        a, b = operand_map(A, maps, at, BM, BK, A_KM, "shared"), operand_map(B, maps, at + 1, BN, BK, B_KN, "shared")
+                        a, b = operand_map(A, maps, at, BM, BK, A_KM, PAIR, "shared"), operand_map(B, maps, at + 1, BN, BK, B_KN, PAIR, "shared")
                         with tile.elect():
                             edit_operand(a, a_at, rows, k, a_row, A_KM)
                             edit_operand(b, b_at, columns, k, b_row, B_KN)
@@ -149,37 +197,56 @@ def walk(work, A, B, C, table, maps, own, SHAPE: tile.constexpr, ORDER: tile.con
                         with tile.elect():
                             edit(c, C[start, 0], rows, columns, C.strides[0])
                         hand_out((c,))
-                i, j = tile.tile_at(t - first, tile.cdiv(rows, BM), tile.cdiv(columns, BN), *ORDER)
-                numbers = (tile.cdiv(k, BK), i, j, held * 3, backwards, which, start, rows)
-                for f in tile.static_range(8):
+                i, j, same = tile_of(t - first, tile.cdiv(rows, BM), tile.cdiv(columns, BN), ORDER, PAIR)
+                numbers = (tile.cdiv(k, BK), i, j, held * 3, backwards, which, start, rows, tile.cast(same, tile.int32))
+                for f in tile.static_range(NUMBERS):
                     tile.store(piece.T[f], numbers[f])
             else:
-                tile.store(piece.T[0:8], tile.full((8,), -1))
+                tile.store(piece.T[0:NUMBERS], tile.full((NUMBERS,), -1))
+
+
+@tile.jit
+def part(x, z, row, k, extents, K_FIRST: tile.constexpr, LISTED: tile.constexpr):
+    """What a slot takes of an operand: by its map, or of an array."""
+    if LISTED:
+        return x[k:k + extents[0], row:row + extents[1]] if K_FIRST else x[row:row + extents[0], k:k + extents[1]]
+    return operand(x, z, row, k, extents, K_FIRST)
+
+
+@tile.jit
+def bring(buffer, x, z, row, k, full, same, K_FIRST: tile.constexpr, LISTED: tile.constexpr, PAIR: tile.constexpr):
+    """An operand's part of a slot. Each of a `PAIR` brings its own in two halves, or, if both have the `same`, one half for both."""
+    ROUNDED, FETCHED, HALF = None if LISTED else rounded(x), not LISTED, buffer.shape[0] // 2
+    if not PAIR:
+        tile.copy_async(buffer, part(x, z, row, k, buffer.shape, K_FIRST, LISTED), mbar=full, precision=ROUNDED, prefetch_map=FETCHED)
+    elif same:
+        at = tile.cta_rank() * HALF
+        half = part(x, z, row if K_FIRST else row + at, k + at if K_FIRST else k, (HALF, buffer.shape[1]), K_FIRST, LISTED)
+        tile.copy_async(buffer[at:at + HALF, :], half, mbar=full, precision=ROUNDED, prefetch_map=FETCHED, multicast=0b11)
+    else:
+        for h in tile.static_range(2):
+            own = part(x, z, row if K_FIRST else row + h * HALF, k + h * HALF if K_FIRST else k, (HALF, buffer.shape[1]), K_FIRST, LISTED)
+            tile.copy_async(buffer[h * HALF:h * HALF + HALF, :], own, mbar=full, precision=ROUNDED, prefetch_map=FETCHED)
 
 
 @tile.jit
 def load(work, ring, A, B, maps, own, LISTED: tile.constexpr, SHAPE: tile.constexpr):
     """A thread: the operands of each piece."""
-    BM, BN, BK, A_KM, B_KN = SHAPE
+    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     steps = 0
     while steps >= 0:
         with work.consume() as piece:
             steps = tile.load(piece.T[0])
             i, j, at = tile.load(piece.T[1]) * BM, tile.load(piece.T[2]) * BN, own + tile.load(piece.T[3])
+            backwards, which, start, same = tile.load(piece.T[4]), tile.load(piece.T[5]), tile.load(piece.T[6]), tile.load(piece.T[8])
+            a, b = A, B
             if LISTED:
-                a, b = operand_map(A, maps, at, BM, BK, A_KM), operand_map(B, maps, at + 1, BN, BK, B_KN)
-            backwards, ROUNDED = tile.load(piece.T[4]), rounded(A)
+                a, b, start = operand_map(A, maps, at, BM, BK, A_KM, PAIR), operand_map(B, maps, at + 1, BN, BK, B_KN, PAIR), 0
             for s in range(steps):
                 k = (steps - 1 - s if backwards > 0 else s) * BK
                 with ring.produce() as slot:
-                    if LISTED:
-                        tile.copy_async(slot.A, part(a, i, k, slot.A.shape, A_KM), mbar=slot.full)
-                        tile.copy_async(slot.B, part(b, j, k, slot.B.shape, B_KN), mbar=slot.full)
-                    else:
-                        tile.copy_async(slot.A, operand(A, 0, tile.load(piece.T[6]) + i, k, slot.A.shape, False), mbar=slot.full, precision=ROUNDED,
-                                        prefetch_map=True)
-                        tile.copy_async(slot.B, operand(B, tile.load(piece.T[5]), j, k, slot.B.shape, B_KN), mbar=slot.full, precision=ROUNDED,
-                                        prefetch_map=True)
+                    bring(slot.A, a, 0, start + i, k, slot.full, same == 0, A_KM, LISTED, PAIR)
+                    bring(slot.B, b, which, j, k, slot.full, same > 0, B_KN, LISTED, PAIR)
 
 
 @tile.jit
@@ -210,7 +277,7 @@ def store(acc, stage, c, row, column, finish):
 @tile.jit
 def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, SUMS: tile.constexpr, BEHIND: tile.constexpr, FINISH: tile.constexpr):
     """A consumer: its 64 rows of each piece."""
-    BM, BN, BK, A_KM, B_KN = SHAPE
+    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     steps = 0
     while steps >= 0:
         with work.consume() as piece:
@@ -258,7 +325,7 @@ def multiply_kept(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUM
     """A consumer whose results stay in registers until the first products of its next piece run, as in `persistent_kept`; where it has none there
     they are sent at once. So all are under way when that piece is released, and read when the piece after it is: by then their buffers
     have had its own results, or there were none and they were awaited."""
-    BM, BN, BK, A_KM, B_KN = SHAPE
+    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
     WIDTH: tile.constexpr = stage.shape[2]
     PARTS: tile.constexpr = BN // WIDTH
     acc, steps = tile.zeros((64, BN), SUMS), 0
@@ -292,22 +359,24 @@ def multiply_kept(work, ring, stage, w, C, maps, own, SHAPE: tile.constexpr, SUM
 @tile.jit
 def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
             ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
-            WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, KEPT: tile.constexpr = False):
+            WIDTH: tile.constexpr, BUFFERS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr, KEPT: tile.constexpr = False,
+            PAIR: tile.constexpr = False):
     """``C[g] = A[g] @ B[g]`` for each group: of a list, where A, B and C are like the groups' matrices and a column of `table` says
     where those are; or (`table` None) of the rows of A and C, from where the group before stops to ``offs[g]``, and the matrices
     of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores; with `KEPT` under the next piece's products."""
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
-    work = tile.ring(AHEAD, T=((8,), tile.int32), consumers=1 + BM // 64, filled="stores")
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, (), PAIR)
+    mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PAIR else None
+    work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + BM // 64, filled="stores")
     stage = None
     if WIDTH:
         staged = (BM // 64, BUFFERS, 64, WIDTH)
         stage = tile.alloc(staged, C.dtype, layout=tile.swizzled(C.dtype, staged, min(WIDTH * C.dtype.nbytes, 128)))
-    own, shape, extra = tile.program_id(0) * (3 * SETS), (BM, BN, BK, A_KM, B_KN), (E0, E1, E2, E3)[:EXTRAS]
+    own, shape, extra = tile.program_id(0) * (3 * SETS), (BM, BN, BK, A_KM, B_KN, PAIR), (E0, E1, E2, E3)[:EXTRAS]
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
             load(work, ring, A, B, maps, own, len(table.shape) == 2, shape)
         with tile.warp(1):
-            walk(work, A, B, C, table, maps, own, shape, ORDER, WIDTH)
+            walk(work, A, B, C, table, maps, own, mail, shape, ORDER, WIDTH)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
         if KEPT:

@@ -83,6 +83,11 @@ def check_pair(config: Config) -> None:
     if order not in ("column", "grouped", "snake") or order != "column" and group % 2:
         raise LaunchError("pairs of CTAs take tiles that are neighbours in a column: config.order is 'column', or 'grouped' or 'snake' by an "
                           f"even number of rows, not {config.order}")
+    check_halves(config)
+
+
+def check_halves(config: Config) -> None:
+    """LaunchError for a configuration by which a pair of CTAs cannot bring half of an operand each."""
     if config.bn % 16 or config.bk % 16:
         raise LaunchError("each CTA of a pair brings half of the columns of B, or of their k, in units of 8: the configuration's bn and bk are "
                           f"multiples of 16, not {config.bn} and {config.bk}")
