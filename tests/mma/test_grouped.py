@@ -32,16 +32,15 @@ def blank(shape, dtype):
     return np.full(shape, np.iinfo(dtype).max if np.dtype(dtype).kind in "iu" else np.nan, dtype)
 
 
-def of_tile(shape, dtypes, kept=False):
+def of_tile(shape, dtypes, **options):
     """The configuration of a tile, or the choice."""
-    return shape and replace(Config.of(*shape, itemsize=np.dtype(dtypes[0]).itemsize, stored=np.dtype(result_type(dtypes[0])).itemsize), kept=kept)
+    return shape and replace(Config.of(*shape, itemsize=np.dtype(dtypes[0]).itemsize, stored=np.dtype(result_type(dtypes[0])).itemsize), **options)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(groups=GROUPS, dtypes=st.sampled_from(OPERANDS), shape=TILES, a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS),
-       mixed=st.booleans(), kept=st.booleans(),
-       seed=st.integers(0, 1 << 16))
-def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, kept, seed):
+       mixed=st.booleans(), kept=st.booleans(), pair=st.booleans(), seed=st.integers(0, 1 << 16))
+def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed, kept, pair, seed):
     """Extents from 0 on, every layout, each product's own or one for all, results made or given."""
     rng = np.random.default_rng(seed)
     layouts = ("rows", "columns", "padded", "spaced", "reversed")
@@ -49,7 +48,7 @@ def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed
     a = [laid(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
     b = [laid(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
     out = None if out_is is None else [laid(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
-    got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None, config=of_tile(shape, dtypes, kept))
+    got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None, config=of_tile(shape, dtypes, kept=kept, pair=pair))
     assert out is None or got is out
     assert len(got) == len(groups)
     for x, y, z in zip(a, b, got):
@@ -59,8 +58,8 @@ def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sizes=st.lists(EXTENT, min_size=0, max_size=8), n=EXTENT, k=EXTENT, after=st.integers(0, 70), dtypes=st.sampled_from(OPERANDS), shape=TILES,
-       a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), kept=st.booleans(), seed=st.integers(0, 1 << 16))
-def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, kept, seed):
+       a_is=LAYOUTS, b_is=LAYOUTS, out_is=st.one_of(st.none(), LAYOUTS), kept=st.booleans(), pair=st.booleans(), seed=st.integers(0, 1 << 16))
+def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_is, out_is, kept, pair, seed):
     """Each group's rows by its matrix; the rows after the last group stay as they are."""
     rng = np.random.default_rng(seed)
     total = sum(sizes) + after
@@ -68,7 +67,7 @@ def test_stacked_rows_of_any_groups(sizes, n, k, after, dtypes, shape, a_is, b_i
     b = laid(drawn(rng, (len(sizes), k, n), dtypes[1]), b_is)
     out = None if out_is is None else laid(blank((total, n), result_type(dtypes[0])), out_is)
     got = kernels.grouped_matmul(a, b, out, offs=np.cumsum(sizes).astype(np.int32), precision="tf32" if dtypes[0] == np.float32 else None,
-                                 config=of_tile(shape, dtypes, kept))
+                                 config=of_tile(shape, dtypes, kept=kept, pair=pair))
     assert got.shape == (total, n) and (out is None or got is out)
     start = 0
     for size, y in zip(sizes, b):
@@ -87,14 +86,15 @@ def weighted(sums, group, row, column, weights, bias, factor):
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(groups=st.lists(st.tuples(EXTENT, EXTENT, EXTENT), min_size=1, max_size=5), dtype=st.sampled_from((np.float16, BF16, E4M3)),
        stored=st.sampled_from((None, np.float32)),
-       shape=TILES, swapped=st.booleans(), by_columns=st.booleans(), seed=st.integers(0, 1 << 16))
-def test_an_epilogue_of_a_list_sees_the_product_and_where_its_tile_is(groups, dtype, stored, shape, swapped, by_columns, seed):
+       shape=TILES, swapped=st.booleans(), by_columns=st.booleans(), pair=st.booleans(), seed=st.integers(0, 1 << 16))
+def test_an_epilogue_of_a_list_sees_the_product_and_where_its_tile_is(groups, dtype, stored, shape, swapped, by_columns, pair, seed):
     """Also where the operands change places, as they do by themselves where all results lie by columns."""
     rng = np.random.default_rng(seed)
     a, b = [drawn(rng, (m, k), dtype) for m, n, k in groups], [drawn(rng, (k, n), dtype) for m, n, k in groups]
     weights, bias = drawn(rng, (len(groups), max(g[0] for g in groups)), np.float32), drawn(rng, (len(groups), max(g[1] for g in groups)), np.float32)
     out = [laid(blank((m, n), stored), "columns" if by_columns else "rows") for m, n, k in groups] if stored else None
-    config = shape and replace(Config.of(*shape, itemsize=np.dtype(dtype).itemsize, stored=4 if stored else 2, epilogue=True), swapped=swapped)
+    config = shape and replace(Config.of(*shape, itemsize=np.dtype(dtype).itemsize, stored=4 if stored else 2, epilogue=True), swapped=swapped,
+                              pair=pair)
     for g, got in enumerate(kernels.grouped_matmul(a, b, out, weighted, (weights, bias, 0.5), config=config)):
         m, n, k = groups[g]
         x, y = a[g].astype(np.float64), b[g].astype(np.float64)
@@ -182,13 +182,14 @@ class InAnyOrder:
 @given(groups=st.lists(st.tuples(st.sampled_from((1, 30, 64, 65, 128, 129, 190, 200)), st.sampled_from((8, 24, 40, 64, 72, 130)),
                                  st.sampled_from((0, 1, 64, 70, 130, 300, 400))), min_size=2, max_size=12),
        shape=st.sampled_from((((128, 64), 16), ((128, 64), 32), ((64, 32), 16), ((128, 32), 16), ((128, 64), 64), ((192, 32), 16))),
-       buffers=st.integers(1, 3), stages=st.integers(2, 4), behind=st.booleans(), ctas=st.integers(1, 3), stacked=st.booleans(), seed=st.integers(0, 1 << 16))
-def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatch, groups, shape, buffers, stages, behind, ctas, stacked, seed):
+       buffers=st.integers(1, 3), stages=st.integers(2, 4), behind=st.booleans(), ctas=st.integers(1, 4), pair=st.booleans(), stacked=st.booleans(),
+       seed=st.integers(0, 1 << 16))
+def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatch, groups, shape, buffers, stages, behind, ctas, pair, stacked, seed):
     """Few CTAs and groups of few tiles, so that most pieces are of another group than the one before, of which some have no rows for a consumer
     and some fewer slots of k than results have parts; the simulator finds a map that is edited before a store has read it."""
     (bm, bn), width = shape
     rng, config = np.random.default_rng(seed), Config.of(bm, bn, bk=64, width=width)
-    config = replace(config, kept=True, buffers=min(buffers, bn // width), stages=stages, behind=behind)
+    config = replace(config, kept=True, buffers=min(buffers, bn // width), stages=stages, behind=behind, pair=pair)
     with monkeypatch.context() as patched:
         patched.setattr(planning, "_processors", lambda device: ctas)
         patched.setattr(planning, "PLANS", {})
@@ -234,12 +235,14 @@ def compiled(config, listed, b_by_rows=False):
                                           ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, target="sm_90a", **constants)
 
 
+@pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("shape", [(128, 256), (192, 192), (64, 256)])
-def test_the_largest_tiles_are_fast_code(shape, listed):
-    """Nothing spills, and copies go by TMA."""
-    made = compiled(Config.of(*shape), listed)
+def test_the_largest_tiles_are_fast_code(shape, listed, pair):
+    """Nothing spills, and copies go by TMA; one CTA of a pair tells the other the number of a piece from a list."""
+    made = compiled(replace(Config.of(*shape), pair=pair), listed)
     assert made.spills == 0 and {x.variant for x in made.copies} == {"tma"}
+    assert made.ptx.count("multicast::cluster") == 2 * pair and made.ptx.count("st.async") == (pair and listed)
     assert made.ptx.count("tensormap.cp_fenceproxy") == (3 if listed else 1)
     assert made.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
 
@@ -250,8 +253,9 @@ def test_tiles_keep_their_results_in_registers_without_spilling(shape, listed):
     """As many slots as the model takes beside the buffers, and one loop of products."""
     config = replace(Config.of(*shape, width=narrow(shape[1], 64), least=4), kept=True)
     for b_by_rows in (False, True):
-        made = compiled(config, listed, b_by_rows)
-        assert made.spills == 0 and made.ptx.count("wgmma.mma_async") == config.bk // 16
+        for pair in (False, True):
+            made = compiled(replace(config, pair=pair), listed, b_by_rows)
+            assert made.spills == 0 and made.ptx.count("wgmma.mma_async") == config.bk // 16
 
 
 @pytest.mark.parametrize("extents,shape", [(((16, 2048, 2048),) * 64, (64, 256)), (((4096, 4096, 4096),) * 8, (128, 256))])
@@ -268,6 +272,24 @@ def test_results_are_kept_where_ctas_have_several_tiles():
     assert not choose_grouped(((128, 256, 4096),) * 8, 2, 2, 132).kept
     assert not choose_grouped(((4096, 4096, 4096),) * 8, 2, 4, 132).kept
     assert not choose_grouped(((4096, 4096, 4096),) * 8, 2, 2, 132, epilogue=True).kept
+
+
+@pytest.mark.parametrize("extents,pair", [
+    (((4096, 4096, 4096),) * 8, True), (((700, 2048, 1024), (64, 2048, 1024)) * 32, True),
+    (((700, 2048, 512),) * 64, False),      # eight slots a tile
+    (((256, 1024, 4096),) * 8, False),      # one round
+    (((128, 2048, 4096),) * 64, False),     # no tile has another above it
+])
+def test_pairs_share_the_work_where_tiles_are_long_and_have_neighbours(extents, pair):
+    assert choose_grouped(extents, 2, 2, 132).pair == pair
+
+
+def test_pieces_of_pairs_are_two_tiles():
+    """One above the other, and of a last row of tiles side by side, at the end one alone."""
+    config = replace(Config.of(128, 64), pair=True)
+    for m, n, count in ((256, 640, 10), (128, 640, 5), (128, 600, 5), (1, 320, 3), (700, 320, 15), (600, 320, 13), (0, 320, 0)):
+        assert planning.pieces(config, m, n) == count
+    assert planning.pieces(Config.of(128, 64), 700, 320) == 30
 
 
 def test_products_with_few_rows_go_beside_others():
@@ -304,6 +326,7 @@ def test_wrong_groups_are_errors(monkeypatch):
                                                                      config=replace(Config.of(64, 64), swapped=True)),
         "an epilogue is a function": lambda: kernels.grouped_matmul(a, b, None, abs),
         "there is none": lambda: kernels.grouped_matmul(a, b, None, None, (1,)),
+        "multiples of 16, not 24 and 64": lambda: kernels.grouped_matmul(a, b, config=replace(Config.of(64, 24), pair=True, width=24)),
         "at least 32 bytes": lambda: kernels.grouped_matmul(a, b, config=Config.of(64, 8)),
         "out is of shape": lambda: kernels.grouped_matmul(zeros(8, 16), zeros(2, 16, 8), zeros(8, 9), offs=offs),
     }.items():
