@@ -38,9 +38,12 @@ def sizes(count, seed, top=700):
 @in_child(timeout=200)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float8_e4m3fn", "int8"])
 def test_lists_of_many_extents(dtype):
-    """Extents from 0 on, both majors, rows that TMA cannot take, results given and made."""
+    """Extents from 0 on, both majors, rows that TMA cannot take, results given and made, the second time by pairs of CTAs."""
     import torch
+    from dataclasses import replace
     from tilejit import kernels
+    from tilejit.kernels.grouped import REGISTERS
+    from tilejit.kernels.plan import Config
     torch.manual_seed(0)
     precision = "tf32" if dtype == "float32" else None
     for seed, (a_columns, b_columns, pad) in enumerate(((False, True, 0), (True, False, 0), (False, False, 3))):
@@ -49,7 +52,8 @@ def test_lists_of_many_extents(dtype):
         b = [matrix(k, n, dtype, b_columns, pad) for m, n, k in groups]
         made = kernels.grouped_matmul(a, b, precision=precision)
         given = [torch.full((m, n + 1), 3, device="cuda", dtype=made[0].dtype) for m, n, k in groups]
-        kernels.grouped_matmul(a, b, [x[:, :-1] for x in given], precision=precision)
+        config = Config.of(128, 128, itemsize=a[0].element_size(), stored=made[0].element_size())
+        kernels.grouped_matmul(a, b, [x[:, :-1] for x in given], precision=precision, config=replace(config, regs=REGISTERS[128], pair=True))
         for x, y, z, w in zip(a, b, made, given):
             check(z, x, y, dtype)
             assert torch.equal(z, w[:, :-1]), "other bits the second time"
@@ -72,7 +76,7 @@ def test_every_tile_takes_lists_and_stacked_rows():
     for (bm, bn), kept in some([(t, kept) for t in TILES if t[1] > 8 for kept in (False, True) if not kept or t[1] <= 64 or t[1] % 64 == 0], least=3):
         if kept and (bm, bn) == (192, 192):  # too many registers; 8 columns are too narrow for what is stored at once
             continue
-        config = replace(Config.of(bm, bn, width=narrow(bn, 64) if kept else 0, least=4 if kept else 3), regs=REGISTERS[bm], kept=kept)
+        config = replace(Config.of(bm, bn, width=narrow(bn, 64) if kept else 0, least=4 if kept else 3), regs=REGISTERS[bm], kept=kept, pair=kept == (bm == 128))
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
             check(z, x, y, "bfloat16")
         for n in (520, 515):
@@ -150,7 +154,8 @@ def test_a_thousand_launches_of_changing_lists():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=100)
-def test_two_thousand_launches_that_keep_results():
+@pytest.mark.parametrize("pair", [False, True])
+def test_two_thousand_launches_that_keep_results(pair):
     """Groups with rests of 64 rows and fewer, whose tiles a consumer passes over, of few slots of k and many; small integers: the bits are those
     of the same tiles stored at once."""
     import numpy as np
@@ -165,8 +170,9 @@ def test_two_thousand_launches_that_keep_results():
              for i in range(8)]
     operands = [([a[:m, :k] for m, n, k in groups], [b[:n, :k].t() for m, n, k in groups]) for groups in lists]
     outs = [[torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for m, n, k in groups] for groups in lists]
-    kept = replace(Config.of(128, 256, width=64, least=4), regs=REGISTERS[128], kept=True)
-    expected = [[x.clone() for x in kernels.grouped_matmul(*pair, out, config=replace(kept, kept=False))] for pair, out in zip(operands, outs)]
+    kept = replace(Config.of(128, 256, width=64, least=4), regs=REGISTERS[128], kept=True, pair=pair)
+    expected = [[x.clone() for x in kernels.grouped_matmul(*both, out, config=replace(kept, kept=False, pair=False))]
+                for both, out in zip(operands, outs)]
     PLANS.clear()
     wrong = torch.zeros((), device="cuda")
     for i in some(range(2000)):
