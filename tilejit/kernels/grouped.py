@@ -371,7 +371,7 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
         cost = both(longest, bytes_ / (MEMORY * processors / 132))
         if best is None or cost < best[0]:
             best = cost, replace(config, regs=REGISTERS[bm], kept=kept)
-    return replace(best[1], pair=pays(best[1], extents, processors))
+    return replace(best[1], pair=True, order=("grouped", 4)) if pays(best[1], extents, processors) else best[1]
 
 
 def pays(config: Config, extents: tuple[tuple[int, int, int], ...], processors: int) -> bool:
