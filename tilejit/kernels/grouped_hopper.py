@@ -147,8 +147,8 @@ def following(n, table, mail, PAIR: tile.constexpr):
 
 @tile.jit
 def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
-    """The tile of this CTA in piece `p` of a group: its row and column of tiles; and whether the two of a `PAIR` have it one above the other, with the
-    same columns of B. Of an odd number of rows of tiles the last is left for tiles side by side, with the same rows of A."""
+    """The tile of this CTA in piece `p` of a group: its row and column of tiles; and whether the two of a `PAIR` have tiles one above the other,
+    with the same columns of B. Of an odd number of rows of tiles the last is left for tiles side by side, with the same rows of A."""
     if not PAIR:
         i, j = tile.tile_at(p, down, across, *ORDER)
         return i, j, False
