@@ -1,7 +1,7 @@
 """Products of several groups of matrices on Hopper, in one persistent launch.
 
-One warp of each CTA walks over the tiles of all groups and hands each tile, as a piece of work, to the producer and the
-consumers. Where the group changes, it first binds the CTA's next tensor maps to the group's matrices, while the tiles ahead
+One warp of each CTA walks over the tiles of all groups and hands each tile, as a piece of work (or one of two tiles of a pair of CTAs), to the
+producer and the consumers. Where the group changes, it first binds the CTA's next tensor maps to the group's matrices, while the tiles ahead
 are still being multiplied.
 """
 
@@ -363,7 +363,8 @@ def grouped(A, B, C, table, storage, maps, E0, E1, E2, E3, BM: tile.constexpr, B
             PAIR: tile.constexpr = False):
     """``C[g] = A[g] @ B[g]`` for each group: of a list, where A, B and C are like the groups' matrices and a column of `table` says
     where those are; or (`table` None) of the rows of A and C, from where the group before stops to ``offs[g]``, and the matrices
-    of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores; with `KEPT` under the next piece's products."""
+    of B. Results go by TMA from BUFFERS buffers of WIDTH columns in turn, or (0) by stores; with `KEPT` under the next piece's products. With
+    `PAIR` a piece of work is two tiles of a cluster of two CTAs, which bring for each other what both multiply."""
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, (), PAIR)
     mail = (tile.alloc((AHEAD,), tile.int32), tile.mbarrier(n=AHEAD), tile.mbarrier(n=AHEAD)) if PAIR else None
     work = tile.ring(AHEAD, T=((NUMBERS,), tile.int32), consumers=1 + BM // 64, filled="stores")
