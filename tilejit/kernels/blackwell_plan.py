@@ -12,6 +12,7 @@ from itertools import product
 from operator import itemgetter
 
 from .plan import EXCHANGE, SHARED, SHORT, SLOT, STAGES_AT_MOST, Problem, narrow
+from .rules import check_fields
 
 ROWS = 128     # of a CTA's sums
 COLUMNS = 512  # of tensor memory
@@ -42,6 +43,7 @@ class BlackwellConfig:
            epilogue: bool = False, splits: int = 1, block: int = 0) -> "BlackwellConfig":
         """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside the results' two
         buffers (or the sums that CTAs send each other) and what a change of layout needs. Slots have the factors of their blocks."""
+        check_fields(bn=bn, stages=stages, splits=splits)
         width = narrow(bn, 128 // stored)
         aside = 2 * ROWS * width * stored if splits == 1 else 2 * ROWS * bn * 4
         aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4 if epilogue or swapped else 0

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..config import config as settings
+from ..dtypes import int32
 from ..errors import LaunchError
 from ..runtime import driver, streams
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
 from .matmul import remember
-from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_halves, check_listed, check_lists_apart, check_out,
+from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
 from .plan import MEMORY, TILES, Config, both, narrow, tile_cycles
+from .rules import check_fields, check_halves, check_hopper
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
@@ -111,18 +113,18 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
              extras: int) -> Listed:
     """The launch for lists of these forms. LaunchError says what does not fit."""
     shapes, sums, (dtype, _, stored, device) = _checked(a, b, out, precision, epilogue is not None)
+    size = ELEMENT_TYPES[stored].nbytes
+    config = _fitting(config, size)
     swapped = config.swapped if config is not None else bool(out) and all(z.strides[-1] != 1 and z.strides[-2] == 1 for z in out)
     if swapped:
         (a, b, out), shapes = ([x.turned for x in some] for some in (b, a, out)), [(n, m, k) for m, n, k in shapes]
-    size = ELEMENT_TYPES[stored].nbytes
-    unit = 16 // size
+    itemsize, unit = ELEMENT_TYPES[dtype].nbytes, 16 // size
     results = tuple((m, n, -(-n // unit) * unit) for m, n, k in shapes)
     order = _sequence(shapes)
     if not order:
         return Listed(results, stored, swapped=swapped)
     processors = _processors(device)
-    config = _fitting(config, size) or choose_grouped(tuple(shapes[g] for g in order), ELEMENT_TYPES[dtype].nbytes, size, processors,
-                                                      epilogue is not None)
+    config = config or choose_grouped(tuple(shapes[g] for g in order), itemsize, size, processors, epilogue is not None)
     forms = [(a[g], b[g].turned, out[g] if out else None) for g in order]
     lies = [tuple(v.strides[-1] != 1 if readable(v, MAJORS) else None for v in f[:2]) for f in forms]  # k first; None: to be copied
     across = tuple(any(found) and False not in found for found in zip(*lies))
@@ -138,6 +140,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
     if table[hopper.END, -1] >= hopper.NONE:
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
     grid = _grid(int(table[hopper.END, -1]), processors, config)
+    check_hopper(config, itemsize, sums == int32, across[1], size)
     constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
     places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
     return Listed(results, stored, order, table, tuple(copies), (*across, False), grid, constants, swapped, places)
@@ -188,13 +191,18 @@ def _processors(device) -> int:
 
 def _fitting(config: Config | None, size: int) -> Config | None:
     """A given configuration, if it is one of this kernel. LaunchError if not."""
-    if config is not None and (config.splits > 1 or config.stream):
+    if config is None:
+        return None
+    if not isinstance(config, Config):
+        raise LaunchError(f"config is a Config, not {config!r}")
+    check_fields(**vars(config))
+    if config.splits > 1 or config.stream:
         raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
-    if config is not None and config.width * size < 32:
+    if config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
-    if config is not None and config.pair:
+    if config.pair:
         check_halves(config)
-    return config and replace(config, kept=config.kept and size <= 2)  # no registers for wider ones
+    return replace(config, kept=config.kept and size <= 2)  # no registers for wider ones
 
 
 def pieces(config: Config, m: int, n: int) -> int:
@@ -339,16 +347,19 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     if 0 in (rows, n, groups):
         return Stacked((rows, n), z.dtype)
     processors = _processors(x.device)
+    sizes = x.nbytes_per_element, z.nbytes_per_element
+    config = _fitting(config, sizes[1])
     if config is not None and config.swapped:
         raise LaunchError(f"products of stacked rows do not swap their operands, and config is {config!r}")
-    config = _fitting(config, z.nbytes_per_element) or choose_grouped(((-(-rows // groups), n, k),) * groups, x.nbytes_per_element,
-                                                                      z.nbytes_per_element, processors, epilogue is not None)
+    config = config or choose_grouped(((-(-rows // groups), n, k),) * groups, *sizes, processors, epilogue is not None)
     spans = tuple(map(span, (z, x, y, ends)))
     y = y.turned
     copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
     width = config.width if stored_by_tma(z, config.width) else 0
     grid = _grid((-(-rows // config.bm) + groups) * -(-n // config.bn), processors, config)
-    constants = _constants(config, (False, not copies[1] and y.strides[-1] != 1), sums, width, epilogue, extras)
+    across = False, not copies[1] and y.strides[-1] != 1
+    check_hopper(config, sizes[0], sums == int32, across[1], sizes[1] if width else None)
+    constants = _constants(config, across, sums, width, epilogue, extras)
     return Stacked((rows, n), z.dtype, grid, copies, constants, spans)
 
 

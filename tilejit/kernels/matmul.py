@@ -15,12 +15,13 @@ from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .mainloop import BLOCK
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_pair, check_parameters,
-                       check_target, check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape,
-                       places_of, result_dtype, span, stored_by_tma)
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
+                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span,
+                       stored_by_tma)
 from .overlap import most_late
 from .pack import as_readable, readable, uneven
 from .plan import SHARED, Config, Problem, choose, evenly, shared_rest
+from .rules import check_blackwell, check_hopper, check_pair
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import CTAS, shares, stream, workspace
 from .views import folded, folded_row, new, turned
@@ -220,10 +221,9 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         x, z = (ArrayView(v.pointer, (rows, v.shape[-1]), (v.shape[-1], 1), v.dtype, v.device) for v in (x, z))
     processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
     matrices = z.shape[0] if len(z.shape) == 3 else 1
-    either = EITHER_MAJOR.get(target, ((1, 2), (1, 2)))
+    either, itemsize = EITHER_MAJOR.get(target, ((1, 2), (1, 2))), x.nbytes_per_element if per == 1 else 1 / per
     if config is None:
         ahead = any(_ahead(tiles, z, 16)) or bool(epilogue) and not (arguments or tiles) and stored_by_tma(z, 16)
-        itemsize = x.nbytes_per_element if per == 1 else 1 / per
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
                           (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)),
@@ -239,9 +239,11 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
     if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or a_km and x.dtype == "float32"):
         config = replace(config, kept=False)  # no slots to send results under, or no registers for these
-    shares, room, steps = (), None, max(-(-k // config.bk), 1)
+    staged = z.nbytes_per_element if config.splits == 1 and stored_by_tma(z, config.width) else None
     if target in HOPPER and config.pair:
         check_pair(config)
+    (check_hopper if target in HOPPER else check_blackwell)(config, itemsize, sums == tile.int32, b_kn, staged)
+    shares, room, steps = (), None, max(-(-k // config.bk), 1)
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")

@@ -10,6 +10,7 @@ from ..frontend.source import MISSING
 from ..runtime.arrays import ArrayView, address, describe
 from .blackwell_plan import BlackwellConfig
 from .plan import Config
+from .rules import check_fields
 
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",
            "int8": "int32", "uint8": "int32"}  # dtype of the operands -> of the result
@@ -73,24 +74,8 @@ def check_target(target: str, x: ArrayView, config) -> None:
     kind = Config if target in HOPPER else BlackwellConfig
     if not isinstance(config, (kind, type(None))):
         raise LaunchError(f"config is a {kind.__name__} for {target}, not {config!r}")
-
-
-def check_pair(config: Config) -> None:
-    """LaunchError for a configuration by which no pairs of CTAs can share columns of B."""
-    if config.splits > 1 or config.stream:
-        raise LaunchError("pairs of CTAs have tiles of their own, one above the other: config.pair goes with no splits and no stream")
-    order, group = config.order
-    if order not in ("column", "grouped", "snake") or order != "column" and group % 2:
-        raise LaunchError("pairs of CTAs take tiles that are neighbours in a column: config.order is 'column', or 'grouped' or 'snake' by an "
-                          f"even number of rows, not {config.order}")
-    check_halves(config)
-
-
-def check_halves(config: Config) -> None:
-    """LaunchError for a configuration by which a pair of CTAs cannot bring half of an operand each."""
-    if config.bn % 16 or config.bk % 16:
-        raise LaunchError("each CTA of a pair brings half of the columns of B, or of their k, in units of 8: the configuration's bn and bk are "
-                          f"multiples of 16, not {config.bn} and {config.bk}")
+    if config is not None:
+        check_fields(**vars(config))
 
 
 def in_byte(x: ArrayView, y: ArrayView, target: str) -> int:

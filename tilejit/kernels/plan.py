@@ -12,6 +12,8 @@ from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple
 
+from .rules import check_fields
+
 SHARED = 232448 - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
 STAGES_AT_MOST = 16
 SLOT = 128               # bytes of k in a slot: a row of the widest swizzle
@@ -59,9 +61,11 @@ class Config:
         fit beside them; as many slots as then fit, but no more than `stages`; room for what an `epilogue` may need to bring its
         operands into the layout of the sums; room for a factor for each row and column in a slot, if there are those of `blocks`;
         registers by need."""
+        check_fields(bm=bm, bn=bn, stages=stages, splits=splits)
         bk = bk or (2 if bm + bn <= 80 else 1) * SLOT // itemsize
         width = width or narrow(bn, 256 // stored)
-        slot, room, buffers = (bm + bn) * (bk * itemsize + 4 * blocks), SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0), bn // width
+        check_fields(bk=bk, width=width)
+        buffers, slot, room = max(bn // width, 1), (bm + bn) * (bk * itemsize + 4 * blocks), SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         aside = bm * width * buffers * stored if splits == 1 else 4 * bm * bn * (splits - 1) // splits if clustered else 0
@@ -306,7 +310,8 @@ def _ways(p: Problem, tiles: int, bn: int, slots: int, processors: int):
 
 def tiles_for(p: Problem) -> list[tuple[int, int]]:
     """The tiles, and where one of few columns holds all of the matrix, those that have no more: TMA takes longer for what lies outside."""
-    step = 16 if p.itemsize == 1 and p.n > 32 else 8  # columns of an instruction: integers have fewer widths (PTX ISA, "wgmma", shapes)
+    # columns of an instruction: integers have fewer widths (PTX ISA, "wgmma", shapes); rows of B are pieces of 16 bytes or of multiples of 32
+    step = 16 if p.itemsize == 1 and p.n > 32 or p.across[1] and p.n > 8 else 8
     exact = -(-p.n // step) * step
     return [*TILES, *((bm, exact) for bm in (64, 128) if exact <= 128 and (bm, exact) not in TILES)]
 

@@ -1,0 +1,172 @@
+"""A configuration that no kernel takes is an error that names the field, before anything is compiled; one that is taken gives the product."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.mma.products import close
+from tilejit import kernels
+from tilejit.errors import CompilationError, LaunchError
+from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
+from tilejit.kernels.plan import Config, Problem, ranked
+from tilejit.kernels.rules import check_blackwell, check_fields, check_hopper
+
+A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
+HOPPER, BLACKWELL = Config(64, 64, 64, 3, regs=(None, None), width=32), BlackwellConfig(64, 64, 3, width=32)
+
+OF_EITHER = [
+    (dict(bn=100), "config.bn is 8 to 256 columns in steps of 8, not 100"),
+    (dict(bn=0), "config.bn is 8 to 256 .* not 0"),
+    (dict(bn=264), "config.bn is 8 to 256 .* not 264"),
+    (dict(bn=64.0), "config.bn is 8 to 256 .* not 64.0"),
+    (dict(bn=72, width=8), "B lies by rows: .* config.bn is 8 or a multiple of 16 columns, not 72"),
+    (dict(bk=0), "config.bk is a number of elements, at least 1, not 0"),
+    (dict(bk=40), "32 bytes of k at a time: config.bk is a multiple of 16 elements, not 40"),
+    (dict(stages=0), "config.stages is a number of slots, at least 1, not 0"),
+    (dict(splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
+    (dict(splits=-2), "config.splits is a number of CTAs, at least 1, not -2"),
+    (dict(splits=2.0), "config.splits is .* not 2.0"),
+    (dict(bn=256, width=64, splits=32), "are a cluster: config.splits is up to 16, not 32"),
+    (dict(width=0), "config.width is 8 to 256 columns in steps of 8, not 0"),
+    (dict(width=-32), "config.width is .* not -32"),
+    (dict(width=128), "config.width .* is a divisor of config.bn, which is 64, not 128"),
+    (dict(bn=48, width=24), "32, 64 or a multiple of 128 bytes of a row: config.width is 16, 32 or a multiple of 64 columns, not 24"),
+    (dict(order="grouped"), r"config.order is 'row', .* a helper under @tile.jit, with the rows of a group, .* not 'grouped'"),
+    (dict(order=("grouped",)), "config.order is"),
+    (dict(order=("grouped", 0)), "config.order is"),
+    (dict(order=("diagonal", 4)), r"config.order is .* not \('diagonal', 4\)"),
+    (dict(swapped=2), "config.swapped is True or False, not 2"),
+    (dict(pair=1), "config.pair is True or False, not 1"),
+]
+OF_HOPPER = [
+    (dict(bm=100), "config.bm is 64, 128 or 192 rows, not 100"),
+    (dict(bm=256), "config.bm is .* not 256"),
+    (dict(bm=0), "config.bm is .* not 0"),
+    (dict(stages=1, behind=True), "config.behind has a product run on .* config.stages is at least 2, not 1"),
+    (dict(stages=1, late=32), "config.late has a product run on .* config.stages is at least 2, not 1"),
+    (dict(splits=2, stream=True), "config.stream has all CTAs share .* it is 1 with config.stream, not 2"),
+    (dict(splits=2, pair=True), "config.pair goes with no splits"),
+    (dict(splits=3), "each of 3 CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is 64"),
+    (dict(buffers=0), "config.buffers is a number of buffers, at least 1, not 0"),
+    (dict(late=0.5), "config.late is a number of columns, not 0.5"),
+    (dict(regs=None), r"config.regs is a pair of numbers, multiples of 8 from 24 to 256, or None, as in \(40, 232\), not None"),
+    (dict(regs=(40,)), "config.regs is"),
+    (dict(regs=(40, 232, 1)), "config.regs is"),
+    (dict(regs=(41, 232)), "config.regs is"),
+    (dict(regs=(40, 264)), "config.regs is"),
+]
+OF_BLACKWELL = [
+    (dict(bn=24, width=8, pair=True), "of a pair of CTAs cannot .* so many columns: config.bn is 24 columns, and there are 16 to 256 in steps of 16"),
+    (dict(bn=48, width=16, pair=True), "B lies by rows: .* config.bn is 16 or a multiple of 32 columns, not 48"),
+    (dict(splits=3), "config.splits is a divisor of config.bn, which is 64, not 3"),
+    (dict(splits=2, pair=True), "config.splits is 1 with config.pair, not 2"),
+]
+
+
+@pytest.mark.parametrize("fields,words", OF_EITHER + OF_HOPPER)
+def test_a_configuration_that_hopper_has_no_kernel_for(fields, words):
+    with pytest.raises(LaunchError, match=words):
+        kernels.matmul(A, B, config=replace(HOPPER, **fields))
+
+
+@pytest.mark.parametrize("fields,words", OF_EITHER + OF_BLACKWELL)
+def test_a_configuration_that_blackwell_has_no_kernel_for(fields, words, monkeypatch):
+    monkeypatch.setenv("TILEJIT_TARGET", "sm_100a")
+    with pytest.raises(LaunchError, match=words):
+        kernels.matmul(A, B, config=replace(BLACKWELL, **fields))
+
+
+@pytest.mark.parametrize("bn,operands,words", [
+    (40, lambda x: x.astype(np.int8), "8, 16, 24, 32 and multiples of 16 columns of integers: config.bn is one of these, not 40"),
+    (24, lambda x: np.asfortranarray(x), "A lies by columns, and has changed places with B: .* 8 or a multiple of 16 columns, not 24"),
+])
+def test_columns_that_some_operands_cannot_have(bn, operands, words):
+    config = Config(64, bn, 128, 3, regs=(None, None), width=8, swapped=bn == 24)
+    with pytest.raises(LaunchError, match=words):
+        kernels.matmul(operands(A), B.astype(operands(A).dtype), config=config)
+    close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
+
+
+@pytest.mark.parametrize("make,words", [
+    (lambda: Config.of(100, 64), "config.bm is 64, 128 or 192 rows, not 100"),
+    (lambda: Config.of(64, 0), "config.bn is 8 to 256"),
+    (lambda: Config.of(64, 64, -64), "config.bk is a number of elements, at least 1, not -64"),
+    (lambda: Config.of(64, 64, splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
+    (lambda: Config.of(64, 64, splits=0, clustered=False), "config.splits is"),
+    (lambda: Config.of(64, 64, width=-1), "config.width is"),
+    (lambda: Config.of(64, 64, stages=0), "config.stages is"),
+    (lambda: BlackwellConfig.of(100), "config.bn is 8 to 256"),
+    (lambda: BlackwellConfig.of(64, splits=0), "config.splits is"),
+])
+def test_a_configuration_that_cannot_be_made(make, words):
+    with pytest.raises(LaunchError, match=words):
+        make()
+
+
+@pytest.mark.parametrize("fields,words", [
+    (dict(splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
+    (dict(bn=100), "config.bn is 8 to 256"),
+    (dict(bn=72, width=24), "B lies by rows: .* config.bn is 8 or a multiple of 16 columns, not 72"),
+    (dict(width=48), "config.width .* is a divisor of config.bn, which is 64, not 48"),
+    (dict(bk=40), "config.bk is a multiple of 16 elements, not 40"),
+    (dict(pair=True, bk=40), "multiples of 16, not 64 and 40"),
+    (dict(order="snake"), "config.order is"),
+])
+def test_a_configuration_that_grouped_products_have_no_kernel_for(fields, words):
+    config = replace(HOPPER, **fields)
+    with pytest.raises(LaunchError, match=words):
+        kernels.grouped_matmul([A], [B], config=config)
+    with pytest.raises(LaunchError, match=words):
+        kernels.grouped_matmul(A, np.stack([B]), offs=np.array([64], np.int32), config=config)
+    with pytest.raises(LaunchError, match="config is a Config, not BlackwellConfig"):
+        kernels.grouped_matmul([A], [B], config=BLACKWELL)
+
+
+def drawn(rng: random.Random, base, **fields):
+    return replace(base, **{name: rng.choice(values) for name, values in fields.items()})
+
+
+@pytest.mark.parametrize("target,base,fields", [
+    ("sm_90a", HOPPER, dict(bm=(64, 128, 192), buffers=(1, 2, 3), kept=(False, True), late=(0, 0, 8, 16, 20), stream=(False, False, True),
+                            behind=(False, True), clustered=(False, True))),
+    ("sm_100a", BLACKWELL, {}),
+])
+def test_a_configuration_is_refused_by_name_or_gives_the_product(target, base, fields, monkeypatch):
+    """And none is refused deep in a kernel, but for shared memory and registers."""
+    monkeypatch.setenv("TILEJIT_TARGET", target)
+    rng, values = random.Random(0), np.random.default_rng(0)
+    a, b = values.integers(-2, 3, (200, 160)).astype(np.float16), values.integers(-2, 3, (160, 88)).astype(np.float16)
+    taken = 0
+    for _ in range(60):
+        config = drawn(rng, base, bn=(8, 16, 24, 32, 48, 64, 72, 80), bk=(16, 40, 64, 96), stages=(1, 2, 3), splits=(1, 1, 1, 2, 3, 4),
+                       width=(8, 8, 12, 16, 16, 24, 32, 64), pair=(False, False, True), swapped=(False, True),
+                       order=(("grouped", 2), ("row", 1), ("hilbert", 3)), **fields)
+        x, y = (np.asfortranarray(v) if rng.random() < 0.5 else v for v in (a, b))
+        out = np.empty((200, 88), rng.choice((np.float16, np.float32)))
+        try:
+            kernels.matmul(x, y, out, config=config)
+        except LaunchError:
+            continue
+        except CompilationError as error:
+            assert "of shared memory" in str(error) or "registers" in str(error), config
+            continue
+        assert (out == a.astype(np.float32) @ b.astype(np.float32)).all(), config
+        taken += 1
+    assert taken >= 5
+
+
+def test_the_model_chooses_what_the_kernels_take():
+    """Also where a tile's columns are all that a matrix has, which may lie side by side."""
+    for n in range(1, 129, 5):
+        for across in ((False, False), (True, False), (False, True), (True, True)):
+            for problem in (Problem(n, 3000, 2000, across=across), Problem(3000, n, 2000, across=across)):
+                for config in ranked(problem, 132):
+                    check_fields(**vars(config))
+                    check_hopper(config, 2, False, across[0 if config.swapped else 1], None)
+                for config in ranked_blackwell(problem, 148):
+                    check_fields(**vars(config))
+                    check_blackwell(config, 2, False, across[0 if config.swapped else 1], None)
+    for rows in (24, 72):
+        a, b = np.asfortranarray(np.ones((rows, 200), np.float16)), np.ones((200, 304), np.float16)
+        close(kernels.matmul(a, b), a, b)

@@ -1,0 +1,139 @@
+"""Which configurations the kernels of matrix products take, and in words what does not fit.
+
+What is not said here is not judged before the kernel is compiled: shared memory and registers depend on the user's epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..errors import LaunchError
+from ..jit import Kernel
+from ..ops.mma.tcgen05_kinds import columns_allowed
+from ..schedule import ORDERS
+
+ALONG = 32     # bytes of k of one instruction of the tensor cores
+CLUSTER = 16   # CTAs, at most
+
+
+class Rule(NamedTuple):
+    """What a field of a configuration may be."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def number(least: int = 1, most: int = 1 << 30, step: int = 1) -> Callable[[Any], bool]:
+    return lambda x: type(x) is int and least <= x <= most and x % step == 0
+
+
+def is_order(x: Any) -> bool:
+    return (isinstance(x, tuple) and len(x) == 2 and number()(x[1])
+            and (isinstance(x[0], Kernel) or isinstance(x[0], str) and x[0] in ORDERS))
+
+
+def is_pair_of_registers(x: Any) -> bool:
+    return isinstance(x, tuple) and len(x) == 2 and all(count is None or number(24, 256, 8)(count) for count in x)
+
+
+EITHER = Rule("True or False", lambda x: isinstance(x, bool))
+RULES = {  # by the field; the others are EITHER
+    "bm":      Rule("64, 128 or 192 rows", number(64, 192, 64)),
+    "bn":      Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
+    "bk":      Rule("a number of elements, at least 1", number()),
+    "stages":  Rule("a number of slots, at least 1", number()),
+    "splits":  Rule("a number of CTAs, at least 1", number()),
+    "width":   Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
+    "buffers": Rule("a number of buffers, at least 1", number()),
+    "late":    Rule("a number of columns", lambda x: type(x) is int),
+    "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, at least 1, as in ('grouped', 16)",
+                    is_order),
+    "regs":    Rule("a pair of numbers, multiples of 8 from 24 to 256, or None, as in (40, 232)", is_pair_of_registers),
+}
+
+
+def check_fields(**fields) -> None:
+    """LaunchError for a field of a configuration that is nothing which any product takes."""
+    for name, value in fields.items():
+        rule = RULES.get(name, EITHER)
+        if not rule.holds(value):
+            raise LaunchError(f"config.{name} is {rule.words}, not {value!r}")
+
+
+def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
+    """LaunchError where fields do not go together on Hopper, or the others not with `bn` and `bk`: `integers` says what is multiplied;
+    the rest is as in `check_tile`."""
+    if integers and config.bn > 32 and config.bn % 16:
+        raise LaunchError("the tensor cores multiply 8, 16, 24, 32 and multiples of 16 columns of integers: config.bn is one of these, not "
+                          f"{config.bn}")
+    if (config.behind or config.late) and config.stages < 2:
+        raise LaunchError(f"config.{'behind' if config.behind else 'late'} has a product run on while the next slot is awaited: config.stages is at "
+                          f"least 2, not {config.stages}")
+    if config.stream and config.splits > 1:
+        raise LaunchError("config.stream has all CTAs share what makes no whole round of tiles, with config.splits so many share each tile: it is 1 "
+                          f"with config.stream, not {config.splits}")
+    if config.splits > 1 and config.clustered:
+        check_cluster(config.splits)
+    check_tile(config, itemsize, by_rows, staged)
+
+
+def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
+    """The same on Blackwell."""
+    group = 2 if config.pair else 1
+    allowed = columns_allowed("i8" if integers else "f16", group, config.bn, by_rows and itemsize == 1)
+    if allowed is not True:
+        raise LaunchError(f"the tensor cores{' of a pair of CTAs' * config.pair} cannot multiply so many columns: config.bn is {allowed}")
+    if config.splits > 1 and config.pair:
+        raise LaunchError(f"pairs of CTAs have tiles of their own: config.splits is 1 with config.pair, not {config.splits}")
+    check_cluster(config.splits)
+    if config.bn % config.splits:
+        raise LaunchError("each CTA stores an equal share of a tile's columns: config.splits is a divisor of config.bn, which is "
+                          f"{config.bn}, not {config.splits}")
+    check_tile(config, itemsize, by_rows, staged, group)
+
+
+def check_tile(config, itemsize: float, by_rows: bool, staged: int | None, group: int = 1) -> None:
+    """LaunchError where the tensor cores do not take the slots, of operands of so many bytes an element, or the columns do not go to the result
+    as they should: `by_rows` says that B lies by rows, of whose tile a CTA brings one part of `group`; `staged` of how many bytes the elements
+    of the result are, if TMA stores its rows."""
+    unit = int(ALONG / itemsize)
+    if config.bk % unit:
+        raise LaunchError(f"the tensor cores multiply {ALONG} bytes of k at a time: config.bk is a multiple of {unit} elements, not {config.bk}")
+    piece = config.bn // group * itemsize
+    if by_rows and piece != 16 and piece % 32:
+        whose = "A lies by columns, and has changed places with B" if config.swapped else "B lies by rows"
+        raise LaunchError(f"{whose}: the tensor cores take 16 bytes of such a row, or a multiple of 32, so config.bn is "
+                          f"{16 * group / itemsize:.0f} or a multiple of {32 * group / itemsize:.0f} columns, not {config.bn}")
+    if config.bn % config.width:
+        raise LaunchError("config.width columns at a time go to the result: it is a divisor of config.bn, which is "
+                          f"{config.bn}, not {config.width}")
+    if staged is not None and config.width * staged not in (32, 64) and config.width * staged % 128:
+        raise LaunchError(f"TMA stores 32, 64 or a multiple of 128 bytes of a row: config.width is {32 // staged}, {64 // staged} or a multiple of "
+                          f"{128 // staged} columns, not {config.width}")
+
+
+def check_cluster(splits: int) -> None:
+    if splits > CLUSTER:
+        raise LaunchError(f"the CTAs that share a tile's k are a cluster: config.splits is up to {CLUSTER}, not {splits}")
+
+
+def check_pair(config) -> None:
+    """LaunchError for a configuration by which no pairs of CTAs can share columns of B on Hopper."""
+    if config.splits > 1 or config.stream:
+        raise LaunchError("pairs of CTAs have tiles of their own, one above the other: config.pair goes with no splits and no stream")
+    order, group = config.order
+    if order not in ("column", "grouped", "snake") or order != "column" and group % 2:
+        raise LaunchError("pairs of CTAs take tiles that are neighbours in a column: config.order is 'column', or 'grouped' or 'snake' by an "
+                          f"even number of rows, not {config.order}")
+    check_halves(config)
+
+
+def check_halves(config) -> None:
+    """LaunchError for a configuration by which a pair of CTAs cannot bring half of an operand each."""
+    if config.bn % 16 or config.bk % 16:
+        raise LaunchError("each CTA of a pair brings half of the columns of B, or of their k, in units of 8: the configuration's bn and bk are "
+                          f"multiples of 16, not {config.bn} and {config.bk}")
+
+
+__all__ = ["check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair"]
