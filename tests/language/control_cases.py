@@ -296,6 +296,35 @@ def unsigned_loops() -> Iterator[Case]:
                        {"y": np.array([len(over), sum(i - over.start for i in over)], dtype)})
 
 
+ENDINGS = {
+    "range": ("range(a, b, {})", ""),
+    "unrolled": ("tile.range(a, b, {}, unroll=4)", ""),
+    "left early": ("range(a, b, {})", "        if n > 100:\n            break\n"),
+    "from a constant": ("range({start}, b, {})", ""),
+    "from a constant, left early": ("range({start}, b, {})", "        if n > 100:\n            break\n"),
+}
+
+
+def loops_at_the_ends(name: str) -> Iterator[Case]:
+    """Loops whose index, one step on, would leave the range of its dtype: there are as many trips as Python has."""
+    form, leave = ENDINGS[name]
+    signed = (np.int32, 2**31 - 1), (np.int64, 2**63 - 1)
+    for dtype, most in signed if "constant" in name else (*signed, (np.uint32, 2**32 - 1)):  # a constant and an unsigned number have 64 bits
+        least = 0 if dtype is np.uint32 else -most - 1
+        overs = [range(most - 10, most, 4), range(most - 8, most, 4), range(most - 700, most, 64), range(least, least + 2, 7),
+                 range(least, least + 9, 4), range(0, most, most // 2), range(5, 3, 4), range(0, 10, 3)]
+        overs += [range(~n.start, ~n.stop, -n.step) for n in overs] + [range(least, most, most // 2), range(most, least, least // 2)] if least else []
+        for over in overs:
+            head = form.format(over.step, start=over.start)
+            source = (f"def at_the_end(x, y):\n    a = tile.load(x[0])\n    b = tile.load(x[1])\n    n = 0\n    s = a - a\n    for i in {head}:\n"
+                      f"{leave}        n += 1\n        s = s * 5 + (i - a)\n    tile.store(y[0], n)\n    tile.store(y[1], s)\n")
+            s = 0
+            for i in over:
+                s = s * 5 + (i - over.start)
+            y = np.array([len(over), s % 2**(8 * np.dtype(dtype).itemsize)], np.uint64).astype(dtype)
+            yield Case(f"a loop over {over} of {dtype.__name__}, {name}", source, {"x": np.array([over.start, over.stop], dtype)}, {"y": y})
+
+
 APART = {
     "a branch": (["if t % 3 == 1:", "    r += tile.load(x[0]) + n"], lambda t, x: int(x[0]) + 1 if t % 3 == 1 else 0),
     "an else": (["if t < 40:", "    r += 1", "else:", "    r += tile.load(x[n])"], lambda t, x: 1 if t < 40 else int(x[1])),
@@ -337,4 +366,6 @@ def control_cases() -> Iterator[Case]:
     yield from loops_of_tiles()
     yield from wide_loops()
     yield from unsigned_loops()
+    for name in ENDINGS:
+        yield from loops_at_the_ends(name)
     yield from absent_scopes()

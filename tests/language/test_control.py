@@ -2,6 +2,7 @@
 
 import control_cases
 import numpy as np
+import on_host
 import pytest
 import tilejit as tile
 from language_cases import simulated
@@ -39,6 +40,44 @@ def test_loops_of_unsigned_bounds_compare_them_as_such():
     for case in cases:
         ir = tile.jit(source=case.source).compile(**case.args, **case.expected).llvm_ir
         assert not [line for line in ir.splitlines() if "icmp s" in line and "%p" not in line]
+
+
+@pytest.mark.parametrize("name", control_cases.ENDINGS)
+def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
+    simulated(control_cases.loops_at_the_ends(name))
+    for case in control_cases.loops_at_the_ends(name):
+        y = np.zeros_like(case.expected["y"])
+        on_host.run(case.compile("sm_90a"), case.args["x"], y)
+        assert (y == case.expected["y"]).all(), case.name
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("first,last,step", [(2**31 - 70, 2**31 - 1, 16), (-2**31, -2**31 + 10, 16), (2**31 - 9, 2**31 - 1, 8), (-2**31 + 65, -2**31, -16)])
+def test_copies_ahead_of_a_loop_end_where_the_index_would_leave_the_range_of_its_dtype(first, last, step, roles):
+    @tile.jit
+    def ahead(x, y, first, last, step: tile.constexpr, roles: tile.constexpr):
+        buffer, total = tile.alloc((16,), x.dtype), tile.zeros((16,), x.dtype)
+        for i in tile.pipelined(range(first, last, step), stages=4, warp_specialize=roles):
+            at = (i - first) * (1 if step > 0 else -1)
+            tile.copy_async(buffer, x[at:at + 16])
+            total += tile.load(buffer)
+        tile.store(y[0:16], total)
+
+    x, y = np.arange(96, dtype=np.int32), np.zeros(16, np.int32)
+    report = ahead.simulate(1, x, y, first, last, step, roles, target="sm_90a")
+    assert not report.findings
+    assert (y == sum(np.arange(abs(i - first), abs(i - first) + 16) for i in range(first, last, step))).all()
+
+
+@pytest.mark.parametrize("start,stop,asked", [("0", "n", "icmp ult i32"), ("m", "n", "icmp ne i32"), ("m", "2**30", "icmp slt i32")])
+def test_a_loop_asks_one_question_a_trip_whether_or_not_its_index_may_wrap_and_ptxas_writes_out_several_trips(start, stop, asked):
+    """ptxas writes out trips of loops whose exits it can count: four loads at a time, then two, then one."""
+    kernel = tile.jit(source=f"def by_64(x, y, m, n):\n    total = 0.0\n    for i in range({start}, {stop}, 64):\n        total += tile.load(x[i])\n"
+                             "    tile.store(y[0], total)\n")
+    made = kernel.compile(np.zeros(9000, np.float32), np.zeros(1, np.float32), 5, 6, target="sm_90a")
+    loop = made.llvm_ir[made.llvm_ir.index("\nfor"):made.llvm_ir.index("\ndone")]
+    assert [line for line in loop.splitlines() if asked in line] and loop.count("icmp") == 2  # the other is whether the element is in bounds
+    assert made.sass().count("LDG") >= 7 or stop != "n"
 
 
 def test_a_scope_that_the_launch_names_is_empty_where_the_cta_has_no_such_threads():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import cached_property
 
-from ..dtypes import bool_, int32
+from ..dtypes import bool_, int32, integer_range
 from ..ir.builder import ExecScope
-from ..ir.graph import Call, Const, For, If, Scope, Value, While, walk
+from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk
 from ..types import Tile
 from .accumulators import Pins
 from .value import V
@@ -82,20 +82,24 @@ class StructureMixin:
             if node.unroll == 0:
                 carried = self._unrolled(node, carried)
             else:
-                index = start
-                if node.unroll > 1:  # whole groups of copies first, the rest one by one
-                    last = self._last_group(stop, (node.unroll - 1) * node.step.value)
-                    index, carried = self._loop(node, index, last, carried, node.unroll)
+                index, step = start, node.step.value
+                reach = node.unroll * step - (1 if step > 0 else -1)
+                if node.unroll > 1 and abs(reach) <= integer_range(start.dtype)[1]:  # groups of copies while the index behind is not beyond the
+                    # stop, then one by one
+                    index, carried = self._loop(node, index, self._before(stop, reach), carried, node.unroll)
                 _, carried = self._loop(node, index, stop, carried, 1)
         for carry, value in zip(node.carried, carried):
             self.values[carry.result] = value
 
-    def _last_group(self, stop: V, reach: int) -> V:
-        """Where groups of copies stop whose last one stands `reach` behind the first."""
-        dtype = stop.dtype.llvm
-        if stop.dtype.kind == "uint":
-            return self.ins(f"call {dtype} @llvm.usub.sat.{dtype}({dtype} {stop.text}, {dtype} {reach})", stop.dtype)
-        return self.ins(f"sub {dtype} {stop.text}, {reach}", stop.dtype)
+    def _before(self, stop: V, reach: int) -> V:
+        """``stop - reach``, or the number of its dtype that is nearest to it: of indices below it, those from which `reach` more is below `stop`."""
+        least, most = integer_range(stop.dtype)
+        return self.ins(f"sub {stop.dtype.llvm} {self._at_least(stop, (least if reach > 0 else most) + reach, reach > 0).text}, {reach}", stop.dtype)
+
+    def _at_least(self, x: V, end: int, least: bool = True) -> V:
+        """The larger (if not `least`, the smaller) of an integer and a number."""
+        t, name = x.dtype.llvm, ("u" if x.dtype.kind == "uint" else "s") + ("max" if least else "min")
+        return self.ins(f"call {t} @llvm.{name}.{t}({t} {x.text}, {t} {end})", x.dtype)
 
     def _over_scopes(self, node: For) -> bool:
         """A loop whose trips are scopes of different threads, one after the other, is one scope in all of them."""
@@ -131,26 +135,47 @@ class StructureMixin:
         return self.handed(node.body.yields, [c.inner for c in node.carried])
 
     def _loop(self, node: For, start: V, stop: V, carried: list, copies: int) -> tuple[V, list]:
-        """A loop of `copies` bodies a trip; returns the index and the carried values after it."""
+        """A loop of `copies` bodies a trip; returns the index and the carried values after it.
+
+        Where the index may leave the range of its dtype behind the last trip, and so be below the stop again: one that is not negative is
+        compared as an unsigned number; any other with what it wraps to, and the first trip is asked for apart. ptxas writes out several trips
+        of such loops, as of others, and of none that ask whether the index, before it grows, is far enough from the stop.
+        """
         head, body, done = self.label("for"), self.label("body"), self.label("done")
         dtype, step = node.index.type.dtype, node.step.value
+        icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
+        below, end, first = f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if step > 0 else 'gt'}", stop, []
+        if copies == 1 and leaves_its_range(node.stop, step, dtype):
+            if dtype.kind == "int" and step > 0 and isinstance(node.start, Const) and node.start.value >= 0:
+                below, end = "ult", self._at_least(stop, 0)
+            else:
+                end, first = self._behind(start, stop, step), [icmp(below, start, stop)]
         packed = self._packed(carried)
         self.branch(head)
-        (index, *words), close = self._phis(head, [start, *packed])
+        (index, *words), close = self._phis(head, [start, *first, *packed])
+        more = words.pop(0) if first else icmp(below, index, end)
         inner = self._unpacked(words, carried)
-        below = f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if step > 0 else 'gt'}"
-        self.branch_if(self.ins(f"icmp {below} {dtype.llvm} {index.text}, {stop.text}", bool_), body, done)
+        self.branch_if(more, body, done)
         with self.region_of_code():
             self.start(body)
             after, at = inner, index
             for _ in range(copies):
                 after = self._trip(node, at, after)
                 at = self.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
+            again = [icmp("ne", at, end)] if first else []
             after, latch = self._packed(after), self.current
             self.branch(head)
-        close([at, *after], latch)
+        close([at, *again, *after], latch)
         self.start(done)
         return index, inner
+
+    def _behind(self, start: V, stop: V, step: int) -> V:
+        """What the index is behind the last trip of a loop that has one, in the arithmetic of its dtype."""
+        t, dtype, (low, high) = stop.dtype.llvm, stop.dtype, (start, stop) if step > 0 else (stop, start)
+        distance = self.ins(f"sub {t} {high.text}, {low.text}", dtype)
+        last = self.ins(f"sub {t} {distance.text}, 1", dtype)
+        whole = self.ins(f"mul {t} {self.ins(f'udiv {t} {last.text}, {abs(step)}', dtype).text}, {step}", dtype)
+        return self.ins(f"add {t} {self.ins(f'add {t} {start.text}, {step}', dtype).text}, {whole.text}", dtype)
 
     def _while(self, node: While) -> None:
         head, body, done = self.label("while"), self.label("body"), self.label("done")

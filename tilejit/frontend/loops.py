@@ -10,7 +10,7 @@ from typing import Any
 from ..dtypes import bool_, int32, promote
 from ..errors import Loc
 from ..ir.builder import describe, type_of, weak_dtype
-from ..ir.graph import Block, Const, For, Operand, Value, While
+from ..ir.graph import Block, Const, For, Operand, Value, While, leaves_its_range
 from ..ops import language
 from ..ops.pipeline import pipeline_turn
 from ..types import Scalar
@@ -21,6 +21,7 @@ from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange
 from .targets import bind
 from .walker import Walker, statement, where
 
+MORE = "whether the loop has another trip"
 INDEX = "index of the loop"  # the name under which a `for` that may be left early carries its index
 
 
@@ -149,24 +150,33 @@ def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
 
 
 def _for_as_while(w: Walker, node: ast.For, over: LoopRange, start: Operand, stop: Operand, names: list[str]) -> None:
-    """A `for` that may be left early: a While that carries its index and the exits."""
+    """A `for` that may be left early: a While that carries its index and the exits, and where the index may wrap behind the last trip, whether
+    there is one more."""
     if over.unroll != 1:
         w.g.warn("a loop that may be left early is not unrolled")
-    hidden = INDEX + f" {len(w.frame.loops)}"
+    hidden, more = (f"{what} {len(w.frame.loops)}" for what in (INDEX, MORE))
+    wraps, last = leaves_its_range(stop, over.step, type_of(stop).dtype), stop
+    below = lambda index, end: language.compare(w.g, "<" if over.step > 0 else ">", index, end)
     w.put(hidden, start)
+    if wraps:
+        last = language.short_of(w.g, stop, over.step)
+        w.put(more, w.coerce(below(start, stop), Scalar(bool_)))
 
     def test() -> Operand:
-        entry = w.frame.env[hidden]
+        entry = w.frame.env[more if wraps else hidden]
         entry.read = True
-        return language.compare(w.g, "<" if over.step > 0 else ">", entry.value, stop)
+        return entry.value if wraps else below(entry.value, stop)
 
     def body() -> None:
         index = w.frame.env[hidden].value
         _trip(w, node, over, index)
+        if wraps:
+            w.put(more, below(index, last))
         w.put(hidden, language.binary(w.g, "+", index, over.step))
 
-    _run_while(w, [*names, hidden], test, body)
-    w.frame.env.pop(hidden, None)
+    _run_while(w, [*names, hidden, *([more] if wraps else [])], test, body)
+    for name in (hidden, more):
+        w.frame.env.pop(name, None)
 
 
 # -- while ---------------------------------------------------------------------------------------------------------------

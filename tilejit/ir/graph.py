@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..dispatch import Choice
-from ..dtypes import DType
+from ..dtypes import DType, integer_range
 from ..errors import Loc
 from ..types import MEMORY_TYPES, Region, Type
 
@@ -232,6 +232,13 @@ class Graph:
     def __str__(self) -> str:
         from .printer import text
         return text(self)
+
+
+def leaves_its_range(stop: Operand, step: int, dtype: DType) -> bool:
+    """Whether an index that grows by `step` up to `stop` may wrap behind the last trip."""
+    least, most = integer_range(dtype)
+    end = stop.value if isinstance(stop, Const) else most if step > 0 else least
+    return not least <= end + step - (1 if step > 0 else -1) <= most
 
 
 def blocks(node: Node) -> tuple[Block, ...]:

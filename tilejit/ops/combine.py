@@ -284,7 +284,8 @@ class _Run:
             self.env[node.index] = index
             self.block(node.body, active)
             self._carry(node, active)
-            index = (index + step).astype(node.index.type.dtype.np)
+            before, index = index, (index + step).astype(node.index.type.dtype.np)
+            active = active & ((index > before) == (step > 0))  # no trip after one whose index wraps
         for carry in node.carried:
             self.env[carry.result] = self.env[carry.inner]
 

@@ -331,3 +331,16 @@ def uniform_scalar(g: Builder, x, what: str, dtype: DType = int32) -> Operand:
         name = x.name if isinstance(x, Value) else repr(x)
         raise g.error(f"{what} must be the same for all threads of the {g.scope.kind}, and {name} differs by {t.uniform.name.lower()}")
     return converted(g, x, dtype)
+
+
+def short_of(g: Builder, stop: Operand, reach: int) -> Operand:
+    """``stop - reach``, or the number of its dtype that is nearest to it: `reach` more than an index below it is below `stop`."""
+    dtype = type_of(stop).dtype
+    least, most = integer_range(dtype)
+    nearest = least if reach > 0 else most
+    if abs(reach) > most - least:
+        return Const(nearest, dtype)
+    if isinstance(stop, Const):
+        return Const((max if reach > 0 else min)(stop.value, nearest + reach) - reach, dtype)
+    within = g.call(ew.maximum if reach > 0 else ew.minimum, stop, Const(nearest + reach, dtype))
+    return g.call(ew.sub, within, Const((reach - least) % (most - least + 1) + least, dtype))

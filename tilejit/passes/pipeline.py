@@ -19,7 +19,7 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..layout import TileLayout, axis
 from ..ops import barriers as bars
 from ..ops.copy_async import copy_async_
-from ..ops.language import binary, compare, converted
+from ..ops.language import binary, compare, converted, short_of
 from ..ops.memory import points, region
 from ..ops.pointwise import where
 from ..ops.ring import flipped, ring_slot
@@ -146,14 +146,14 @@ class Loops:
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)
-            g.when(self.is_a_trip(loop, at_), lambda: self.refill(staged, at_, *cursor, s))
+            g.when(self.is_a_trip(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
             self.close(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             if ahead:
                 self.arrived(staged, stage, phase, ahead - 1)
                 at_ = self.index_after(loop, loop.index, ahead)
-                g.when(self.is_a_trip(loop, at_), lambda: self.refill(staged, at_, stage, phase, ahead))
+                g.when(self.is_a_trip(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
                 self.close(staged)
             else:
                 g.call(sync)
@@ -209,10 +209,12 @@ class Loops:
             return Const(index.value + by, index.dtype)
         return converted(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
 
-    def is_a_trip(self, loop: For, index: Operand) -> Operand | bool:
+    def is_a_trip(self, loop: For, index: Operand, later: int) -> Operand | bool:
+        """Whether there is a trip so many after that of `index`; asked of where the index stands, since a later one may wrap."""
+        by = later * loop.step.value
         if isinstance(index, Const) and isinstance(loop.stop, Const):
-            return index.value < loop.stop.value if loop.step.value > 0 else index.value > loop.stop.value
-        return compare(self.g, "<" if loop.step.value > 0 else ">", index, loop.stop)
+            return index.value + by < loop.stop.value if loop.step.value > 0 else index.value + by > loop.stop.value
+        return compare(self.g, "<" if loop.step.value > 0 else ">", index, short_of(self.g, loop.stop, by) if by else loop.stop)
 
     def issue(self, staged: Staged, index: Operand, stage: Operand) -> None:
         """The copies of the trip of `index`, into slot `stage`."""

@@ -63,7 +63,7 @@ class Control(Parting):
             self.env[carry.inner] = self.value(carry.init)
         dtype = node.index.type.dtype.np
         index = start.astype(dtype)
-        loop = Frame(self.sim.program.code(node.body, node), node, "body", (index, stop, step), frame.active)
+        loop = Frame(self.sim.program.code(node.body, node), node, "body", (index, stop, step, np.False_), frame.active)
         loop.pc = len(loop.code.nodes)
         self.open_join()
         self.frames.append(loop)
@@ -71,9 +71,8 @@ class Control(Parting):
 
     def _next(self, frame: Frame) -> None:
         """Begin the next trip of a for loop with those that still have one."""
-        index, stop, step = frame.state
-        with np.errstate(over="ignore"):
-            test = np.where(step > 0, index < stop, index > stop)
+        index, stop, step, wrapped = frame.state
+        test = np.where(step > 0, index < stop, index > stop) & ~wrapped
         way = self.decide(test, frame.active)
         if isinstance(way, np.ndarray):
             if way.ndim == 1 and frame.active is None:
@@ -103,9 +102,10 @@ class Control(Parting):
 
     def _end_for(self, frame: Frame) -> None:
         self._carry(frame)
-        index, stop, step = frame.state
+        index, stop, step, _ = frame.state
         with np.errstate(over="ignore"):
-            frame.state = ((index + step).astype(index.dtype), stop, step)
+            following = (index + step).astype(index.dtype)
+        frame.state = following, stop, step, (following > index) != (step > 0)
         self._next(frame)
 
     def _while(self, frame: Frame, node: While) -> None:

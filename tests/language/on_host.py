@@ -1,0 +1,43 @@
+"""Runs the LLVM IR of kernels of one thread's scalar arithmetic on the host: what is emitted is checked where there is no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import numpy as np
+from llvmlite import binding
+
+WORDS = {"b32": "i32", "b64": "i64"}
+
+
+def for_host(ir: str) -> str:
+    """The kernel as a function of the host: loads and stores in assembler become LLVM's, what is asked of other threads the thread's own."""
+    access = r'call \w+ asm sideeffect "@\$2 (ld|st)\.global\.(b32|b64) .*?", "[^"]*"\((.*)\) #1'
+    lines = []
+    for line in re.sub(r", !dbg !\d+", "", ir).splitlines():
+        if found := re.search(access, line):
+            kind, word, arguments = found.groups()
+            arguments = [a.split(" ")[1] for a in arguments.split(", ")]
+            address = f"%at{len(lines)}"
+            lines.append(f"  {address} = inttoptr i64 {arguments[kind == 'st']} to ptr")
+            line = line[:found.start()] + f"load {WORDS[word]}, ptr {address}" if kind == "ld" else f"  store {WORDS[word]} {arguments[0]}, ptr {address}"
+        line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.tid\.x\(\)", "add i32 0, 0", line)
+        line = re.sub(r"call i32 @llvm\.nvvm\.shfl\.sync\.idx\.i32\(i32 -1, i32 (%\w+), .*\)", r"add i32 \1, 0", line)
+        if not line.startswith(("target", "declare i32 @llvm.nvvm", "@smem", "attributes", "!")):
+            lines.append(re.sub(r"ptx_kernel | noundef| #\d| !dbg !\d+", "", line))
+    return "\n".join(lines)
+
+
+def run(compiled, *arrays: np.ndarray) -> None:
+    """Call the kernel's function for `arrays`, of one dimension each."""
+    for prepare in (binding.initialize_native_target, binding.initialize_native_asmprinter):
+        prepare()
+    module = binding.parse_assembly(for_host(compiled.llvm_ir))
+    machine = binding.Target.from_default_triple().create_target_machine(opt=2)
+    passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
+    passes.getModulePassManager().run(module, passes)
+    with binding.create_mcjit_compiler(module, machine) as engine:
+        engine.finalize_object()
+        function = ctypes.CFUNCTYPE(None, *(ctypes.c_int64, ctypes.c_int32) * len(arrays))(engine.get_function_address(compiled.name))
+        function(*(x for a in arrays for x in (a.ctypes.data, len(a))))
