@@ -21,7 +21,8 @@ def for_host(ir: str) -> str:
             arguments = [a.split(" ")[1] for a in arguments.split(", ")]
             address = f"%at{len(lines)}"
             lines.append(f"  {address} = inttoptr i64 {arguments[kind == 'st']} to ptr")
-            line = line[:found.start()] + f"load {WORDS[word]}, ptr {address}" if kind == "ld" else f"  store {WORDS[word]} {arguments[0]}, ptr {address}"
+            loads, stores = f"load {WORDS[word]}, ptr {address}", f"  store {WORDS[word]} {arguments[0]}, ptr {address}"
+            line = line[:found.start()] + loads if kind == "ld" else stores
         line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.tid\.x\(\)", "add i32 0, 0", line)
         line = re.sub(r"call i32 @llvm\.nvvm\.shfl\.sync\.idx\.i32\(i32 -1, i32 (%\w+), .*\)", r"add i32 \1, 0", line)
         if not line.startswith(("target", "declare i32 @llvm.nvvm", "@smem", "attributes", "!")):

@@ -72,8 +72,8 @@ def test_copies_ahead_of_a_loop_end_where_the_index_would_leave_the_range_of_its
 @pytest.mark.parametrize("start,stop,asked", [("0", "n", "icmp ult i32"), ("m", "n", "icmp ne i32"), ("m", "2**30", "icmp slt i32")])
 def test_a_loop_asks_one_question_a_trip_whether_or_not_its_index_may_wrap_and_ptxas_writes_out_several_trips(start, stop, asked):
     """ptxas writes out trips of loops whose exits it can count: four loads at a time, then two, then one."""
-    kernel = tile.jit(source=f"def by_64(x, y, m, n):\n    total = 0.0\n    for i in range({start}, {stop}, 64):\n        total += tile.load(x[i])\n"
-                             "    tile.store(y[0], total)\n")
+    kernel = tile.jit(source=f"def by_64(x, y, m, n):\n    total = 0.0\n    for i in range({start}, {stop}, 64):\n"
+                             "        total += tile.load(x[i])\n    tile.store(y[0], total)\n")
     made = kernel.compile(np.zeros(9000, np.float32), np.zeros(1, np.float32), 5, 6, target="sm_90a")
     loop = made.llvm_ir[made.llvm_ir.index("\nfor"):made.llvm_ir.index("\ndone")]
     assert [line for line in loop.splitlines() if asked in line] and loop.count("icmp") == 2  # the other is whether the element is in bounds

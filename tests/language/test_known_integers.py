@@ -24,6 +24,8 @@ def expressions(draw, depth=3, leaves=LEAVES):
     dtype, constant = draw(st.sampled_from(DTYPES)), draw(st.sampled_from((1, 2, 6, 10, 16, 100)))
     return draw(st.sampled_from((
         f"({a}) + ({b})", f"({a}) - ({b})", f"({a}) * {constant}", f"({a}) // {constant}", f"({a}) % {constant}", f"({a}) & {constant}",
+        f"({a}) // tile.maximum({b}, 0)", f"({a}) % tile.maximum({b}, 0)", f"tile.maximum({a}, 0) // tile.maximum({b}, 0)",
+        f"tile.maximum({a}, -3) % tile.minimum(tile.maximum({b}, 0), 9)",
         *((f"({a}) * ({b})", f"({a}) // ({b})", f"({a}) % ({b})") if leaves is WRAPPING else ()),
         f"({a}) | ({b})", f"({a}) ^ ({b})", f"({a}) >> 2", f"({a}) << 3", f"-({a})", f"tile.minimum({a}, {b})", f"tile.maximum({a}, {b})",
         f"tile.where({a} > {b}, {a}, {b})", f"tile.cast({a}, tile.{dtype})", f"tile.cast(({a}) * {constant}.5, tile.{dtype})",
@@ -89,6 +91,17 @@ def test_what_is_promised_of_both_sides_makes_a_division_unsigned():
     kernel = tile.jit(source="def k(out, m, n):\n    tile.assume((m >= 0) & (n > 0))\n    tile.store(out[tile.thread_id()], m // n)\n")
     code = kernel.compile(tile.ArraySpec((THREADS,), "int32"), 1, 1, target="sm_90a").llvm_ir
     assert "udiv i32" in code and "icmp eq i32" not in code
+
+
+@pytest.mark.parametrize("text, known", [("max(t - 3, 0) // max(n, 0)", (0, 124)), ("max(n, 0) // t", (0, None)), ("(t - 3) % max(n, 0)", (-3, None)),
+                                         ("t % max(n, 0)", (0, None)), ("(t - 3) % min(max(n, 0), 9)", (-3, 124)), ("t % max(n, 1)", (0, None)),
+                                         ("t // n", (None, None))])
+def test_bounds_of_a_division_hold_where_the_divisor_is_0(text, known):
+    """A number divided by 0 gives 0, and itself as the remainder."""
+    for n in (0, 5):
+        (low, high), divisor, values = known_and_computed(text, n)
+        assert (low, high) == known
+        assert (low is None or low <= values.min()) and (high is None or values.max() <= high) and not (values % divisor).any()
 
 
 def test_an_index_computed_with_floats_is_no_multiple_of_their_integer_parts():

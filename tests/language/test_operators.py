@@ -1,6 +1,7 @@
 """Operators, casts and elementary functions of every dtype agree with NumPy, on the simulator."""
 
 import numpy as np
+import on_host
 import operator_cases as cases
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -27,6 +28,19 @@ def test_numbers_adapt_to_the_tile_that_they_meet(dtype):
 
 def test_integer_division_by_zero_has_an_answer():
     simulated(map(cases.divisions_by_zero, cases.INTS))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("known", ["", "    y = tile.maximum(y, 0)\n", "    x = tile.maximum(x, 0)\n    y = tile.maximum(y, 0)\n"])
+def test_emitted_integer_division_is_the_simulators_also_by_zero(dtype, known):
+    source = ("def divided(a, b, o):\n    x = tile.load(a[0])\n    y = tile.load(b[0])\n" + known +
+              "    tile.store(o[0], x // y)\n    tile.store(o[1], x % y)\n")
+    for x, y in ((7, 0), (0, 0), (-7, 0), (7, 2), (-7, 2), (7, -2)):
+        a, b, o = (np.array(values).astype(dtype) for values in ([x], [y], [0, 0]))
+        case = Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})
+        on_host.run(case.compile("sm_90a"), a, b, o)
+        simulated([case])  # whose expected result is what was emitted
+
 
 
 def test_unary_operators_keep_the_dtype():

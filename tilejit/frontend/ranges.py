@@ -85,7 +85,8 @@ def _by_a_run_time_step(g: Builder, start, stop, step, unroll: int) -> LoopRange
     if g.definitions.get(step) is None or g.definitions[step].op.name != "num_programs":
         zero = Const(0, type_of(step).dtype)
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
-        trips = where.function(g, g.call(ew.gt, step, zero), trips, _trips(g, stop, start, g.call(ew.neg, step)))
+        down = where.function(g, g.call(ew.lt, step, zero), _trips(g, stop, start, g.call(ew.neg, step)), 0)
+        trips = where.function(g, g.call(ew.gt, step, zero), trips, down)
     return LoopRange(0, trips, 1, unroll, item=lambda g, trip: binary(g, "+", start, binary(g, "*", trip, step)))
 
 

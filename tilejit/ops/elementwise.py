@@ -162,18 +162,16 @@ def _emit_mod(e, dtype, x, y):
 
 
 def _int_division(function):
-    """NumPy's floor division; where the divisor is 0, all bits set, or x for the remainder."""
+    """NumPy's floor division; where the divisor is 0, 0, or x for the remainder."""
     def divide(x, y):
         zero = y == 0
-        safe = np.where(zero, np.ones_like(y), y)
-        return np.where(zero, np.full_like(x, -1 if x.dtype.kind == "i" else np.iinfo(x.dtype).max) if function is np.floor_divide else x,
-                        function(x, safe))
+        return np.where(zero, np.zeros_like(x) if function is np.floor_divide else x, function(x, np.where(zero, np.ones_like(y), y)))
     return divide
 
 
-floordiv = _divides(elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; all bits set where `y` is 0.",
+floordiv = _divides(elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; 0 where `y` is 0.",
                                 _int_division(np.floor_divide), _emit_floordiv, INTEGER),
-                    "div", _emit_floordiv, lambda e, dtype, x: e.const(-1, dtype))
+                    "div", _emit_floordiv, lambda e, dtype, x: e.const(0, dtype))
 mod = _divides(elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python; `x` where `y` is 0.",
                            _int_division(np.remainder), _emit_mod, INTEGER),
                "rem", _emit_mod, lambda e, dtype, x: x)

@@ -242,8 +242,6 @@ class Context:
         if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum", "shl", "shr", "bit_and"):
             return None, None
         one, other = (self.bounds(x, wrapping) for x in call.args)
-        if wrapping and name in ("floordiv", "mod") and other[0] < 1:  # `interval` takes it that nothing is divided by 0
-            return None, None
         return interval(name, one, other)
 
     def register_run(self, tile: Tile, axis: int) -> int:
@@ -325,9 +323,10 @@ def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | Non
         tops = [high for low, high in (one, other) if low is not None and low >= 0]
         return (0, min((x for x in tops if x is not None), default=None)) if tops else (None, None)
     if c is None or c != d:
-        if name == "mod" and c is not None and c >= 0:  # nothing is divided by 0
-            return 0, None if d is None else max(d - 1, 0)
-        return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and min(a, c) >= 0 else (None, None)
+        if name == "mod" and c is not None and c >= 0:
+            rest = 0, None if d is None else max(d - 1, 0)
+            return rest if c else joint(rest, one)  # x % 0 is x
+        return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and min(a, c) >= 0 else (None, None)  # x // 0 is 0
     if name == "mod" and c > 0:
         return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
     step = {"floordiv": c, "shr": 1 << c if 0 <= c < 63 else 0, "shl": 1 << c if 0 <= c < 63 else 0}.get(name, 0)
