@@ -214,6 +214,17 @@ def by_each_warpgroup(A, B, PATH: tile.constexpr):
         tile.copy(B[g * 64:g * 64 + 64, 0:32], s[g])
 
 
+@tile.jit(num_warps=8)
+def by_barriers_of_each_warpgroup(A, B):
+    s, bars = tile.alloc((2, 64, 32), A.dtype), tile.mbarrier(n=2)
+    with tile.each_warpgroup(range(2)) as g:
+        with tile.elect():
+            bars[g].arrive_expect_tx(s[g].nbytes)
+            tile.copy_async(s[g], A[g * 64:g * 64 + 64, 0:32], mbar=bars[g])
+        bars[g].wait(phase=0)
+        tile.copy(B[g * 64:g * 64 + 64, 0:32], s[g])
+
+
 @tile.jit
 def in_another_warp(A, B):
     s = tile.alloc((128, 32), A.dtype)
@@ -239,7 +250,9 @@ def test_tokens_of_threads_that_are_known_at_run_time_are_theirs():
     a = RNG.standard_normal((128, 32)).astype(np.float16)
     b = np.zeros_like(a)
     assert not by_each_warpgroup.simulate((1,), a, b, PATH="ldgsts").findings and (a == b).all()
-    expect_error(by_each_warpgroup, "which threads issue this copy is known at run time only", a, b, PATH="tma")
+    expect_error(by_each_warpgroup, r"which threads issue this copy is known at run time only.* as in bars = tile.mbarrier\(n=2\)", a, b, PATH="tma")
+    b[:] = 0
+    assert not by_barriers_of_each_warpgroup.simulate((1,), a, b, target="sm_90a").findings and (a == b).all()
     expect_error(in_another_warp, "waited for in the scope that issued its copy, or in a wider one")
     expect_error(mixed_in_a_warp, "counts groups by hand, in a scope whose copies give tokens")
 

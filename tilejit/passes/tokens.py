@@ -68,8 +68,9 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
         if not pool.kinds & ON_BARRIERS:
             continue
         if CHOSEN in name:
-            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own "
-                                   "for each of them: give mbar=", pool.copies[0].loc)
+            raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own for each of "
+                                   "them: make these before, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
+                                   "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
         pool.slots = _slots(pool, distance)
         pool.block = Value("tokens", Barrier(pool.slots, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": pool.slots}, (pool.block,), pool.copies[0].loc))
