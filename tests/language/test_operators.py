@@ -52,6 +52,13 @@ def test_casts_round_once_saturate_and_wrap(style):
     simulated(cases.casts(dtype, style) for dtype in DTYPES)
 
 
+def test_integers_that_float32_would_round_to_the_middle_of_two_bfloat16_are_rounded_once():
+    for dtype in ("int32", "uint32"):
+        x = np.array([236 * 2**23 + 2**22 + n for n in (-1, 0, 1)], dtype)
+        simulated([Case(dtype, "def once(a, o):\n    for i in range(3):\n        tile.store(o[i], tile.load(a[i]).to(tile.bfloat16))\n", {"a": x},
+                        {"o": np.array([236 * 2.0**23, 236 * 2.0**23, 237 * 2.0**23]).astype(np_dtype("bfloat16"))})])
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_functions_keep_their_stated_accuracy(dtype):
     simulated([cases.function_case(dtype), cases.fused(dtype)])

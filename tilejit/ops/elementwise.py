@@ -317,7 +317,7 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
         if target.is_float and target.bits == 8:
             narrow = _rounded_to_odd(x) if source.bits == 64 and source.is_float else x.astype(np.float32)
             return _to_narrow(narrow, target)
-        if source.bits == 64 and target.bits <= 16 and target.is_float:
+        if target.is_float and target.bits <= 16 and (source.bits == 64 or source.is_int and source.bits == 32):
             return _round_once(x, target)
         return x.astype(target.np)
 
@@ -342,14 +342,14 @@ def cast_number(x: bool | int | float, source: DType, target: DType) -> bool | i
 
 
 def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
-    """64 bits to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
+    """64 bits, or an integer of 32, to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
     if target.name == "float16" and x.dtype == np.float64:
         return x.astype(np.float16)
     return _rounded_to_odd(x).astype(target.np)
 
 
 def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
-    """64-bit numbers as float32, inexact ones with an odd last bit."""
+    """Numbers as float32, inexact ones with an odd last bit."""
     wide = x.astype(np.float64)
     near = wide.astype(np.float32)
     bits = near.view(np.uint32)
