@@ -284,6 +284,15 @@ def test_pairs_share_the_work_where_tiles_are_long_and_have_neighbours(extents, 
     assert choose_grouped(extents, 2, 2, 132).pair == pair
 
 
+@pytest.mark.parametrize("extents,stored", [(((256, 64, 64),) * 8, 2), (((256, 64, 2048),) * 8, 2), (((40, 64, 64),), 2), (((256, 64, 64),) * 8, 4)])
+def test_the_choice_is_a_configuration_that_can_be_given(extents, stored):
+    config = choose_grouped(extents, 2, stored, 4)
+    a, b = [drawn(np.random.default_rng(0), (m, k), np.float16) for m, _, k in extents], [np.eye(k, n, dtype=np.float16) for _, n, k in extents]
+    out = [np.empty((m, n), np.float16 if stored == 2 else np.float32) for m, n, _ in extents]
+    for x, z in zip(a, kernels.grouped_matmul(a, b, out, config=config)):
+        np.testing.assert_array_equal(z, x[:, :64])
+
+
 def test_pieces_of_pairs_are_two_tiles():
     """One above the other, and of a last row of tiles side by side, at the end one alone."""
     config = replace(Config.of(128, 64), pair=True)

@@ -372,7 +372,7 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
     bytes_ = sum((m + n) * k * itemsize + m * n * stored for m, n, k in extents)
     for bm, bn in TILES:
         counts = np.array([-(-m // bm) * -(-n // bn) for m, n, _ in extents])
-        kept = stored == 2 and not epilogue and (bm, bn) != (192, 192) and counts.sum() > processors
+        kept = bool(stored == 2 and not epilogue and (bm, bn) != (192, 192) and counts.sum() > processors)
         config = Config.of(bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, width=narrow(bn, 128 // stored) if epilogue or kept else 0,
                            least=4 if kept else 3)
         if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config.stages < 2:  # boxes of less have no swizzle, others not the widest
