@@ -189,7 +189,7 @@ def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatc
     and some fewer slots of k than results have parts; the simulator finds a map that is edited before a store has read it."""
     (bm, bn), width = shape
     rng, config = np.random.default_rng(seed), Config.of(bm, bn, bk=64, width=width)
-    config = replace(config, kept=True, buffers=min(buffers, bn // width), stages=stages, behind=behind, pair=pair)
+    config = replace(config, kept=True, buffers=buffers, stages=stages, behind=behind, pair=pair)
     with monkeypatch.context() as patched:
         patched.setattr(planning, "_processors", lambda device: ctas)
         patched.setattr(planning, "PLANS", {})
@@ -204,6 +204,18 @@ def test_kept_results_go_to_their_own_group_in_any_order_of_the_roles(monkeypatc
             a, b = [drawn(rng, (m, k), BF16) for m, n, k in groups], [drawn(rng, (k, n), BF16) for m, n, k in groups]
             for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
                 close(z, x, y)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("buffers", [2, 3, 8])
+def test_maps_are_read_before_they_are_bound_again_where_a_tile_has_fewer_parts_than_there_are_buffers(monkeypatch, buffers, pair):
+    rng, config = np.random.default_rng(0), replace(Config.of(64, 64, width=64), kept=True, buffers=buffers, stages=3, pair=pair)
+    monkeypatch.setattr(planning, "_processors", lambda device: 1)
+    monkeypatch.setattr(planning, "PLANS", {})
+    monkeypatch.setattr(grouped_hopper, "grouped", InAnyOrder(0))
+    a, b = ([drawn(rng, (64, 64), BF16) for _ in range(12)] for _ in range(2))
+    for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
+        close(z, x, y)
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -202,7 +202,8 @@ def _fitting(config: Config | None, size: int) -> Config | None:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
     if config.pair:
         check_halves(config)
-    return replace(config, kept=config.kept and size <= 2)  # no registers for wider ones
+    # No registers for wider results. A buffer more than a tile has parts would leave its stores unread until after the next piece's.
+    return replace(config, kept=config.kept and size <= 2, buffers=min(config.buffers, max(config.bn // config.width, 1)))
 
 
 def pieces(config: Config, m: int, n: int) -> int:
