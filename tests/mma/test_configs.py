@@ -88,6 +88,12 @@ def test_columns_that_some_operands_cannot_have(bn, operands, words):
     close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
 
 
+def test_numbers_of_numpy_are_taken_as_pythons():
+    config = replace(HOPPER, bn=np.int64(64), stages=np.int32(3), late=np.int64(0), order=("grouped", np.int64(4)), swapped=np.False_, kept=np.True_)
+    close(kernels.matmul(A, B, config=config), A, B)
+    close(kernels.grouped_matmul([A], [B], config=config)[0], A, B)
+
+
 @pytest.mark.parametrize("make,words", [
     (lambda: Config.of(100, 64), "config.bm is 64, 128 or 192 rows, not 100"),
     (lambda: Config.of(64, 0), "config.bn is 8 to 256"),

@@ -6,7 +6,10 @@ What is not said here is not judged before the kernel is compiled: shared memory
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import LaunchError
 from ..jit import Kernel
@@ -25,7 +28,12 @@ class Rule(NamedTuple):
 
 
 def number(least: int = 1, most: int = 1 << 30, step: int = 1) -> Callable[[Any], bool]:
-    return lambda x: type(x) is int and least <= x <= most and x % step == 0
+    return lambda x: is_integer(x) and least <= x <= most and x % step == 0
+
+
+def is_integer(x: Any) -> bool:
+    """Also one of NumPy's, as a loop over an array of widths has them."""
+    return isinstance(x, Integral) and not isinstance(x, bool)
 
 
 def is_order(x: Any) -> bool:
@@ -37,7 +45,7 @@ def is_pair_of_registers(x: Any) -> bool:
     return isinstance(x, tuple) and len(x) == 2 and all(count is None or number(24, 256, 8)(count) for count in x)
 
 
-EITHER = Rule("True or False", lambda x: isinstance(x, bool))
+EITHER = Rule("True or False", lambda x: isinstance(x, (bool, np.bool_)))
 RULES = {  # by the field; the others are EITHER
     "bm":      Rule("64, 128 or 192 rows", number(64, 192, 64)),
     "bn":      Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
@@ -46,7 +54,7 @@ RULES = {  # by the field; the others are EITHER
     "splits":  Rule("a number of CTAs, at least 1", number()),
     "width":   Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
     "buffers": Rule("a number of buffers, at least 1", number()),
-    "late":    Rule("a number of columns", lambda x: type(x) is int),
+    "late":    Rule("a number of columns", is_integer),
     "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, at least 1, as in ('grouped', 16)",
                     is_order),
     "regs":    Rule("a pair of numbers, multiples of 8 from 24 to 256, or None, as in (40, 232)", is_pair_of_registers),
