@@ -339,3 +339,30 @@ def test_a_product_that_a_slot_may_do_without_is_no_meeting_of_its_warps(behind,
     np.testing.assert_array_equal(C, np.einsum("msk,nsk->mn", A[:, taken].astype(np.float32), B[:, taken].astype(np.float32)))
     ptx = multiplied_at_times.compile(A.reshape(64, 320), B.reshape(64, 320), C, 5, behind, when, target="sm_90a").ptx
     assert bool(re.search(r"bar(?:rier)?\.sync\s+\S+, 128;", ptx)) == (when != "always")
+
+
+@tile.jit(num_warps=12)
+def multiplied_by_one(A, B, C, n):
+    """Two warpgroups consume as one, and only the first of them multiplies."""
+    ring = tile.ring(2, A=((64, 64), A.dtype), B=((64, 64), B.dtype), consumers=2)
+    with tile.warpgroup(0):
+        with tile.elect():
+            for i in range(n):
+                with ring.produce() as slot:
+                    tile.copy_async(slot.A, A[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+                    tile.copy_async(slot.B, B[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+    with tile.warpgroup(range(1, 3)):
+        for i in range(n):
+            with ring.consume() as slot:
+                with tile.warpgroup(1):
+                    tile.store(C[i, 0:64, 0:64], multiplied_once(tile.zeros((64, 64)), slot))
+
+
+def test_a_product_of_one_warpgroup_is_no_meeting_of_the_others():
+    rng = np.random.default_rng(0)
+    A, B = (rng.integers(-2, 3, (64, 5, 64)).astype(np.float16) for _ in range(2))
+    C = np.full((5, 64, 64), np.nan, np.float32)
+    multiplied_by_one[1, ](A.reshape(64, 320), B.reshape(64, 320), C, 5)
+    np.testing.assert_array_equal(C, np.einsum("msk,nsk->smn", A.astype(np.float32), B.astype(np.float32)))
+    ptx = multiplied_by_one.compile(A.reshape(64, 320), B.reshape(64, 320), C, 5, target="sm_90a").ptx
+    assert re.search(r"bar(?:rier)?\.sync\s+\S+, 256;", ptx)

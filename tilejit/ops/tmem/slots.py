@@ -36,16 +36,16 @@ def read_by_threads(g: Builder, nodes: list[Node], buffers) -> bool:
 
 def met_in(g: Builder, nodes: list[Node], buffers) -> bool:
     """Whether all warps of the scope have seen the slot full where these nodes are over: they have multiplied from a part of `buffers`, which a
-    warpgroup does together, or have read it, after which they meet. What a branch or a loop may leave out does not count."""
+    warpgroup does together, or have read it, after which they meet. What a branch, a loop or threads of the scope may leave out does not count."""
     return any(call.op.name != "copy_async" for call, _ in _taking(g, nodes, buffers, _surely))
 
 
 def _surely(node: Node) -> tuple[Block, ...]:
-    """The blocks inside a node that run whenever it does."""
+    """The blocks inside a node that all its threads run whenever it does."""
     if isinstance(node, For) and not (all(isinstance(x, Const) for x in (node.start, node.stop, node.step))
                                       and range(node.start.value, node.stop.value, node.step.value)):
         return ()
-    return () if isinstance(node, (If, While)) else blocks(node)
+    return () if isinstance(node, (If, While, Scope)) else blocks(node)
 
 
 def _taking(g: Builder, nodes: list[Node], buffers, inside=blocks) -> Iterator[tuple[Call, tuple[str, ...]]]:
