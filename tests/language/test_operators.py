@@ -42,7 +42,6 @@ def test_emitted_integer_division_is_the_simulators_also_by_zero(dtype, known):
         simulated([case])  # whose expected result is what was emitted
 
 
-
 def test_unary_operators_keep_the_dtype():
     simulated(map(cases.unary_operators, DTYPES))
 
