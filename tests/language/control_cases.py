@@ -279,7 +279,8 @@ def wide_loops() -> Iterator[Case]:
               "        n += 1\n        s += i\n    tile.store(y[0], n)\n    tile.store(y[1], s)\n")
     for start, stop, step in ((2**40, 2**40 + 10, 3), (-2**35, -2**35 - 7, -2), (2**33, 5, 7), (0, 2**32, 2**30)):
         over = range(start, stop, step)
-        yield Case(f"a loop over {over}", source, {"start": start, "stop": stop}, {"y": np.array([len(over), sum(over)], np.int64)}, options={"step": step})
+        yield Case(f"a loop over {over}", source, {"start": start, "stop": stop}, {"y": np.array([len(over), sum(over)], np.int64)},
+                   options={"step": step})
         yield Case(f"a loop over {over} by a run-time step", source.replace(": tile.constexpr", ""), {"start": start, "stop": stop, "step": step},
                    {"y": np.array([len(over), sum(over)], np.int64)})
 

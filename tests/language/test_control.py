@@ -52,7 +52,8 @@ def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
 
 
 @pytest.mark.parametrize("roles", [False, True])
-@pytest.mark.parametrize("first,last,step", [(2**31 - 70, 2**31 - 1, 16), (-2**31, -2**31 + 10, 16), (2**31 - 9, 2**31 - 1, 8), (-2**31 + 65, -2**31, -16)])
+@pytest.mark.parametrize("first,last,step", [(2**31 - 70, 2**31 - 1, 16), (-2**31, -2**31 + 10, 16), (2**31 - 9, 2**31 - 1, 8),
+                                             (-2**31 + 65, -2**31, -16)])
 def test_copies_ahead_of_a_loop_end_where_the_index_would_leave_the_range_of_its_dtype(first, last, step, roles):
     @tile.jit
     def ahead(x, y, first, last, step: tile.constexpr, roles: tile.constexpr):

@@ -48,7 +48,8 @@ def test_a_list_of_any_products(groups, dtypes, shape, a_is, b_is, out_is, mixed
     a = [laid(drawn(rng, (m, k), dtypes[0]), pick(a_is)) for m, n, k in groups]
     b = [laid(drawn(rng, (k, n), dtypes[1]), pick(b_is)) for m, n, k in groups]
     out = None if out_is is None else [laid(blank((m, n), result_type(dtypes[0])), pick(out_is)) for m, n, k in groups]
-    got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None, config=of_tile(shape, dtypes, kept=kept, pair=pair))
+    got = kernels.grouped_matmul(a, b, out, precision="tf32" if dtypes[0] == np.float32 else None,
+                                 config=of_tile(shape, dtypes, kept=kept, pair=pair))
     assert out is None or got is out
     assert len(got) == len(groups)
     for x, y, z in zip(a, b, got):

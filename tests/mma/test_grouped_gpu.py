@@ -78,7 +78,8 @@ def test_every_tile_takes_lists_and_stacked_rows():
     for (bm, bn), kept in some([(t, kept) for t in TILES if t[1] > 8 for kept in (False, True) if not kept or t[1] <= 64 or t[1] % 64 == 0], least=3):
         if kept and (bm, bn) == (192, 192):  # too many registers; 8 columns are too narrow for what is stored at once
             continue
-        config = replace(Config.of(bm, bn, width=narrow(bn, 64) if kept else 0, least=4 if kept else 3), regs=REGISTERS[bm], kept=kept, pair=kept == (bm == 128))
+        config = Config.of(bm, bn, width=narrow(bn, 64) if kept else 0, least=4 if kept else 3)
+        config = replace(config, regs=REGISTERS[bm], kept=kept, pair=kept == (bm == 128))
         for x, y, z in zip(a, b, kernels.grouped_matmul(a, b, config=config)):
             check(z, x, y, "bfloat16")
         for n in (520, 515):

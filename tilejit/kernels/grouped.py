@@ -25,7 +25,7 @@ from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
 FEW = 128  # rows, up to which a product takes its time from memory
-LONG = 16  # slots of k of a tile, from which on pairs of CTAs take less time
+PAIRED_FROM = 16  # slots of k of a tile, from which on pairs of CTAs take less time
 MAJORS = EITHER_MAJOR["sm_90a"][1]
 ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
 PLANS: dict = {}  # what lists, or stacked rows, of some forms come to
@@ -392,7 +392,8 @@ def pays(config: Config, extents: tuple[tuple[int, int, int], ...], processors: 
     tiles = np.array([config.tiles(m, n) for m, n, _ in extents])
     above = np.array([-(-m // config.bm) // 2 * 2 * -(-n // config.bn) for m, n, _ in extents])
     slots = np.array([k for *_, k in extents]) / config.bk
-    return bool(config.bn % 16 == 0 and tiles.sum() > processors and 2 * above.sum() >= tiles.sum() <= (tiles * slots).sum() / LONG)
+    mostly, long = 2 * above.sum() >= tiles.sum(), (tiles * slots).sum() >= PAIRED_FROM * tiles.sum()
+    return bool(config.bn % 16 == 0 and tiles.sum() > processors and mostly and long)
 
 
 __all__ = ["choose_grouped", "grouped_matmul"]
