@@ -152,7 +152,8 @@ def test_a_configuration_is_refused_by_name_or_gives_the_product(target, base, f
         out = np.empty((200, 88), rng.choice((np.float16, np.float32)))
         try:
             kernels.matmul(x, y, out, config=config)
-        except LaunchError:
+        except LaunchError as error:
+            assert "config" in str(error), config
             continue
         except CompilationError as error:
             assert "of shared memory" in str(error) or "registers" in str(error), config

@@ -294,6 +294,14 @@ def test_warps_meet_in_a_slot_that_they_pass_over_before_it_is_given_back(read, 
 
 
 @tile.jit
+def filled(ring, A, B, n):
+    for i in range(n):
+        with ring.produce() as slot:
+            tile.copy_async(slot.A, A[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+            tile.copy_async(slot.B, B[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+
+
+@tile.jit
 def multiplied_once(acc, slot):
     acc = tile.mma_async(acc, slot.A, slot.B, trans_b=True)
     tile.mma_commit()
@@ -307,10 +315,7 @@ def multiplied_at_times(A, B, C, n, BEHIND: tile.constexpr, WHEN: tile.constexpr
     ring = tile.ring(2, A=((64, 64), A.dtype), B=((64, 64), B.dtype), consumers=1)
     with tile.warpgroup(0):
         with tile.elect():
-            for i in range(n):
-                with ring.produce() as slot:
-                    tile.copy_async(slot.A, A[0:64, i * 64:i * 64 + 64], mbar=slot.full)
-                    tile.copy_async(slot.B, B[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+            filled(ring, A, B, n)
     with tile.warpgroup(1):
         acc = tile.zeros((64, 64))
         for i in range(n):
@@ -347,10 +352,7 @@ def multiplied_by_one(A, B, C, n):
     ring = tile.ring(2, A=((64, 64), A.dtype), B=((64, 64), B.dtype), consumers=2)
     with tile.warpgroup(0):
         with tile.elect():
-            for i in range(n):
-                with ring.produce() as slot:
-                    tile.copy_async(slot.A, A[0:64, i * 64:i * 64 + 64], mbar=slot.full)
-                    tile.copy_async(slot.B, B[0:64, i * 64:i * 64 + 64], mbar=slot.full)
+            filled(ring, A, B, n)
     with tile.warpgroup(range(1, 3)):
         for i in range(n):
             with ring.consume() as slot:

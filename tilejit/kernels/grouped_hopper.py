@@ -161,6 +161,20 @@ def tile_of(p, down, across, ORDER: tile.constexpr, PAIR: tile.constexpr):
 
 
 @tile.jit
+def bind(A, B, C, maps, at, extents, addresses, strides, SHAPE: tile.constexpr, WIDTH: tile.constexpr):
+    """The three maps from slot `at` on get the matrices of a listed group, which lie at these `addresses`, rows (or k) so many elements apart."""
+    BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
+    rows, columns, k, wide = extents
+    c = map_of(C, maps, at + 2, 64, WIDTH, "shared")
+    a, b = operand_map(A, maps, at, BM, BK, A_KM, PAIR, "shared"), operand_map(B, maps, at + 1, BN, BK, B_KN, PAIR, "shared")
+    with tile.elect():
+        edit_operand(a, addresses[0], rows, k, strides[0], A_KM)
+        edit_operand(b, addresses[1], columns, k, strides[1], B_KN)
+        edit(c, addresses[2], rows, wide, strides[2])
+    hand_out((a, b, c))
+
+
+@tile.jit
 def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: tile.constexpr, WIDTH: tile.constexpr):
     """A warp: every piece of this CTA's work, with the group's maps bound before. A piece is taken when there is room for it."""
     BM, BN, BK, A_KM, B_KN, PAIR = SHAPE
@@ -184,16 +198,10 @@ def walk(work, A, B, C, table, maps, own, mail, SHAPE: tile.constexpr, ORDER: ti
                 which, backwards = number(table, NUMBER, g) if LISTED else g, t // (tile.num_programs(0) // (2 if PAIR else 1)) % 2
                 if g != last:
                     last, held = g, 0 if held == SETS - 1 else held + 1
-                    at = own + held * 3
-                    c = map_of(C, maps, at + 2, 64, WIDTH, "shared") if WIDTH else None
                     if LISTED:
-                        a, b = operand_map(A, maps, at, BM, BK, A_KM, PAIR, "shared"), operand_map(B, maps, at + 1, BN, BK, B_KN, PAIR, "shared")
-                        with tile.elect():
-                            edit_operand(a, a_at, rows, k, a_row, A_KM)
-                            edit_operand(b, b_at, columns, k, b_row, B_KN)
-                            edit(c, c_at, rows, wide, c_row)
-                        hand_out((a, b, c))
+                        bind(A, B, C, maps, own + held * 3, (rows, columns, k, wide), (a_at, b_at, c_at), (a_row, b_row, c_row), SHAPE, WIDTH)
                     elif WIDTH:
+                        c = map_of(C, maps, own + held * 3 + 2, 64, WIDTH, "shared")
                         with tile.elect():
                             edit(c, C[start, 0], rows, columns, C.strides[0])
                         hand_out((c,))
