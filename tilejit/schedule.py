@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from .dtypes import int32, uint32
-from .frontend.ranges import LoopRange
+from .frontend.ranges import loop_over
 from .ir.builder import Builder, describe, type_of
 from .ir.builtin import builtin
+from .ir.graph import Const
 from .jit import Kernel, jit
 from .ops.atomics import BUILTINS as ATOMICS
 from .ops.ids import num_programs, program_id
 from .ops.language import binary, strong_cast
-from .ops.pointwise import maximum
+from .ops.pointwise import cast, maximum
 from .types import Points, Region, Scalar
 
 
@@ -32,22 +32,40 @@ def column(t, tiles_m, tiles_n, group):
     return t % tiles_m, t // tiles_m
 
 
+@builtin
+def in_group(g: Builder, t, tiles_m, tiles_n, group):
+    """(the first row of the group of `group` rows that the tile `t` is in, its row in the group, its column as the first group goes)."""
+    return g.invoke(helper(in_group_), (t, tiles_m, tiles_n, group, tuple(1 << n for n in range(1, group.bit_length()))), {})
+
+
+def in_group_(t, tiles_m, tiles_n, group, powers):
+    """The first copy of a CTA comes later by 200 cycles for each division until its tile is known. So nothing is divided in the first group, where
+    CTAs mostly begin, if it has a number of rows that is among `powers` of 2."""
+    each = group * max(tiles_n, 1)
+    above, rows = 0, max(min(tiles_m, group), 1)
+    if (t < each) & (rows & (rows - 1) == 0):
+        shift = 0
+        for power in powers:
+            shift += cast(rows >= power, int32)
+        m, n = t & (rows - 1), t >> shift
+    else:
+        above, at = t // each * group, t % each
+        rows = max(min(tiles_m - above, group), 1)
+        m, n = at % rows, at // rows
+    return above, m, n
+
+
 def grouped(t, tiles_m, tiles_n, group):
     """Groups of `group` rows one after the other, each column by column."""
-    each = group * max(tiles_n, 1)
-    above, at = t // each * group, t % each
-    rows = max(min(tiles_m - above, group), 1)
-    return above + at % rows, at // rows
+    above, m, n = in_group(t, tiles_m, tiles_n, group)
+    return above + m, n
 
 
 def snake(t, tiles_m, tiles_n, group):
     """As grouped, but every other group goes from the last column back to the first, where the one before it ended."""
-    each = group * max(tiles_n, 1)
-    above, at = t // each * group, t % each
-    rows = max(min(tiles_m - above, group), 1)
-    n = at // rows
+    above, m, n = in_group(t, tiles_m, tiles_n, group)
     back = above // group % 2
-    return above + at % rows, max(n + back * (tiles_n - 1 - 2 * n), 0)
+    return above + m, max(n + back * (tiles_n - 1 - 2 * n), 0)
 
 
 def hilbert(t, tiles_m, tiles_n, group):
@@ -121,18 +139,8 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
         if not isinstance(t, Scalar) or not t.dtype.is_int:
             raise g.error(f"{what} is an integer, not {describe(x)}")
     total = tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int) else binary(g, "*", tiles_m, tiles_n)
-    left = g.invoke(helper(share), (total, first, stride), {})
-
-    def item(g: Builder, i) -> Any:
-        t = binary(g, "+", first, binary(g, "*", i, stride))
-        return tile_at.function(g, t, tiles_m, tiles_n, order, group)
-
-    return LoopRange(0, left, item=item)
-
-
-def share(total, first, stride):
-    """How many of `total` tiles come from every `stride`-th, from `first` on."""
-    return (max(total - first, 0) + stride - 1) // stride
+    first, stride = (x.value if isinstance(x, Const) else x for x in (first, stride))
+    return loop_over(g, first, total, stride, item=lambda g, t: tile_at.function(g, t, tiles_m, tiles_n, order, group))
 
 
 @builtin

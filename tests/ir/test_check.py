@@ -100,7 +100,7 @@ def test_a_condition_is_a_bool():
 
 def test_the_bounds_of_a_loop_have_the_dtype_of_its_index():
     refuses("a bound of a loop over int32", For(Value("i", INT), ZERO, Const(1.0, float32), ONE, (), Block(), LOC))
-    refuses("the step of a loop is a constant other than 0", For(Value("i", INT), ZERO, ONE, ZERO, (), Block(), LOC))
+    refuses("the step of a loop is not 0", For(Value("i", INT), ZERO, ONE, ZERO, (), Block(), LOC))
     refuses("the index of a loop is an integer scalar", For(Value("i", TILE), ZERO, ONE, ONE, (), Block(), LOC))
 
 

@@ -8,6 +8,7 @@ import re
 import numpy as np
 from llvmlite import binding
 
+CTAS = 7  # of the grid, as kernels on the host see it
 WORDS = {"b32": "i32", "b64": "i64"}
 
 
@@ -23,7 +24,8 @@ def for_host(ir: str) -> str:
             lines.append(f"  {address} = inttoptr i64 {arguments[kind == 'st']} to ptr")
             loads, stores = f"load {WORDS[word]}, ptr {address}", f"  store {WORDS[word]} {arguments[0]}, ptr {address}"
             line = line[:found.start()] + loads if kind == "ld" else stores
-        line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.tid\.x\(\)", "add i32 0, 0", line)
+        line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.(tid|ctaid)\.x\(\)", "add i32 0, 0", line)
+        line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.nctaid\.x\(\)", f"add i32 {CTAS}, 0", line)
         line = re.sub(r"call i32 @llvm\.nvvm\.shfl\.sync\.idx\.i32\(i32 -1, i32 (%\w+), .*\)", r"add i32 \1, 0", line)
         if not line.startswith(("target", "declare i32 @llvm.nvvm", "@smem", "attributes", "!")):
             lines.append(re.sub(r"ptx_kernel | noundef| #\d| !dbg !\d+", "", line))

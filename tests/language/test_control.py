@@ -51,6 +51,47 @@ def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
         assert (y == case.expected["y"]).all(), case.name
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_loop_by_the_number_of_ctas_ends_where_python_s_does(dtype, left):
+    """Also behind the last index of its dtype, over all of its range, without a trip, and left early."""
+    def strided(x, y):
+        first, last, trips = tile.load(x[0]), tile.load(x[1]), 0
+        if tile.program_id(0) == 0:
+            for t in range(first, last, tile.num_programs(0)):
+                tile.store(y[trips], t)
+                trips += 1
+                if trips == 4:
+                    break
+            tile.store(y[5], trips)
+
+    def short(x, y):
+        first, last, trips = tile.load(x[0]), tile.load(x[1]), 0
+        if tile.program_id(0) == 0:
+            for t in range(first, last, tile.num_programs(0)):
+                tile.store(y[min(max(trips, 0), 4)], t)
+                trips += 1
+            tile.store(y[5], trips)
+
+    kernel, (least, most) = tile.jit(strided if left else short), (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for first, last in ((0, 22), (0, 21), (3, 3), (5, -5), (most - 8, most), (most - 7, most), (most - 1, most), (least, least + 9), (most, least)):
+        x, step = np.array([first, last], dtype), on_host.CTAS
+        numbers = list(range(first, last, step))
+        expected = np.array([*numbers, *[0] * (5 - len(numbers)), len(numbers)], dtype)
+        for run in (lambda y: kernel.simulate((step,), x, y).raise_first(), lambda y: on_host.run(kernel.compile(x, y, target="sm_90a"), x, y)):
+            y = np.zeros(6, dtype)
+            run(y)
+            assert (y == expected).all(), (first, last)
+
+
+def test_a_loop_by_the_number_of_ctas_divides_nothing():
+    @tile.jit
+    def strided(x, n):
+        for t in range(tile.program_id(0), n, tile.num_programs(0)):
+            tile.store(x[t], t)
+    assert "div." not in strided.compile(tile.ArraySpec((64,), "int32"), 64, target="sm_90a").ptx
+
+
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize("first,last,step", [(2**31 - 70, 2**31 - 1, 16), (-2**31, -2**31 + 10, 16), (2**31 - 9, 2**31 - 1, 8),
                                              (-2**31 + 65, -2**31, -16)])

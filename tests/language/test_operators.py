@@ -42,6 +42,19 @@ def test_emitted_integer_division_is_the_simulators_also_by_zero(dtype, known):
         simulated([case])  # whose expected result is what was emitted
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("by", [1, 2, 8, 1 << 30, 3, 12])
+def test_emitted_division_by_a_constant_rounds_down(dtype, by):
+    source = f"def divided(a, o):\n    x = tile.load(a[0])\n    tile.store(o[0], x // {by})\n    tile.store(o[1], x % {by})\n"
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    for x in {least, least + 1, max(least, -by - 1), max(least, -1), 0, by - 1, by, most}:
+        a, o = np.array([x], dtype), np.zeros(2, dtype)
+        case = Case(f"{x} by {by} in {dtype}", source, {"a": a}, {"o": np.array([x // by, x % by], dtype)})
+        on_host.run(case.compile("sm_90a"), a, o)
+        assert o.tolist() == [x // by, x % by]
+        simulated([case])
+
+
 def test_unary_operators_keep_the_dtype():
     simulated(map(cases.unary_operators, DTYPES))
 

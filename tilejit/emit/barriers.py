@@ -41,13 +41,14 @@ class BarrierMixin:
         return EBarrier(address, 0, remote=True)
 
     def init_barriers(self) -> None:
-        """At the kernel's entry: thread 0 initialises every barrier, fences, and all threads meet."""
+        """At the kernel's entry: a thread of the last warp, since thread 0 prefetches tensor maps meanwhile, initialises every barrier, fences, and
+        all threads meet."""
         made = [(v, o) for v, o in self.graph.shared.items() if hasattr(v.type, "count")]
         if not made:
             return
         hopper = self.architecture >= 90
         first, done = self.label("init"), self.label("ready")
-        self.branch_if(self.absolute_thread().equals(0), first, done)
+        self.branch_if(self.absolute_thread().equals((self.graph.launch.threads - 1) // 32 * 32), first, done)
         self.start(first)
         for value, offset in made:
             for i in range(value.type.n):

@@ -78,9 +78,11 @@ class StructureMixin:
             return
         start, stop = self.operand(node.start), self.operand(node.stop)
         carried = self.handed([c.init for c in node.carried], [c.inner for c in node.carried])
-        with self.partial_on(node.start, node.stop):
+        with self.partial_on(node.start, node.stop, node.step):
             if node.unroll == 0:
                 carried = self._unrolled(node, carried)
+            elif not isinstance(node.step, Const):
+                carried = self._strided(node, start, stop, carried)
             else:
                 index, step = start, node.step.value
                 reach = node.unroll * step - (1 if step > 0 else -1)
@@ -105,7 +107,7 @@ class StructureMixin:
         """A loop whose trips are scopes of different threads, one after the other, is one scope in all of them."""
         (*before, scope), start, stop = node.body.nodes or (None,), node.start, node.stop
         if not (isinstance(scope, Scope) and scope.first is node.index and scope.count == 1 and not before and not node.carried
-                and isinstance(start, Const) and isinstance(stop, Const) and node.step.value == 1):
+                and isinstance(start, Const) and isinstance(stop, Const) and isinstance(node.step, Const) and node.step.value == 1):
             return False
         ident = {"warpgroup": self.warpgroup_id, "warp": self.warp_id, "thread": self.absolute_thread}[scope.kind]()
         inside, done = self.label("scopes"), self.label("after")
@@ -168,6 +170,29 @@ class StructureMixin:
         close([at, *again, *after], latch)
         self.start(done)
         return index, inner
+
+    def _strided(self, node: For, start: V, stop: V, carried: list) -> list:
+        """A loop whose step is known at run time, and above 0; returns the carried values after it. Its trips are not counted, since that takes
+        a division, before which nothing of the first trip would begin: there is another one where the stop is farther away than a step."""
+        head, body, done, step = self.label("for"), self.label("body"), self.label("done"), self.operand(node.step)
+        dtype = node.index.type.dtype
+        icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
+        first = icmp("slt", start, stop)
+        packed = self._packed(carried)
+        self.branch(head)
+        (index, more, *words), close = self._phis(head, [start, first, *packed])
+        inner = self._unpacked(words, carried)
+        self.branch_if(more, body, done)
+        with self.region_of_code():
+            self.start(body)
+            after = self._trip(node, index, inner)
+            again = icmp("ugt", self.ins(f"sub {dtype.llvm} {stop.text}, {index.text}", dtype), step)
+            following = self.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
+            after, latch = self._packed(after), self.current
+            self.branch(head)
+        close([following, again, *after], latch)
+        self.start(done)
+        return inner
 
     def _behind(self, start: V, stop: V, step: int) -> V:
         """What the index is behind the last trip of a loop that has one, in the arithmetic of its dtype."""

@@ -96,7 +96,7 @@ def numbers(w: Walker, over: LoopRange | StaticRange) -> range:
     """A range as a compile-time sequence."""
     if isinstance(over, StaticRange):
         return over.numbers
-    if not all(isinstance(x, int) for x in (over.start, over.stop)):
+    if not all(isinstance(x, int) for x in (over.start, over.stop, over.step)):
         raise w.error("this range is known at run time only")
     return range(over.start, over.stop, over.step)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 from ..dtypes import bool_, int32, promote
@@ -17,7 +18,7 @@ from ..types import Scalar
 from .branches import only_if, truth
 from .carried import Trip, carries, settle
 from .names import Entry, Undefined, assigned, assigned_in
-from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange
+from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
 from .targets import bind
 from .walker import Walker, statement, where
 
@@ -88,16 +89,16 @@ def _unrolled(w: Walker, node: ast.For, items: list, first: int = 0) -> None:
 # -- for on the device ---------------------------------------------------------------------------------------------------
 
 def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
-    if all(isinstance(x, int) for x in (over.start, over.stop)) and not range(over.start, over.stop, over.step):
+    if all(isinstance(x, int) for x in (over.start, over.stop, over.step)) and not range(over.start, over.stop, over.step):
         return  # no trip: Python would not touch a name either
     t = _index_type(over)
-    start, stop = w.coerce(over.start, t), w.coerce(over.stop, t)
+    start, stop, step = (w.coerce(x, t) for x in (over.start, over.stop, over.step))
     targets = assigned([node.target])
     names = [n for n in assigned_in(node) if n not in targets]
     index = Value(node.target.id if isinstance(node.target, ast.Name) else "i", t, w.loc(node.target))
 
     def walk() -> Trip:
-        with w.g.block() as nodes, w.partial_on(start, stop):
+        with w.g.block() as nodes, w.partial_on(start, stop, step):
             _trip(w, node, over, index)
         return Trip(nodes, t.uniform)
 
@@ -106,25 +107,23 @@ def _device_for(w: Walker, node: ast.For, over: LoopRange) -> None:
     if settled is None and over.pipeline is not None:
         raise w.error("a pipelined loop runs to its end: its copies are ahead of it; leave out `break` and `return`, or shorten its range")
     if settled is None:
-        _for_as_while(w, node, over, start, stop, names)
+        _for_as_while(w, node, over, names)
     else:
         carried, yields = carries(w, settled)
-        step = Const(over.step, t.dtype)
         w.g.append(For(index, start, stop, step, carried, Block(tuple(settled.trip.nodes), yields), w.g.loc, over.unroll, over.pipeline))
     for name in targets:
         w.put(name, Undefined("is the index of a loop that has ended" + where("the loop is", w.loc(node.target))))
 
 
 def _index_type(over: LoopRange) -> Scalar:
-    """int32 or int64 as the bounds need, as uniform as they are, weak if they are."""
-    bounds = [type_of(over.start), type_of(over.stop)]
+    """int32 or int64 as the bounds and a run-time step need, as uniform as they are, weak if they are."""
+    bounds = [type_of(x) for x in (over.start, over.stop, *([] if isinstance(over.step, int) else [over.step]))]
     strong = [b.dtype for b in bounds if not b.weak]
-    dtypes = strong or [b.dtype for b in bounds]
-    dtype = promote(dtypes[0], dtypes[-1])
+    dtype = reduce(promote, strong or [b.dtype for b in bounds])
     for x in (over.start, over.stop, over.step):
         if isinstance(x, int) and weak_dtype(x).bits > dtype.bits:
             dtype = weak_dtype(x)
-    if over.step < 0 and dtype.kind == "uint":
+    if isinstance(over.step, int) and over.step < 0 and dtype.kind == "uint":
         dtype = promote(dtype, int32)
     return Scalar(dtype, min(b.uniform for b in bounds), not strong)
 
@@ -149,11 +148,15 @@ def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
         next(turn, None)
 
 
-def _for_as_while(w: Walker, node: ast.For, over: LoopRange, start: Operand, stop: Operand, names: list[str]) -> None:
+def _for_as_while(w: Walker, node: ast.For, over: LoopRange, names: list[str]) -> None:
     """A `for` that may be left early: a While that carries its index and the exits, and where the index may wrap behind the last trip, whether
     there is one more."""
     if over.unroll != 1:
         w.g.warn("a loop that may be left early is not unrolled")
+    if not isinstance(over.step, int):
+        over = by_number_of_trips(w.g, over.start, over.stop, over.step, 1, over.item)
+    t = _index_type(over)
+    start, stop = w.coerce(over.start, t), w.coerce(over.stop, t)
     hidden, more = (f"{what} {len(w.frame.loops)}" for what in (INDEX, MORE))
     wraps, last = leaves_its_range(stop, over.step, type_of(stop).dtype), stop
     below = lambda index, end: language.compare(w.g, "<" if over.step > 0 else ">", index, end)

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
+from ..dtypes import uint32, uint64
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Pipeline
 from ..ops import elementwise as ew
-from ..ops.language import as_index, binary
+from ..ops.language import as_index, binary, compare, converted, strong_cast
 from ..ops.pointwise import device_assert, where
 from ..types import Scalar
 
 UNROLLED_AT_MOST = 4096
+BITS = attrgetter("bits")
 
 
 @dataclass(frozen=True)
 class LoopRange:
     """A loop on the device. `unroll` is how many copies of the body are written (0: all of them).
 
-    `item(g, index)`, where given, makes what the loop's target gets out of the index: that is how a schedule or
-    another construct offers its own iteration.
+    `step` is a constant, or a run-time scalar that is surely above 0. `item(g, index)`, where given, makes what the loop's target
+    gets out of the index: that is how a schedule or another construct offers its own iteration.
     """
 
     start: Any
     stop: Any
-    step: int = 1
+    step: Any = 1
     unroll: int = 1
     item: Callable[[Builder, Any], Any] | None = None
     pipeline: Pipeline | None = None
@@ -62,7 +65,17 @@ def range_(g: Builder, *args, unroll=1):
     Bounds and step may be run-time values; a step of 0 fails a device_assert."""
     start, stop, step = _bounds("range", g, args)
     unroll = _copies(g, unroll, start, stop, step)
-    return LoopRange(start, stop, step, unroll) if isinstance(step, int) else _by_a_run_time_step(g, start, stop, step, unroll)
+    return loop_over(g, start, stop, step, unroll)
+
+
+def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | None = None) -> LoopRange:
+    """The loop of these bounds and this step, of which nothing needs to be known."""
+    if isinstance(step, int):
+        return LoopRange(start, stop, step, unroll, item)
+    made = g.definitions.get(step)
+    if unroll != 1 or made is None or made.op.name != "num_programs":
+        return by_number_of_trips(g, start, stop, step, unroll, item)
+    return LoopRange(*(as_index(g, x) for x in (start, stop, step)), unroll, item)
 
 
 def _copies(g: Builder, unroll, start, stop, step) -> int:
@@ -78,8 +91,8 @@ def _copies(g: Builder, unroll, start, stop, step) -> int:
     return 0 if unroll is True else copies
 
 
-def _by_a_run_time_step(g: Builder, start, stop, step, unroll: int) -> LoopRange:
-    """A loop over the numbers of its trips, which are counted before it."""
+def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callable | None) -> LoopRange:
+    """The same as a loop over the numbers of its trips, which are counted before it."""
     start, stop, step = (as_index(g, x) for x in (start, stop, step))
     trips = _trips(g, start, stop, step)
     if g.definitions.get(step) is None or g.definitions[step].op.name != "num_programs":
@@ -87,12 +100,20 @@ def _by_a_run_time_step(g: Builder, start, stop, step, unroll: int) -> LoopRange
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
         down = where.function(g, g.call(ew.lt, step, zero), _trips(g, stop, start, g.call(ew.neg, step)), 0)
         trips = where.function(g, g.call(ew.gt, step, zero), trips, down)
-    return LoopRange(0, trips, 1, unroll, item=lambda g, trip: binary(g, "+", start, binary(g, "*", trip, step)))
+    index = lambda g, trip: binary(g, "+", start, binary(g, "*", trip, step))
+    return LoopRange(0, trips, 1, unroll, index if item is None else lambda g, trip: item(g, index(g, trip)))
 
 
 def _trips(g: Builder, low, high, step):
-    """How many numbers there are from `low` on, `step` apart and below `high`; at most 0 where there are none."""
-    return binary(g, "+", binary(g, "//", binary(g, "-", binary(g, "-", high, low), 1), step), 1)
+    """How many numbers there are from `low` on, `step` apart and below `high`, which may be farther away than signed numbers reach."""
+    below = compare(g, "<", low, high)
+    if below is False:
+        return 0
+    signed = type_of(step).dtype if isinstance(low, int) and isinstance(high, int) else max((type_of(x).dtype for x in (low, high, step)), key=BITS)
+    natural = uint64 if signed.bits == 64 else uint32
+    apart, step = (strong_cast(g, converted(g, x, signed), natural) for x in (binary(g, "-", binary(g, "-", high, low), 1), step))
+    count = binary(g, "+", strong_cast(g, binary(g, "//", apart, step), signed), 1)
+    return count if below is True else where.function(g, below, count, 0)
 
 
 STAGES_AT_MOST = 64
@@ -109,7 +130,7 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
     `num_warps` says (a warp more, if that is no multiple of 4), of which one thread walks through the kernel's loops;
     `producer_regs` and `consumer_regs` are what its threads and the others may keep of the registers.
     """
-    if not isinstance(over, LoopRange) or over.item is not None or over.pipeline is not None:
+    if not isinstance(over, LoopRange) or over.item is not None or over.pipeline is not None or not isinstance(over.step, int):
         what = "a loop over what is computed of a trip's number" if isinstance(over, LoopRange) else describe(over)
         raise g.error(f"pipelined takes a range with a constant step, as in tile.pipelined(range(0, K, BLOCK), stages=4), not {what}")
     if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= STAGES_AT_MOST:

@@ -98,8 +98,8 @@ class _Checker:
         for bound in (node.start, node.stop, node.step):
             if bound is None or type_of(bound).dtype != t.dtype:
                 raise GraphError(f"a bound of a loop over {t.dtype} is {bound!r}{_at(node)}")
-        if not isinstance(node.step, Const) or node.step.value == 0:
-            raise GraphError(f"the step of a loop is a constant other than 0{_at(node)}")
+        if isinstance(node.step, Const) and node.step.value == 0:
+            raise GraphError(f"the step of a loop is not 0{_at(node)}")
 
     def _loop(self, node: For | While, own: tuple[Value, ...], blocks: tuple[Block, ...], threads: int) -> None:
         outer = dict(self.visible)

@@ -106,7 +106,7 @@ class Pipeline:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class For:
-    """``for index in range(start, stop, step)``; the body yields the next value of each carry.
+    """``for index in range(start, stop, step)``; the body yields the next value of each carry. A step that is no constant is above 0.
 
     `unroll` is how many copies of the body the emitter writes for one trip (0: the loop unrolled whole). `pipeline` stands
     until passes/pipeline.py has written out what it says.
@@ -232,6 +232,11 @@ class Graph:
     def __str__(self) -> str:
         from .printer import text
         return text(self)
+
+
+def rises(loop: For) -> bool:
+    """Whether a loop's index grows."""
+    return not isinstance(loop.step, Const) or loop.step.value > 0
 
 
 def leaves_its_range(stop: Operand, step: int, dtype: DType) -> bool:

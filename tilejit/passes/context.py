@@ -9,7 +9,7 @@ from math import gcd, lcm, prod
 
 from ..dtypes import int32, int64, integer_range, keeps, stored
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, rises, walk, written
 from ..types import Points, Region, Scalar, Selected, Tile
 
 
@@ -207,8 +207,8 @@ class Context:
     def _from_definition(self, operand: Operand, wrapping: bool) -> tuple[int | None, int | None]:
         if operand in self.loops:
             loop = self.loops[operand]
-            (low, _), (_, high), step = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping), loop.step.value
-            if step < 0:
+            (low, _), (_, high) = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping)
+            if not rises(loop):
                 (_, high), (low, _) = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping)
                 return (None if low is None else low + 1), high
             return low, (None if high is None else max(high - 1, low or 0))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..dispatch import Choice, choose
 from ..ir.builder import ExecScope
-from ..ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, walk
+from ..ir.graph import Block, Call, Carry, Const, For, If, Operand, Scope, Value, While, blocks, operands, rises, walk
 from ..ops import barriers as bars
 from ..ops.barriers import fence_proxy_async
 from ..ops.copy_async import copy_async_
@@ -271,10 +271,10 @@ class TensorDots:
     def result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
         """What a loop leaves in tensor memory; what it began with, where that was not stored and the loop had no trip."""
         g = self.g
-        if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const)
+        if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const) and isinstance(node.step, Const)
                       and len(range(node.start.value, node.stop.value, node.step.value))):
             return self.load(place, c.result.name)
-        trips = compare(g, "<" if node.step.value > 0 else ">", node.start, node.stop)
+        trips = compare(g, "<" if rises(node) else ">", node.start, node.stop)
         if isinstance(trips, bool):
             return self.load(place, c.result.name) if trips else c.init
         with g.block() as nodes:
