@@ -1,5 +1,7 @@
 """Control flow does what Python does, thread by thread, CTA by CTA and on tiles, on the simulator."""
 
+import re
+
 import control_cases
 import numpy as np
 import on_host
@@ -90,6 +92,28 @@ def test_a_loop_by_the_number_of_ctas_divides_nothing():
         for t in range(tile.program_id(0), n, tile.num_programs(0)):
             tile.store(x[t], t)
     assert "div." not in strided.compile(tile.ArraySpec((64,), "int32"), 64, target="sm_90a").ptx
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_loop_by_large_steps_counts_no_multiples_of_them(dtype):
+    """ptxas 13.0 writes out four trips of a loop that ends by comparing its index, and compares numbers that have wrapped: such a loop may not end."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    for step in (most // 8 + 1, most // 2, most, least // 8 - 2, least):
+        first, last = (least, most) if step > 0 else (most, least)
+        source = (f"def far(x, y):\n    n = 0\n    s = tile.load(x[0]) * 0\n    for i in range(tile.load(x[0]), tile.load(x[1]), {step}):\n"
+                  "        n += 1\n        s = s * 5 + i\n    tile.store(y[0], n)\n    tile.store(y[1], s)\n")
+        numbers, s = range(first, last, step), 0
+        for i in numbers:
+            s = s * 5 + i
+        x, y = np.array([first, last], dtype), np.zeros(2, dtype)
+        kernel = tile.jit(source=source)
+        compiled = kernel.compile(x, y, target="sm_90a")
+        on_host.run(compiled, x, y)
+        expected = np.array([len(numbers), s % 2 ** np.iinfo(dtype).bits], np.uint64).astype(dtype)
+        assert (y == expected).all()
+        assert not re.search(r"setp\.ne\.\w+ \s*%p\d+, %rd?\d+, %rd?\d+", compiled.ptx)
+        kernel.simulate(1, x, y := np.zeros(2, dtype)).raise_first()
+        assert (y == expected).all()
 
 
 @pytest.mark.parametrize("roles", [False, True])

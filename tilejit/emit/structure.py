@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ..dtypes import bool_, int32, integer_range
 from ..ir.builder import ExecScope
-from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk
+from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, rises, walk
 from ..types import Tile
 from .accumulators import Pins
 from .value import V
@@ -81,7 +81,7 @@ class StructureMixin:
         with self.partial_on(node.start, node.stop, node.step):
             if node.unroll == 0:
                 carried = self._unrolled(node, carried)
-            elif not isinstance(node.step, Const):
+            elif not isinstance(node.step, Const) or abs(node.step.value) > integer_range(start.dtype)[1] // 8:
                 carried = self._strided(node, start, stop, carried)
             else:
                 index, step = start, node.step.value
@@ -172,12 +172,14 @@ class StructureMixin:
         return index, inner
 
     def _strided(self, node: For, start: V, stop: V, carried: list) -> list:
-        """A loop whose step is known at run time, and above 0; returns the carried values after it. Its trips are not counted, since that takes
-        a division, before which nothing of the first trip would begin: there is another one where the stop is farther away than a step."""
-        head, body, done, step = self.label("for"), self.label("body"), self.label("done"), self.operand(node.step)
-        dtype = node.index.type.dtype
+        """A loop whose trips are not counted: there is another one where the stop is farther away than a step. One whose step is known at run time,
+        and above 0, since to count takes a division, before which nothing of the first trip would begin. And one by so large a step that
+        four of them wrap: where such a loop compares indices ptxas 13.0 writes out four trips, and compares what has wrapped."""
+        head, body, done, up, dtype = self.label("for"), self.label("body"), self.label("done"), rises(node), node.index.type.dtype
         icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
-        first = icmp("slt", start, stop)
+        step = self.operand(node.step)
+        size = step if up else self.const(-node.step.value, dtype)
+        first = icmp(f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if up else 'gt'}", start, stop)
         packed = self._packed(carried)
         self.branch(head)
         (index, more, *words), close = self._phis(head, [start, first, *packed])
@@ -186,7 +188,8 @@ class StructureMixin:
         with self.region_of_code():
             self.start(body)
             after = self._trip(node, index, inner)
-            again = icmp("ugt", self.ins(f"sub {dtype.llvm} {stop.text}, {index.text}", dtype), step)
+            near, far = (index, stop) if up else (stop, index)
+            again = icmp("ugt", self.ins(f"sub {dtype.llvm} {far.text}, {near.text}", dtype), size)
             following = self.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
             after, latch = self._packed(after), self.current
             self.branch(head)
