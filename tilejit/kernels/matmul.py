@@ -23,7 +23,7 @@ from .pack import as_readable, readable, uneven
 from .plan import SHARED, Config, Problem, choose, evenly, shared_rest
 from .rules import check_blackwell, check_hopper, check_pair
 from .scales import block_of, by_rows, in_units, of_blocks, scale
-from .stream import CTAS, shares, stream, workspace
+from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
 
 FEW = 64            # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
@@ -333,8 +333,9 @@ def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: i
     ctas = min(tiles * steps, processors)
     rest, helpers, parts = shared_rest(tiles % ctas, steps, ctas, config.bm, config.bn)[:3] if tiles % ctas else (0, 0, 0)
     least = min(steps - rest, rest // parts) if rest else steps
+    order = (whole_groups, config.order[1]) if config.order[0] == "grouped" else config.order
     constants = _results(config, z, beside, least, config.bk * itemsize) | dict(BM=config.bm, REGS=config.regs, num_warps=config.num_warps,
-                                                                                  ORDER=config.order, BEHIND=config.behind)
+                                                                                  ORDER=order, BEHIND=config.behind)
     return stream, (ctas,), constants, shares(tiles, ctas, rest, helpers, parts), ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 

@@ -141,15 +141,7 @@ def _divides(op: Op, name: str, signed, at_zero) -> Op:
     return op
 
 
-def _power_of_two(y) -> int | None:
-    """n where a divisor is the constant 2 ** n."""
-    n = int(y.text) if y.text.isdigit() else 0
-    return n.bit_length() - 1 if n > 0 and n & (n - 1) == 0 else None
-
-
 def _emit_floordiv(e, dtype, x, y):
-    if (n := _power_of_two(y)) is not None:  # rounds down, as LLVM's division does not
-        return e.ins(f"ashr {dtype.llvm} {x.text}, {n}", dtype) if n else x
     quotient = e.ins(f"sdiv {dtype.llvm} {x.text}, {y.text}", dtype)
     remainder = e.ins(f"sub {dtype.llvm} {x.text}, {e.ins(f'mul {dtype.llvm} {quotient.text}, {y.text}', dtype).text}", dtype)
     return e.ins(f"add {dtype.llvm} {quotient.text}, {e.ins(f'sext i1 {_crossed(e, dtype, remainder, y).text} to {dtype.llvm}', dtype).text}", dtype)
@@ -164,8 +156,6 @@ def _crossed(e, dtype, remainder, y):
 
 
 def _emit_mod(e, dtype, x, y):
-    if _power_of_two(y) is not None:
-        return e.ins(f"and {dtype.llvm} {x.text}, {int(y.text) - 1}", dtype)
     remainder = e.ins(f"srem {dtype.llvm} {x.text}, {y.text}", dtype)
     fix = e.ins(f"select i1 {_crossed(e, dtype, remainder, y).text}, {dtype.llvm} {y.text}, {dtype.llvm} 0", dtype)
     return e.ins(f"add {dtype.llvm} {remainder.text}, {fix.text}", dtype)
