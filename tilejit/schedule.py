@@ -129,8 +129,8 @@ def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
 def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=None, stride=None):
     """A persistent loop: ``for m, n in tile.tile_order(tiles_m, tiles_n):`` runs over this CTA's share of the tiles.
 
-    The share is every `stride`-th tile from `first` on: by default ``program_id(0)`` and ``num_programs(0)``. `order` and
-    `group` are as in `tile_at`.
+    The share is every `stride`-th tile from `first` on: by default ``program_id(0)`` and ``num_programs(0)``; none if a run-time stride is
+    below 0, and one of 0 fails a device_assert. `order` and `group` are as in `tile_at`.
     """
     first = g.call(program_id, axis=0) if first is None else first
     stride = g.call(num_programs, axis=0) if stride is None else stride
@@ -140,6 +140,8 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
             raise g.error(f"{what} is an integer, not {describe(x)}")
     total = tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int) else binary(g, "*", tiles_m, tiles_n)
     first, stride = (x.value if isinstance(x, Const) else x for x in (first, stride))
+    if isinstance(stride, int) and stride < 1:
+        raise g.error(f"stride is at least 1, not {stride}")
     return loop_over(g, first, total, stride, item=lambda g, t: tile_at.function(g, t, tiles_m, tiles_n, order, group))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import on_host
 import pytest
 import tilejit as tile
+from hypothesis import assume, given, settings, strategies as st
 from language_cases import simulated
 
 
@@ -84,6 +85,35 @@ def test_a_loop_by_the_number_of_ctas_ends_where_python_s_does(dtype, left):
             y = np.zeros(6, dtype)
             run(y)
             assert (y == expected).all(), (first, last)
+
+
+BOUNDS = st.sampled_from(["int32", "int64", "constant", "constant of 64 bits"])
+
+
+@settings(max_examples=120, deadline=None)
+@given(first=BOUNDS, last=BOUNDS, step=st.sampled_from(["int32", "int64", "number of CTAs"]), left=st.booleans(), data=st.data())
+def test_a_loop_by_a_run_time_step_has_the_trips_of_python_s(first, last, step, left, data):
+    """With bounds that are constants and values of 32 and 64 bits, near and up to the ends of their dtypes."""
+    def drawn(kind, around):
+        info = np.iinfo("int64" if "64" in kind else "int32")
+        near = [n for n in (info.min, -9, 0, 2**33, info.max, *around) if info.min <= n <= info.max]
+        return int(np.clip(data.draw(st.sampled_from(near)) + data.draw(st.integers(-30, 30)), info.min, info.max))
+
+    a = drawn(first, ())
+    b = drawn(last, (a,))
+    least = abs(b - a) // 6 + 1  # so that trips are few
+    info = np.iinfo("int64" if step == "int64" else "int32")
+    assume(least <= (7 if step == "number of CTAs" else info.max))
+    by = 7 if step == "number of CTAs" else data.draw(st.sampled_from((least, min(least + 3, info.max), info.max))) * data.draw(st.sampled_from((1, -1)))
+    head = ", ".join((str(a) if "constant" in first else "tile.load(x[0])", str(b) if "constant" in last else "tile.load(z[0])",
+                      "tile.num_programs(0)" if step == "number of CTAs" else "tile.load(w[0])"))
+    source = (f"def strided(x, z, w, y):\n    n = 0\n    if tile.program_id(0) == 0:\n        for t in range({head}):\n            tile.store(y[n], t)\n"
+              "            n += 1\n" + ("            if n == 7:\n                break\n" if left else "") + "        tile.store(y[7], n)\n")
+    x, z, w = (np.array([n], kind) if kind.startswith("int") else np.zeros(1, np.int32)
+               for n, kind in ((a, first), (b, last), (by, step)))
+    numbers, y = list(range(a, b, by)), np.zeros(8, np.int64)
+    tile.jit(source=source).simulate(7, x, z, w, y).raise_first()
+    assert y.tolist() == [*numbers, *[0] * (7 - len(numbers)), len(numbers)], (source, a, b, by)
 
 
 def test_a_loop_by_the_number_of_ctas_divides_nothing():

@@ -87,6 +87,16 @@ def test_an_unknown_order_is_refused():
         counted[1,](np.zeros((2, 2), np.int32), 2, 2, ORDER="spiral", GROUP=1)
 
 
+@pytest.mark.parametrize("stride", [0, -1])
+def test_a_stride_that_reaches_no_further_tile_is_refused(stride):
+    @tile.jit
+    def strided(out):
+        for m, n in tile.tile_order(2, 2, stride=stride):
+            tile.atomic_add(out[m, n], 1)
+    with pytest.raises(CompilationError, match=f"stride is at least 1, not {stride}"):
+        strided[1,](np.zeros((2, 2), np.int32))
+
+
 # -- tiles counted in memory, handed through a ring ----------------------------------------------------------------------
 
 @tile.jit(num_warps=8)

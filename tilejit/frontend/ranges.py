@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import reduce
 from typing import Any
 
-from ..dtypes import uint32, uint64
-from ..ir.builder import Builder, describe, type_of
+from ..dtypes import promote, uint32, uint64
+from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Pipeline
 from ..ops import elementwise as ew
@@ -17,7 +17,6 @@ from ..ops.pointwise import device_assert, where
 from ..types import Scalar
 
 UNROLLED_AT_MOST = 4096
-BITS = attrgetter("bits")
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,10 @@ def _trips(g: Builder, low, high, step):
     below = compare(g, "<", low, high)
     if below is False:
         return 0
-    signed = type_of(step).dtype if isinstance(low, int) and isinstance(high, int) else max((type_of(x).dtype for x in (low, high, step)), key=BITS)
+    signed = reduce(promote, (weak_dtype(x) if isinstance(x, int) else type_of(x).dtype for x in (low, high, step)))
     natural = uint64 if signed.bits == 64 else uint32
-    apart, step = (strong_cast(g, converted(g, x, signed), natural) for x in (binary(g, "-", binary(g, "-", high, low), 1), step))
+    low, high, step = (strong_cast(g, converted(g, x, signed), natural) for x in (low, high, step))
+    apart = binary(g, "-", binary(g, "-", high, low), 1)
     count = binary(g, "+", strong_cast(g, binary(g, "//", apart, step), signed), 1)
     return count if below is True else where.function(g, below, count, 0)
 
