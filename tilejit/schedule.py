@@ -35,23 +35,33 @@ def column(t, tiles_m, tiles_n, group):
 @builtin
 def in_group(g: Builder, t, tiles_m, tiles_n, group):
     """(the first row of the group of `group` rows that the tile `t` is in, its row in the group, its column as the first group goes)."""
-    return g.invoke(helper(in_group_), (t, tiles_m, tiles_n, group, tuple(1 << n for n in range(1, group.bit_length()))), {})
+    return g.invoke(helper(by_shifts), (t, tiles_m, tiles_n, group, tuple(1 << n for n in range(1, group.bit_length()))), {})
 
 
-def in_group_(t, tiles_m, tiles_n, group, powers):
+@builtin
+def divided(g: Builder, t, tiles_m, tiles_n, group):
+    """The same for any tile, by divisions."""
+    return g.invoke(helper(by_divisions), (t, tiles_m, tiles_n, group), {})
+
+
+def by_divisions(t, tiles_m, tiles_n, group):
+    each = group * max(tiles_n, 1)
+    above, at = t // each * group, t % each
+    rows = max(min(tiles_m - above, group), 1)
+    return above, at % rows, at // rows
+
+
+def by_shifts(t, tiles_m, tiles_n, group, powers):
     """The first copy of a CTA comes later by 200 cycles for each division until its tile is known. So nothing is divided in the first group, where
     CTAs mostly begin, if it has a number of rows that is among `powers` of 2."""
-    each = group * max(tiles_n, 1)
-    above, rows = 0, max(min(tiles_m, group), 1)
-    if (t < each) & (rows & (rows - 1) == 0):
+    rows = max(min(tiles_m, group), 1)
+    if (t < group * max(tiles_n, 1)) & (rows & (rows - 1) == 0):
         shift = 0
         for power in powers:
             shift += cast(rows >= power, int32)
-        m, n = t & (rows - 1), t >> shift
+        above, m, n = 0, t & (rows - 1), t >> shift
     else:
-        above, at = t // each * group, t % each
-        rows = max(min(tiles_m - above, group), 1)
-        m, n = at % rows, at // rows
+        above, m, n = divided(t, tiles_m, tiles_n, group)
     return above, m, n
 
 

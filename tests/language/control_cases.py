@@ -285,6 +285,14 @@ def wide_loops() -> Iterator[Case]:
                    {"y": np.array([len(over), sum(over)], np.int64)})
 
 
+def constant_wide_loops() -> Iterator[Case]:
+    """Loops whose bounds are constants of 64 bits, by a run-time step of 32."""
+    for over, leave in ((range(0, 2**40, 2**31 - 1), ""), (range(0, -2**40, -2**31), ""), (range(2**40, 2**40 + 9, 4), "        if n > 100:\n            break\n")):
+        source = (f"def wide(y, step):\n    n = 0\n    s = step * 0 + 0 * {2**40}\n    for i in range({over.start}, {over.stop}, step):\n{leave}"
+                  "        n += 1\n        s += i\n    tile.store(y[0], n)\n    tile.store(y[1], s)\n")
+        yield Case(f"a loop over {over} of constants by a run-time step", source, {"step": over.step}, {"y": np.array([len(over), sum(over)], np.int64)})
+
+
 def unsigned_loops() -> Iterator[Case]:
     """Loops whose bounds are unsigned, and beyond the largest signed integer."""
     for dtype, half in ((np.uint32, 2**31), (np.uint64, 2**63)):
@@ -366,6 +374,7 @@ def control_cases() -> Iterator[Case]:
     yield from map(loads_apart, APART)
     yield from loops_of_tiles()
     yield from wide_loops()
+    yield from constant_wide_loops()
     yield from unsigned_loops()
     for name in ENDINGS:
         yield from loops_at_the_ends(name)

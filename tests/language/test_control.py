@@ -34,7 +34,7 @@ def test_tiles_are_carried_around_loops():
 
 
 def test_loops_may_need_64_bits():
-    simulated(control_cases.wide_loops())
+    simulated([*control_cases.wide_loops(), *control_cases.constant_wide_loops()])
 
 
 def test_loops_of_unsigned_bounds_compare_them_as_such():

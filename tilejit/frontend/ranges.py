@@ -97,21 +97,22 @@ def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callabl
     if g.definitions.get(step) is None or g.definitions[step].op.name != "num_programs":
         zero = Const(0, type_of(step).dtype)
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
-        down = where.function(g, g.call(ew.lt, step, zero), _trips(g, stop, start, g.call(ew.neg, step)), 0)
+        down = where.function(g, g.call(ew.lt, step, zero), _trips(g, stop, start, step, down=True), 0)
         trips = where.function(g, g.call(ew.gt, step, zero), trips, down)
     index = lambda g, trip: binary(g, "+", start, binary(g, "*", trip, step))
     return LoopRange(0, trips, 1, unroll, index if item is None else lambda g, trip: item(g, index(g, trip)))
 
 
-def _trips(g: Builder, low, high, step):
-    """How many numbers there are from `low` on, `step` apart and below `high`, which may be farther away than signed numbers reach."""
+def _trips(g: Builder, low, high, step, down: bool = False):
+    """How many numbers there are from `low` on, `step` apart (`down`: minus that) and below `high`, which may be farther away than signed
+    numbers reach."""
     below = compare(g, "<", low, high)
     if below is False:
         return 0
     signed = reduce(promote, (weak_dtype(x) if isinstance(x, int) else type_of(x).dtype for x in (low, high, step)))
     natural = uint64 if signed.bits == 64 else uint32
     low, high, step = (strong_cast(g, converted(g, x, signed), natural) for x in (low, high, step))
-    apart = binary(g, "-", binary(g, "-", high, low), 1)
+    apart, step = binary(g, "-", binary(g, "-", high, low), 1), g.call(ew.neg, step) if down else step
     count = binary(g, "+", strong_cast(g, binary(g, "//", apart, step), signed), 1)
     return count if below is True else where.function(g, below, count, 0)
 

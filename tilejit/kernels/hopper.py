@@ -14,6 +14,7 @@ from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multi
                       under)
 
 PATIENCE = 4000   # times that a CTA asks whether all that share its tile are there: a quarter of a millisecond on an H200
+COLUMN = 128      # rows of tiles up to which `split` goes column by column, without a division where they are a power of 2
 COUNTED = 30      # bits of a flag in which CTAs are counted
 
 
@@ -196,8 +197,8 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
     PATIENCE lasts; then the last of these does their share. `flags`, of 64 bits, are 0 before the launch and after it."""
     tiles_m, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
     t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank() if CLUSTERED else tile.program_id(0) % SPLITS, tile.program_id(1)
-    m, n = tile.tile_at(t, tiles_m, tile.cdiv(C.shape[-1], BN), "grouped", 16)
-    m, n = m * BM, n * BN
+    i, j = tile.tile_at(t, tiles_m, tile.cdiv(C.shape[-1], BN), "grouped", COLUMN)
+    m, n = i * BM, j * BN
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
     PART = BN // SHARES

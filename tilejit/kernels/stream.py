@@ -16,6 +16,7 @@ import tilejit as tile
 
 from ..runtime import driver, streams
 from ..runtime.arrays import describe
+from ..schedule import divided
 from .finish import bring, finish_first, finished, room_of, rooms, send_first, staging, store
 from .mainloop import begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
@@ -30,10 +31,8 @@ PATIENCE = 100    # times that a CTA asks whether all are, of about a microsecon
 def whole_groups(t, tiles_m, tiles_n, group):
     """The order "grouped" by divisions alone: these rounds are long, and its branch keeps more in registers, so that an epilogue spilled
     52 bytes."""
-    each = group * max(tiles_n, 1)
-    above, at = t // each * group, t % each
-    rows = max(min(tiles_m - above, group), 1)
-    return above + at % rows, at // rows
+    above, m, n = divided(t, tiles_m, tiles_n, group)
+    return above + m, n
 
 
 @tile.jit
