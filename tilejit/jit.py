@@ -139,10 +139,10 @@ class Kernel:
 
     def prepared(self, grid, /, **kwargs):
         """``self[grid]`` with the keywords looked at once: a function of the arrays and numbers that remain."""
-        grid, form = padded_grid(grid), form_of(kwargs)
+        grid, launchers = padded_grid(grid), self.warm.of(form_of(kwargs))
 
         def launch(*args):
-            for launcher in self.warm.find(form):
+            for launcher in self.warm.current(launchers):
                 if launcher(grid, None, args):
                     return
             self.launch(grid, args, kwargs)

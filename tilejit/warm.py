@@ -18,15 +18,24 @@ class Warm:
         self.watched: list[Watch] = []  # captured values that could change
         self.changing = Lock()          # for threads: no launcher without the watch over what it captured
 
+    def of(self, form: tuple) -> list:
+        """The list of launchers of calls with keywords of this form, which is the same one from now on."""
+        try:
+            return self.launchers.setdefault(form, [])
+        except TypeError:  # a keyword that is not hashable
+            return []
+
     def find(self, form: tuple):
         """The launchers of calls with keywords of this form, while what their kernels captured has not changed."""
         try:
-            launchers = self.launchers.get(form, ())
-        except TypeError:  # a keyword that is not hashable
+            return self.current(self.launchers.get(form, ()))
+        except TypeError:
             return ()
-        if launchers and any(w.changed() for w in self.watched):
+
+    def current(self, launchers):
+        """These launchers, while what their kernels captured has not changed."""
+        if launchers and self.watched and any(w.changed() for w in self.watched):
             self.clear()
-            return ()
         return launchers
 
     def add(self, form: tuple, launcher, captured: tuple[Capture, ...]) -> None:
@@ -34,13 +43,15 @@ class Warm:
         with self.changing:
             known = {w.capture for w in self.watched}
             self.watched += [Watch(c) for c in captured if c.may_change and c not in known]
-            launchers = self.launchers.setdefault(form, [])
+            launchers = self.of(form)
             if launcher not in launchers:
                 launchers.insert(0, launcher)
 
     def clear(self) -> None:
+        """Forget all launchers, also where their lists are at hand."""
         with self.changing:
-            self.launchers.clear()
+            for launchers in self.launchers.values():
+                launchers.clear()
             self.watched.clear()
 
 

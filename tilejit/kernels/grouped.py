@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -60,7 +58,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
             raise LaunchError(f"{name} is a list of matrices, or there are offs=, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
         raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
-    found = [_seen(some) for some in (a, b, out or ())]
+    found = [seen(some) for some in (a, b, out or ())]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
     plan = PLANS.get(key)
     if plan is None:
@@ -70,23 +68,13 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
         out = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
         out = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(out, plan.results)]
         out = [turned(z) for z in out] if plan.swapped else out
-        found[2] = _seen(out)
+        found[2] = seen(out)
     if plan.order:
         lists, pointers = (a, b, out), [pointers for _, pointers in found]
         if plan.swapped:
             lists, pointers = tuple([turned(x) for x in some] for some in (b, a, out)), [pointers[1], pointers[0], pointers[2]]
         _launch(plan, lists, pointers, arguments)
     return out
-
-
-def _seen(arrays) -> tuple[tuple, list[int]]:
-    """(all that a plan depends on, addresses). For torch's tensors without making views of them: lists are long."""
-    torch = sys.modules.get("torch")
-    if torch is not None and set(map(type, arrays)) <= {torch.Tensor, torch.nn.Parameter}:
-        with suppress(RuntimeError):  # a tensor without strides or an address: `describe` says what it is
-            pointers = [x.data_ptr() for x in arrays]
-            return tuple((x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), p & 15) for x, p in zip(arrays, pointers)), pointers
-    return tuple(map(seen, arrays)), [describe(x).pointer for x in arrays]
 
 
 @dataclass(frozen=True)
@@ -302,8 +290,9 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
 
 def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epilogue, arguments):
     """The rows of `a` up to each of `offs` by the matrices of `b`."""
-    forms = seen(a), seen(b), seen(offs), None if out is None else seen(out)
-    key = "stacked", forms, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
+    arrays = (a, b, offs) if out is None else (a, b, offs, out)
+    forms, addresses = seen(arrays)
+    key = "stacked", forms, out is None, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
     plan = PLANS.get(key)
     if plan is None:
         plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config, epilogue,
@@ -313,7 +302,7 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     if not plan.grid:
         return made
     if out is not None:
-        check_apart(plan.spans, out, (a, b, offs), ("a", "b", "offs"))
+        check_apart(plan.spans, addresses, arrays, ("a", "b", "offs"))
     A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
     hopper.grouped[plan.grid](A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, _maps(a, plan.grid), *arguments,
                               *NOTHING[len(arguments):], **plan.constants)
@@ -323,7 +312,7 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
 @dataclass(frozen=True)
 class Stacked:
     """What a product of stacked rows of these forms comes to: its result, and the launch (no grid: nothing to do); `spans` the bytes from
-    their addresses on that the result, the operands and the offsets take."""
+    their addresses on that the operands, the offsets and the result take."""
 
     shape: tuple[int, int]
     dtype: str
@@ -353,7 +342,7 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     if config is not None and config.swapped:
         raise LaunchError(f"products of stacked rows do not swap their operands, and config is {config!r}")
     config = config or choose_grouped(((-(-rows // groups), n, k),) * groups, *sizes, processors, epilogue is not None)
-    spans = tuple(map(span, (z, x, y, ends)))
+    spans = tuple(map(span, (x, y, ends, z)))
     y = y.turned
     copies = not readable(x, MAJORS) or x.strides[-1] != 1, not readable(y, MAJORS)
     width = config.width if stored_by_tma(z, config.width) else 0

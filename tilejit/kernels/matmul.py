@@ -70,9 +70,10 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     if epilogue is not None or arguments.__class__ is not tuple or tiles.__class__ is not tuple or arguments or tiles:
         check_listed(arguments=arguments, tiles=tiles)
         check_epilogue(epilogue, arguments, tiles)
-    forms = seen(a), seen(b), None if out is None else seen(out), *map(seen, tiles)
+    arrays = (a, b, *tiles) if out is None else (a, b, *tiles, out)
+    forms, addresses = seen(arrays)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
-    key = forms, precision, scaled, fast_accum, epilogue, len(arguments), config, target
+    key = forms, out is None, precision, scaled, fast_accum, epilogue, len(arguments), config, target
     launch = known = PLANS.get(key)
     if launch is None:
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
@@ -89,7 +90,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     if launch.kernel is None:
         return made
     if out is not None:
-        check_apart(launch.spans, out, (a, b, *tiles))
+        check_apart(launch.spans, addresses, arrays)
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
         if epilogue is not None and target is None:
@@ -118,7 +119,7 @@ class Launch:
     grid and constants. `swapped` says that the operands change places; `turned` which of A, B and C are then given transposed;
     `copied` which of A and B are copied first, as their elements of other sizes than those of `either` have to lie; `rows` how many the
     matrices of A have together, where B is one for all; `shares` how CTAs share tiles, `room` the shape and dtype of the sums that
-    they leave for each other; `spans` the bytes from their addresses on that the result, the operands and the tiles take."""
+    they leave for each other; `spans` the bytes from their addresses on that the operands, the tiles and the result take."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -154,7 +155,8 @@ class Launch:
             a = as_readable(turned(a) if self.swapped else a, self.either[0])
         if self.copied[1]:
             b = as_readable(b if self.swapped else turned(b), self.either[1])
-        return tuple(turned(v) if turn else v for v, turn in zip((a, b, c), self.turned))
+        turn_a, turn_b, turn_c = self.turned
+        return turned(a) if turn_a else a, turned(b) if turn_b else b, turned(c) if turn_c else c
 
     def scales(self, a, b) -> tuple:
         """The scales as the kernel takes them: factors, or for the blocks of the operands in their places [k, rows] where each row has
@@ -214,7 +216,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     check_tiles(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
-    spans = tuple(map(span, (z, x, y, *tiles)))
+    spans = tuple(map(span, (x, y, *tiles, z)))
     rows = None
     if len(x.shape) == 3 and len(y.shape) == 2 and epilogue is None and x.contiguous and z.contiguous:
         m = rows = m * x.shape[0]

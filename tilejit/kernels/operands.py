@@ -7,7 +7,7 @@ import tilejit as tile
 
 from ..errors import LaunchError
 from ..frontend.source import MISSING
-from ..runtime.arrays import ArrayView, address, describe
+from ..runtime.arrays import ArrayView, describe
 from .blackwell_plan import BlackwellConfig
 from .plan import Config
 from .rules import check_fields
@@ -168,16 +168,16 @@ def span(v: ArrayView) -> tuple[int, int]:
     return sum(n for n in ends if n < 0), sum(n for n in ends if n > 0) + v.nbytes_per_element
 
 
-def check_apart(spans: tuple[tuple[int, int], ...], out, others: tuple, names: tuple[str, ...] = ("a", "b")) -> None:
-    """LaunchError where the result, which is stored while operands are still read, lies where one of them does; `others` are those of these
-    `names` and the tiles, `spans` the bytes from their addresses on, the result's first. A tile may lie where the result does, element for
+def check_apart(spans: tuple[tuple[int, int], ...], addresses: list[int], arrays: tuple, names: tuple[str, ...] = ("a", "b")) -> None:
+    """LaunchError where the result, which is stored while operands are still read, lies where one of them does. `arrays` are the operands of
+    these `names`, the tiles and the result, `spans` the bytes from their `addresses` on. A tile may lie where the result does, element for
     element."""
-    at, (first, last) = address(out), spans[0]
+    (first, last), at = spans[-1], addresses[-1]
     low, high = at + first, at + last
-    for place, ((first, last), x) in enumerate(zip(spans[1:], others)):
-        at = address(x)
+    for place, at in enumerate(addresses[:-1]):
+        first, last = spans[place]
         if at + first < high and low < at + last:
-            x, z, tile_of = describe(x), describe(out), place - len(names)
+            x, z, tile_of = describe(arrays[place]), describe(arrays[-1]), place - len(names)
             if tile_of < 0 or (x.pointer, x.shape, x.strides) != (z.pointer, z.shape, z.strides):
                 _check_shared("out", z, f"tiles[{tile_of}]" if tile_of >= 0 else names[place], x)
 

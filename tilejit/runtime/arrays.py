@@ -119,21 +119,19 @@ def describe(obj) -> ArrayView:
 DESCRIBERS: dict[type, object] = {}
 
 
-def seen(obj) -> tuple:
-    """What a launch for an array like this one depends on: equal for arrays of one kind, shape, strides, dtype, device and alignment to
-    16 bytes, and for tensors of torch four times as fast as a view. Its fourth element is the device, "host" or -1 on the host."""
-    if (DESCRIBERS.get(type(obj)) or _describer(obj)) is _describe_torch:
+def seen(arrays) -> tuple[tuple, list[int]]:
+    """(what a launch for arrays like these depends on, their addresses). Of two arrays the first is equal if they are of one kind, shape,
+    strides, dtype, device and alignment to 16 bytes; its fourth element is the device, "host" or -1 on the host. Torch's tensors are asked
+    without views of them, which would take four times as long."""
+    torch = sys.modules.get("torch")
+    if torch is not None and set(map(type, arrays)) <= {torch.Tensor, torch.nn.Parameter}:
         try:
-            return obj.shape, obj.stride(), obj.dtype, obj.get_device(), obj.is_neg(), obj.data_ptr() % 16
+            pointers = [x.data_ptr() for x in arrays]
+            return tuple([(x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), p & 15) for x, p in zip(arrays, pointers)]), pointers
         except RuntimeError:  # a tensor without strides or an address: `describe` says what it is
             pass
-    view = describe(obj)
-    return view.shape, view.strides, view.dtype, view.device, view.pointer % 16
-
-
-def address(obj) -> int:
-    """The address of an array's first element, of an array that `describe` takes."""
-    return obj.data_ptr() if DESCRIBERS.get(type(obj)) is _describe_torch else describe(obj).pointer
+    views = list(map(describe, arrays))
+    return tuple([(v.shape, v.strides, v.dtype, v.device, v.pointer & 15) for v in views]), [v.pointer for v in views]
 
 
 def _describer(obj):
