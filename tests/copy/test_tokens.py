@@ -289,6 +289,27 @@ def test_a_call_whose_result_is_not_used_is_committed_by_hand():
     assert by_hand.compile(a, b).ptx.count("cp.async.commit_group") == 1
 
 
+def test_a_helper_in_an_argument_does_not_make_the_result_used():
+    """The helper's own statements are not the copy's."""
+    @tile.jit
+    def half(n):
+        tile.assume(n >= 0)
+        return n // 2
+
+    @tile.jit
+    def by_hand(A, B):
+        s = tile.alloc((2, 128, 32), A.dtype)
+        tile.copy_async(s[half(tile.program_id(0))], A[0:128, 0:32])
+        tile.cp_async_commit()
+        tile.cp_async_wait(0)
+        tile.sync()
+        tile.copy(B[0:128, 0:32], s[0])
+
+    a = RNG.standard_normal((128, 32)).astype(np.float16)
+    b = np.zeros_like(a)
+    assert not by_hand.simulate((1,), a, b).findings and (a == b).all()
+
+
 # -- bytes announced by hand -----------------------------------------------------------------------------------------------
 
 @tile.jit

@@ -28,6 +28,7 @@ from .walker import Walker, expression, runtime, where
 
 @expression(ast.Call)
 def call_(w: Walker, node: ast.Call) -> Any:
+    discarded = node is w.discarded  # before the arguments, whose helpers have statements of their own
     function = w.value(node.func)
     args = tuple(items(w, node.args))
     kwargs = {}
@@ -35,7 +36,7 @@ def call_(w: Walker, node: ast.Call) -> Any:
         if keyword.arg is None:
             raise w.error("** arguments are not supported; write them one by one", keyword.value)
         kwargs[keyword.arg] = w.value(keyword.value)
-    w.g.discarded = node is w.discarded
+    w.g.discarded = discarded
     return call(w, function, args, kwargs)
 
 
