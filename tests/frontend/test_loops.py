@@ -192,14 +192,6 @@ def test_a_loop_that_is_written_out_has_constant_bounds_and_not_too_many_trips()
     assert "unroll is True or a positive number of copies, not the number 0" in error(of_none)
 
 
-def test_a_pipelined_loop_goes_by_a_constant_step():
-    def kernel(y, n):
-        for i in tile.pipelined(range(0, n, n)):
-            pass
-
-    assert error(kernel).startswith("pipelined takes a range with a constant step")
-
-
 def test_a_range_takes_integers():
     def kernel(y, n):
         for i in range(n / 2):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
+from tests.language.test_schedules import sequence
 from tests.mma.chosen_kernels import boxes, walked, wandering
 from tests.mma.pipelined_product import product
 from tilejit.errors import CompilationError
@@ -111,6 +112,40 @@ def test_loops_that_run_backwards_and_in_steps_and_read_without_products(n, role
     for i in range(0, n, 2):
         total += a[i] - a[i + 1]
     np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
+
+
+@tile.jit
+def shares(A, out, step, ORDER: tile.constexpr, ROLES: tile.constexpr):
+    s, t, u = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)
+    total = tile.zeros((64,))
+    for i in tile.pipelined(range(tile.program_id(0), A.shape[0], tile.num_programs(0)), stages=3, warp_specialize=ROLES):
+        tile.copy_async(s, A[i, 0:64])
+        total = total * 0.5 + tile.load(s)
+    for i in tile.pipelined(range(A.shape[0] - 1 if step < 0 else 0, -1 if step < 0 else A.shape[0], step), stages=2, warp_specialize=ROLES):
+        tile.copy_async(t, A[i, 0:64])
+        total = total * 0.5 + tile.load(t)
+    for m, n in tile.pipelined(tile.tile_order(3, A.shape[0] // 3, order=ORDER, group=2), stages=4, warp_specialize=ROLES):
+        tile.copy_async(u, A[m * (A.shape[0] // 3) + n, 0:64])
+        total = total * 0.5 + tile.load(u) * (m + 1)
+    tile.store(out[tile.program_id(0), 0:64], total)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("order", ["row", "grouped", "hilbert"])
+def test_loops_by_a_step_of_run_time_and_over_an_order_of_tiles(order, roles, target):
+    """Each CTA's share of rows and of tiles; a step that is an argument, either way, and beyond the range."""
+    tiles = sequence(3, 5, order, 2)
+    for step in (1, -2, 7, 40):
+        a = np.random.default_rng(0).standard_normal((15, 64)).astype(np.float32)
+        out, want = np.zeros((4, 64), np.float32), np.zeros((4, 64), np.float32)
+        shares.simulate(4, a, out, step, ORDER=order, ROLES=roles, target=target).raise_first()
+        for p, total in enumerate(want):
+            terms = [a[i] for i in (*range(p, 15, 4), *(range(14, -1, step) if step < 0 else range(0, 15, step)))]
+            for term in (*terms, *(a[m * 5 + n] * np.float32(m + 1) for m, n in tiles[p::4])):
+                total[:] = total * np.float32(0.5) + term
+        np.testing.assert_allclose(out, want, rtol=1e-6, atol=1e-6)
+    assert shares.compile(a, out, 2, ORDER=order, ROLES=roles, target=target).cubin
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -272,6 +307,8 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
 
 @pytest.mark.parametrize("body,words,line", [
     (["for i in tile.pipelined(n, stages=2):", COPY], "pipelined takes a range", 4),
+    (["for i in tile.pipelined(tile.static_range(4), stages=2):", COPY], "pipelined takes a range", 4),
+    (["for i in tile.pipelined(tile.pipelined(range(n)), stages=2):", COPY], "not a pipelined loop", 4),
     (["for i in tile.pipelined(range(n), stages=0):", COPY], "stages is a constant from 1 to 64", 4),
     (["for i in tile.pipelined(tile.range(n, unroll=2)):", COPY], "is not unrolled", 4),
     (["for i in tile.pipelined(range(n), producer_regs=24):", COPY], "with warp_specialize=True", 4),

@@ -122,7 +122,7 @@ STAGES_AT_MOST = 64
 
 @builtin
 def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=None, consumer_regs=None):
-    """The loop of a range, whose copies from global to shared memory run up to `stages` trips ahead of the rest of its body.
+    """The loop of a range, or of ``tile.tile_order``, whose copies from global to shared memory run up to `stages` trips ahead of the rest of its body.
 
     The buffers that ``tile.copy_async`` fills in the body become rings of `stages` slots each; barriers or groups, waits and
     releases are the compiler's. A body reads what its own copies have brought. Where a copy goes may depend on the index and on
@@ -131,13 +131,15 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
     `num_warps` says (a warp more, if that is no multiple of 4), of which one thread walks through the kernel's loops;
     `producer_regs` and `consumer_regs` are what its threads and the others may keep of the registers.
     """
-    if not isinstance(over, LoopRange) or over.item is not None or over.pipeline is not None or not isinstance(over.step, int):
-        what = "a loop over what is computed of a trip's number" if isinstance(over, LoopRange) else describe(over)
-        raise g.error(f"pipelined takes a range with a constant step, as in tile.pipelined(range(0, K, BLOCK), stages=4), not {what}")
+    if not isinstance(over, LoopRange) or over.pipeline is not None:
+        what = "a pipelined loop" if isinstance(over, LoopRange) else describe(over)
+        raise g.error(f"pipelined takes a range, as in tile.pipelined(range(0, K, BLOCK), stages=4), or tile.tile_order(..), not {what}")
     if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= STAGES_AT_MOST:
         raise g.error(f"stages is a constant from 1 to {STAGES_AT_MOST}, not {describe(stages)}")
     if over.unroll != 1:
         raise g.error("a pipelined loop is not unrolled: its slots take turns at run time")
+    if not isinstance(over.step, int):  # which trip comes how much later is asked of numbers that are constants apart
+        over = by_number_of_trips(g, over.start, over.stop, over.step, 1, over.item)
     if not isinstance(warp_specialize, bool):
         raise g.error(f"warp_specialize is True or False, known at compile time, not {describe(warp_specialize)}")
     for regs in (producer_regs, consumer_regs):
