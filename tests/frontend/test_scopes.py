@@ -104,6 +104,41 @@ def test_several_warpgroups_are_one_scope():
     assert body(kernel, num_warps=12).startswith("  warpgroup 1 x 2 regs 240\n")
 
 
+def test_a_loop_names_no_threads():
+    """Over tiles, pipelined, unrolled, or by a step of run time, though its bounds may be those of warps."""
+    def tiles(y):
+        with tile.warp(tile.tile_order(1, 2, first=0, stride=1)):
+            pass
+
+    def pipelined(y):
+        with tile.each_warpgroup(tile.pipelined(range(0, 1))):
+            pass
+
+    def unrolled(y):
+        with tile.thread(tile.range(0, 2, unroll=2)):
+            pass
+
+    def stepped(y, n):
+        with tile.warp(range(0, 2, n)):
+            pass
+
+    for kernel, kind in ((tiles, "warp"), (pipelined, "warpgroup"), (unrolled, "thread"), (stepped, "warp")):
+        assert error(kernel).startswith(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, and this is a loop")
+
+
+def test_a_scope_is_no_loop():
+    def warps(y):
+        for i in tile.warp(range(0, 2)):
+            pass
+
+    def warpgroups(y):
+        for i in tile.each_warpgroup(range(0, 1)):
+            pass
+
+    assert error(warps).startswith("this opens a scope, which is no loop; write `with tile.warp(range(0, 2)):`, and the loop around it or in it")
+    assert marked(error(warpgroups)) == "tile.each_warpgroup(range(0, 1))"
+
+
 def test_scopes_nest():
     def kernel(y):
         with tile.warpgroup(1), tile.warp(5):

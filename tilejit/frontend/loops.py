@@ -19,6 +19,7 @@ from .branches import only_if, truth
 from .carried import Trip, carries, settle
 from .names import Entry, Undefined, assigned, assigned_in
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
+from .scopes import EachScope, ScopeSpec
 from .targets import bind
 from .walker import Walker, statement, where
 
@@ -40,6 +41,8 @@ def for_(w: Walker, node: ast.For) -> None:
             if len(items) > UNROLLED_AT_MOST:
                 raise w.error(f"this loop would be unrolled {len(items)} times (at most {UNROLLED_AT_MOST})", node.iter)
             _unrolled(w, node, items)
+        elif isinstance(over, (ScopeSpec, EachScope)):
+            raise w.error(f"this opens a scope, which is no loop; write `with {ast.unparse(node.iter)}:`, and the loop around it or in it", node.iter)
         else:
             raise w.error("a loop runs over range(...), tile.range(...), tile.static_range(...) or a tuple, "
                           f"not over {describe(over)}", node.iter)

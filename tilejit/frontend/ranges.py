@@ -122,7 +122,8 @@ STAGES_AT_MOST = 64
 
 @builtin
 def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=None, consumer_regs=None):
-    """The loop of a range, or of ``tile.tile_order``, whose copies from global to shared memory run up to `stages` trips ahead of the rest of its body.
+    """The loop of a range or of ``tile.tile_order`` whose copies from global to shared memory run up to `stages` trips ahead of the
+    rest of its body.
 
     The buffers that ``tile.copy_async`` fills in the body become rings of `stages` slots each; barriers or groups, waits and
     releases are the compiler's. A body reads what its own copies have brought. Where a copy goes may depend on the index and on

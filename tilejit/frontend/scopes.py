@@ -91,6 +91,9 @@ def elect(g: Builder):
 
 def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
     if isinstance(i, LoopRange):
+        if i.item is not None or i.unroll != 1 or i.pipeline is not None:
+            raise g.error(f"{kind}(range(first, stop)) names {kind}s by a plain range with constant bounds, and this is a loop; "
+                          f"write `with tile.{kind}(..):` around the loop, or in it")
         if not isinstance(i.start, int) or not isinstance(i.stop, int) or i.step != 1 or i.stop <= i.start:
             raise g.error(f"{kind}(range(first, stop)) takes constant bounds, first below stop, and step 1")
         if kind == "thread" and (i.start % 32 or i.stop % 32) and i.start // 32 != (i.stop - 1) // 32:
