@@ -1,5 +1,7 @@
 """What passes take to be known of an index, bounds and a divisor, holds for every thread."""
 
+import re
+
 import numpy as np
 import pytest
 import tilejit as tile
@@ -72,19 +74,21 @@ def test_bounds_of_what_may_wrap_hold_in_every_thread(text, n):
 NATURAL = ("tile.program_id(0) // tile.num_programs(0)", "t % max(n, 1)", "tile.program_id(0) // 48", "max(n, 0) % max(out.shape[0], 1)",
            "t // 4 % max(min(n, 16), 1)")
 POSITIVE = ("n // tile.num_programs(0)", "n % max(n, 1)", "(t - 1) // max(n, 1)", "tile.program_id(0) * 1103515245 % tile.num_programs(0)",
-            "(max(n, 0) + 1) // max(n, 1)", "n // min(n, -1)")
+            "(max(n, 0) + 1) // max(n, 1)", "t // min(n, -1)", "n // min(n, -2)")
 UNKNOWN = ("t // n", "t % max(n, 0)", "n // out.shape[0]", "t % (max(n, 1) * 3)")
+WRAPPING_DIVISIONS = ("n // min(n, -1)", "n % (max(n, 1) * 3)")
 
 
-@pytest.mark.parametrize("text", (*NATURAL, *POSITIVE, *UNKNOWN))
+@pytest.mark.parametrize("text", (*NATURAL, *POSITIVE, *UNKNOWN, *WRAPPING_DIVISIONS))
 def test_a_division_is_as_short_as_its_operands_allow(text):
-    """Unsigned where neither side can be negative, with what division by 0 gives only where the divisor can be 0; a sum or a product
-    that may wrap can be anything."""
+    """Unsigned where neither side can be negative, with what division by 0 gives only where the divisor can be 0, with that of the least integer by -1
+    only where they can be; a sum or a product that may wrap can be anything."""
     kernel = tile.jit(source=f"def k(out, n):\n    t = tile.thread_id()\n    x = {text}\n    tile.store(out[t], x)\n")
     code = kernel.compile(tile.ArraySpec((THREADS,), "int32"), 1, target="sm_90a").llvm_ir
     assert ("udiv i32" in code or "urem i32" in code) == (text in NATURAL)
     assert ("sdiv i32" in code or "srem i32" in code) == (text not in NATURAL)
     assert ("icmp eq i32" in code) == (text in UNKNOWN)
+    assert bool(re.search("icmp ult i32 .*, 2", code)) == (text in WRAPPING_DIVISIONS)
 
 
 def test_what_is_promised_of_both_sides_makes_a_division_unsigned():

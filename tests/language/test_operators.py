@@ -42,6 +42,23 @@ def test_emitted_integer_division_is_the_simulators_also_by_zero(dtype, known):
         simulated([case])  # whose expected result is what was emitted
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("by", ["y", "tile.minimum(y, -1)", "-1"])
+def test_emitted_division_of_the_least_integer_by_minus_1_wraps(dtype, by):
+    """As NumPy's, whatever is known of the divisor, and as any other number by -1."""
+    cast = f".to(tile.{dtype})"
+    source = (f"def divided(a, b, o):\n    x = tile.load(a[0]){cast}\n    y = tile.load(b[0]){cast}\n"
+              f"    tile.store(o[0], (x // {by}).to(o.dtype))\n    tile.store(o[1], (x % {by}).to(o.dtype))\n")
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    for x, answer in ((least, least), (least + 1, most), (most, -most), (0, 0), (7, -7)):
+        a, b, o = (np.array(values, "int64" if dtype == "int64" else "int32") for values in ([x], [-1], [answer, 0]))
+        case = Case(f"{x} by -1 in {dtype}", source, {"a": a, "b": b}, {"o": o})
+        got = np.ones_like(o)
+        on_host.run(case.compile("sm_90a"), a, b, got)
+        assert got.tolist() == [answer, 0]
+        simulated([case])
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("by", [1, 2, 8, 1 << 30, 3, 12])
 def test_emitted_division_by_a_constant_rounds_down(dtype, by):

@@ -6,7 +6,7 @@ The names users call promote and broadcast first (`language.py`); these ops are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -108,27 +108,43 @@ div = elementwise("div", "``x / y`` of floats, correctly rounded (with fast_math
 
 @dataclass(frozen=True)
 class Division:
-    """What is known of a scalar division: the divisor is not 0, and whether both sides are `natural`, so that the unsigned instruction serves."""
+    """What may be of a division: both sides are `natural`, so that the unsigned instruction serves; a divisor of 0; one of -1 under the
+    least integer, which `wraps`."""
 
     natural: bool
+    by_zero: bool
+    wraps: bool
 
 
 def _division(context, call) -> Division | None:
+    """What is known of a division of scalars by what is no constant."""
     x, y = call.args
     if isinstance(type_of(x), Tile):
         return None
-    low, high = context.bounds(y, wrapping=True)
-    natural = low > 0 and context.bounds(x, wrapping=True)[0] >= 0
-    return Division(natural) if natural or not isinstance(y, Const) and (low > 0 or high < 0) else None
+    (low, high), least = context.bounds(y, wrapping=True), context.bounds(x, wrapping=True)[0]
+    dtype = type_of(x).dtype
+    natural = dtype.kind == "uint" or low > 0 and least >= 0
+    wraps = low <= -1 <= high and least == integer_range(dtype)[0]
+    return None if isinstance(y, Const) and not natural else Division(natural, low <= 0 <= high, wraps)
 
 
-def _divides(op: Op, name: str, signed, at_zero) -> Op:
-    """The rules of a division: LLVM leaves that by 0 undefined; here its answer is the one that `_int_division` gives."""
+def _unknown(dtype: DType, y) -> Division:
+    """What may be of a division by `y`, of which a constant tells itself."""
+    by = int(y.text) if y.text.lstrip("-").isdigit() else None
+    return Division(dtype.kind == "uint", by in (None, 0), dtype.kind == "int" and by in (None, -1))
+
+
+def _divides(op: Op, name: str, signed, by_none) -> Op:
+    """The rules of a division: LLVM leaves that by 0 undefined, and that of the least integer by -1; here the answers are those that
+    `_int_division` gives, and `by_none` for divisors of 0 and -1."""
     def one(e, dtype, x, y, known: Division | None = None):
-        if known is None and not (y.text.lstrip("-").isdigit() and int(y.text)):
-            zero = e.ins(f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
-            return e.select(zero, at_zero(e, dtype, x), one(e, dtype, x, e.select(zero, e.const(1, dtype), y), Division(False)))
-        if dtype.kind == "uint" or known is not None and known.natural:
+        known = known or _unknown(dtype, y)
+        if known.by_zero or known.wraps:
+            shifted = e.ins(f"add {dtype.llvm} {y.text}, 1", dtype) if known.wraps else y
+            none = e.ins(f"icmp ult {dtype.llvm} {shifted.text}, 2" if known.wraps else f"icmp eq {dtype.llvm} {y.text}, 0", bool_)
+            known = replace(known, by_zero=False, wraps=False)
+            return e.select(none, by_none(e, dtype, x, y), one(e, dtype, x, e.select(none, e.const(1, dtype), y), known))
+        if known.natural:
             return e.ins(f"u{name} {dtype.llvm} {x.text}, {y.text}", dtype)
         return signed(e, dtype, x, y)
 
@@ -161,20 +177,30 @@ def _emit_mod(e, dtype, x, y):
     return e.ins(f"add {dtype.llvm} {remainder.text}, {fix.text}", dtype)
 
 
+def _none_of(e, dtype, x, y):
+    """``x // y`` for y of 0 and -1."""
+    return e.ins(f"sub {dtype.llvm} 0, {e.ins(f'and {dtype.llvm} {x.text}, {y.text}', dtype).text}", dtype)
+
+
+def _rest_of_none(e, dtype, x, y):
+    """``x % y`` for y of 0 and -1."""
+    return e.ins(f"and {dtype.llvm} {x.text}, {e.ins(f'xor {dtype.llvm} {y.text}, -1', dtype).text}", dtype)
+
+
 def _int_division(function):
-    """NumPy's floor division; where the divisor is 0, 0, or x for the remainder."""
+    """NumPy's floor division, in which the least integer by -1 is itself; where the divisor is 0, 0, or x for the remainder."""
     def divide(x, y):
         zero = y == 0
         return np.where(zero, np.zeros_like(x) if function is np.floor_divide else x, function(x, np.where(zero, np.ones_like(y), y)))
     return divide
 
 
-floordiv = _divides(elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; 0 where `y` is 0.",
+floordiv = _divides(elementwise("floordiv", "``x // y`` of integers, rounded down as in Python; 0 where `y` is 0. It wraps.",
                                 _int_division(np.floor_divide), _emit_floordiv, INTEGER),
-                    "div", _emit_floordiv, lambda e, dtype, x: e.const(0, dtype))
+                    "div", _emit_floordiv, _none_of)
 mod = _divides(elementwise("mod", "``x % y`` of integers, with the sign of `y` as in Python; `x` where `y` is 0.",
                            _int_division(np.remainder), _emit_mod, INTEGER),
-               "rem", _emit_mod, lambda e, dtype, x: x)
+               "rem", _emit_mod, _rest_of_none)
 
 
 maximum = elementwise("maximum", "The larger of `x` and `y`; NaN if either is, 0.0 of two zeros.",
