@@ -314,6 +314,33 @@ ENDINGS = {
 }
 
 
+FALLING = {
+    "range": ("range(a, b, {step})", ""),
+    "unrolled": ("tile.range(a, b, {step}, unroll=3)", ""),
+    "left early": ("range(a, b, {step})", "        if n == 5:\n            break\n"),
+    "by a step of run time": ("range(a, b, s)", ""),
+    "to a constant": ("range(a, {stop}, {step})", ""),
+}
+
+
+def falling_loops(name: str) -> Iterator[Case]:
+    """Loops down over uint64, from beyond the largest signed integer and across it; the index is the int64 of the same bits."""
+    form, leave = FALLING[name]
+    half = 2**63
+    overs = [range(half + 5, half - 6, -1), range(2**64 - 1, 2**64 - 10, -3), range(2**64 - 1, half, -2**61), range(half, half - 2, -2),
+             range(half + 9, half + 9, -1), range(3, half + 7, -1), range(5, 0, -1), range(9, 2, -4), range(half + 3, 0, -2**61)]
+    if name == "to a constant":
+        overs = [range(half + 3, 0, -2**61), range(half + 3, -1, -2**61), range(9, -1, -4), range(9, 0, -3), range(0, 5, -1), range(0, -1, -1)]
+    for over in overs:
+        source = (f"def falling(x, w, y):\n    a, b, s, n = tile.load(x[0]), tile.load(x[1]), tile.load(w[0]), 0\n"
+                  f"    for i in {form.format(stop=over.stop, step=over.step)}:\n{leave}        tile.store(y[n], i.to(tile.uint64))\n        n += 1\n"
+                  "    tile.store(y[16], tile.cast(n, tile.uint64))\n")
+        numbers = list(over)[:5 if leave else 16]
+        y = np.array([*numbers, *[0] * (16 - len(numbers)), len(numbers)], np.uint64)
+        yield Case(f"a loop over {over} of uint64, {name}", source, {"x": np.array([over.start, max(over.stop, 0)], np.uint64), "w": np.array([over.step])},
+                   {"y": y})
+
+
 def loops_at_the_ends(name: str) -> Iterator[Case]:
     """Loops whose index, one step on, would leave the range of its dtype: there are as many trips as Python has."""
     form, leave = ENDINGS[name]
@@ -376,6 +403,8 @@ def control_cases() -> Iterator[Case]:
     yield from wide_loops()
     yield from constant_wide_loops()
     yield from unsigned_loops()
+    for name in FALLING:
+        yield from falling_loops(name)
     for name in ENDINGS:
         yield from loops_at_the_ends(name)
     yield from absent_scopes()

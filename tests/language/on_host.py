@@ -13,7 +13,8 @@ WORDS = {"b32": "i32", "b64": "i64"}
 
 
 def for_host(ir: str) -> str:
-    """The kernel as a function of the host: loads and stores in assembler become LLVM's, what is asked of other threads the thread's own."""
+    """The kernel as a function of the host: loads and stores in assembler become LLVM's, what is asked of other threads the thread's own;
+    assertions are left out."""
     access = r'call \w+ asm sideeffect "@\$2 (ld|st)\.global\.(b32|b64) .*?", "[^"]*"\((.*)\) #1'
     lines = []
     for line in re.sub(r", !dbg !\d+", "", ir).splitlines():
@@ -27,7 +28,7 @@ def for_host(ir: str) -> str:
         line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.(tid|ctaid)\.x\(\)", "add i32 0, 0", line)
         line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.nctaid\.x\(\)", f"add i32 {CTAS}, 0", line)
         line = re.sub(r"call i32 @llvm\.nvvm\.shfl\.sync\.idx\.i32\(i32 -1, i32 (%\w+), .*\)", r"add i32 \1, 0", line)
-        if not line.startswith(("target", "declare i32 @llvm.nvvm", "@smem", "attributes", "!")):
+        if "trap;" not in line and not line.startswith(("target", "declare i32 @llvm.nvvm", "@smem", "attributes", "!")):
             lines.append(re.sub(r"ptx_kernel | noundef| #\d| !dbg !\d+", "", line))
     return "\n".join(lines)
 

@@ -45,6 +45,15 @@ def test_loops_of_unsigned_bounds_compare_them_as_such():
         assert not [line for line in ir.splitlines() if "icmp s" in line and "%p" not in line]
 
 
+@pytest.mark.parametrize("name", control_cases.FALLING)
+def test_a_loop_down_from_the_upper_half_of_uint64_has_the_trips_of_python_s(name):
+    simulated(control_cases.falling_loops(name))
+    for case in control_cases.falling_loops(name):
+        y = np.zeros_like(case.expected["y"])
+        on_host.run(case.compile("sm_90a"), *case.args.values(), y)
+        assert (y == case.expected["y"]).all(), case.name
+
+
 @pytest.mark.parametrize("name", control_cases.ENDINGS)
 def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
     simulated(control_cases.loops_at_the_ends(name))

@@ -69,12 +69,23 @@ def range_(g: Builder, *args, unroll=1):
 
 def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | None = None) -> LoopRange:
     """The loop of these bounds and this step, of which nothing needs to be known."""
-    if isinstance(step, int):
+    beyond = any(map(_unsigned_64, (start, stop)))
+    if isinstance(step, int) and (step > 0 or not beyond):
         return LoopRange(start, stop, step, unroll, item)
-    made = g.definitions.get(step)
-    if unroll != 1 or made is None or made.op.name != "num_programs":
+    if unroll != 1 or beyond or not _is_number_of_ctas(g, step):
         return by_number_of_trips(g, start, stop, step, unroll, item)
     return LoopRange(*(as_index(g, x) for x in (start, stop, step)), unroll, item)
+
+
+def _unsigned_64(x) -> bool:
+    """Whether a bound may be beyond the signed integers that the indices of falling and of run-time steps are."""
+    return type_of(x).dtype == uint64
+
+
+def _is_number_of_ctas(g: Builder, step) -> bool:
+    """Whether a step is known to be above 0 since it is the grid's extent."""
+    made = g.definitions.get(step)
+    return made is not None and made.op.name == "num_programs"
 
 
 def _copies(g: Builder, unroll, start, stop, step) -> int:
@@ -92,14 +103,18 @@ def _copies(g: Builder, unroll, start, stop, step) -> int:
 
 def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callable | None) -> LoopRange:
     """The same as a loop over the numbers of its trips, which are counted before it."""
-    start, stop, step = (as_index(g, x) for x in (start, stop, step))
-    trips = _trips(g, start, stop, step)
-    if g.definitions.get(step) is None or g.definitions[step].op.name != "num_programs":
+    first, step = as_index(g, start), as_index(g, step)
+    low, high = start if _unsigned_64(start) else first, stop if _unsigned_64(stop) else as_index(g, stop)
+    if isinstance(step, int) and step < 0:
+        trips = _trips(g, high, low, -step)
+    else:
+        trips = _trips(g, low, high, step)
+    if not isinstance(step, int) and not _is_number_of_ctas(g, step):
         zero = Const(0, type_of(step).dtype)
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
-        down = where.function(g, g.call(ew.lt, step, zero), _trips(g, stop, start, step, down=True), 0)
+        down = where.function(g, g.call(ew.lt, step, zero), _trips(g, high, low, step, down=True), 0)
         trips = where.function(g, g.call(ew.gt, step, zero), trips, down)
-    index = lambda g, trip: binary(g, "+", start, binary(g, "*", trip, step))
+    index = lambda g, trip: binary(g, "+", first, binary(g, "*", trip, step))
     return LoopRange(0, trips, 1, unroll, index if item is None else lambda g, trip: item(g, index(g, trip)))
 
 
