@@ -21,6 +21,7 @@ from .ir.builder import Facts, Warning_
 from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written
 from .ops.barriers import waits_for_grids
+from .ops.copy_async.options import unused_hints
 from .ops.mma.descriptor import PLAIN
 from .passes.dots import write_dots
 from .passes.late_waits import wait_late
@@ -171,7 +172,8 @@ def _copy_record(call: Call, scope: str) -> CopyRecord:
     scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
     moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
     return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
-                      choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan)
+                      choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan,
+                      unused_hints(call.attrs.get("options") or {}, choice.variant))
 
 
 PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")

@@ -127,6 +127,7 @@ class CompiledKernel:
             lines.append(f"  line {copy.line}: {copy.source}")
             lines.append(f"    {copy.src_scope} -> {copy.dst_scope} by {_article(copy.exec_scope)}: {copy.variant}, "
                          f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes")
+            lines += [f"      without {hint}=, which {path} alone has" for hint, path in copy.unused]
             lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
         for p in self.products:
             lines.append(f"  line {p.line}: {p.source}")

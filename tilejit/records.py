@@ -13,7 +13,8 @@ from .dtypes import DTYPES, DType
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """What became of one copy call: the path it took, why the others declined, what it issues."""
+    """What became of one copy call: the path it took, why the others declined, what it issues; `unused` names the call's hints
+    that this path does not have, each with the path that does."""
 
     line: int
     op: str
@@ -26,6 +27,7 @@ class CopyRecord:
     instructions: int
     bytes: int
     plan: object = field(repr=False)
+    unused: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,45 @@ def test_ldgsts_options_become_its_modifiers(options, text, target):
     assert [c.variant for c in k.copies] == ["ldgsts", "vectorised"]
 
 
+WITH_HINTS = """
+def with_hints(A, B):
+    s = tile.alloc((16, 64), A.dtype)
+    bar = tile.mbarrier()
+    tile.copy_async(s, A[0:16, 0:64], prefetch=128, l2_promotion=256, prefetch_map=True).wait()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[0:16, 0:64], mbar=bar, prefetch=128, l2_promotion=256)
+    bar.wait(phase=0)
+    tile.copy(B[0:16, 0:64], s)
+"""
+
+
+def test_hints_that_the_chosen_path_does_not_have_are_told():
+    """Each path takes its own; the others are in the record and in what the kernel explains, also of one that comes from the cache."""
+    spec = tile.ArraySpec((64, 64), "float16")
+    for _ in range(2):
+        k = tile.jit(source=WITH_HINTS).compile(spec, spec, target="sm_90a")
+        assert [(c.variant, c.unused) for c in k.copies[:2]] == [("ldgsts", (("l2_promotion", "tma"), ("prefetch_map", "tma"))), ("tma", (("prefetch", "ldgsts"),))]
+        told = [line.strip() for line in k.explain().splitlines() if "without" in line]
+        assert told == ["without l2_promotion=, which tma alone has", "without prefetch_map=, which tma alone has", "without prefetch=, which ldgsts alone has"]
+        assert not k.warnings
+
+
+def test_a_cache_operator_of_shared_memory_is_warned_of():
+    @tile.jit
+    def cached(A, B):
+        s = tile.alloc((128,), A.dtype)
+        tile.store(s, tile.load(A[0:128], cache="cg"), cache="cs")
+        tile.sync()
+        for i in range(2):
+            tile.store(B[0:128], tile.load(s, cache="evict_first"), cache="cs")
+
+    spec = tile.ArraySpec((128,), "float32")
+    with pytest.warns(tile.TileWarning):
+        told = cached.compile(spec, spec).warnings
+    assert [w.partition(",")[0] for w in told] == ["cache='cs' is of accesses to global memory", "cache='evict_first' is of accesses to global memory"]
+
+
 @pytest.mark.parametrize("rows", [512, 300, 1])
 def test_ldgsts_fills_what_is_out_of_bounds_and_the_copy_back_drops_it(rows):
     """Ragged rows, against NumPy."""

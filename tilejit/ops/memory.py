@@ -280,9 +280,11 @@ def _plain_move(g: Builder, name: str, x: Value, *options) -> None:
         raise g.error(f"{name} of tensor memory moves all of the region: it has no other=, mask=, cache= or sem=")
 
 
-def _checked_cache(g: Builder, cache, kinds=CACHE):
+def _checked_cache(g: Builder, name: str, place: Value, cache, kinds=CACHE):
     if cache not in kinds:
         raise g.error(f"cache is one of {', '.join(str(c) for c in kinds)}, not {cache!r}")
+    if cache is not None and place.type.scope != "global":
+        g.warn(f"cache={cache!r} is of accesses to global memory, and this {name} of {place.type.scope} memory goes without: leave it out")
     return cache
 
 
@@ -315,7 +317,7 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
     mask = as_mask(g, mask, t.shape)
     if isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value) and type_of(value).uniform < g.scope.uniformity:
         raise g.error("`other` is a number, a uniform scalar or a tile")
-    cache = _checked_cache(g, cache)
+    cache = _checked_cache(g, "load", source, cache)
     scope = ordered.checked_order(g, "load", source, sem, scope, cache)
     if sem is None:
         result = g.call(load_, source, value, mask, cache=cache)
@@ -353,7 +355,7 @@ def store(g: Builder, target, value, mask=None, cache=None, sem=None, scope=None
         g.state.setdefault("written", set()).add(t.buffer.arg)
     value = coerce(g, value, Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype))
     mask = as_mask(g, mask, t.shape)
-    cache = _checked_cache(g, cache, (None, "cg", "cs", "evict_first", "evict_last", "no_allocate"))
+    cache = _checked_cache(g, "store", target, cache, (None, "cg", "cs", "evict_first", "evict_last", "no_allocate"))
     scope = ordered.checked_order(g, "store", target, sem, scope, cache)
     if sem is not None:
         ordered.store(g, target, value, mask, cache, sem, scope)

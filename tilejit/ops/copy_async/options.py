@@ -14,6 +14,8 @@ POLICIES = {"evict_normal": 0x1000000000000000, "evict_first": 0x12F000000000000
 PREFETCH = (64, 128, 256)              # bytes of L2 that a cp.async may fetch around its own (PTX ISA, .level::prefetch_size)
 L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes -> CUtensorMapL2promotion
 
+HINTS = {"prefetch": "ldgsts", "l2_promotion": "tma", "prefetch_map": "tma"}  # what changes no path: an option -> the only one that has it
+
 PRIMARY, SECONDARY = (*POLICIES, "evict_unchanged"), ("evict_unchanged", "evict_first")  # PTX ISA, createpolicy
 
 #           option          what it may be                                   words
@@ -57,6 +59,11 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
             raise CompilationError(f"{name} is {words}, not {value!r}")
         kept[name] = value
     return kept
+
+
+def unused_hints(options: dict, variant: str) -> tuple[tuple[str, str], ...]:
+    """The hints of a call that the path which it took does not have, each with the path that does."""
+    return tuple((name, path) for name, path in HINTS.items() if name in options and path != variant)
 
 
 def _share(value: tuple) -> str | tuple[str, float, str]:
