@@ -253,6 +253,75 @@ def test_what_a_loop_adds_to_is_converted_once():
     assert np.abs(c - expected).max() < 1e-4
 
 
+@tile.jit
+def sometimes_reset(A, C, n):
+    sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:32, 0:32])
+    tile.sync()
+    acc = tile.zeros((32, 32))
+    for t in range(n):
+        for k in range(2):
+            if k < t:
+                acc = tile.dot(sA, sA, acc)
+        if t % 2 == 0:
+            tile.store(C[t, 0:32, 0:32], acc)
+            acc = tile.zeros((32, 32))
+
+
+@tile.jit
+def sometimes_scaled(A, C, n):
+    sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:32, 0:32])
+    tile.sync()
+    for t in range(n):
+        acc = tile.zeros((32, 32))
+        for i in range(t):
+            for k in range(2):
+                if k > i:
+                    acc = acc * 0.5
+                else:
+                    acc = tile.dot(sA, sA, acc)
+        tile.store(C[t, 0:32, 0:32], acc)
+
+
+@tile.jit
+def sometimes_added(A, C, n):
+    sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:32, 0:32])
+    tile.sync()
+    acc = tile.load(C[0, 0:32, 0:32]) + tile.load(C[0, 0:32, 0:32])
+    for k in range(n):
+        if k % 2 == 0:
+            acc = tile.dot(sA, sA, acc)
+    tile.store(C[1, 0:32, 0:32], acc)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("kernel", [sometimes_reset, sometimes_scaled, sometimes_added])
+def test_a_product_in_a_branch_of_a_loop_changes_no_layout_in_the_loops(kernel, target):
+    """Its accumulator has the product's layout in all of the loops around, whichever way sets it anew or works on it."""
+    a, n = numbers((32, 32), np.float16, 1) / 8, 4
+    c = np.stack([numbers((32, 32), np.float32, 3)] * n)
+    x, want, acc = a.astype(np.float64) @ a.astype(np.float64), c.astype(np.float64), np.zeros((32, 32))
+    if kernel is sometimes_added:
+        want[1] = 2 * c[0] + 2 * x
+    for t in range(n if kernel is not sometimes_added else 0):
+        if kernel is sometimes_scaled:
+            acc = np.zeros((32, 32))
+            for i in range(t):
+                for k in range(2):
+                    acc = acc * 0.5 if k > i else acc + x
+            want[t] = acc
+        else:
+            acc = acc + sum(k < t for k in range(2)) * x
+            if t % 2 == 0:
+                want[t], acc = acc, np.zeros((32, 32))
+    compiled = kernel.compile(a, c, n, target=target, num_warps=4)
+    assert "convert_layout" not in compiled.graph.partition("\n  for ")[2]
+    kernel.simulate(1, a, c, n, target=target, num_warps=4).raise_first()
+    assert np.abs(c - want).max() < 1e-4
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("first", ["sum", "loaded"])
 def test_what_is_loaded_to_meet_a_product_takes_its_layout(target, first):

@@ -98,6 +98,18 @@ class Assigner(LayoutChoice):
         yield self.block
         self.blocks.pop()
 
+    def rebuilt(self, block: Block) -> Rebuilt:
+        """The block without what it yields."""
+        with self.rebuilding(block) as rebuilt:
+            return rebuilt
+
+    def yielding(self, rebuilt: Rebuilt, block: Block, types: Types) -> Block:
+        """A block that has been rebuilt, with what it yields in these types."""
+        self.blocks.append(rebuilt)
+        with self.context.inside(block):
+            rebuilt.yields = self.used(block.yields, types)
+        return self.blocks.pop().built
+
     def node(self, node: Node) -> None:
         with at(node.loc):
             match node:
@@ -150,20 +162,24 @@ class Assigner(LayoutChoice):
         return new
 
     def branch(self, node: If) -> None:
-        """A branch's results have the layouts that its first block gives them."""
+        """A branch's results have the layouts that its first block gives them, or its second one where that alone has a tensor core make
+        them, or does not guess."""
         test = self.new(node.test)
-        with self.rebuilding(node.then) as then:
-            types = tuple(map(self.settled_or_default, node.then.yields))
-            then.yields = self.used(node.then.yields, types)
-        with self.rebuilding(node.orelse) as orelse:
-            orelse.yields = self.used(node.orelse.yields, types)
-        self.block.nodes.append(replace(node, test=test, then=then.built, orelse=orelse.built, results=self.retyped(node.results, types)))
+        then, orelse = map(self.rebuilt, (node.then, node.orelse))
+        doubt = lambda x: 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
+        types = tuple(self.settled_or_default(min(ways, key=doubt)) for ways in zip(node.then.yields, node.orelse.yields))
+        then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
+        self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.retyped(node.results, types)))
+
+    def is_guess(self, operand: Operand) -> bool:
+        """Whether the layout of a tile is open to whatever meets it."""
+        return operand in self.free or operand in self.guessed
 
     def loop(self, node: For | While) -> None:
         """What a loop carries keeps the layout that it starts in, or where the start is free, open or changed to a tensor core's
         layout only once, takes the one that the body makes. The body is then walked again."""
         starts = tuple(self.settled_or_default(c.init) for c in node.carried)
-        free = {c.inner for c in node.carried if c.init in self.free}
+        free = {c.inner for c in node.carried if self.is_guess(c.init)}
         open_ = {c.inner for c in node.carried if self.chain_to(c.init) is not None}
         before = self.snapshot()
         self.guessed |= free
@@ -177,7 +193,9 @@ class Assigner(LayoutChoice):
             self.trip(node, types)
 
     def is_anchored(self, operand: Operand) -> bool:
-        """Whether a value is what a tensor core makes, whose instruction has a layout of its own."""
+        """Whether a value is what a tensor core makes, whose instruction has a layout of its own, or a branch may have that."""
+        if operand in self.context.ways:
+            return any(map(self.is_anchored, self.context.ways[operand]))
         call = self.context.made.get(operand)
         return call is not None and "anchor" in call.op.rules
 
