@@ -45,3 +45,30 @@ def test_a_wait_that_orders_what_threads_write_stays_at_the_end_of_the_trip():
         x = c[i * 64:i * 64 + 64].astype(np.float16).astype(np.float64)
     text = turned_over.compile(a, c, 3).graph
     assert re.search(r"bulk_commit\(\)\s+bulk_wait\(n=0, read=True\)\s+sync\(\)", text) and text.count("bulk_wait") == 1
+
+
+@tile.jit(num_warps=4)
+def from_rows_by_instructions(A, C):
+    sA, sC = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), C.dtype, layout=tile.auto)
+    for t in range(tile.program_id(0), C.shape[0] // 64, tile.num_programs(0)):
+        other = tile.ptx.lop3.b32(t, 1, 0, 0x3C)  # t ^ 1
+        acc = tile.zeros((64, 64))
+        for k in tile.pipelined(range(0, A.shape[1], 64), stages=2, warp_specialize=True):
+            row = tile.ptx.shf.l.wrap.b32(0, other, 6)
+            tile.copy_async(sA, A[row:row + 64, k:k + 64])
+            acc = tile.dot(sA, sA, acc, trans_b=True)
+        tile.store(sC, acc)
+        tile.sync()
+        tile.copy_async(C[t * 64:t * 64 + 64, 0:64], sC).wait(read=True)
+
+
+def test_an_instruction_that_only_computes_keeps_no_wait_back_and_may_say_where_copies_go():
+    """By what the table says of it: it is like the language's own operators, also in the copies of later trips."""
+    a = np.random.default_rng(0).standard_normal((256, 128)).astype(np.float16)
+    c = np.zeros((256, 64), np.float32)
+    from_rows_by_instructions.simulate(2, a, c).raise_first()
+    for t in range(4):
+        x = a[(t ^ 1) * 64:(t ^ 1) * 64 + 64].astype(np.float64)
+        np.testing.assert_allclose(c[t * 64:t * 64 + 64], x @ x.T, rtol=1e-5, atol=1e-3)
+    text = from_rows_by_instructions.compile(a, c, target="sm_90a").graph
+    assert "ptx_pure" in text and not re.search(r"bulk_commit\(\)\s+bulk_wait", text) and text.count("bulk_wait") == 2
