@@ -214,6 +214,46 @@ def by_each_warpgroup(A, B, PATH: tile.constexpr):
         tile.copy(B[g * 64:g * 64 + 64, 0:32], s[g])
 
 
+@tile.jit(num_warps=12)
+def ahead_in_each_warpgroup(A, B, n, PATH: tile.constexpr):
+    s = tile.alloc((2, 2, 16, 64), A.dtype)
+    for i in range(n):
+        with tile.each_warpgroup(range(1, 3)) as w:
+            g, at = w - 1, (2 * i + w - 1) * 48
+            first = tile.copy_async(s[g, 0], A[at:at + 16, 0:64], variant=PATH)
+            second = tile.copy_async(s[g, 1], A[at + 16:at + 32, 0:64], variant=PATH)
+            first.wait()
+            tile.store(B[at:at + 16, 0:64], tile.load(s[g, 0]))
+            tile.sync()
+            third = tile.copy_async(s[g, 0], A[at + 32:at + 48, 0:64], variant=PATH)
+            second.wait()
+            tile.store(B[at + 16:at + 32, 0:64], tile.load(s[g, 1]))
+            third.wait()
+            tile.store(B[at + 32:at + 48, 0:64], tile.load(s[g, 0]))
+            tile.sync()
+
+
+@pytest.mark.parametrize("path", ["ldgsts", "tma"])
+def test_each_warpgroup_of_several_waits_for_its_own_copies(path):
+    """Several ahead, in a loop around; by groups, or by barriers of each warpgroup's own."""
+    a = RNG.standard_normal((288, 64)).astype(np.float16)
+    for seed in range(4):
+        b = np.zeros_like(a)
+        assert not ahead_in_each_warpgroup.simulate((1,), a, b, 3, PATH=path, seed=seed).findings and (a == b).all()
+    for target in ("sm_90a", "sm_100a", "sm_120a"):
+        made = ahead_in_each_warpgroup.compile(a, b, 3, PATH=path, target=target)
+        assert made.cubin and {c.variant for c in made.copies if c.op == "copy_async"} == {path}
+
+
+@tile.jit(num_warps=8)
+def awaited_by_all(A, B, PATH: tile.constexpr):
+    s = tile.alloc((2, 64, 32), A.dtype)
+    with tile.each_warpgroup(range(2)) as g:
+        done = tile.copy_async(s[g], A[g * 64:g * 64 + 64, 0:32], variant=PATH)
+    done.wait()
+    tile.copy(B[0:128, 0:32], s.reshape((128, 32)))
+
+
 @tile.jit(num_warps=8)
 def by_barriers_of_each_warpgroup(A, B):
     s, bars = tile.alloc((2, 64, 32), A.dtype), tile.mbarrier(n=2)
@@ -246,11 +286,13 @@ def mixed_in_a_warp(A, B):
 
 
 def test_tokens_of_threads_that_are_known_at_run_time_are_theirs():
-    """Groups are counted by each thread for itself; a barrier that several warpgroups take for theirs would be everybody's."""
+    """Groups are counted by each thread for itself; which of several warpgroups' barriers a wait around them is for would not be known."""
     a = RNG.standard_normal((128, 32)).astype(np.float16)
     b = np.zeros_like(a)
-    assert not by_each_warpgroup.simulate((1,), a, b, PATH="ldgsts").findings and (a == b).all()
-    expect_error(by_each_warpgroup, r"which threads issue this copy is known at run time only.* as in bars = tile.mbarrier\(n=2\)", a, b, PATH="tma")
+    for kernel, path in ((by_each_warpgroup, "ldgsts"), (by_each_warpgroup, "tma"), (awaited_by_all, "ldgsts")):
+        b[:] = 0
+        assert not kernel.simulate((1,), a, b, PATH=path).findings and (a == b).all()
+    expect_error(awaited_by_all, r"which threads issue this copy is known at run time only.* as in bars = tile.mbarrier\(n=2\)", a, b, PATH="tma")
     b[:] = 0
     assert not by_barriers_of_each_warpgroup.simulate((1,), a, b, target="sm_90a").findings and (a == b).all()
     expect_error(in_another_warp, "waited for in the scope that issued its copy, or in a wider one")

@@ -23,6 +23,7 @@ class ScopeSpec:
     first: Any = None
     count: int = 1
     regs: int | None = None
+    each: bool = False  # one of those that run one text, in a loop over them
 
     @property
     def threads(self) -> int:
@@ -119,7 +120,7 @@ def opened(g: Builder, spec: ScopeSpec) -> ExecScope:
         raise g.error(problem)
     if spec.kind == "elect":
         return ExecScope("thread", 1, elected=True)
-    return ExecScope(spec.kind, spec.threads, spec.first)
+    return ExecScope(spec.kind, spec.threads, spec.first, around=2 if spec.each else 1)
 
 
 def misfit(g: Builder, spec: ScopeSpec) -> str | None:

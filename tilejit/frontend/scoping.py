@@ -65,7 +65,7 @@ def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast
     index, loc = Value("warpgroup", Scalar(int32, Uniformity.WARPGROUP), w.g.loc), w.g.loc
     named = None if target is None else lambda: bind(w, target, index)
     with w.g.block() as nodes:
-        run_scope(w, ScopeSpec("warpgroup", index, 1, each.regs), body, items, named)
+        run_scope(w, ScopeSpec("warpgroup", index, 1, each.regs, each=True), body, items, named)
     start, stop, step = (Const(n, int32) for n in (each.first, each.first + each.count, 1))
     w.g.append(For(index, start, stop, step, (), Block(tuple(nodes)), loc))
 

@@ -30,6 +30,7 @@ class ExecScope:
     elected: bool = False
     parent: "ExecScope | None" = None
     depth: int = 0                # open blocks inside its body
+    around: int = 1               # blocks of its own: a loop over scopes has one more than its body
 
     @property
     def uniformity(self) -> Uniformity:

@@ -39,12 +39,14 @@ MAX_PENDING = (1 << 20) - 1        # bytes of an mbarrier's phase (PTX ISA, tx-c
 
 @dataclass
 class Pool:
-    """The copies of one scope that give tokens, and the waits for them."""
+    """The copies of one scope that give tokens, and the waits for them. Where several warpgroups run one text, `each` is the loop over
+    them; each has slots of its own."""
 
     copies: list[Call] = field(default_factory=list)
     waits: list[Call] = field(default_factory=list)
     block: Value | None = None
     slots: int = 1
+    each: For | None = None
 
     @property
     def kinds(self) -> set[str]:
@@ -68,18 +70,32 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
         if not pool.kinds & ON_BARRIERS:
             continue
         if CHOSEN in name:
+            pool.each = _loop_over_warpgroups(graph, pool) if name.count(CHOSEN) == 1 else None
+        if CHOSEN in name and pool.each is None:
             raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own for each of "
                                    "them: make these before, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
                                    "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
         pool.slots = _slots(pool, distance)
-        pool.block = Value("tokens", Barrier(pool.slots, 1), pool.copies[0].loc)
-        made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": pool.slots}, (pool.block,), pool.copies[0].loc))
+        n = pool.slots * (1 if pool.each is None else int(pool.each.stop.value) - int(pool.each.start.value))
+        pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
+        made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
     body = _rewritten(graph.body, pools, distance, multicasts)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 
 def _token(call: Call) -> bool:
     return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
+
+
+def _loop_over_warpgroups(graph: Graph, pool: Pool) -> For | None:
+    """The loop over scopes, one for each warpgroup, in which all of a pool's copies and waits are. It carries no number of copies: each trip
+    counts from where all begin."""
+    for node in walk(graph.body):
+        if isinstance(node, For) and not node.carried and any(isinstance(n, Scope) and n.first is node.index for n in node.body.nodes):
+            inside = set(walk(node.body))
+            if inside.issuperset((*pool.copies, *pool.waits)):
+                return node
+    return None
 
 
 def _refuse_mixtures(body: Block) -> None:
@@ -317,6 +333,9 @@ def _awaited(wait: Call, pool: Pool, distance: Distance) -> list[Call]:
 def _slot(pool: Pool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
     """The barrier of a copy's number, and how often that had been used before."""
     slot = _math(ew.bit_and, count, pool.slots - 1, nodes, loc)
+    if pool.each is not None:
+        first = _math(ew.mul, _math(ew.sub, pool.each.index, int(pool.each.start.value), nodes, loc), pool.slots, nodes, loc)
+        slot = _math(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
     ref = Value("mbarrier", BarrierRef(pool.block.type), loc)
     nodes.append(Call(bars.mbarrier_at, (pool.block, slot), {"peer": False}, (ref,), loc))
     return ref, _math(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)

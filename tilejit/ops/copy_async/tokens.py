@@ -78,7 +78,7 @@ def _outermost(g: Builder) -> list:
     to the threads that only wait."""
     scope, level = g.scope, len(g.blocks)
     while scope is not None and scope.depth == level and scope.kind != "cta":
-        scope, level = scope.parent, level - 1
+        scope, level = scope.parent, level - scope.around
     return g.blocks[level - 1]
 
 
