@@ -117,6 +117,32 @@ def test_the_wrong_parity_on_a_fresh_barrier_returns_at_once():
 
 
 @tile.jit
+def asks_and_counts(A, B):
+    s, bar = tile.alloc((1, 256), A.dtype), tile.mbarrier()
+    with tile.warp(0), tile.elect():
+        bar.arrive_expect_tx(256 * 4)
+        tma_load(s, A, bar, 0, 0, box=(256, 1))
+    with tile.warp(1):
+        asked = 0
+        while not tile.uniform(bar.test(phase=0)):
+            asked += 1
+        tile.store(B[0, 0:256], tile.load(s[0]))
+
+
+@tile.jit
+def counts_for_ever(B):
+    bar, asked = tile.mbarrier(), 0
+    while not tile.uniform(bar.test(phase=0)):  # finds: deadlock
+        asked += 1
+
+
+def test_a_loop_that_asks_a_barrier_and_counts_goes_on_when_the_copy_has_landed():
+    """No two of its trips are alike; what comes when all is quiet comes all the same, and what never comes is a deadlock."""
+    check(asks_and_counts, (1,), A, B, result=1, expected=np.where(np.arange(8)[:, None] == 0, A, 0))
+    check(counts_for_ever, (1,), B, seeds=[0])
+
+
+@tile.jit
 def disagreeing_roles(A, B, n, m):
     s = tile.alloc((2, 256), A.dtype)
     full = tile.mbarrier(n=2)

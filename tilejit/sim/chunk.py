@@ -23,6 +23,7 @@ from .world import AsyncOp, World
 
 BUDGET = 20000      # nodes that a fiber runs before the next one has its turn
 PATIENCE = 4_000_000  # nodes that may run without an effect on anything
+LULL = 100_000      # after so many of them what waits for quiet happens: a loop that counts its trips may wait for it
 NEVER = float("inf")
 LATE = 1e12         # a landing time that comes only when everything waits
 
@@ -306,7 +307,10 @@ class Chunk(Verdicts):
         except TileError as error:
             error.loc = error.loc or getattr(fiber.node, "loc", None)
             raise
+        before = self.idle
         self.idle = 0 if self.version != version else self.idle + budget - left
+        if before // LULL < self.idle // LULL and self._unstick():
+            self.idle = 0
         if self.idle > PATIENCE:
             self.endless(fiber)
         return not self.stuck
