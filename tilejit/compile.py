@@ -23,6 +23,7 @@ from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk,
 from .ops.barriers import waits_for_grids
 from .ops.copy_async.options import unused_hints
 from .ops.mma.descriptor import PLAIN
+from .ops.mma.shared_matrix import NO_SWIZZLE
 from .passes.dots import write_dots
 from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
@@ -139,11 +140,12 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     found = {}
     for call in calls:
         reasons = call.choice.declined if call.op.name in ("mma", "thread_product") and call.choice is not None else ()
-        missed = next((name for name, why in reasons if PLAIN in why), None)
+        missed, why = next(((name, why) for name, why in reasons if PLAIN in why), (None, ""))
         if missed is not None and not any(why.startswith("the call asks for") for _, why in reasons):
             variant = call.choice.variant
+            cure = why.split(f"{PLAIN}; ")[1] if NO_SWIZZLE in why else "give its allocation layout=tile.auto"
             found[call.loc] = Warning_(f"this dot goes by {variant}: an operand lies row after row in shared memory, which {missed} does not "
-                                       f"read; give its allocation layout=tile.auto (or the call variant={variant!r}, if it is to be so)", call.loc)
+                                       f"read; {cure} (or the call variant={variant!r}, if it is to be so)", call.loc)
     return list(found.values())
 
 

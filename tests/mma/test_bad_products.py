@@ -120,6 +120,27 @@ def test_bytes_enter_wgmma_with_their_k_side_by_side(dtype, options):
     refused([*operands((64, 64), (64, 64), dtype, None, 64, 64), f"tile.mma_async(None, a, b, {options})"], f"of {dtype} has its k elsewhere", 3)
 
 
+@pytest.mark.parametrize("shape,options,words", [
+    ((64, 48), "", r"b of int8 has its k elsewhere.*hold it as \[n, k\], with trans_b=True"),       # rows that fit no swizzle
+    ((64, 128), "trans_a=True, trans_b=True", r"a of int8 has its k elsewhere.*hold it as \[m, k\]"),  # parts that begin inside of the swizzle
+])
+def test_bytes_that_lie_the_wrong_way_are_refused_for_that_and_not_for_their_layout(shape, options, words):
+    lines = [f'a = tile.alloc({shape if "trans_a" in options else (64, 64)}, "int8", layout=tile.auto)',
+             f'b = tile.alloc({shape if "trans_a" not in options else (64, 64)}, "int8", layout=tile.auto)']
+    refused([*lines, f"tile.mma_async(None, a, b, {options})"], words, 3)
+
+
+def test_rows_that_fit_no_swizzle_are_told_the_layout_that_fits():
+    """tile.auto leaves them row after row; columns of 16 bytes have a descriptor."""
+    lines = ['a = tile.alloc((64, 64), "float16", layout=tile.auto)', 'b = tile.alloc((64, 72), "float16", layout=%s)', "tile.%s"]
+    call, laid = "mma_async(None, a, b)", 'tile.swizzled("float16", (64, 72), 0)'
+    refused([lines[0], lines[1] % "tile.auto", lines[2] % call], r"no swizzle fits 64 rows of 144 bytes.*layout=tile.swizzled\(dtype, shape, 0\)", 3)
+    kernel = lambda layout, call: tile.jit(source="def k(x):\n" + "".join(f"    {t}\n" for t in (lines[0], lines[1] % layout, lines[2] % call)))
+    warned, = kernel("tile.auto", "dot(a, b)").compile(SPEC).warnings
+    assert "no swizzle fits 64 rows of 144 bytes" in warned and "layout=tile.auto" not in warned
+    assert kernel(laid, "dot(a, b)").compile(SPEC).products[0].variant == "wgmma"
+
+
 @pytest.mark.parametrize("call", ["tile.mma_async(None, a, b[0:32])", "tile.mma_async(None, a[0:64, 0:32], b)",
                                   "tile.mma_async(None, a, b[:, 0:32], trans_b=True)",
                                   "tile.dot(a, b[0:32])", "tile.dot(tile.load(a), b[0:16])"])

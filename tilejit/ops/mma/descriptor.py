@@ -74,8 +74,7 @@ def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: in
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
     if itemsize > 2 and len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
         return f"its rows lie side by side, and elements of {itemsize} bytes need their k so"
-    return (f"{PLAIN}, as layout=tile.auto or "
-            "tile.swizzled(dtype, shape, 128) of its allocation lays them")
+    return PLAIN
 
 
 @dataclass(frozen=True)

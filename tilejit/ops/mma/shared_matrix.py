@@ -11,8 +11,9 @@ import numpy as np
 from ...errors import CompilationError
 from ...types import Region
 from ..copy_async.tma_view import swizzle_mode
-from .descriptor import K_BYTES, Derived, derived, offsets
+from .descriptor import K_BYTES, PLAIN, Derived, derived, offsets
 
+NO_SWIZZLE = "no swizzle fits"
 SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # mode of a swizzle -> its bytes
 
 
@@ -58,7 +59,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     span = SPANS[mode]
     named = derived(rows.at, ks.at, mn, itemsize, span)
     if isinstance(named, str):
-        return named
+        return f"{named}{_how_to_lay(t)}" if named == PLAIN else named
     period = 8 * span if span else 16
     inside = span > 0 and named.descriptor.major == "k"  # of a row of the atom
     begins = gcd(layout.offset.get("m", 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
@@ -70,6 +71,25 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
         where = f"neither at a multiple of {K_BYTES} bytes of a row of the swizzle nor" if inside else "not"
         return f"a part of it begins {where} at one of {period} bytes"
     return named
+
+
+def innermost(t: Region) -> int | None:
+    """The dimension of region `t` whose elements lie side by side in its buffer's memory; None where there is none."""
+    try:
+        dims = t.buffer.layout.without_swizzle().dims(t.buffer.shape)
+    except CompilationError:
+        return None
+    return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)
+
+
+def _how_to_lay(t: Region) -> str:
+    """What allocation a matrix descriptor names. Rows that fit no swizzle stay row-major with tile.auto."""
+    *_, rows, columns = t.buffer.shape
+    width = columns * t.dtype.nbytes
+    if rows % 8 == 0 and width % 32 == 0:
+        return ", as layout=tile.auto or tile.swizzled(dtype, shape, 128) of its allocation lays them"
+    columned = "; give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes" if rows % 8 == 0 and width % 16 == 0 else ""
+    return f"; {NO_SWIZZLE} {rows} rows of {width} bytes, which are no multiple of 8 rows or of 32 bytes{columned}"
 
 
 def _along(digits: list[tuple[int, int]], start, extent: int, divisor: Callable) -> Along | None:

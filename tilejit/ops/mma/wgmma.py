@@ -16,7 +16,7 @@ from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...types import Tile
 from .descriptor import K_BYTES, Derived
-from .shared_matrix import shared_matrix
+from .shared_matrix import innermost, shared_matrix
 from .site import MmaSite, bare
 
 ROWS = 64  # of an instruction
@@ -106,13 +106,12 @@ def _operand(name: str):
     return test
 
 
-def _major(name: str):
-    def test(s: MmaSite) -> bool | str:
-        t = getattr(s, name)
-        if isinstance(t, Tile) or t.dtype.nbytes == 2 or matrix(s, name).descriptor.major == "k":
-            return True
-        return f"{name} of {t.dtype} has its k elsewhere"
-    return test
+def _major(s: MmaSite) -> bool | str:
+    for name, t, row, want in (("a", s.a, 1 if s.trans_a else 0, "[m, k]"), ("b", s.b, 0 if s.trans_b else 1, "[n, k], with trans_b=True")):
+        if not isinstance(t, Tile) and t.dtype.nbytes != 2 and innermost(t) == row:
+            size = "1 byte" if t.dtype.nbytes == 1 else f"{t.dtype.nbytes} bytes"
+            return f"{name} of {t.dtype} has its k elsewhere: its rows lie side by side, and elements of {size} need their k so; hold it as {want}"
+    return True
 
 
 NEEDS = (
@@ -128,10 +127,9 @@ NEEDS = (
          lambda s: (s.k > 0 and s.k * s.a.dtype.nbytes % K_BYTES == 0) or f"{s.k} elements of {s.a.dtype}", gate=True),
     Need("types and columns that an instruction has (8 to 256 in steps of 8; of 16 above 32 for integers)", _exists, gate=True),
     Need("A from registers as [m, k]", lambda s: not (isinstance(s.a, Tile) and s.trans_a)),
+    Need("elements along k side by side, for types other than of 16 bits", _major, gate=True),
     Need("an A in registers, or in a layout that a matrix descriptor names", _operand("a"), gate=True),
     Need("a B in a layout that a matrix descriptor names", _operand("b"), gate=True),
-    Need("elements along k side by side, for types other than of 16 bits",
-         lambda s: next((r for r in (_major("a")(s), _major("b")(s)) if r is not True), True)),
 )
 
 
