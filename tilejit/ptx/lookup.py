@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -57,7 +58,12 @@ def form(name: str) -> Form:
     raise CompilationError(f"no PTX instruction form is called {name!r}{hint}")
 
 
+def starting(name: str) -> Iterator[Form]:
+    """The forms whose names start with these words."""
+    start = key(name)
+    return (f for k, f in _forms_by_key(start.partition("_")[0]).items() if k == start or k.startswith(start + "_"))
+
+
 def is_prefix(name: str) -> bool:
     """Whether some form's name starts with these words."""
-    start = key(name)
-    return any(k == start or k.startswith(start + "_") for k in _forms_by_key(start.partition("_")[0]))
+    return next(starting(name), None) is not None

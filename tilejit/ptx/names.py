@@ -8,7 +8,7 @@ import re
 from ..errors import CompilationError
 from ..names import InstructionName
 from .form import Form
-from .lookup import form, is_prefix
+from .lookup import form, is_prefix, starting
 
 
 class Name(InstructionName):
@@ -24,6 +24,17 @@ class Name(InstructionName):
         if word.startswith("__") or not is_prefix(longer):
             raise AttributeError(f"no PTX instruction form starts with {longer!r}")
         return Name(longer)
+
+    @property
+    def __name__(self) -> str:
+        return f"tile.ptx.{self._words}"
+
+    @property
+    def tile_names(self) -> list[str]:
+        """The words that may come next."""
+        place = self._words.count(".") + 1
+        spelled = (python_name(f).split(".") for f in starting(self._words))
+        return sorted({words[place] for words in spelled if len(words) > place})
 
     def __repr__(self) -> str:
         return f"<ptx {self._words}>"
