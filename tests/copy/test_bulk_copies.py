@@ -255,7 +255,7 @@ def test_a_peer_needs_a_cluster_and_is_no_place_for_loads():
     a = np.zeros(64, np.float32)
     with pytest.raises(CompilationError, match="rank 1 does not exist in a cluster of 1"):
         alone.compile(a)
-    with pytest.raises(CompilationError, match="load reaches the CTA's own shared memory"):
+    with pytest.raises(CompilationError, match=r"load reaches the CTA's own shared memory; a peer's is read .* tile.ptx.ld.shared_cluster"):
         read.compile(a)
 
 

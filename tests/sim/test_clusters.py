@@ -39,6 +39,31 @@ def test_a_peer_s_shared_memory_after_the_cluster_s_barrier():
     check(read_a_peer_unsynced, (2,), A, B)
 
 
+@tile.jit(cluster=(2, 1, 1), num_warps=1)
+def peers_by_instructions(A, B, SYNC: tile.constexpr):
+    p, i, other = tile.program_id(0), tile.thread_id(), 1 - tile.cta_rank()
+    s = tile.alloc((3, 32), A.dtype)
+    tile.store(s[0:2], tile.load(A[p:p + 1, 0:32]) + tile.zeros((2, 32)))
+    tile.cluster_sync()
+    tile.ptx.st.shared_cluster.b32(s.peer(other)[2, i], tile.ptx.ld.shared_cluster.b32(s.peer(other)[0, i]))
+    tile.ptx.atom.shared_cluster.add.f32(s.peer(other)[1, i], 1.0)
+    if SYNC:
+        tile.cluster_sync()
+    else:
+        tile.sync()
+    tile.store(B[p, 0:32], tile.load(s[1]))
+    tile.store(B[p, 32:64], tile.load(s[2]))
+
+
+def test_instructions_read_write_and_combine_with_a_peer_s_shared_memory():
+    """Between CTAs, the cluster's barrier orders them and no other; each CTA gets its own row back and the sums."""
+    want = np.zeros_like(B)
+    want[:4, 0:32], want[:4, 32:64] = A[:4, 0:32] + 1, A[:4, 0:32]
+    check(peers_by_instructions, (4,), A, B, SYNC=True, result=1, expected=want)
+    kinds = {f.kind for f in peers_by_instructions.simulate((2,), A, B.copy(), SYNC=False).findings}
+    assert kinds == {"race"}
+
+
 @tile.jit(cluster=(2, 1, 1))
 def push(A, B):
     p = tile.program_id(0)

@@ -151,7 +151,8 @@ def _place(g: Builder, x, what: str) -> Value:
     if t.scope not in ("global", "shared"):
         raise g.error(f"{what} reaches global and shared memory, not {t.scope}")
     if t.buffer.peer:
-        raise g.error(f"{what} reaches the CTA's own shared memory, not a peer's")
+        raise g.error(f"{what} reaches the CTA's own shared memory; on a peer's there are tile.reduce_async(buf.peer(rank), value, kind, "
+                      "mbar=bar) and tile.ptx.atom.shared_cluster.add.u32(buf.peer(rank)[i], value)")
     return x
 
 

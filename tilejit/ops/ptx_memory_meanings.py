@@ -68,14 +68,14 @@ def elements_of(m, form, place):
 
 # -- instructions ----------------------------------------------------------------------------------------------------------
 
-@means(r"ld(\.volatile)?\.(global|shared(::cta)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
+@means(r"ld(\.volatile)?\.(global|shared(::cta|::cluster)?)(\.(ca|cg|cs|lu|cv))?(\.nc)?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
 def load(m, form, x):
     buffer, elements = elements_of(m, form, x["a"])
     found = tuple(np.ascontiguousarray(m.read(buffer, at, bounds=False)).view(element_of(form)) for at in elements)
     return found if len(found) > 1 else found[0]
 
 
-@means(r"st(\.volatile)?\.(global|shared(::cta)?)(\.(wb|cg|cs|wt))?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
+@means(r"st(\.volatile)?\.(global|shared(::cta|::cluster)?)(\.(wb|cg|cs|wt))?(\.L[12]::\w+)*\.(v[24]\.)?b(8|16|32|64)")
 def store(m, form, x):
     buffer, elements = elements_of(m, form, x["a"])
     values = x["value"] if isinstance(x["value"], tuple) else (x["value"],)
@@ -93,13 +93,11 @@ def discard(m, form, x):
         m.write(buffer, (*coords[:-1], coords[-1] + i), nothing, bounds=False)
 
 
-@means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::cta)\.(add|min|max|and|or|xor|exch|cas|inc|dec)"
+@means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::cta|shared::cluster)\.(add|min|max|and|or|xor|exch|cas|inc|dec)"
        r"\.(u32|s32|u64|s64|f32|f64|b32|b64)")
 def atomic(m, form, x):
     """Every active thread acts for itself."""
     buffer, (coords,) = elements_of(m, form, x["a"])
-    if buffer.peer is not None:
-        raise SimulationError(f"the simulator runs {form.name} on the CTA's own shared memory", m.loc)
     words = form.name.split(".")
     kind, order = words[-2], words[1] if words[1] in ("acquire", "release", "acq_rel") else None
     own, element = buffer.type.dtype.np, element_of(form)
