@@ -167,6 +167,21 @@ def test_roles_that_disagree_about_the_trip_count_deadlock():
     assert "phase 2 (parity 0) of mbarrier 0, which misses 1 of 1 arrival" in message and "threads 32 to 63" in message
 
 
+@tile.jit(num_warps=2)
+def waits_for_two(B):
+    full, empty = tile.mbarrier(n=2), tile.mbarrier(count=2)
+    with tile.warp(0):
+        full[1].wait(phase=0)  # finds: deadlock
+    with tile.warp(1):
+        empty.arrive()
+        empty.wait(phase=0)
+
+
+def test_a_deadlock_calls_barriers_by_the_names_that_the_kernel_gives_them():
+    message = check(waits_for_two, (1,), B, seeds=[0]).findings[0].message
+    assert "misses 1 of 1 arrival (full[1])" in message and "misses 1 of 2 arrivals (empty)" in message
+
+
 @tile.jit
 def arrival_forgotten(B):
     bar = tile.mbarrier(count=2)

@@ -8,6 +8,7 @@ import numpy as np
 
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import BEFORE, ORDER, empty_clock
+from .report import assigned_name
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -277,9 +278,12 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
     for _, b in _barriers(m, barrier):
         if b is not None and not b.passed(int(parity.flat[0])):
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
-            name = f"mbarrier {index}" if m.sim.barrier_counts.get(barrier.first, 1) > 1 else "the mbarrier"
+            several = m.sim.barrier_counts.get(barrier.first, 1) > 1
+            name = f"mbarrier {index}" if several else "the mbarrier"
             where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
-            return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which misses {b.missing()}"
+            called = assigned_name(m.sim.locs[b.line])
+            called = f" ({called}{f'[{index}]' if several else ''})" if called else ""
+            return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which misses {b.missing()}{called}"
     return "waits for an mbarrier"
 
 
