@@ -169,7 +169,7 @@ def test_more_consumers_than_the_ring_has():
         with tile.warpgroup(range(1, 3)):
             with ring.consume() as slot:
                 pass
-    with pytest.raises(CompilationError, match="2 warpgroups release each slot here, and consumers=1"):
+    with pytest.raises(CompilationError, match=r"2 warpgroups release each slot here, and consumers=1: give tile.ring\(..., consumers=2\)"):
         kernel.simulate(1, np.zeros((16, 64), np.float32))
 
 

@@ -300,14 +300,20 @@ def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
     return Turn(ring, "consume", behind)
 
 
+def _check_releases(g: Builder, ring: Ring) -> None:
+    """CompilationError where the scope releases a slot more often than the ring counts."""
+    releases = arrivals(g.scope.threads)
+    if releases > ring.consumers:
+        raise g.error(f"{releases} warpgroups release each slot here, and consumers={ring.consumers}: give tile.ring(..., consumers={releases})")
+
+
 def _release_held(g: Builder, ring: Ring) -> None:
     """Give back the slot that ``consume(behind=True)`` left, if there is one: the scope has read it."""
     held = g.cells.setdefault(_cursor(g, ring, "held"), 0)
     if isinstance(held, int) and not held:
         return
     place = _cursor(g, ring, "consume")
-    if arrivals(g.scope.threads) > ring.consumers:
-        raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={ring.consumers}")
+    _check_releases(g, ring)
     stage, _ = g.cells[place]
     empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, _before(g, ring, stage)), peer=False)
     g.call(ring_release, empty, None if isinstance(held, int) else held, *ring.buffers.values(), ranks=ring.ranks, met=place not in ring.passed)
@@ -327,8 +333,7 @@ def _release(g: Builder, slot: Slot) -> None:
         raise g.error("this slot has been released already")
     if g.blocks[-1] is not slot.block:
         raise g.error("a slot is released in the block that took it, not in a branch or loop inside it")
-    if arrivals(g.scope.threads) > slot.ring.consumers:
-        raise g.error(f"{arrivals(g.scope.threads)} warpgroups release each slot here, and consumers={slot.ring.consumers}")
+    _check_releases(g, slot.ring)
     slot.released, ring, found = True, slot.ring, _products(g, slot)
     empty = g.call(barriers.mbarrier_at, ring.empty, _operand(g, slot.stage), peer=False)
     if ring.filled == "products":
