@@ -19,7 +19,7 @@ from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
 from .ir.check import check
-from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written
+from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written_arguments
 from .ops.barriers import waits_for_grids
 from .ops.copy_async.options import unused_hints
 from .ops.mma.descriptor import PLAIN
@@ -36,7 +36,7 @@ from .passes.tensor_memory import place_tensor_memory
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
 from .records import CopyRecord, LayoutRecord, ProductRecord
-from .types import Points, Region, Selected
+from .types import Region, Selected
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         clock(name)
     return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph),
                    product_records(graph), graph.layouts,
-                   written_arguments(graph), seconds, built.printed)
+                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed)
 
 
 def _under_pytest() -> bool:
@@ -114,13 +114,6 @@ class _Clock:
         now = perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.last
         self.last = now
-
-
-def written_arguments(graph: Graph) -> frozenset[int]:
-    """The numbers of the arguments that some call of the graph writes."""
-    places = written(c for c in walk(graph.body) if isinstance(c, Call))
-    types = (place.type for place in places if isinstance(place.type, (Region, Points, Selected)))
-    return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 
 def lowering_warnings(graph: Graph) -> list[Warning_]:

@@ -161,6 +161,33 @@ def test_copies_go_where_a_branch_or_a_loop_of_the_body_says(roles, target):
         np.testing.assert_allclose(out, total, rtol=1e-6, atol=1e-6)
 
 
+@tile.jit(num_warps=4)
+def by_table(A, table, out, n, STAGES: tile.constexpr, ROLES: tile.constexpr):
+    s = tile.alloc((64, 64), A.dtype, layout=tile.auto)
+    for i in tile.pipelined(range(n), stages=STAGES, warp_specialize=ROLES):
+        at = tile.load(table[i])
+        if at < 0:
+            at = tile.load(table[i + 1])
+        tile.copy_async(s, A[at, 0:64, 0:64])
+        tile.store(out[i, 0:64, 0:64], tile.load(s) + at)
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_copies_go_where_a_table_in_memory_says(stages, roles, target):
+    """Whoever issues the copies loads from it trips ahead; the kernel does not write it, and reads it in the body as well."""
+    a = np.random.default_rng(0).integers(-9, 9, (5, 64, 64)).astype(np.float16)
+    table = np.array([3, -1, 4, 0, 0, 2, -5, 1, 3], np.int32)
+    at = np.where(table[:8] < 0, table[1:], table[:8])
+    for n in (0, 1, 3, 8):
+        out = np.zeros((8, 64, 64), np.float16)
+        by_table.simulate(1, a, table, out, n, STAGES=stages, ROLES=roles, target=target, seed=n).raise_first()
+        np.testing.assert_array_equal(out[:n], a[at[:n]] + at[:n, None, None])
+    made = by_table.compile(a, table, out, 8, STAGES=stages, ROLES=roles, target=target)
+    assert made.spills == 0 and {c.variant for c in made.copies} == {"ldgsts" if target == "sm_80" else "tma"}
+
+
 def test_the_producer_computes_what_the_copies_need_of_a_branch_and_nothing_else():
     """Of the shared `if` the producer has the row alone, the consumers the sums alone."""
     made = wandering.compile(tile.ArraySpec((16, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, 1, ROLES=True)
@@ -320,6 +347,9 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body write it", 6),
     ([LOOP, COPY, "    total += tile.load(s)", LOOP, COPY, "    total += tile.load(s)"], "filled by two pipelined loops", 8),
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "this load decides where", 5),
+    ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "the kernel writes what it reads", 5),
+    ([LOOP, "    tile.copy_async(s, A[tile.load(A[0, i], sem='acquire').to(tile.int32), 0:64])", "    total += tile.load(s)"],
+     "this ordered_load decides where .* a plain load of an array argument that the kernel does not write may", 5),
     ([LOOP, "    row = i if tile.load(out[i]) > 0 else 0", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"], "this load decides where", 5),
     ([LOOP, "    row = i", "    if i > 2:", "        row = tile.atomic_add(out[0], 1.0).to(tile.int32)", COPY.replace("[i,", "[row,"),
       "    total += tile.load(s)"],

@@ -13,7 +13,7 @@ from typing import Any
 from ..dispatch import Choice
 from ..dtypes import DType, integer_range
 from ..errors import Loc
-from ..types import MEMORY_TYPES, Region, Type
+from ..types import MEMORY_TYPES, Points, Region, Selected, Type
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,6 +75,12 @@ def written(calls: Iterable[Call]) -> Iterator[Value]:
             names = [*call.op.signature.parameters] + [""] * len(call.args)
             yield from (a for a, name in zip(call.args, names)
                         if isinstance(a, Value) and isinstance(a.type, MEMORY_TYPES) and name not in ("src", "source"))
+
+
+def written_arguments(calls: Iterable[Call]) -> frozenset[int]:
+    """The numbers of the arguments that calls may write."""
+    types = (place.type for place in written(calls) if isinstance(place.type, (Region, Points, Selected)))
+    return frozenset(t.buffer.arg for t in types if t.buffer.arg is not None)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

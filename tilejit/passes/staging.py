@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
-from ..ir.graph import Block, Call, For, Node, Value, blocks, walk, written
+from ..ir.graph import Block, Call, For, Node, Value, blocks, walk, written, written_arguments
 from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
+from ..ops.memory import load_
 from ..ops.pipeline import pipeline_slot
 from ..types import Barrier, BarrierRef
 from ..ops.tmem.slots import reads_late
@@ -85,7 +86,7 @@ class Finder:
         places, outside = needed(loop.body, copies)
         for c in walk(Block(places)):
             if isinstance(c, Call) and c.op.effect != "pure":
-                raise CompilationError(f"this {c.op.name} decides where the loop's copies go, and they are issued trips ahead of it", c.loc)
+                self.check_ahead(c)
         carried = {c.inner: c for c in loop.carried}
         for value in outside & set(carried):
             raise CompilationError(f"where this loop's copies go depends on {value.name}, which the loop changes: they are issued trips ahead, so it "
@@ -97,6 +98,16 @@ class Finder:
                 raise CompilationError(f"{buffer.name} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
         staged.by_commit = self.by_commit(loop)
         return staged
+
+    def check_ahead(self, call: Call) -> None:
+        """CompilationError for a call that decides where copies go, and may give something else trips ahead of its place."""
+        arg = call.args[0].type.buffer.arg if call.op is load_ else None
+        if arg is None:
+            raise CompilationError(f"this {call.op.name} decides where the loop's copies go, and they are issued trips ahead of it; a plain load of "
+                                   "an array argument that the kernel does not write may decide that", call.loc)
+        if arg in written_arguments(self.context.calls):
+            raise CompilationError("this load decides where the loop's copies go, and they are issued trips ahead of it, but the kernel writes "
+                                   "what it reads: write the ring by hand (tile.ring)", call.loc)
 
     def by_commit(self, loop: For) -> bool:
         """Whether products into tensor memory (or copies there) read the loop's slots, and nothing in it commits them."""
