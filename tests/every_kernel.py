@@ -8,7 +8,8 @@ a target has no instructions for must be refused by an error that names the targ
 there, with the name of the test whose kernel it is.
 
 Of a kernel that one test calls in many versions (other constants, dtypes, facts), as properties do, a few are, and of the
-kernels of one name whose texts a property draws.
+kernels of one name whose texts a property draws. A kernel of the package, which is made for some targets, is lowered for
+another one until that has refused it a few times.
 
 At the end of a run of the whole suite, kernels that stand in a file of `tests/` and that no test lowered are an error
 too (`defined`): a new kernel cannot be forgotten, not even one that only a machine with a GPU runs.
@@ -39,8 +40,9 @@ from tests.assembled_together import Queue, Waiting
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+PACKAGE = os.path.join(os.path.dirname(os.path.realpath(tilejit.compile.__file__)), "")
 VERSIONS = 6  # of one kernel that are assembled for one test
-REFUSALS = 2  # for one target of one kernel's versions that differ in facts alone, after which no more are asked for
+REFUSALS = 2  # for one target of versions that are `_alike`, after which no more are asked for
 
 Place = tuple[str, int]  # a kernel's file and line
 real = lru_cache(maxsize=None)(os.path.realpath)
@@ -67,6 +69,7 @@ class Kernels:
         self.sightings: dict[tuple, Sighting] = {}
         self.walked: set[Place] = set()  # kernels and helpers that were lowered, or were begun to be
         self.count: Counter = Counter()  # by target and outcome
+        self.refused: Counter = Counter()  # versions that are `_alike`, by target
         self.queue = Queue()
         self.watching = True
         claims.mkdir(parents=True, exist_ok=True)
@@ -125,13 +128,13 @@ class Kernels:
         return self.queue.finish()
 
     def _problems(self, same: list[Sighting], target: str, test: str) -> list[str]:
-        """What is wrong with a kernel's versions for a target. Those that differ in facts alone lack the same instructions of it."""
-        problems, refused = [], Counter()
+        """What is wrong with a kernel's versions for a target."""
+        problems = []
         for sighting in spread(same, VERSIONS):
-            signature, before = (sighting.bound.key, repr(sighting.options)), self.count[target, "refused"]
-            if refused[signature] < REFUSALS:
+            alike, before = (target, *_alike(sighting, test)), self.count[target, "refused"]
+            if self.refused[alike] < REFUSALS:
                 problems += self._problem(sighting, target, test)
-                refused[signature] += self.count[target, "refused"] - before
+                self.refused[alike] += self.count[target, "refused"] - before
         return problems
 
     def _problem(self, sighting: Sighting, target: str, test: str) -> list[str]:
@@ -156,6 +159,14 @@ class Kernels:
         except FileExistsError:
             return False
         return True
+
+
+def _alike(sighting: Sighting, test: str) -> tuple:
+    """What versions have in common that lack the same instructions of a target: all but facts, or being of one kernel of the package."""
+    source = sighting.kernel.source
+    if real(source.file).startswith(PACKAGE):
+        return source.file, source.name
+    return test, source.fingerprint(), sighting.bound.key, repr(sighting.options)
 
 
 def spread(versions: list, count: int) -> list:
