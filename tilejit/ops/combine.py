@@ -89,8 +89,7 @@ class Known(Combine):
         return (self.op.rules["element"](e, self.dtype, a[0], b[0]),)
 
     def simulate(self, m, a, b):
-        with np.errstate(all="ignore"):
-            return (_UFUNC[self.name](a[0], b[0]),)
+        return (_UFUNC[self.name](a[0], b[0]),)
 
     def of_warp(self, target: str) -> str | None:
         """The word of the instruction that reduces a whole warp, if the target has one for this dtype."""

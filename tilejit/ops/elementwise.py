@@ -65,8 +65,7 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
 
     @op.simulate
     def _(m, call, *arrays):
-        with np.errstate(all="ignore"):
-            return np.asarray(sim(*arrays)).astype((result or type_of(call.args[0]).dtype).np, copy=False)
+        return np.asarray(sim(*arrays)).astype((result or type_of(call.args[0]).dtype).np, copy=False)
 
     if isinstance(emit, dict):
         def one(e, dtype, *values):

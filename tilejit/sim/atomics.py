@@ -23,8 +23,7 @@ def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.nd
         memory[cells] = from_ordered_bits(keys, memory.dtype)
         return None, True
     if not need_old and kind in _UFUNC and memory.dtype.isbuiltin == 1:
-        with np.errstate(all="ignore"):
-            _UFUNC[kind].at(memory, index, values)
+        _UFUNC[kind].at(memory, index, values)
         if kind == "add" and memory.dtype == np.float32:
             memory[index[np.isnan(memory[index])]] = NAN_SUM
         return None, True
@@ -40,8 +39,7 @@ def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.nd
         now = order[starts[counts > turn] + turn]
         at = index[now]
         before = memory[at]
-        with np.errstate(all="ignore"):
-            after = combine(kind, before, values[now], None if compare is None else compare[now])
+        after = combine(kind, before, values[now], None if compare is None else compare[now])
         old[now] = before
         memory[at] = after
         changed = changed or after.tobytes() != before.tobytes()
@@ -50,14 +48,13 @@ def apply_atomic(memory: np.ndarray, index: np.ndarray, kind: str, values: np.nd
 
 def _one_by_one(memory, index, kind, values, compare, old) -> bool:
     changed = False
-    with np.errstate(all="ignore"):
-        for i in range(len(index)):
-            at = index[i]
-            before = memory[at:at + 1].copy()
-            after = combine(kind, before, values[i:i + 1], None if compare is None else compare[i:i + 1])
-            old[i] = before[0]
-            memory[at:at + 1] = after
-            changed = changed or after.tobytes() != before.tobytes()
+    for i in range(len(index)):
+        at = index[i]
+        before = memory[at:at + 1].copy()
+        after = combine(kind, before, values[i:i + 1], None if compare is None else compare[i:i + 1])
+        old[i] = before[0]
+        memory[at:at + 1] = after
+        changed = changed or after.tobytes() != before.tobytes()
     return changed
 
 

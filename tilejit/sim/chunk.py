@@ -108,8 +108,7 @@ class Chunk(Verdicts):
     def constant(self, c: Const) -> np.ndarray:
         key = (c.dtype, repr(c.value))  # 0.0 and -0.0 are equal, and so are 1 and True
         if key not in self._constants:
-            with np.errstate(over="ignore"):
-                self._constants[key] = np.array([[c.value]]).astype(c.dtype.np)
+            self._constants[key] = np.array([[c.value]]).astype(c.dtype.np)
         return self._constants[key]
 
     def line_of(self, loc: Loc | None) -> int:

@@ -103,8 +103,7 @@ class Control(Parting):
     def _end_for(self, frame: Frame) -> None:
         self._carry(frame)
         index, stop, step, _ = frame.state
-        with np.errstate(over="ignore"):
-            following = (index + step).astype(index.dtype)
+        following = (index + step).astype(index.dtype)
         frame.state = following, stop, step, (following > index) != (step > 0)
         self._next(frame)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .clocks import FENCED, ORDER
 from .faults import Reporter
-from .shadow import MANY, Access
+from .shadow import MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
 from .world import AsyncOp
@@ -93,12 +93,12 @@ class Engines:
             if ints[0]:
                 yield where, ints[1:]
 
-    def _span_cells(self, span: Span, start: int) -> np.ndarray:
+    def _span_cells(self, span: Span, start: int) -> Cells:
         granule = self.sim.granule(span.space)
         pattern = span.pattern(start) if callable(span.pattern) else span.pattern
-        if len(pattern) == 1:
+        if (pattern[1:] - pattern[:-1] == span.nbytes).all():  # one piece behind the other
             first = start + int(pattern[0])
-            return np.arange(first // granule, -(-(first + span.nbytes) // granule))
+            return range(first // granule, -(-(first + len(pattern) * span.nbytes) // granule))
         count = -(-span.nbytes // granule)
         return ((start + pattern)[:, None] // granule + np.arange(count)).reshape(-1)
 
@@ -120,7 +120,7 @@ class Engines:
         after = tuple(o.number for o in ahead)
         read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
         for shadow, cells in read_ahead:
-            shadow.busy[cells] -= 1
+            shadow.busy[index_of(cells)] -= 1
         for writing, places in ((False, op.reads), (True, op.writes)):
             for space, rank, cells in places:
                 shadow = world.shadow(space, rank, self.sim.cells(space))
@@ -134,7 +134,7 @@ class Engines:
                 if found is not None:
                     Reporter(self, world, rank, space).asynchronous(op, access, found, writing)
         for shadow, cells in read_ahead:
-            shadow.busy[cells] += 1
+            shadow.busy[index_of(cells)] += 1
 
     # -- groups of a thread ------------------------------------------------------------------------------------------------
 

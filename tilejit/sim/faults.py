@@ -138,7 +138,7 @@ class Reporter:
         elif c.what == "reader" and c.other % self.clocks.width >= self.clocks.atoms:
             self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} whose asynchronous reader at line "
                              f"{self._number(c.line)} has not been waited for")
-        elif c.what == "reader" and writing and self.shadow.explained(a.cells, c.line):
+        elif c.what == "reader" and writing and self.shadow.explained(a, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
             self._say("missing-wait", c.line,
                       f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
@@ -187,10 +187,10 @@ class Reporter:
         return f"{op.what if op is not None else 'the asynchronous copy'} at line {self._number(line)}"
 
     def _atom(self, a: Access, at: int) -> int:
-        return int(np.broadcast_to(a.atoms, a.cells.shape)[at])
+        return int(np.broadcast_to(a.atoms, len(a.cells))[at])
 
     def _thread_number(self, a: Access, at: int) -> int:
-        return int(np.broadcast_to(a.threads, a.cells.shape)[at])
+        return int(np.broadcast_to(a.threads, len(a.cells))[at])
 
     def _thread(self, a: Access, at: int) -> str:
         thread = self._thread_number(a, at)
@@ -232,12 +232,11 @@ class Reporter:
 
     def _retract(self, a: Access, c: Conflict) -> None:
         """What was read too early was not written for that reason."""
-        if c.what == "reader" and self.shadow.explained(a.cells, c.line):
+        if c.what == "reader" and self.shadow.explained(a, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:
-        cells = a.cells[self.shadow.writer[a.cells] != NEVER]
-        self.shadow.settle(cells)
+        self.shadow.settle(np.asarray(a.cells)[self.shadow.writer[a.index] != NEVER])
 
 
 __all__ = ["Reporter"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,17 +19,29 @@ ATOMIC = -3         # an atomic access, of whatever thread
 ANYONE = -4         # an access whose thread is not known: it conflicts with no thread of its scope
 
 
+Cells = np.ndarray | range  # numbers of cells; operations of the engines mostly touch one run of them
+
+
+def index_of(cells: Cells) -> np.ndarray | slice:
+    """What NumPy takes the cells by: a slice of a run, which it reads and writes many times as fast."""
+    return slice(cells.start, cells.stop) if isinstance(cells, range) else cells
+
+
 @dataclass
 class Access:
     """Ordinary accesses to cells: the atom and thread of each (arrays, or one for all), and the line's number."""
 
-    cells: np.ndarray
+    cells: Cells
     atoms: np.ndarray
     threads: np.ndarray
     line: int
     scope: tuple[int, int] = (0, 0)  # atoms of the scope, for accesses of ANYONE
     after: tuple[int, ...] = ()      # operations in flight that come first, being ahead in the same pipe
     pipe: int = 0                    # of tensor memory: the number of the pipe whose operation this is
+
+    @cached_property
+    def index(self) -> np.ndarray | slice:
+        return index_of(self.cells)
 
 
 @dataclass
@@ -84,13 +97,15 @@ class Shadow:
 
     def _written(self, clocks: Clocks, rank: int, a: Access, plane: int, atomic: bool) -> Conflict | None:
         """The first cell whose last write is not known to come before the access."""
-        writer = self.writer[a.cells]
-        if plane == ORDER and (writer == SETTLED).all():
-            return None
+        writer = self.writer[a.index]
+        if len(writer) and (writer == writer[0]).all():
+            if plane == ORDER and writer[0] == SETTLED:
+                return None
+            writer = writer[:1]  # one for all of the cells
         ordinary = (writer >= 0) & (writer < PENDING)
         columns = np.where(ordinary, writer, 0)
-        epochs = self.epoch[a.cells]
-        threads = self.thread[a.cells]
+        epochs = self.epoch[a.index]
+        threads = self.thread[a.index]
         known = self._known(clocks, rank, a, columns, ORDER)
         late = ordinary & (epochs > known)
         if late.any():
@@ -105,7 +120,7 @@ class Shadow:
         for bad, what in ((pending, "pending"), (late, "")):
             if bad.any():
                 at = int(np.argmax(bad))
-                column = int(writer[at])
+                column = int(np.broadcast_to(writer, len(a.cells))[at])
                 if not what:
                     what = "async" if column % clocks.width >= clocks.atoms else "writer"
                 return self._conflict(what, a, at, column)
@@ -115,7 +130,7 @@ class Shadow:
 
     def _ahead(self, clocks: Clocks, a: Access, columns: np.ndarray) -> np.ndarray:
         """Where the last asynchronous access was an operation of the same pipe, which came first in any case."""
-        return (columns % clocks.width >= clocks.atoms) & (self.pipes[a.cells] == a.pipe)
+        return (columns % clocks.width >= clocks.atoms) & (self.pipes[a.index] == a.pipe)
 
     def _unordered(self, clocks, rank, a, some, columns, epochs, threads, lines) -> Conflict | None:
         """The first of `some` cells whose last access is known to come first, but not by the fences of tensor memory."""
@@ -128,10 +143,12 @@ class Shadow:
             return None
         at = int(np.argmax(bad))
         cell = int(a.cells[at])
-        return Conflict("unordered", at, cell, int(np.broadcast_to(columns, a.cells.shape)[at]), int(threads[at]), int(lines[cell]))
+        return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
         generic = ordinary & (columns % clocks.width < clocks.atoms)
+        if not generic.any():
+            return None
         visible = self._known(clocks, rank, a, columns, FENCED)
         own = self._own(clocks, rank, a, columns, threads)
         visible = np.where(own, np.maximum(visible, clocks.fenced[rank, a.atoms]), visible)
@@ -139,7 +156,7 @@ class Shadow:
         if not bad.any():
             return None
         at = int(np.argmax(bad))
-        return self._conflict("unfenced", a, at, int(columns[at]))
+        return self._conflict("unfenced", a, at, int(np.broadcast_to(columns, len(a.cells))[at]))
 
     def _conflict(self, what: str, a: Access, at: int, other: int) -> Conflict:
         cell = int(a.cells[at])
@@ -151,18 +168,18 @@ class Shadow:
         """Threads of CTA `rank` read cells. `plane` FENCED for a read by the async proxy. `keep` to remember it."""
         found = self._written(clocks, rank, a, plane, atomic=False)
         if found is None:
-            never = self.writer[a.cells] == NEVER
+            never = self.writer[a.index] == NEVER
             if never.any():
                 at = int(np.argmax(never))
                 found = Conflict("uninitialized", at, int(a.cells[at]))
-                self.unset_line[a.line] = a.cells[never]
+                self.unset_line[a.line] = np.asarray(a.cells)[never]
         if keep:
             self._remember(clocks, rank, a)
         return found
 
     def _remember(self, clocks: Clocks, rank: int, a: Access) -> None:
-        atoms = np.broadcast_to(a.atoms, a.cells.shape)
-        threads = np.broadcast_to(a.threads, a.cells.shape)
+        atoms = np.broadcast_to(a.atoms, len(a.cells))
+        threads = np.broadcast_to(a.threads, len(a.cells))
         for atom in np.unique(atoms):
             column = clocks.column(rank, int(atom))
             if column not in self.readers:
@@ -170,13 +187,13 @@ class Shadow:
                 self.readers[column] = np.zeros(n, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32)
             epoch, thread, line = self.readers[column]
             mine = atoms == atom
-            cells, who = (a.cells, threads) if mine.all() else (a.cells[mine], threads[mine])
+            cells, who = (a.index, threads) if mine.all() else (np.asarray(a.cells)[mine], threads[mine])
             open_ = epoch[cells] > clocks.known[rank, atom, ORDER, column]
             other = open_ & (thread[cells] != who)
             thread[cells] = np.where(other, MANY, who)
             repeated = thread[cells] != np.where(other, MANY, who)  # several threads of this access read the cell
             if repeated.any():
-                thread[cells[repeated]] = MANY
+                thread[np.asarray(a.cells)[mine][repeated]] = MANY
             epoch[cells] = clocks.now[rank, atom]
             line[cells] = a.line
 
@@ -186,34 +203,34 @@ class Shadow:
         found = self._written(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a)
-        if found is None and self.busy[a.cells].any():
-            at = int(np.argmax(self.busy[a.cells] > 0))
+        if found is None and self.busy[a.index].any():
+            at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
         for epoch, _, _ in self.readers.values():
-            epoch[a.cells] = 0
+            epoch[a.index] = 0
         if keep:
-            atoms = np.broadcast_to(a.atoms, a.cells.shape)
-            self.writer[a.cells] = rank * clocks.width + atoms
-            self.epoch[a.cells] = clocks.now[rank, atoms]
-            self.thread[a.cells] = ATOMIC if atomic else a.threads
-            self.line[a.cells] = a.line
+            atoms = np.broadcast_to(a.atoms, len(a.cells))
+            self.writer[a.index] = rank * clocks.width + atoms
+            self.epoch[a.index] = clocks.now[rank, atoms]
+            self.thread[a.index] = ATOMIC if atomic else a.threads
+            self.line[a.index] = a.line
         return found
 
     def _read_before(self, clocks: Clocks, rank: int, a: Access) -> Conflict | None:
         for column, (epoch, thread, line) in self.readers.items():
-            epochs = epoch[a.cells]
+            epochs = epoch[a.index]
             late = epochs > self._known(clocks, rank, a, np.asarray(column), ORDER)
             if late.any():
-                threads = thread[a.cells]
-                late &= ~self._own(clocks, rank, a, np.full(a.cells.shape, column), threads)
+                threads = thread[a.index]
+                late &= ~self._own(clocks, rank, a, np.full(len(a.cells), column), threads)
                 if a.pipe:
-                    late &= ~self._ahead(clocks, a, np.full(a.cells.shape, column))
+                    late &= ~self._ahead(clocks, a, np.full(len(a.cells), column))
                 if late.any():
                     at = int(np.argmax(late))
                     cell = int(a.cells[at])
                     return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]))
             if self.tensor:
-                found = self._unordered(clocks, rank, a, epochs > 0, np.full(a.cells.shape, column), epochs, thread[a.cells], line)
+                found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
                 if found is not None:
                     return found
         return None
@@ -224,10 +241,10 @@ class Shadow:
         for epoch, _, _ in self.readers.values():
             epoch[cells] = 0
 
-    def explained(self, cells: np.ndarray, line: int) -> bool:
-        """Whether `line` read some of these cells before anyone wrote them: a race with it explains that better."""
+    def explained(self, a: Access, line: int) -> bool:
+        """Whether `line` read some of the cells before anyone wrote them: a race with it explains that better."""
         if line not in self.unset_line:
             return False
         wanted = np.zeros(len(self.writer), bool)
-        wanted[cells] = True
+        wanted[a.index] = True
         return bool(wanted[self.unset_line[line]].any())

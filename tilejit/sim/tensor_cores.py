@@ -31,6 +31,12 @@ def addresses(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int
     return np.concatenate(blocks, axis=0)
 
 
+@lru_cache(maxsize=256)
+def chunks(made: Derived, start: int, mn: int, itemsize: int, rows: tuple[int, ...]) -> np.ndarray:
+    """The byte addresses, in order, of the pieces of CHUNK bytes that these elements are in."""
+    return np.unique(addresses(made, start, mn, itemsize, rows) // CHUNK) * CHUNK
+
+
 class TensorCores:
     """The part of the machine that multiplies matrices."""
 
@@ -62,7 +68,7 @@ class TensorCores:
         layout = type_.buffer.layout.without_swizzle()
         origin = layout.offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=type_.buffer.shape)
         start = np.asarray(np.asarray(origin) * itemsize + buffer.base).reshape(-1, 1)
-        reads.append(Span(buffer.memory.scope, start, lambda at: _chunks(addresses(made, int(at), mn, itemsize, rows)) - at, CHUNK, buffer.peer))
+        reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK, buffer.peer))
         data, found = buffer.memory.typed(type_.dtype.np), None
         own = self.rows_of(buffer.peer)
         own = np.arange(own.start, own.stop) if isinstance(own, slice) else own
@@ -73,10 +79,6 @@ class TensorCores:
                 found = np.empty((self.batch, *index.shape), data.dtype)
             found[slice(None) if positions is None else positions] = values
         return found
-
-
-def _chunks(at: np.ndarray) -> np.ndarray:
-    return np.unique(at // CHUNK) * CHUNK
 
 
 def _entering(x: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,15 +48,23 @@ class Batched:
     """A frozen dataclass whose array fields have a leading batch axis."""
 
     def take_rows(self, rows: np.ndarray):
-        old = {f.name: getattr(self, f.name) for f in fields(self)}
-        new = {name: take(value, rows) for name, value in old.items()}
-        changed = {name: value for name, value in new.items() if value is not old[name] and not _same(value, old[name])}
+        changed = {}
+        for name in _names(type(self)):
+            old = getattr(self, name)
+            new = take(old, rows)
+            if new is not old and not _same(new, old):
+                changed[name] = new
         return replace(self, **changed) if changed else self
 
     @classmethod
     def merge_rows(cls, parts: list, rows: list[np.ndarray], batch: int):
-        merged = {f.name: merge([getattr(p, f.name) for p in parts], rows, batch) for f in fields(cls)}
+        merged = {name: merge([getattr(p, name) for p in parts], rows, batch) for name in _names(cls)}
         return replace(parts[0], **merged)
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
 
 
 def _same(new: Any, old: Any) -> bool:

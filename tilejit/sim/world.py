@@ -10,7 +10,7 @@ import numpy as np
 
 from .barriers import MBarrier, NamedBarrier
 from .clocks import Clocks
-from .shadow import PENDING, Shadow
+from .shadow import PENDING, Cells, Shadow, index_of
 from .values import take
 
 
@@ -29,8 +29,8 @@ class AsyncOp:
     atom: int
     thread: int
     line: int
-    reads: list[tuple[str, int, np.ndarray]]
-    writes: list[tuple[str, int, np.ndarray]]
+    reads: list[tuple[str, int, Cells]]
+    writes: list[tuple[str, int, Cells]]
     land: Callable[[np.ndarray, dict], None]
     params: dict[str, Any]
     targets: list[tuple[int, int, int]]
@@ -139,26 +139,26 @@ class World:
                 barrier.issued += nbytes
                 op.phases[rank, number] = barrier.phase
         for space, rank, where in op.writes:
-            shadow = self.shadow(space, rank, cells(space))
-            op.read_before.append({column: epoch[where] for column, (epoch, _, _) in shadow.readers.items()})
+            shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
+            op.read_before.append({column: epoch[where].copy() for column, (epoch, _, _) in shadow.readers.items()})
             shadow.writer[where] = PENDING + op.number
             shadow.line[where] = op.line
             for epoch, _, _ in shadow.readers.values():
                 epoch[where] = 0
         for space, rank, where in op.reads:
-            self.shadow(space, rank, cells(space)).busy[where] += 1
+            self.shadow(space, rank, cells(space)).busy[index_of(where)] += 1
         for space, rank, where in (*op.reads, *op.writes):
             shadow = self.shadow(space, rank, cells(space))
             if shadow.tensor:
-                shadow.pipes[where] = op.pipe_number
+                shadow.pipes[index_of(where)] = op.pipe_number
 
     def retag(self, op: AsyncOp, cells: Callable[[str], int], column_of: Callable[[int], tuple[int, int, int]]) -> None:
         """The operation has landed: what it wrote and read is tagged (column, epoch, thread) = ``column_of(rank)``."""
         for space, rank, where in op.writes:
             shadow = self.shadow(space, rank, cells(space))
             column, epoch, thread = column_of(rank)
-            own = shadow.writer[where] == PENDING + op.number
-            mine = where[own]
+            own = shadow.writer[index_of(where)] == PENDING + op.number
+            mine = index_of(where) if own.all() else np.asarray(where)[own]
             shadow.writer[mine], shadow.epoch[mine] = column, epoch
             shadow.thread[mine] = thread if op.threads is None else op.threads[own]
         self.finish_reads(op, cells, column_of)
@@ -166,7 +166,7 @@ class World:
     def finish_reads(self, op: AsyncOp, cells: Callable[[str], int], column_of) -> None:
         """The operation has read its sources."""
         for space, rank, where in op.reads:
-            shadow = self.shadow(space, rank, cells(space))
+            shadow, where = self.shadow(space, rank, cells(space)), index_of(where)
             shadow.busy[where] -= 1
             column, epoch, thread = column_of(rank)
             if column not in shadow.readers:
@@ -182,7 +182,7 @@ class World:
         """The epoch in which a column had last read a cell when the operation that writes it was issued."""
         for (s, r, where), epochs in zip(op.writes, op.read_before):
             if (s, r) == (space, rank) and column in epochs:
-                at = np.flatnonzero(where == cell)
+                at = np.flatnonzero(np.asarray(where) == cell)
                 if len(at):
                     return int(epochs[column][at[0]])
         return 0
