@@ -1,5 +1,7 @@
 """Conditions: what is decided while compiling, what becomes an If node, and what names hold afterwards."""
 
+import numpy as np
+import pytest
 import tilejit as tile
 from graphs import body, built, error, expect, marked
 
@@ -208,6 +210,29 @@ def test_and_reads_memory_only_where_its_left_side_holds():
     lines = body(kernel).splitlines()
     assert lines[1] == "  if %gt" and lines[3].startswith("    %load = load(")
     assert "    yield False" in lines
+
+
+def test_and_or_of_two_numbers_give_the_one_that_decides():
+    def kernel(y, n):
+        m = tile.int32(n)
+        tile.store(y[0], n or 5)
+        tile.store(y[1], m and tile.int32(7))
+        tile.store(y[2], tile.int32(3) or m)
+        tile.store(y[3], n or y.shape[0] and 2.5)
+        if m and n:                       # only whether it holds counts
+            tile.store(y[4], m and n > 2)  # beside a bool, too
+
+    for n, want in ((0, [5, 0, 3, 2.5, -1]), (4, [4, 7, 3, 4, 1]), (2, [2, 7, 3, 2, 0])):
+        y = np.full(5, -1.0, np.float32)
+        tile.jit(kernel)[1,](y, n)
+        assert y.tolist() == want
+
+
+def test_and_or_refuse_a_tile_on_either_side():
+    for line in ("n and v", "v or n", "n and tile.load(y[0:4])"):
+        kernel = tile.jit(source=f"def kernel(y, n):\n    v = tile.arange(4)\n    w = {line}\n")
+        with pytest.raises(tile.CompilationError, match="takes scalars; for tiles write a"):
+            kernel.compile(tile.ArraySpec((4,), "float32"), 3)
 
 
 def test_a_compile_time_side_decides_without_the_other():

@@ -103,6 +103,17 @@ def test_a_dtype_of_numpy_or_python_is_a_constant(grouped):
     assert width_of.compile(np.zeros(2, np.float32), Typed(np.float16) if grouped else np.float16).registers > 0
 
 
+def test_an_element_type_is_compared_by_any_name_that_leads_to_it():
+    @tile.jit
+    def compared(out):
+        tile.static_assert(out.dtype == np.float32 and "float32" == out.dtype and out.dtype == float and out.dtype != np.float16)
+        tile.static_assert(out.dtype in (np.float32, int) and out.dtype not in ("float16", tile.int32))
+        tile.static_assert(not (out.dtype == None or out.dtype == 32 or out.dtype == "F"))  # noqa: E711
+        tile.store(out[0], 1)
+
+    assert result(compared) == 1
+
+
 def test_a_dtype_of_torch_is_a_constant():
     torch = pytest.importorskip("torch")
     assert result(width_of, torch.bfloat16) == 1

@@ -88,11 +88,18 @@ def test_a_literal_that_fits_in_32_unsigned_bits_leaves_them_unsigned():
     (-1e300, "int16", -2**15), (-0.5, "uint8", 0), (-3.0, "uint8", 0), (2**63, "int64", -2**63), (2.5, "bool", True), (0.0, "bool", False),
     (1e9, "float8_e4m3fn", 448),
     (0.1, "float16", np.float16(0.1)), (3, "float32", 3)])
-@pytest.mark.parametrize("spelled", ["tile.cast({}, tile.{})", "tile.{1}({0})"])
+@pytest.mark.parametrize("spelled", ["tile.cast({}, tile.{})", "tile.{1}({0})", "({}).to(tile.{})", "({}).astype(tile.{})"])
 def test_an_explicit_cast_of_a_literal_converts_as_that_of_a_tile(spelled, number, dtype, result):
     name = dtype + "_" * (dtype == "bool")
     y = run(f"tile.store(y[0:32], {spelled.format(number, name)})", getattr(ml_dtypes, dtype, dtype))
     assert (y == np.array(result).astype(y.dtype)).all()
+
+
+def test_a_number_known_while_compiling_is_cast_and_has_a_dtype_as_one_of_the_launch():
+    body = ("wide = tile.uint32(0xFFFFFFFF)\n"
+            "tile.static_assert(wide.dtype == tile.uint32 and (5).dtype == tile.int32 and 0.5.dtype == tile.float32 and n.dtype == tile.int32)\n"
+            "tile.store(y[0:32], wide.to(tile.uint64) * wide.to(tile.uint64) >> 32)")
+    assert (run(body, "int64", 5) == 0xFFFFFFFE).all()
 
 
 def test_casts_of_literals_that_are_no_numbers_saturate_and_nan_is_zero():

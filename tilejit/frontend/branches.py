@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from ..dtypes import bool_
 from ..ir.builder import describe, type_of
 from ..ir.graph import Block, Call, If, Operand, Value
 from ..ops import language
@@ -54,7 +55,7 @@ def _refuse_as_condition(w: Walker, x: Any) -> None:
 @statement(ast.If)
 def if_(w: Walker, node: ast.If, rest: list[ast.stmt]) -> bool:
     """An `if` statement. Returns whether `rest`, the statements after it, was walked too."""
-    test = truth(w, w.value(node.test))
+    test = truth(w, judged(w, node.test))
     if isinstance(test, bool):
         taken = node.body if test else node.orelse
         consumed = leaves_early(taken)
@@ -89,7 +90,7 @@ def _scopes_meant(w: Walker, node: ast.If, test: Value) -> list[tuple[ast.If, Sc
             return []
         node = node.orelse[0]
         brought: list[Any] = []
-        w.collect(lambda: brought.append(w.value(node.test)))  # only looked at: the scopes need no condition
+        w.collect(lambda: brought.append(judged(w, node.test)))  # only looked at: the scopes need no condition
         test = brought[0]
 
 
@@ -203,7 +204,7 @@ def graph_name(name: Any) -> str:
 @expression(ast.IfExp)
 def conditional(w: Walker, node: ast.IfExp) -> Any:
     """``a if test else b``: both are computed only where nothing but their value depends on it."""
-    test = truth(w, w.value(node.test))
+    test = truth(w, judged(w, node.test))
     if isinstance(test, bool):
         return w.value(node.body if test else node.orelse)
     return choose(w, test, lambda: w.value(node.body), lambda: w.value(node.orelse))
@@ -220,45 +221,66 @@ def choose(w: Walker, test: Value, then: Callable[[], Any], orelse: Callable[[],
 
 @expression(ast.BoolOp)
 def bool_op(w: Walker, node: ast.BoolOp) -> Any:
-    """``and``, ``or``. What follows a compile-time operand that decides is not walked."""
+    """``and``, ``or``: the operand that decides. What follows a compile-time operand that decides is not walked."""
+    return _decided(w, node, w.value, True)
+
+
+def judged(w: Walker, node: ast.expr) -> Any:
+    """The value of an expression of which only counts whether it holds."""
+    if not isinstance(node, ast.BoolOp):
+        return w.value(node)
+    with w.place(node):
+        return _decided(w, node, lambda operand: judged(w, operand), False)
+
+
+def _decided(w: Walker, node: ast.BoolOp, value: Callable[[ast.expr], Any], numbers: bool) -> Any:
     word = "and" if isinstance(node.op, ast.And) else "or"
-    result = w.value(node.values[0])
+    result = value(node.values[0])
     for operand in node.values[1:]:
         if not is_runtime(result):
             decided = bool(result) == (word == "or")
             if decided:
                 return result
-            result = w.value(operand)
+            result = value(operand)
             continue
-        result = only_if(w, word, result, lambda: w.value(operand))
+        result = only_if(w, word, result, lambda: value(operand), numbers)
     return result
 
 
-def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any]) -> Any:
+def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbers: bool = False) -> Any:
     """``left and right()``, ``left or right()`` of a run-time `left`: what `right` does is done only where `left` does
-    not decide, unless it only computes."""
-    left = _side(w, word, left)
+    not decide, unless it only computes. With `numbers`, of two numbers it is the one that decides; else it is a bool."""
+    value, left = left, _side(w, word, left)
     if isinstance(left, bool):
-        return left if left == (word == "or") else right()
+        return (value if numbers else left) if left == (word == "or") else right()
     with w.partial_on(left):
         branch = w.collect(lambda: w.put(CHOSEN, right()))
     entry = branch.env.pop(CHOSEN)
+    _refuse_tile(w, word, entry.value)
+    numbers = numbers and joins.is_number(entry.value) and all(type_of(x).dtype != bool_ for x in (value, entry.value))
     changed = any(w.frame.env.get(n) is not e for n, e in branch.env.items())
     if not changed and all(isinstance(n, Call) and n.op.effect == "pure" for n in branch.nodes):
         w.g.blocks[-1].extend(branch.nodes)
         condition = _side(w, word, entry.value)
+        if numbers:
+            ways = (lambda: entry.value), (lambda: value)
+            return choose(w, left, *ways if word == "and" else reversed(ways))
         if isinstance(condition, bool):
             return left if condition == (word == "and") else condition
         return language.logical(w.g, word, left, condition)
     with w.partial_on(left):
-        w.resume(branch, lambda: w.put(CHOSEN, language.as_condition(w.g, entry.value)))
-        decided = w.collect(lambda: w.put(CHOSEN, word == "or"))
+        w.resume(branch, lambda: w.put(CHOSEN, entry.value if numbers else language.as_condition(w.g, entry.value)))
+        decided = w.collect(lambda: w.put(CHOSEN, value if numbers else word == "or"))
     then, orelse = (branch, decided) if word == "and" else (decided, branch)
     join_branches(w, left, then, orelse)
     return w.frame.env.pop(CHOSEN).value
 
 
 def _side(w: Walker, word: str, x: Any) -> bool | Value:
+    _refuse_tile(w, word, x)
+    return truth(w, x)
+
+
+def _refuse_tile(w: Walker, word: str, x: Any) -> None:
     if isinstance(type_of(x), Tile):
         raise w.error(f"`{word}` takes scalars; for tiles write a {'&' if word == 'and' else '|'} b")
-    return truth(w, x)

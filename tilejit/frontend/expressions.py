@@ -9,11 +9,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ..dtypes import DType, dtype_of
+from ..errors import CompilationError
 from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
 from ..names import nearest
 from ..ops import language
+from ..types import Scalar
 from . import joins
 from .captures import of_tilejit
 from .joins import is_runtime
@@ -186,7 +189,19 @@ def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
         return language.compare(w.g, symbol, a, b)
     elif runtime(a) or runtime(b):
         raise w.error("tuples that hold run-time values cannot be compared; compare their elements")
+    if isinstance(a, DType) or isinstance(b, DType):
+        a, b = _as_dtype(a), _as_dtype(b)
     return folded(w, COMPARE[symbol], a, b)
+
+
+def _as_dtype(x: Any) -> Any:
+    """What is compared with an element type: the one that `x` names, each one of a tuple; what names none as it is."""
+    if isinstance(x, tuple):
+        return tuple(map(_as_dtype, x))
+    try:
+        return dtype_of(x)
+    except CompilationError:
+        return x
 
 
 # -- attributes and indices ----------------------------------------------------------------------------------------------
@@ -195,7 +210,7 @@ def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
 def attribute(w: Walker, node: ast.Attribute) -> Any:
     """``x.name``: what the language knows of values and of its own objects, Python's attribute of everything else."""
     x = w.value(node.value)
-    if is_runtime(x) or (type(x), node.attr) in MEMBERS:
+    if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
     with by_python(w):  # a property has code of its own
         value = getattr(x, node.attr, MISSING)

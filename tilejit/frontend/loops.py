@@ -15,7 +15,7 @@ from ..ir.graph import Block, Const, For, Operand, Value, While, leaves_its_rang
 from ..ops import language
 from ..ops.pipeline import pipeline_turn
 from ..types import Scalar
-from .branches import only_if, truth
+from .branches import judged, only_if, truth
 from .carried import Trip, carries, settle
 from .names import Entry, Undefined, assigned, assigned_in
 from .ranges import UNROLLED_AT_MOST, LoopRange, StaticRange, by_number_of_trips
@@ -198,7 +198,7 @@ def while_(w: Walker, node: ast.While) -> None:
 
     def test() -> Any:
         with w.place(node.test):
-            return truth(w, w.value(node.test))
+            return truth(w, judged(w, node.test))
 
     def body() -> None:
         w.statements(node.body)

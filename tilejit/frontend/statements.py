@@ -8,7 +8,7 @@ from ..ir.builder import describe, type_of
 from ..ir.graph import Value
 from ..ops.pointwise import device_assert
 from ..types import Tile
-from .branches import truth
+from .branches import judged, truth
 from .calls import call
 from .captures import source_of
 from .expressions import SYMBOLS, operator
@@ -77,7 +77,7 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
 def assert_(w: Walker, node: ast.Assert) -> None:
     """``assert``: judged while compiling if it can be, else a `device_assert`."""
     message = "" if node.msg is None else _message(w, node.msg)
-    held = w.value(node.test)
+    held = judged(w, node.test)
     if isinstance(type_of(held), Tile):
         call(w, device_assert, (held, message), {})
         return

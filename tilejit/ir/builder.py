@@ -305,6 +305,8 @@ def describe(x) -> str:
         case Tile():
             return f"a tile {t.dtype}{list(t.shape)}"
         case Scalar():
+            if isinstance(x, Const):
+                return f"the {x.dtype} number {x.value!r}"
             return f"a scalar {t.dtype}" if isinstance(x, Value) else f"the number {x!r}"
         case Buffer():
             return f"a {t.scope} buffer {t.dtype}[{', '.join(map(str, t.shape))}]"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import CompilationError, at
 from ..names import misspelt
+from ..types import Buffer, Points, Region, Tile
 from .builder import Builder, describe, type_of
 from .op import Op
 
@@ -71,13 +72,23 @@ class BoundMethod:
 
 def member(g: Builder, value: Any, name: str) -> Any:
     """``value.name``: an attribute's value, or a BoundMethod. CompilationError that lists the names if there is none."""
-    kind = type(value) if type_of(value) is None or not hasattr(value, "type") else type(value.type)
+    t = type_of(value)
+    kind = type(value if t is None else t)
     found = MEMBERS.get((kind, name))
     if found is None:
         names = sorted(n for k, n in MEMBERS if k is kind)
-        raise g.error(f"{describe(value)} has no attribute {name!r}; it has {', '.join(names) or 'none'}")
+        raise g.error(f"{describe(value)} has no attribute {name!r}; it has {', '.join(names) or 'none'}{_elsewhere(t, name)}")
     function, called = found
     return BoundMethod(function, value, name) if called else function(g, value)
+
+
+def _elsewhere(t, name: str) -> str:
+    """What to write where another kind of value has the attribute: a whole buffer, or a tile loaded from memory."""
+    if isinstance(t, Region) and t.scope != "global" and (Buffer, name) in MEMBERS:
+        return f"; the whole buffer has it: write {name} before the slice"
+    if isinstance(t, (Region, Points, Buffer)) and (Tile, name) in MEMBERS:
+        return "; load it first, as in tile.load(x[i, 0:BLOCK])"
+    return ""
 
 
 def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:

@@ -366,7 +366,7 @@ def _shape(g, x):
 
 @attribute(Tile, Scalar, name="dtype")
 def _dtype(g, x):
-    return x.type.dtype
+    return type_of(x).dtype
 
 
 @attribute(Tile, name="T")
