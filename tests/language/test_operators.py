@@ -1,9 +1,12 @@
 """Operators, casts and elementary functions of every dtype agree with NumPy, on the simulator."""
 
+import re
+
 import numpy as np
 import on_host
 import operator_cases as cases
 import pytest
+import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from language_cases import Case, simulated
 from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, special, tile_name
@@ -70,6 +73,29 @@ def test_emitted_division_by_a_constant_rounds_down(dtype, by):
         on_host.run(case.compile("sm_90a"), a, o)
         assert o.tolist() == [x // by, x % by]
         simulated([case])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_cdiv_of_tiles_rounds_up_for_every_sign_and_up_to_the_ends_of_the_dtype(dtype):
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    values, divisors = [low + 1, 0, 1, 7, 16, high - 1, high] + [-7] * (low < 0), [1, 3, 16, high] + [-1, -3] * (low < 0)
+    x, y = (np.array(column, dtype) for column in zip(*((a, b) for a in values for b in divisors)))
+    out = np.zeros((2, len(x)), dtype)
+    kernel = tile.jit(source="""def k(x, y, out, N: tile.constexpr):
+    a, b = tile.load(x[0:N]), tile.load(y[0:N])
+    tile.store(out[0, 0:N], tile.cdiv(a, b))
+    tile.store(out[1, 0:N], tile.cdiv(a, 16))
+""")
+    kernel[1,](x, y, out, N=len(x))
+    assert out.tolist() == [[-(-int(a) // int(b)) for a, b in zip(x, y)], [-(-int(a) // 16) for a in x]]
+
+
+def test_cdiv_refuses_floats_and_a_divisor_of_0():
+    for line, words in (("tile.cdiv(tile.load(x[0:4]), 3)", "cdiv divides integers, not a tile float32[4] and the number 3; "),
+                        ("tile.cdiv(n, 0)", "cdiv divides by zero")):
+        kernel = tile.jit(source=f"def k(x, n):\n    v = {line}\n")
+        with pytest.raises(tile.CompilationError, match=re.escape(words)):
+            kernel.compile(tile.ArraySpec((4,), "float32"), 3)
 
 
 def test_unary_operators_keep_the_dtype():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..dtypes import bool_, dtype_of, float32, int32
+from ..dtypes import bool_, dtype_of, float32, int32, int64
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Value
@@ -14,7 +14,7 @@ from ..types import Scalar, Tile
 from . import elementwise as ew
 from . import math as elementary
 from .creation import indices, splat
-from .language import as_condition, binary, broadcast_shape, common_dtype, converted, float_operand, matched, number, spread, strong_cast
+from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
 from .shape import checked_axis, expand_dims
 
 
@@ -125,11 +125,17 @@ def cast(g: Builder, x, dtype):
 @builtin
 def cdiv(g: Builder, a, b):
     """``a / b`` rounded up, of integers; a constant if both are. Also outside kernels, for grids."""
+    if isinstance(b, int) and b == 0:
+        raise g.error("cdiv divides by zero")
     if isinstance(a, int) and isinstance(b, int):
-        if b == 0:
-            raise g.error("cdiv divides by zero")
         return -(-a // b)
-    return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
+    dtype = common_dtype(g, a, b)
+    if dtype.is_float:
+        raise g.error(f"cdiv divides integers, not {describe(a)} and {describe(b)}; divide with / and round up with tile.ceil")
+    if dtype in (int32, int64) and all(isinstance(number(g, x), Scalar) for x in (a, b)) and not (isinstance(b, int) and b < 1):
+        return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
+    rest = compare(g, "!=", binary(g, "%", a, b), 0)  # nothing is added to `a` that its dtype may not hold
+    return binary(g, "+", binary(g, "//", a, b), rest)
 
 
 cdiv.plain = lambda a, b: -(-a // b)
