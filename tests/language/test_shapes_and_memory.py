@@ -3,6 +3,7 @@
 import memory_cases
 import numpy as np
 import shape_cases
+import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
 from language_cases import simulated
 from language_reference import DTYPES, np_dtype
@@ -49,3 +50,16 @@ def test_boxes_are_clipped_to_the_element_whatever_the_strides(case):
 @given(st.sampled_from(DTYPES), st.integers(1, 70), st.integers(1, 70), st.sampled_from((4, 8, 16, 32)), warps)
 def test_ragged_edges_with_vectors(dtype, rows, columns, block, num_warps):
     simulated([memory_cases.plain((rows, columns), (8, block), dtype, num_warps)])
+
+
+def test_a_slice_from_a_literal_negative_number_goes_on_to_the_end():
+    kernel = tile.jit(source="""def k(x, y):
+    tile.store(y[0, 0:3], tile.load(x[-3:]))
+    tile.store(y[1, -3:], tile.load(tile.window(x, 1, 4)[-3:]))
+""")
+    y = np.zeros((2, 3), np.int32)
+    kernel[1,](np.arange(7, dtype=np.int32)[::-1], y)
+    assert y.tolist() == [[2, 1, 0], [4, 3, 2]]
+    short = np.zeros((2, 3), np.int32)
+    kernel[1,](np.ones(2, np.int32), short)
+    assert short[0].tolist() == [0, 1, 1]  # what begins before the array is out of bounds there

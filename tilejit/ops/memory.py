@@ -147,6 +147,8 @@ def _elements_part(g: Builder, x: Value, item, size: int | Sym, base: Value, d: 
             hint = "; // divides integers" if isinstance(t, Scalar) and t.dtype.is_float else ""
             raise g.error(f"the bounds of a slice are integers, not {describe(bound)}{hint}")
     start = 0 if item.start is None else _from_end(g, item.start, size, base, d)
+    if item.stop is None and isinstance(item.start, int) and item.start < 0:
+        return as_index(g, start, base.type.shape[d]), -item.start, False
     stop = size if item.stop is None else _from_end(g, item.stop, size, base, d)
     if isinstance(stop, Sym) or item.stop is None and not isinstance(stop, int):
         rank = len(base.type.shape)
