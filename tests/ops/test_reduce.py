@@ -226,6 +226,8 @@ REMEDIES = {
     "tile.max(v.to(tile.int16))": "tile.load(..., other=-32768)", "tile.mean(v)": "divide tile.sum(...) by how many there are",
     "tile.sum(tile.exp(v))": "say by tile.load(..., other=...) what it gives",
     "tile.max(tile.abs(v))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v / v)": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v.to(tile.int32) | 1)": "say by tile.load(..., other=...) what it gives",
     "tile.sum(v * (v + 1))": "say by tile.load(..., other=...) what it gives",
 }
 
@@ -245,7 +247,9 @@ def test_the_search_for_a_ragged_load_meets_each_value_once():
 
 
 @pytest.mark.parametrize("text", ["tile.sum(v)", "tile.sum(v.to(tile.float64) * v * 3)", "tile.sum(tile.cumsum(-v))",
-                                  "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))"])
+                                  "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))",
+                                  "tile.sum(v / 3)", "tile.cumsum((v + v * 2) * (v - tile.sqrt(2.0) * v)).sum()",
+                                  "tile.sum((v.to(tile.int32) << 2 | v.to(tile.int32) >> 1) & 7)"])
 def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     assert kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings == ()

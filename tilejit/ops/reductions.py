@@ -236,17 +236,24 @@ def _reads_outside(g: Builder, value: Value) -> bool:
 
 
 def _zero_outside(g: Builder, x: Value) -> bool:
-    """Whether a tile is 0 wherever one of the loads that it is made of is out of bounds."""
-    seen, queue = set(), [x]
+    """Whether a tile is 0 wherever the loads that it is made of are out of bounds."""
+    seen, queue = set(), [] if _alike(g, x) else [x]
     while queue:
         value = queue.pop()
-        if value in seen or _reads_outside(g, value) or _alike(g, value):
+        if value in seen or _reads_outside(g, value):
             continue
         seen.add(value)
         call = g.definitions.get(value)
-        if call is None or call.op not in (ew.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_, ew.mul):
+        if call is None:
             return False
-        queue += call.args
+        if call.op in (ew.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_, ew.add, ew.sub, ew.bit_or, ew.bit_xor):
+            queue += call.args
+        elif call.op in (ew.mul, ew.bit_and):
+            queue += [a for a in call.args if not _alike(g, a)]
+        elif call.op in (ew.div, ew.shl, ew.shr) and _alike(g, call.args[1]):
+            queue.append(call.args[0])
+        else:
+            return False
     return True
 
 
