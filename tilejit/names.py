@@ -30,12 +30,48 @@ def entry_name(kernel: str) -> str:
     return "kernel_" + re.sub(r"[^A-Za-z0-9_]", lambda other: f"_{ord(other[0]):x}", kernel)
 
 
+# What NumPy and other languages of kernels call what stands here under another name.
+ELSEWHERE = {
+    "matmul":                 "tile.dot(a, b)",
+    "power":                  "x ** y",
+    "pow":                    "x ** y",
+    "permute":                "tile.transpose(x, axes)",
+    "trans":                  "tile.transpose(x)",
+    "concatenate":            "tile.stack(tiles), and tile.reshape",
+    "cat":                    "tile.stack(tiles), and tile.reshape",
+    "join":                   "tile.stack((x, y), axis=-1)",
+    "interleave":             "tile.stack((x, y), axis=-1), and tile.reshape",
+    "ravel":                  "tile.reshape(x, -1)",
+    "squeeze":                "tile.reshape(x, shape)",
+    "sign":                   "tile.where(x > 0, 1, tile.where(x < 0, -1, 0))",
+    "zeros_like":             "tile.zeros(x.shape, x.dtype)",
+    "ones_like":              "tile.ones(x.shape, x.dtype)",
+    "full_like":              "tile.full(x.shape, value, x.dtype)",
+    "logical_and":            "x & y",
+    "logical_or":             "x | y",
+    "logical_not":            "~x",
+    "associative_scan":       "tile.scan(x, axis, combine)",
+    "atomic_sub":             "tile.atomic_add(place, -value)",
+    "atomic_xchg":            "tile.atomic_exch(place, value)",
+    "debug_barrier":          "tile.sync()",
+    "inline_asm_elementwise": "tile.asm(text, result, *operands)",
+    "pid":                    "tile.program_id(axis)",
+    "multiple_of":            "tile.assume(x % n == 0)",
+    "inf":                    'float("inf")',
+    "nan":                    'float("nan")',
+    "gather":                 "tile.load(buffer[index])",
+    "softmax":                "tile.exp(x - tile.max(x)), divided by its tile.sum",
+}
+
+
 def counterpart(function) -> str:
-    """``a function of numpy; in a kernel write tile.exp`` for one that the language has by the same name, or nothing."""
+    """``a function of numpy; in a kernel write tile.exp`` for one that the language has, or nothing."""
     library = (getattr(function, "__module__", None) or type(function).__module__).partition(".")[0]
     name = getattr(function, "__name__", "")
-    known = library in ("numpy", "torch", "cupy", "jax", "scipy", "triton") and hasattr(sys.modules["tilejit"], name)
-    return f"a function of {library}; in a kernel write tile.{name}" if known else ""
+    if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
+        return ""
+    here = f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else ELSEWHERE.get(name)
+    return f"a function of {library}; in a kernel write {here}" if here else ""
 
 
 class InstructionName:

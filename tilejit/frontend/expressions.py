@@ -14,7 +14,7 @@ from ..errors import CompilationError
 from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
-from ..names import nearest
+from ..names import ELSEWHERE, nearest
 from ..ops import language
 from ..types import Scalar
 from . import joins
@@ -215,8 +215,10 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
     with by_python(w):  # a property has code of its own
         value = getattr(x, node.attr, MISSING)
     if value is MISSING:
+        if of_tilejit(x) and node.attr in ELSEWHERE:
+            raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
         own = [name for kind, name in MEMBERS if kind is type(x)]
-        known = [*own, *getattr(x, "tile_names", [n for n in dir(x) if not n.startswith("_")])]
+        known = [*own, *getattr(x, "tile_names", [n for n in dir(x) if not n.startswith("_") and not isinstance(getattr(x, n, None), ModuleType)])]
         there = nearest(node.attr, known) or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else "")
         raise w.error(f"{_called(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
     path = _path(w, node)
