@@ -75,6 +75,8 @@ SOURCES = {
     "tile.store(y[0:32], tile.load(x[0:64]))": "do not broadcast",
     "tile.store(y[0:64], tile.load(x[0:64]) + tile.arange(3))": "shapes [64] and [3] do not broadcast: dimension 0 is 64 and 3",
     "tile.store(y[0, 0:64], tile.load(x[0:64]))": "2 indices for a global buffer float32[y.shape[0]], which has 1 dimension",
+    "tile.store(y[0], tile.program_id(tile.load(x[0]).to(tile.int32)))": "a grid has axes 0, 1 and 2, not a scalar int32",
+    "tile.store(y[0:64], (tile.load(x[0:64]), 1))": "a number or a tile is needed here, not a tuple (a tile float32[64], the number 1)",
     "tile.store(y[0:64], tile.load(x[1.5]))": "a buffer is indexed with integers, slices and integer tiles",
     "tile.store(y[0:64], tile.load(x[0:64])[n:n + 3])": "slices of register tiles are constants",
     "tile.store(y[0:64], tile.load(x[0:64]) & 1)": "& needs integers or bools",

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..dtypes import int32
 from ..errors import CompilationError
-from ..ir.builder import Builder
+from ..ir.builder import Builder, describe
 from ..ir.builtin import builtin
 from ..ir.op import op
 from ..types import Scalar, Uniformity
@@ -15,7 +15,7 @@ from .language import binary
 
 def _axis(g: Builder, axis) -> int:
     if axis not in (0, 1, 2):
-        raise g.error(f"a grid has axes 0, 1 and 2, not {axis!r}")
+        raise g.error(f"a grid has axes 0, 1 and 2, not {axis if isinstance(axis, int) else describe(axis)}")
     return axis
 
 
