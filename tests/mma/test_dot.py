@@ -187,6 +187,13 @@ def test_a_layout_that_keeps_a_product_from_the_fastest_path_is_a_warning(target
         assert not compiled(target, **options).warnings
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_a_layout_that_the_compiler_has_chosen_is_no_warning_where_none_serves(target):
+    """8 columns of 8 bits: no swizzle has rows of 8 bytes."""
+    made = compiled(target, "int8", "int32", (64, 8, 64), b_shape=(64, 8), TB=False)
+    assert made.products[0].variant == "mma_sync" and made.warnings == ()
+
+
 def test_the_record_is_the_same_from_the_cache():
     """A kernel that was found tells what the compiled one told."""
     first = compiled("sm_90a")

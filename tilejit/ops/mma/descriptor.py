@@ -72,8 +72,11 @@ def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: in
             if guess.span and any(step % (8 * guess.span) for step in _repeats(guess, mn, itemsize)):
                 return f"rows of the swizzle begin at a step of {guess.stride} bytes, which is no multiple of its period of {8 * guess.span}"
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
-    if itemsize > 2 and len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
-        return f"its rows lie side by side, and elements of {itemsize} bytes need their k so"
+    if len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
+        if itemsize > 2:
+            return f"its rows lie side by side, and elements of {itemsize} bytes need their k so"
+        if len(row_at) * itemsize < 16:
+            return f"its {len(row_at)} rows lie side by side in {len(row_at) * itemsize} bytes, and the columns of a matrix have 16"
     return PLAIN
 
 
