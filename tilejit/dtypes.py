@@ -134,6 +134,14 @@ def dtype_of(spec) -> DType:
     raise CompilationError(f"{spec!r} is not an element type of tilejit{nearest(name, named)}; the element types are {', '.join(named)}")
 
 
+def named_dtype(x) -> DType | None:
+    """The DType that `x` names, None where it names none."""
+    try:
+        return dtype_of(x)
+    except CompilationError:
+        return None
+
+
 def counted(dtype: DType) -> str:
     """A dtype as it stands before extents in memory, for messages."""
     return f"{dtype} bytes" if dtype.packed else str(dtype)

@@ -114,6 +114,18 @@ def test_an_element_type_is_compared_by_any_name_that_leads_to_it():
     assert result(compared) == 1
 
 
+def test_an_annotated_assignment_casts_by_any_name_of_an_element_type():
+    @tile.jit
+    def annotated(out):
+        a: tile.float16 = 1 + 2**-12
+        b: np.float16 = 1 + 2**-12
+        c: int = 2.5
+        tile.static_assert(a.dtype == b.dtype == tile.float16 and c.dtype == tile.int32)
+        tile.store(out[0], a.to(tile.float32) + b + c)
+
+    assert result(annotated) == 4
+
+
 def test_a_dtype_of_torch_is_a_constant():
     torch = pytest.importorskip("torch")
     assert result(width_of, torch.bfloat16) == 1

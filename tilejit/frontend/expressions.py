@@ -9,8 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..dtypes import DType, dtype_of
-from ..errors import CompilationError
+from ..dtypes import DType, named_dtype
 from ..ir.builder import describe
 from ..ir.builtin import MEMBERS, BoundMethod, apply, member
 from ..ir.graph import Const, Value
@@ -196,12 +195,7 @@ def _compared(w: Walker, symbol: str, a: Any, b: Any) -> Any:
 
 def _as_dtype(x: Any) -> Any:
     """What is compared with an element type: the one that `x` names, each one of a tuple; what names none as it is."""
-    if isinstance(x, tuple):
-        return tuple(map(_as_dtype, x))
-    try:
-        return dtype_of(x)
-    except CompilationError:
-        return x
+    return tuple(map(_as_dtype, x)) if isinstance(x, tuple) else named_dtype(x) or x
 
 
 # -- attributes and indices ----------------------------------------------------------------------------------------------

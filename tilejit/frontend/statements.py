@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from ..dtypes import DType, dtype_of
+from ..dtypes import named_dtype
 from ..ir.builder import describe, type_of
 from ..ir.graph import Value
 from ..ops.pointwise import device_assert
@@ -66,8 +66,8 @@ def ann_assign(w: Walker, node: ast.AnnAssign) -> None:
     if kind is constexpr:
         if runtime(value):
             raise w.error(f"a tile.constexpr is known while compiling, and {describe(value)} is not", node.value)
-    elif isinstance(kind, DType) or kind in (bool, int, float):
-        value = call(w, dtype_of(kind), (value,), {})
+    elif kind is not None and (dtype := named_dtype(kind)) is not None:
+        value = call(w, dtype, (value,), {})
     bind(w, node.target, value)
 
 

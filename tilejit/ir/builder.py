@@ -299,7 +299,7 @@ def _of_a_number(dtype: DType, weak: bool) -> Scalar:
 def describe(x) -> str:
     """A short name for what `x` is, for messages."""
     t = type_of(x)
-    if isinstance(x, tuple) and any(type_of(item) is not None for item in x):
+    if isinstance(x, tuple) and any(isinstance(item, (Value, Const)) for item in x):
         return f"a tuple ({', '.join(map(describe, x))})"
     if t is None:
         return f"{type(x).__name__} {x!r}" if isinstance(x, (str, tuple, list)) else type(x).__name__
