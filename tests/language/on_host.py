@@ -17,7 +17,7 @@ def for_host(ir: str) -> str:
     assertions are left out."""
     access = r'call \w+ asm sideeffect "@\$2 (ld|st)\.global\.(b32|b64) .*?", "[^"]*"\((.*)\) #1'
     lines = []
-    for line in re.sub(r", !dbg !\d+", "", ir).splitlines():
+    for line in re.sub(r", !(dbg|llvm\.loop) !\d+", "", ir).splitlines():
         if found := re.search(access, line):
             kind, word, arguments = found.groups()
             arguments = [a.split(" ")[1] for a in arguments.split(", ")]

@@ -1,4 +1,5 @@
-"""Line tables of the Python source: profilers then show its lines (``DebugDirectivesOnly``: .file and .loc only)."""
+"""The module's metadata: line tables of the Python source, so that profilers show its lines (``DebugDirectivesOnly``: .file and .loc only),
+and what loops are not to have done to them."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ class DebugInfo:
         self.scopes: dict[tuple, int] = {}
         self.lines: dict[tuple, int] = {}
         self.next = self.FIRST
+        self.rolled = False
 
     def _number(self, table: dict, key) -> int:
         if key not in table:
@@ -35,6 +37,11 @@ class DebugInfo:
         scope = 4 if loc.file == own else self._number(self.scopes, loc.file)
         return f", !dbg !{self._number(self.lines, (loc.line, loc.column + 1, scope))}"
 
+    def not_unrolled(self) -> str:
+        """What the branch back of a loop carries of which neither LLVM nor ptxas (``.pragma "nounroll"``) writes out several trips."""
+        self.rolled = True
+        return ", !llvm.loop !5"
+
     def function(self) -> str:
         return " !dbg !4" if self.graph.loc is not None else ""
 
@@ -42,10 +49,11 @@ class DebugInfo:
         flags = ["!{i32 2, !\"Debug Info Version\", i32 3}"]
         if libdevice:
             flags.append(f"!{{i32 4, !\"nvvm-reflect-ftz\", i32 {int(self.graph.launch.fast_math)}}}")
+        loops = ["!5 = distinct !{!5, !6}", "!6 = !{!\"llvm.loop.unroll.disable\"}"] if self.rolled else []
         loc = self.graph.loc
         if loc is None:
-            return f"!llvm.module.flags = !{{!0}}\n!0 = {flags[0]}"
-        out = [f"!llvm.module.flags = !{{{', '.join(f'!{8 + i}' if i else '!0' for i in range(len(flags)))}}}", "!llvm.dbg.cu = !{!1}"]
+            return "\n".join(["!llvm.module.flags = !{!0}", f"!0 = {flags[0]}", *loops])
+        out = [*loops, f"!llvm.module.flags = !{{{', '.join(f'!{8 + i}' if i else '!0' for i in range(len(flags)))}}}", "!llvm.dbg.cu = !{!1}"]
         out += [f"!{8 + i if i else 0} = {flag}" for i, flag in enumerate(flags)]
         out += [
             "!1 = distinct !DICompileUnit(language: DW_LANG_C, file: !2, producer: \"tilejit\", isOptimized: true, runtimeVersion: 0, "

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ..dtypes import bool_, int32, integer_range
 from ..ir.builder import ExecScope
-from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, rises, walk
+from ..ir.graph import Call, Const, For, If, Scope, Value, While, leaves_its_range, walk
 from ..types import Tile
 from .accumulators import Pins
 from .value import V
@@ -81,7 +81,7 @@ class StructureMixin:
         with self.partial_on(node.start, node.stop, node.step):
             if node.unroll == 0:
                 carried = self._unrolled(node, carried)
-            elif not isinstance(node.step, Const) or abs(node.step.value) > integer_range(start.dtype)[1] // 8:
+            elif not isinstance(node.step, Const):
                 carried = self._strided(node, start, stop, carried)
             else:
                 index, step = start, node.step.value
@@ -141,7 +141,8 @@ class StructureMixin:
 
         Where the index may leave the range of its dtype behind the last trip, and so be below the stop again: one that is not negative is
         compared as an unsigned number; any other with what it wraps to, and the first trip is asked for apart. ptxas writes out several trips
-        of such loops, as of others, and of none that ask whether the index, before it grows, is far enough from the stop.
+        of such loops, as of others, and of none that ask whether the index, before it grows, is far enough from the stop. Four trips of a
+        large step are farther than its dtype reaches: ptxas 13.0 compares what has wrapped then, and such a loop may not end.
         """
         head, body, done = self.label("for"), self.label("body"), self.label("done")
         dtype, step = node.index.type.dtype, node.step.value
@@ -166,20 +167,19 @@ class StructureMixin:
                 at = self.ins(f"add {dtype.llvm} {at.text}, {step}", dtype)
             again = [icmp("ne", at, end)] if first else []
             after, latch = self._packed(after), self.current
-            self.branch(head)
+            far = abs(step) * copies > integer_range(dtype)[1] // 8
+            self.stmt(f"br label %{head}{self.debug.not_unrolled() if far else ''}")
         close([at, *again, *after], latch)
         self.start(done)
         return index, inner
 
     def _strided(self, node: For, start: V, stop: V, carried: list) -> list:
-        """A loop whose trips are not counted: there is another one where the stop is farther away than a step. One whose step is known at run time,
-        and above 0, since to count takes a division, before which nothing of the first trip would begin. And one by so large a step that
-        four of them wrap: where such a loop compares indices ptxas 13.0 writes out four trips, and compares what has wrapped."""
-        head, body, done, up, dtype = self.label("for"), self.label("body"), self.label("done"), rises(node), node.index.type.dtype
+        """A loop whose step is known at run time, and above 0. Its trips are not counted, since that takes a division, before which nothing of
+        the first trip would begin: there is another one where the stop is farther away than a step."""
+        head, body, done, dtype = self.label("for"), self.label("body"), self.label("done"), node.index.type.dtype
         icmp = lambda how, x, y: self.ins(f"icmp {how} {dtype.llvm} {x.text}, {y.text}", bool_)
         step = self.operand(node.step)
-        size = step if up else self.const(-node.step.value, dtype)
-        first = icmp(f"{'s' if dtype.kind == 'int' else 'u'}{'lt' if up else 'gt'}", start, stop)
+        first = icmp("slt" if dtype.kind == "int" else "ult", start, stop)
         packed = self._packed(carried)
         self.branch(head)
         (index, more, *words), close = self._phis(head, [start, first, *packed])
@@ -188,8 +188,7 @@ class StructureMixin:
         with self.region_of_code():
             self.start(body)
             after = self._trip(node, index, inner)
-            near, far = (index, stop) if up else (stop, index)
-            again = icmp("ugt", self.ins(f"sub {dtype.llvm} {far.text}, {near.text}", dtype), size)
+            again = icmp("ugt", self.ins(f"sub {dtype.llvm} {stop.text}, {index.text}", dtype), step)
             following = self.ins(f"add {dtype.llvm} {index.text}, {step.text}", dtype)
             after, latch = self._packed(after), self.current
             self.branch(head)

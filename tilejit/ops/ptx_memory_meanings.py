@@ -93,8 +93,8 @@ def discard(m, form, x):
         m.write(buffer, (*coords[:-1], coords[-1] + i), nothing, bounds=False)
 
 
-@means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::cta|shared::cluster)\.(add|min|max|and|or|xor|exch|cas|inc|dec)"
-       r"\.(u32|s32|u64|s64|f32|f64|b32|b64)")
+@means(r"(atom|red)(\.(relaxed|acquire|release|acq_rel)\.(cta|cluster|gpu|sys))?\.(global|shared::(cta|cluster))"
+       r"\.(add|min|max|and|or|xor|exch|cas|inc|dec)\.(u32|s32|u64|s64|f32|f64|b32|b64)")
 def atomic(m, form, x):
     """Every active thread acts for itself."""
     buffer, (coords,) = elements_of(m, form, x["a"])
