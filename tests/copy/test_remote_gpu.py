@@ -69,3 +69,16 @@ def test_scalars_go_to_every_peer_on_the_gpu():
     b = np.zeros((16, 4, 33), np.float32)
     _kernels().one_number_each[16,](a, b, backend="cuda")
     assert (b == a.reshape(4, 1, 4, 33).repeat(4, axis=1).reshape(16, 4, 33)).all()
+
+
+@needs_gpu(*HOPPER)
+@in_child(timeout=60)
+def test_instructions_read_write_and_combine_with_a_peer_s_shared_memory_on_the_gpu():
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
+    from test_clusters import A, B, peers_by_instructions
+    got, want = np.zeros_like(B), np.zeros_like(B)
+    want[:4, 0:32], want[:4, 32:64] = A[:4, 0:32] + 1, A[:4, 0:32]
+    peers_by_instructions[4,](A, got, SYNC=True, backend="cuda")
+    np.testing.assert_array_equal(got, want)

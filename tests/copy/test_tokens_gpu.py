@@ -72,3 +72,15 @@ def test_multicasts_complete_by_their_tokens_on_the_gpu():
     a, b = np.random.default_rng(3).integers(0, 9, (500, 16, 64)).astype("float32"), np.zeros((128, 16, 64), "float32")
     kernels.in_turns[128,](a, b, 500, backend="cuda")
     assert (b == a.sum(0)).all()
+
+
+@needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")
+@in_child(timeout=120)
+def test_each_warpgroup_of_several_waits_for_its_own_copies_on_the_gpu():
+    cases = _cases()
+    a = np.random.default_rng(3).standard_normal((4800, 64)).astype(np.float16)
+    for path in ("ldgsts", "tma"):
+        for _ in range(5):
+            b = np.zeros_like(a)
+            cases.ahead_in_each_warpgroup[1,](a, b, 50, PATH=path, backend="cuda")
+            assert (a == b).all(), path

@@ -6,9 +6,10 @@ from hypothesis import Phase, given, settings, strategies as st
 from tests.drawn import numbers
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.pipelined_product import product
-from tests.mma.test_dot import BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product, ragged_operands, ragged_then_loop
+from tests.mma.test_dot import (BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product, ragged_operands, ragged_then_loop,
+                                sometimes_added, sometimes_reset, sometimes_scaled)
 from tests.mma.test_order import ahead
-from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
+from tests.mma.test_pipelined import attention, by_table, close, shares, split_k, tile_of_product, two_loops
 import tilejit as tile
 
 
@@ -72,6 +73,28 @@ def test_pipelined_loops_are_right_on_the_gpu():
         x = numbers((8, 64), np.float32, 3)
         gpu, simulated = both(two_loops, 1, (x,), np.zeros(64, np.float32), 8, ROLES=roles)
         np.testing.assert_allclose(gpu, simulated, rtol=1e-6, atol=1e-6)
+
+
+@needs_gpu()
+@in_child(timeout=240)
+def test_pipelined_loops_by_run_time_steps_orders_and_tables_are_right_on_the_gpu():
+    a, blocks = numbers((15, 64), np.float32, 1), numbers((5, 64, 64), np.float16, 2)
+    table = np.array([3, -1, 4, 0, 0, 2, -5, 1, 3], np.int32)
+    for roles in (False, True):
+        for step in (1, -2, 7, 40):
+            gpu, simulated = both(shares, 4, (a,), np.zeros((4, 64), np.float32), step, ORDER="grouped", ROLES=roles)
+            np.testing.assert_allclose(gpu, simulated, rtol=1e-6, atol=1e-6)
+        gpu, simulated = both(by_table, 1, (blocks, table), np.zeros((8, 64, 64), np.float16), 8, STAGES=3, ROLES=roles)
+        np.testing.assert_array_equal(gpu, simulated)
+
+
+@needs_gpu()
+@in_child(timeout=240)
+def test_products_in_branches_of_loops_are_right_on_the_gpu():
+    a = numbers((32, 32), np.float16, 1) / 8
+    for kernel in (sometimes_reset, sometimes_scaled, sometimes_added):
+        gpu, simulated = both(kernel, 1, (a,), np.zeros((4, 32, 32), np.float32), 4, num_warps=4)
+        np.testing.assert_allclose(gpu, simulated, rtol=1e-5, atol=1e-4)
 
 
 @needs_gpu()
