@@ -119,8 +119,8 @@ class _Clock:
 def lowering_warnings(graph: Graph) -> list[Warning_]:
     """What the chosen lowerings have to say to the kernel's author."""
     calls = [c for c in walk(graph.body) if isinstance(c, Call)]
-    warnings = list(dict.fromkeys(Warning_(c.choice.plan.warning, c.loc)
-                                  for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None)))
+    plans = (Warning_(c.choice.plan.warning, c.loc) for c in calls if c.choice is not None and getattr(c.choice.plan, "warning", None))
+    warnings = list(dict.fromkeys((*graph.warnings, *plans)))
     warnings += _slower_products(calls)
     if graph.launch.pdl and not any(map(waits_for_grids, calls)):
         warnings.append(Warning_("with pdl=True this kernel may begin before the one ahead of it has ended, and it never waits for that: "

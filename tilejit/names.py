@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
+
+from .errors import Loc
 
 
 def nearest(name: str, names) -> str:
@@ -17,6 +20,26 @@ def misspelt(given, names) -> str:
     """The closest of `names` to the first keyword of `given` that is none of them, or nothing."""
     unknown = next((name for name in given if name not in names), None)
     return nearest(unknown, names) if unknown is not None else ""
+
+
+def assigned_name(loc: Loc) -> str:
+    """The name that a line of source gives what stands at `loc`, as in ``full, empty = tile.mbarrier(), tile.mbarrier()``; else ''."""
+    text = loc.source_line
+    if loc.end_line > loc.line:
+        alone = re.fullmatch(r"\s*(\w+)\s*=\s*", text[:loc.column])
+        return alone[1] if alone is not None else ""
+    try:
+        (line,) = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError):
+        return ""
+    before = len(text) - len(text.lstrip())
+    pairs = [(t, line.value) for t in line.targets] if isinstance(line, ast.Assign) else []
+    for target, value in pairs:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            pairs += zip(target.elts, value.elts)
+        elif isinstance(target, ast.Name) and (before + value.col_offset, before + value.end_col_offset) == (loc.column, loc.end_column):
+            return target.id
+    return ""
 
 
 # What the emitter calls what stands beside a kernel, libdevice's functions, and what is no name of PTX (PTX ISA, "Identifiers").

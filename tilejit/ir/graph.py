@@ -234,6 +234,7 @@ class Graph:
     scratch_unused: frozenset[Value] = frozenset()  # calls whose scratch nobody reads any more when they begin
     tensor_memory: Mapping[Value, "TensorPlace"] = field(default_factory=dict)
     layouts: tuple = ()  # records of the layouts that the compiler has chosen for shared buffers
+    warnings: tuple = ()  # what passes have to say to the kernel's author
 
     def __str__(self) -> str:
         from .printer import text

@@ -27,7 +27,7 @@ from .language import binary, compare, getitem
 from .pointwise import where
 from .reduce import collective
 from .ring_release import arrivals, ring_release
-from .shared import alloc
+from .shared import allocated
 from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
 from .tmem.order import tcgen05_fence
 from .tmem.slots import commit, leader, met_in, pair_mask, products_of, read_by_threads, release_by_commit
@@ -267,11 +267,12 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
     if filled == "products":
         return _accumulators(g, stages, shape, dtype_of(dtype), layout, cta_group)
     if layout is None or isinstance(layout, Auto):
-        return alloc.function(g, (stages, *shape), dtype, layout=auto if len(shape) > 1 else None)
-    if not isinstance(layout, TileLayout):
+        slots = auto if len(shape) > 1 else None
+    elif isinstance(layout, TileLayout):
+        slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
+    else:
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
-    slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
-    return alloc.function(g, (stages, *shape), dtype, layout=slots)
+    return allocated(g, (stages, *shape), dtype, slots, name=name)
 
 
 def _accumulators(g: Builder, stages: int, shape: tuple[int, ...], dtype, layout, cta_group: int) -> Value:

@@ -74,12 +74,9 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
     32 bits, counted in elements); None puts row i in lane i. One warp allocates it when the kernel begins and
     deallocates it when it ends, or where ``buffer.dealloc()`` stands; with ``cta_group=2`` in both CTAs of a pair.
     """
-    dtype = dtype_of(dtype)
-    shape, layout = laid_out(g, shape, dtype, layout)
-    if prod(shape) == 0:
-        raise g.error(f"an allocation has at least one element, not shape {list(shape)}")
     if scope == "tmem":
         from .tmem.alloc import allocate
+        shape, dtype, layout = _checked(g, shape, dtype, layout)
         if align is not None:
             raise g.error("align is for shared memory")
         return allocate(g, shape, dtype, layout, cta_group)
@@ -87,6 +84,20 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         raise g.error(f"alloc knows the scopes 'shared' and 'tmem', not {scope!r}")
     if cta_group != 1:
         raise g.error("cta_group is for tensor memory")
+    return allocated(g, shape, dtype, layout, align)
+
+
+def _checked(g: Builder, shape, dtype, layout) -> tuple[tuple[int, ...], DType, TileLayout | Auto | None]:
+    dtype = dtype_of(dtype)
+    shape, layout = laid_out(g, shape, dtype, layout)
+    if prod(shape) == 0:
+        raise g.error(f"an allocation has at least one element, not shape {list(shape)}")
+    return shape, dtype, layout
+
+
+def allocated(g: Builder, shape, dtype, layout=None, align=None, name: str = "alloc") -> Value:
+    """`alloc` in shared memory; `name` is that of a ring's buffer."""
+    shape, dtype, layout = _checked(g, shape, dtype, layout)
     auto = (align or 0) if isinstance(layout, Auto) else None
     if auto is not None:
         layout = widest_swizzle(dtype, shape)
@@ -96,7 +107,7 @@ def alloc(g: Builder, shape, dtype, scope="shared", layout=None, align=None, cta
         align = default_align(layout)
     if not isinstance(align, int) or align & (align - 1) or align < dtype.nbytes:
         raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {describe(align)}")
-    buffer = Value("alloc", Buffer(dtype, shape, "shared", layout), g.loc)
+    buffer = Value(name, Buffer(dtype, shape, "shared", layout), g.loc)
     attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto)
     g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))
     return buffer

@@ -42,10 +42,12 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
     found.block(graph.body)
     found.check_uses()
     if found.roles:
-        return split_roles(context, found)
-    writer = Loops(context, found.loops)
-    body = writer.block(graph.body)
-    return replace(graph, body=writer.g.with_hoisted(body))
+        made = split_roles(context, found)
+    else:
+        writer = Loops(context, found.loops)
+        body = writer.block(graph.body)
+        made = replace(graph, body=writer.g.with_hoisted(body))
+    return replace(made, warnings=(*made.warnings, *found.left_behind()))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ class Loops:
         align = max(attrs["align"], 128)
         slot = -(-layout.span(axis.m) * nbytes // align) * align // nbytes
         layout = TileLayout([(stages, slot, axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
-        ring = Value(alloc.result.name, Buffer(t.dtype, (stages, *t.shape), "shared", layout), alloc.loc)
+        ring = Value("slots", Buffer(t.dtype, (stages, *t.shape), "shared", layout), alloc.loc)
         self.g.hoist(Call(alloc_shared, (), {**attrs, "shape": (stages, *t.shape), "layout": layout, "align": align}, (ring,), alloc.loc))
         return ring
 

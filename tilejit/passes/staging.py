@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
-from ..ir.graph import Block, Call, For, Node, Value, blocks, walk, written, written_arguments
+from ..ir.builder import Warning_
+from ..ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, walk, written, written_arguments
 from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.memory import load_
@@ -17,6 +19,7 @@ from .context import Context
 from .slices import needed
 
 VIEWS = ("region", "points")
+BY_HAND = ("cp_async_wait", "arrive_on_copies")  # what waits for copies that have no barrier and no token
 
 
 @dataclass(eq=False)
@@ -129,7 +132,8 @@ class Finder:
         if asked and not self.wide:
             raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel "
                                    "stands in a narrower scope", asked[0].loop.loc)
-        if len(asked) != len(self.loops) or self.context.target == "sm_80":
+        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # the producer issues the copies of one loop at a time
+        if len(asked) != len(self.loops) or nested or self.context.target == "sm_80":
             self.choose_completion("cta")
             return False
         self.choose_completion("thread")
@@ -176,6 +180,33 @@ class Finder:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):
                 raise CompilationError(f"{buffer.name} is staged by a pipelined loop: only the copies directly in the loop's body write it", call.loc)
+
+    def left_behind(self) -> Iterator[Warning_]:
+        """Warnings of the copies below the bodies of pipelined loops that look as if they ran ahead too: the loop reads what they
+        bring, and its author does not wait for them."""
+        for loop, staged in self.loops.items():
+            calls = [n for n in walk(loop.body) if isinstance(n, Call)]
+            if any(c.op.name in BY_HAND for c in calls):
+                continue
+            uses = (a for c in calls if c.op.name not in VIEWS for a in c.args if isinstance(a, Value) and a not in written([c]))
+            read = {self.context.buffer_of(a) for a in uses}
+            wait = "" if staged.groups else "; or wait for it here, by tile.copy_async(...).wait()"
+            for copy, (where, cure) in self.below(loop.body):
+                if self.context.buffer_of(copy.args[0]) in read:
+                    yield Warning_(f"this copy_async stands in {where} inside the pipelined loop at line {loop.loc.line}, and only copies directly in "
+                                   f"that loop's body run ahead: {cure}{wait}", copy.loc)
+
+    def below(self, block: Block) -> Iterator[tuple[Call, tuple[str, str]]]:
+        """The copies in blocks inside `block`, but for those of other pipelined loops, with what they stand in and what to do."""
+        for node in block.nodes:
+            for inner in () if node in self.loops else blocks(node):
+                yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if self.is_copy(n))
+                yield from self.below(inner)
+
+
+BELOW = {If: ("a branch", "copy in every trip, from a place that the condition chooses (tile.where)"),
+         For: ("a loop", "copy what all trips of the inner loop read before it, or make that loop a pipelined one too"),
+         Scope: ("a narrower scope", "copy outside of the scope")}
 
 
 __all__ = ["Finder", "Staged", "VIEWS"]

@@ -8,8 +8,6 @@ from .clocks import BEFORE, ORDER
 from .shadow import ATOMIC, MANY, NEVER, PENDING, Access, Conflict
 from .world import AsyncOp, World
 
-MEMORY = {"shared": "shared memory", "tmem": "tensor memory"}
-
 
 class Reporter:
     """Reports conflicts of accesses that machine `m` makes to the memory `space` of the CTA of cluster rank `rank`."""
@@ -46,13 +44,14 @@ class Reporter:
 
     def _race(self, a: Access, c: Conflict, writing: bool) -> None:
         mine, theirs = self._loc(a.line), self._loc(c.line)
-        past = "read" if c.what == "reader" else "written"
-        line, other = (a.line, c.line) if theirs is None or mine is None or mine.line >= theirs.line else (c.line, a.line)
-        verb = "writes" if writing else "reads"
-        what = (f"{self._thread(a, c.at)} {verb} {self._bytes(c)}, {past} by {self._other_thread(c)} "
-                f"at line {theirs.line if theirs else '?'} without a barrier between the two")
+        me, them, reads = self._thread(a, c.at), self._other_thread(c), c.what == "reader"
+        late, early = (a.line, me, writing), (c.line, them, not reads)
+        if theirs is not None and mine is not None and mine.line < theirs.line:  # the line further down is to blame
+            late, early = early, late
+        (line, who, writes), (other, by, wrote) = late, early
         self._retract(a, c)
-        self._say("race", line, what, a, c, other)
+        self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {'written' if wrote else 'read'} by {by} "
+                  f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Synchronised accesses to tensor memory without the fences around what synchronised them."""
@@ -61,7 +60,8 @@ class Reporter:
         line, side = (a.line, 'tcgen05_fence("after_thread_sync") between the wait and it') if told else (
             c.line, f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier')
         other = c.line if told else a.line
-        self._say("tmem", line, f"{what} {self._bytes(c)}, which {self._other_thread(c)} touched at line {self._number(c.line)}, "
+        here = "" if told else f"at line {self._number(a.line)} "
+        self._say("tmem", line, f"{here}{what} {self._bytes(c)}, which {self._other_thread(c)} touched at line {self._number(c.line)}, "
                   f"without {side}", a, c, other)
 
     def _last(self, c: Conflict) -> int:
@@ -211,9 +211,10 @@ class Reporter:
         return f"{kind} the threads {start} to {stop - 1}{place}" if stop - start > 1 else f"thread {start}{place}"
 
     def _bytes(self, c: Conflict) -> str:
-        granule = self.m.sim.program.granule if self.space == "shared" else 4
-        first = c.cell * granule
-        return f"bytes {first} to {first + granule - 1} of {MEMORY[self.space]}"
+        if self.space == "tmem":
+            return f"bytes {4 * c.cell} to {4 * c.cell + 3} of tensor memory"
+        program = self.m.sim.program
+        return program.places.words(c.cell * program.granule, program.granule)
 
     def _loc(self, line: int):
         return self.m.sim.locs[line] if line >= 0 else None

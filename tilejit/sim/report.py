@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from dataclasses import dataclass
 from itertools import count
@@ -14,23 +13,6 @@ KINDS = (
     "barrier-phase", "barrier-lifecycle", "transaction-count", "descriptor", "wgmma-order", "tmem",
     "divergent-collective", "assertion",
 )
-
-
-def assigned_name(loc: Loc) -> str:
-    """The name that a line of source gives what stands at `loc`, as in ``full, empty = tile.mbarrier(), tile.mbarrier()``; else ''."""
-    text = loc.source_line
-    try:
-        (line,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError):
-        return ""
-    before = len(text) - len(text.lstrip())
-    pairs = [(t, line.value) for t in line.targets] if isinstance(line, ast.Assign) else []
-    for target, value in pairs:
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            pairs += zip(target.elts, value.elts)
-        elif isinstance(target, ast.Name) and isinstance(value, ast.Call) and before + value.col_offset == loc.column:
-            return target.id
-    return ""
 
 
 @dataclass

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..names import assigned_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import BEFORE, ORDER, empty_clock
-from .report import assigned_name
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World

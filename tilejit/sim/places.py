@@ -1,0 +1,50 @@
+"""What findings call bytes of shared memory: the element of the kernel's allocation that they are part of."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from ..ir.graph import Graph, Value
+from ..names import assigned_name
+from ..types import Buffer
+
+
+class Places:
+    """The allocations of a graph. Their elements are searched where a finding asks for them."""
+
+    def __init__(self, graph: Graph):
+        self.buffers = {v: at for v, at in graph.shared.items() if isinstance(v.type, Buffer) and v.type.scope == "shared"}
+        self.offsets: dict[Value, np.ndarray] = {}  # byte offset in the buffer of each element, in the order of the indices
+        self.said: dict[tuple[int, int], str] = {}
+
+    def words(self, first: int, nbytes: int) -> str:
+        """``bytes 28 to 31 of shared memory (s[7])`` for `nbytes` bytes from `first` on; without an element where none is known."""
+        if (first, nbytes) not in self.said:
+            element = next((self._element(v, first - at) for v, at in self.buffers.items() if at <= first < at + v.type.nbytes), "")
+            self.said[first, nbytes] = f"bytes {first} to {first + nbytes - 1} of shared memory" + (f" ({element})" if element else "")
+        return self.said[first, nbytes]
+
+    def _element(self, value: Value, at: int) -> str:
+        name, t = _name(value), value.type
+        if value not in self.offsets and name:
+            offsets = t.layout.offset_of(*np.indices(t.shape), shape=t.shape)
+            self.offsets[value] = np.broadcast_to(offsets, t.shape).reshape(-1) * t.dtype.nbytes
+        found = np.flatnonzero((self.offsets[value] <= at) & (at < self.offsets[value] + t.dtype.nbytes)) if name else ()
+        if len(found) == 0:
+            return ""
+        index = [int(i) for i in np.unravel_index(found[0], t.shape)]
+        slot = f" in slot {index.pop(0)}" if value.name != "alloc" else ""
+        return f"{name}{index}{slot}" if index else f"{name}{slot}"
+
+
+def _name(value: Value) -> str:
+    """What the kernel calls an allocation, ``A of r`` being written r.A; '' where its source does not tell."""
+    loc = value.loc
+    call = re.match(r"(?:\w+\.)*(alloc|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    name = assigned_name(loc) if call is not None else ""
+    return f"{name}.{value.name}" if name and call[1] == "ring" else name
+
+
+__all__ = ["Places"]
