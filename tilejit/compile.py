@@ -22,7 +22,7 @@ from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written_arguments
 from .ops.barriers import waits_for_grids
 from .ops.copy_async.options import unused_hints
-from .ops.mma.descriptor import PLAIN
+from .ops.mma.descriptor import PLAIN, SIDEWAYS
 from .ops.mma.shared_matrix import NO_SWIZZLE
 from .passes.dots import write_dots
 from .passes.late_waits import wait_late
@@ -133,13 +133,24 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     found = {}
     for call in calls:
         reasons = call.choice.declined if call.op.name in ("mma", "thread_product") and call.choice is not None else ()
-        missed, why = next(((name, why) for name, why in reasons if PLAIN in why), (None, ""))
-        if missed is not None and not any(why.startswith("the call asks for") for _, why in reasons):
+        why = next(filter(None, (_laid_badly(*reason, call.result.type.shape[1]) for reason in reasons)), None)
+        if why is not None and not any(why.startswith("the call asks for") for _, why in reasons):
             variant = call.choice.variant
-            cure = why.split(f"{PLAIN}; ")[1] if NO_SWIZZLE in why else "give its allocation layout=tile.auto"
-            found[call.loc] = Warning_(f"this dot goes by {variant}: an operand lies row after row in shared memory, which {missed} does not "
-                                       f"read; {cure} (or the call variant={variant!r}, if it is to be so)", call.loc)
+            found[call.loc] = Warning_(f"this dot goes by {variant}: {why} (or the call variant={variant!r}, if it is to be so)", call.loc)
     return list(found.values())
+
+
+NARROW = 64  # columns below which wgmma waits for its A: 64 rows of 32 bytes take shared memory as long as 64 columns take the tensor cores
+
+
+def _laid_badly(missed: str, why: str, columns: int) -> str | None:
+    """What to lay otherwise, so that the variant `missed` takes a product of so many columns, if that is all that it declined for."""
+    if PLAIN in why:
+        cure = why.split(f"{PLAIN}; ")[1] if NO_SWIZZLE in why else "give its allocation layout=tile.auto"
+        return f"an operand lies row after row in shared memory, which {missed} does not read; {cure}"
+    if SIDEWAYS in why and "; needs " not in why and columns >= NARROW:
+        return f"for {missed}, {why.split(': ', 1)[1]}"
+    return None
 
 
 COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")

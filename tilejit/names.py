@@ -42,6 +42,14 @@ def assigned_name(loc: Loc) -> str:
     return ""
 
 
+def allocation_name(name: str, loc: Loc | None) -> str:
+    """What a kernel calls the shared memory that it allocates at `loc`: ``s``, or ``r.A`` where `name` is that of a ring's buffer;
+    '' where its source does not tell."""
+    call = re.match(r"(?:\w+\.)*(alloc|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    own = assigned_name(loc) if call is not None else ""
+    return f"{own}.{name}" if own and call[1] == "ring" else own
+
+
 # What the emitter calls what stands beside a kernel, libdevice's functions, and what is no name of PTX (PTX ISA, "Identifiers").
 _TAKEN = re.compile(r"_|smem|text\d+|vprintf|__nv_\w*|WARP_SZ")
 

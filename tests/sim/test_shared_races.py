@@ -1,6 +1,9 @@
 """Ordinary shared memory: barriers between threads, scopes beside each other, bytes that nobody wrote."""
 
+import re
+
 import numpy as np
+import pytest
 import tilejit as tile
 from faulty import check
 
@@ -53,6 +56,14 @@ def test_a_buffer_is_written_again_only_after_a_second_barrier():
     y = np.zeros((3, 256), np.float32)
     check(loop_without_second_barrier, (1,), X, y)
     check(loop_with_second_barrier, (1,), X, y)
+
+
+def test_a_race_tells_the_line_that_it_is_not_reported_at():
+    """Here the access further down comes first, in the trip before."""
+    finding, = loop_without_second_barrier.simulate((1,), X, np.zeros((3, 256), np.float32)).findings
+    assert finding.line == finding.other.line + 2 and "tile.store(s," in finding.other.source_line
+    assert re.search(rf"^thread \d+ reads bytes .* of shared memory \(s\[\d+\]\), written by thread \d+ at line {finding.other.line} without",
+                     finding.message)
 
 
 @tile.jit
@@ -196,3 +207,48 @@ def test_scalars_of_each_thread():
     """Per-thread accesses race like tiles do."""
     check(one_thread_each, (1,), X, Y, result=1, expected=np.append(X[:128][::-1], np.zeros(128)))
     check(one_thread_each_unsynced, (1,), X, Y)
+
+
+LAYOUTS = [None, tile.swizzled("float16", (16, 64), 128), tile.swizzled("float16", (16, 64), 32), tile.swizzled("float16", (16, 64), 0),
+           tile.TileLayout([(16, 72, "m"), (64, 1, "m")])]
+
+
+@tile.jit(num_warps=1)
+def one_not_written(out, LAYOUT: tile.constexpr, I: tile.constexpr, J: tile.constexpr):
+    before, halves = tile.alloc((3,), "float32"), tile.alloc((2, 16, 64), "float16")
+    wide = tile.alloc((16, 64), "float16",
+                      layout=LAYOUT)
+    for i in range(16):
+        for j in range(2):
+            t = tile.thread_id() + j * 32
+            if i != I or t != J:
+                tile.store(wide[i, t], 1.0)
+                tile.store(halves[1, i, t], 1.0)
+    tile.sync()
+    tile.store(out[0:16, 0:64], tile.load(wide))
+    tile.store(out[0:16, 0:64], tile.load(halves[1]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("i,j", [(0, 0), (5, 9), (15, 63)])
+def test_a_finding_names_the_element_of_the_allocation_whatever_its_layout(layout, i, j):
+    """Swizzled, in columns, padded; by the name that the statement gives it, in one line of source or several."""
+    found = one_not_written.simulate((1,), np.zeros((16, 64), np.float16), LAYOUT=layout, I=i, J=j).findings
+    assert [f.kind for f in found] == ["uninitialized-read"] * 2
+    for finding, element in zip(found, (f"wide[{i}, {j}]", f"halves[1, {i}, {j}]")):
+        assert f"of shared memory ({element}) are read" in finding.message
+
+
+@tile.jit(num_warps=1)
+def slots(x, y):
+    r = tile.ring(2, A=((32,), "float32"), B=((32,), "float32"), filled="stores")
+    for i in range(2):
+        with r.produce() as slot:
+            tile.store(slot.A, tile.load(x[0:32]))
+        with r.consume() as slot:
+            tile.store(y[0:32], tile.load(slot.B))
+
+
+def test_a_finding_names_the_buffer_of_a_ring_and_its_slot():
+    finding, = slots.simulate((1,), X, Y).findings
+    assert "of shared memory (r.B[0] in slot 0) are read" in finding.message

@@ -9,6 +9,7 @@ from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
 from ..ir.builder import Warning_
 from ..ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, walk, written, written_arguments
+from ..names import allocation_name
 from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.memory import load_
@@ -98,7 +99,7 @@ class Finder:
         for copy in copies:
             buffer = self.context.definition(copy.args[0]).args[0]
             if self.owner.setdefault(buffer, loop) is not loop:
-                raise CompilationError(f"{buffer.name} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
+                raise CompilationError(f"{called(buffer)} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
         staged.by_commit = self.by_commit(loop)
         return staged
 
@@ -132,7 +133,7 @@ class Finder:
         if asked and not self.wide:
             raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel "
                                    "stands in a narrower scope", asked[0].loop.loc)
-        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # the producer issues the copies of one loop at a time
+        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # of a trip the producer issues the copies alone
         if len(asked) != len(self.loops) or nested or self.context.target == "sm_80":
             self.choose_completion("cta")
             return False
@@ -171,15 +172,16 @@ class Finder:
                 if not isinstance(o, Value):
                     continue
                 if o in self.owner and call.op.name not in VIEWS:
-                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only "
+                    raise CompilationError(f"{called(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}, and is only "
                                            "indexed there", call.loc)
                 if o in self.owner and inside.get(call.results[0]) is not self.owner[o]:
-                    raise CompilationError(f"{o.name} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, "
+                    raise CompilationError(f"{called(o)} is staged by the pipelined loop at line {self.owner[o].loc.line}: outside of it, "
                                            "it holds nothing", call.loc)
             if (call.op.effect != "writes" and "written" not in call.op.rules) or call in copies:
                 continue
             for buffer in {self.context.buffer_of(place) for place in written([call])} & set(self.owner):
-                raise CompilationError(f"{buffer.name} is staged by a pipelined loop: only the copies directly in the loop's body write it", call.loc)
+                raise CompilationError(f"{called(buffer)} is staged by a pipelined loop: only the copies directly in the loop's body write it",
+                                       call.loc)
 
     def left_behind(self) -> Iterator[Warning_]:
         """Warnings of the copies below the bodies of pipelined loops that look as if they ran ahead too: the loop reads what they
@@ -193,8 +195,8 @@ class Finder:
             wait = "" if staged.groups else "; or wait for it here, by tile.copy_async(...).wait()"
             for copy, (where, cure) in self.below(loop.body):
                 if self.context.buffer_of(copy.args[0]) in read:
-                    yield Warning_(f"this copy_async stands in {where} inside the pipelined loop at line {loop.loc.line}, and only copies directly in "
-                                   f"that loop's body run ahead: {cure}{wait}", copy.loc)
+                    yield Warning_(f"this copy_async stands in {where} inside the pipelined loop at line {loop.loc.line}, and only copies "
+                                   f"directly in that loop's body run ahead: {cure}{wait}", copy.loc)
 
     def below(self, block: Block) -> Iterator[tuple[Call, tuple[str, str]]]:
         """The copies in blocks inside `block`, but for those of other pipelined loops, with what they stand in and what to do."""
@@ -202,6 +204,10 @@ class Finder:
             for inner in () if node in self.loops else blocks(node):
                 yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if self.is_copy(n))
                 yield from self.below(inner)
+
+
+def called(buffer: Value) -> str:
+    return allocation_name(buffer.name, buffer.loc) or "this buffer"
 
 
 BELOW = {If: ("a branch", "copy in every trip, from a place that the condition chooses (tile.where)"),

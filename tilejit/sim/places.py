@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from ..ir.graph import Graph, Value
-from ..names import assigned_name
+from ..names import allocation_name
 from ..types import Buffer
 
 
@@ -27,7 +25,7 @@ class Places:
         return self.said[first, nbytes]
 
     def _element(self, value: Value, at: int) -> str:
-        name, t = _name(value), value.type
+        name, t = allocation_name(value.name, value.loc), value.type
         if value not in self.offsets and name:
             offsets = t.layout.offset_of(*np.indices(t.shape), shape=t.shape)
             self.offsets[value] = np.broadcast_to(offsets, t.shape).reshape(-1) * t.dtype.nbytes
@@ -37,14 +35,6 @@ class Places:
         index = [int(i) for i in np.unravel_index(found[0], t.shape)]
         slot = f" in slot {index.pop(0)}" if value.name != "alloc" else ""
         return f"{name}{index}{slot}" if index else f"{name}{slot}"
-
-
-def _name(value: Value) -> str:
-    """What the kernel calls an allocation, ``A of r`` being written r.A; '' where its source does not tell."""
-    loc = value.loc
-    call = re.match(r"(?:\w+\.)*(alloc|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
-    name = assigned_name(loc) if call is not None else ""
-    return f"{name}.{value.name}" if name and call[1] == "ring" else name
 
 
 __all__ = ["Places"]

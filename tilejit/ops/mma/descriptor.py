@@ -14,6 +14,7 @@ import numpy as np
 K_BYTES = 32                                  # of an instruction, whatever its type
 CODES = {0: 0, 128: 1, 64: 2, 32: 3}          # bytes of the swizzle's span -> bits 62 and 63
 PLAIN = "its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span"
+SIDEWAYS = "need their k so"                  # ends what is said of rows side by side where the elements along k have to be
 LIMIT = 1 << 18                               # bytes that an address or a step can name (14 bits of 16 bytes)
 
 
@@ -74,7 +75,7 @@ def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: in
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
     if len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
         if itemsize > 2:
-            return f"its rows lie side by side, and elements of {itemsize} bytes need their k so"
+            return f"its rows lie side by side, and elements of {itemsize} bytes {SIDEWAYS}"
         if len(row_at) * itemsize < 16:
             return f"its {len(row_at)} rows lie side by side in {len(row_at) * itemsize} bytes, and the columns of a matrix have 16"
     return PLAIN

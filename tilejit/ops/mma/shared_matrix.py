@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import CompilationError
 from ...types import Region
 from ..copy_async.tma_view import swizzle_mode
-from .descriptor import K_BYTES, PLAIN, Derived, derived, offsets
+from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derived, offsets
 
 NO_SWIZZLE = "no swizzle fits"
 SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # mode of a swizzle -> its bytes
@@ -80,6 +80,12 @@ def innermost(t: Region) -> int | None:
     except CompilationError:
         return None
     return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)
+
+
+def sideways(name: str, t: Region) -> str:
+    """What is said of operand `name`, whose rows lie side by side where its elements along k have to."""
+    size, hold = f"{t.dtype.nbytes} byte{'s' if t.dtype.nbytes > 1 else ''}", {"a": "[m, k], without trans_a", "b": "[n, k], with trans_b=True"}
+    return f"{name} of {t.dtype} has its k elsewhere: its rows lie side by side, and elements of {size} {SIDEWAYS}; hold it as {hold[name]}"
 
 
 def _how_to_lay(t: Region) -> str:

@@ -21,8 +21,8 @@ from ..memory import whole
 from ..packed import shape_of
 from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
-from .descriptor import Derived
-from .shared_matrix import shared_matrix
+from .descriptor import SIDEWAYS, Derived
+from .shared_matrix import shared_matrix, sideways
 from .site import checked_precision
 from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
 from .tcgen05_operands import a_layout, accumulator_layout, lies_as, scale_layout
@@ -114,7 +114,9 @@ def _in_shared(name: str):
         if getattr(s, name).scope == "tmem":
             return True
         found = matrix(s, name)
-        return f"{name}: {found}" if isinstance(found, str) else True
+        if not isinstance(found, str):
+            return True
+        return sideways(name, getattr(s, name)) if found.endswith(SIDEWAYS) else f"{name}: {found}"
     return test
 
 

@@ -16,7 +16,7 @@ from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...types import Tile
 from .descriptor import K_BYTES, Derived
-from .shared_matrix import innermost, shared_matrix
+from .shared_matrix import innermost, shared_matrix, sideways
 from .site import MmaSite, bare
 
 ROWS = 64  # of an instruction
@@ -107,10 +107,9 @@ def _operand(name: str):
 
 
 def _major(s: MmaSite) -> bool | str:
-    for name, t, row, want in (("a", s.a, 1 if s.trans_a else 0, "[m, k]"), ("b", s.b, 0 if s.trans_b else 1, "[n, k], with trans_b=True")):
+    for name, t, row in (("a", s.a, 1 if s.trans_a else 0), ("b", s.b, 0 if s.trans_b else 1)):
         if not isinstance(t, Tile) and t.dtype.nbytes != 2 and innermost(t) == row:
-            size = "1 byte" if t.dtype.nbytes == 1 else f"{t.dtype.nbytes} bytes"
-            return f"{name} of {t.dtype} has its k elsewhere: its rows lie side by side, and elements of {size} need their k so; hold it as {want}"
+            return sideways(name, t)
     return True
 
 
