@@ -140,7 +140,9 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
     return list(found.values())
 
 
-NARROW = 64  # columns below which wgmma waits for its A: 64 rows of 32 bytes take shared memory as long as 64 columns take the tensor cores
+# Columns below which wgmma waits for shared memory: 64 rows of A and as many columns of B, 32 bytes of k each, are read at 128 bytes a
+# cycle in the 32 cycles in which the tensor cores multiply them.
+NARROW = 64
 
 
 def _laid_badly(missed: str, why: str, columns: int) -> str | None:

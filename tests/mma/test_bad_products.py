@@ -141,6 +141,26 @@ def test_rows_that_fit_no_swizzle_are_told_the_layout_that_fits():
     assert kernel(laid, "dot(a, b)").compile(SPEC).products[0].variant == "wgmma"
 
 
+@tile.jit
+def staged(A, B, C, LAYOUT: tile.constexpr, ROLES: tile.constexpr):
+    a, b = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 72), B.dtype, layout=LAYOUT)
+    acc = tile.zeros((64, 72))
+    for k in tile.pipelined(range(0, A.shape[1], 64), stages=3, warp_specialize=ROLES):
+        tile.copy_async(a, A[0:64, k:k + 64])
+        tile.copy_async(b, B[k:k + 64, 0:72])
+        acc = tile.dot(a, b, acc)
+    tile.store(C[0:64, 0:72], acc)
+
+
+@pytest.mark.parametrize("roles", [False, True])
+def test_rows_that_fit_no_swizzle_are_told_the_layout_that_fits_in_pipelined_loops_too(roles):
+    specs = tile.ArraySpec((64, 256), "float16"), tile.ArraySpec((256, 72), "float16"), tile.ArraySpec((64, 72), "float32")
+    warned, = staged.compile(*specs, LAYOUT=tile.auto, ROLES=roles).warnings
+    assert "no swizzle fits 64 rows of 144 bytes" in warned and "layout=tile.swizzled(dtype, shape, 0)" in warned
+    made = staged.compile(*specs, LAYOUT=tile.swizzled("float16", (64, 72), 0), ROLES=roles)
+    assert [p.variant for p in made.products] == ["wgmma"] and {c.variant for c in made.copies} == {"tma"} and not made.warnings
+
+
 @pytest.mark.parametrize("call", ["tile.mma_async(None, a, b[0:32])", "tile.mma_async(None, a[0:64, 0:32], b)",
                                   "tile.mma_async(None, a, b[:, 0:32], trans_b=True)",
                                   "tile.dot(a, b[0:32])", "tile.dot(tile.load(a), b[0:16])"])

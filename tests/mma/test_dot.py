@@ -194,6 +194,22 @@ def test_a_layout_that_the_compiler_has_chosen_is_no_warning_where_none_serves(t
     assert made.products[0].variant == "mma_sync" and made.warnings == ()
 
 
+@pytest.mark.parametrize("dtype,precision", [("int8", None), ("uint8", None), ("float8_e4m3fn", None), ("float32", "tf32")])
+def test_an_operand_whose_k_lie_elsewhere_than_the_fastest_path_reads_them_is_a_warning(dtype, precision):
+    """With the cure, which is one; not where it is asked for, where the product is narrow, and where the path is not the target's."""
+    acc = "int32" if "int" in dtype else "float32"
+    case = dict(dtype=dtype, acc=acc, PRECISION=precision)
+    fastest = {"sm_90a": "wgmma", "sm_100a": "tcgen05"} if precision else {"sm_90a": "wgmma"}
+    for target in ("sm_80", "sm_90a", "sm_100a", "sm_120a"):
+        for ta, tb, words in ((False, False, "hold it as [n, k], with trans_b=True"), (True, True, "hold it as [m, k], without trans_a")):
+            found = compiled(target, **case, TA=ta, TB=tb).warnings
+            assert len(found) == (target in fastest)
+            assert all(f"this dot goes by mma_sync: for {fastest[target]}, " in w and f"of {dtype} has its k elsewhere" in w and words in w for w in found)
+            assert not compiled(target, **case, TA=ta, TB=tb, VARIANT="mma_sync").warnings
+            assert not compiled(target, **case, TA=ta, TB=tb, shape=(64, 32, 64), b_shape=(32, 64) if tb else (64, 32)).warnings
+        assert not compiled(target, **case, TA=False, TB=True).warnings
+
+
 def test_the_record_is_the_same_from_the_cache():
     """A kernel that was found tells what the compiled one told."""
     first = compiled("sm_90a")
