@@ -296,6 +296,12 @@ def waits_for_grids(call: Call) -> bool:
     return call.op is griddepcontrol_wait or call.attrs.get("form") == "griddepcontrol.wait"
 
 
+def awaits_copies(call: Call) -> bool:
+    """Whether a call waits for copies by ``cp.async``, or lets them arrive on a barrier, by any of its names."""
+    text = call.attrs.get("form") or call.attrs.get("text") or ""
+    return call.op in (cp_async_wait, arrive_on_copies_) or "cp.async.wait" in text or "cp.async.mbarrier.arrive" in text
+
+
 FENCE_SCOPES = ("cta", "cluster", "gpu", "sys")
 
 

@@ -10,6 +10,7 @@ from ..errors import CompilationError, DispatchError, at
 from ..ir.builder import Warning_
 from ..ir.graph import Block, Call, For, If, Node, Scope, Value, blocks, walk, written, written_arguments
 from ..names import allocation_name
+from ..ops.barriers import awaits_copies
 from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.memory import load_
@@ -20,7 +21,6 @@ from .context import Context
 from .slices import needed
 
 VIEWS = ("region", "points")
-BY_HAND = ("cp_async_wait", "arrive_on_copies")  # what waits for copies that have no barrier and no token
 
 
 @dataclass(eq=False)
@@ -188,7 +188,7 @@ class Finder:
         bring, and its author does not wait for them."""
         for loop, staged in self.loops.items():
             calls = [n for n in walk(loop.body) if isinstance(n, Call)]
-            if any(c.op.name in BY_HAND for c in calls):
+            if any(map(awaits_copies, calls)):
                 continue
             uses = (a for c in calls if c.op.name not in VIEWS for a in c.args if isinstance(a, Value) and a not in written([c]))
             read = {self.context.buffer_of(a) for a in uses}
