@@ -50,7 +50,7 @@ class Warm:
     def clear(self) -> None:
         """Forget all launchers, also where their lists are at hand."""
         with self.changing:
-            for launchers in self.launchers.values():
+            for launchers in list(self.launchers.values()):  # `of` may add one meanwhile
                 launchers.clear()
             self.watched.clear()
 

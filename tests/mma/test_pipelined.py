@@ -188,6 +188,26 @@ def test_copies_go_where_a_table_in_memory_says(stages, roles, target):
     assert made.spills == 0 and {c.variant for c in made.copies} == {"ldgsts" if target == "sm_80" else "tma"}
 
 
+@tile.jit
+def by_table_in_memory_that_is_written(A, table, out, log):
+    s = tile.alloc((64,), A.dtype)
+    for i in tile.pipelined(range(3), stages=3):
+        tile.copy_async(s, A[tile.load(table[i]), 0:64])
+        tile.store(out[i, 0:64], tile.load(s))
+        tile.store(log[i + 1], 2)
+
+
+def test_a_table_that_decides_where_copies_go_lies_where_the_kernel_writes_nothing():
+    """Of arguments that overlap, the kernel would write what it has loaded trips ahead."""
+    a, table, out, log = np.eye(5, 64, dtype=np.float32), np.zeros(4, np.int32), np.zeros((3, 64), np.float32), np.zeros(4, np.int32)
+    by_table_in_memory_that_is_written.simulate(1, a, table, out, log).raise_first()
+    assert (out == a[0]).all() and log.tolist() == [0, 2, 2, 2]
+    with pytest.raises(tile.CompilationError, match="the kernel writes what it reads"):
+        by_table_in_memory_that_is_written.simulate(1, a, log, out, log)
+    specs = [tile.ArraySpec(x.shape, x.dtype) for x in (a, table, out, log)]
+    assert by_table_in_memory_that_is_written.compile(*specs, target="sm_90a").cubin
+
+
 def test_the_producer_computes_what_the_copies_need_of_a_branch_and_nothing_else():
     """Of the shared `if` the producer has the row alone, the consumers the sums alone."""
     made = wandering.compile(tile.ArraySpec((16, 64), "float32"), tile.ArraySpec((64,), "float32"), 8, 1, ROLES=True)

@@ -212,7 +212,9 @@ def attribute(w: Walker, node: ast.Attribute) -> Any:
         if of_tilejit(x) and node.attr in ELSEWHERE:
             raise w.error(f"tile has no attribute {node.attr!r}; write {ELSEWHERE[node.attr]}")
         own = [name for kind, name in MEMBERS if kind is type(x)]
-        known = [*own, *getattr(x, "tile_names", [n for n in dir(x) if not n.startswith("_") and not isinstance(getattr(x, n, None), ModuleType)])]
+        listed = getattr(x, "tile_names", None)  # else what it has, but for modules that it imports
+        known = [*own, *([n for n, y in vars(x).items() if not n.startswith("_") and not isinstance(y, ModuleType)] if isinstance(x, ModuleType)
+                         else [n for n in dir(x) if not n.startswith("_")] if listed is None else listed)]
         there = nearest(node.attr, known) or (f"; it has {', '.join(sorted(known))}" if hasattr(x, "tile_names") else "")
         raise w.error(f"{_called(x)} has no attribute {node.attr!r}{there}{getattr(x, 'tile_hint', '')}")
     path = _path(w, node)

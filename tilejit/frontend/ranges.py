@@ -142,10 +142,10 @@ def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=N
 
     The buffers that ``tile.copy_async`` fills in the body become rings of `stages` slots each; barriers or groups, waits and
     releases are the compiler's. A body reads what its own copies have brought. Where a copy goes may depend on the index and on
-    what stands before the loop, by any arithmetic, branches and loops that load nothing. With `warp_specialize`, warps of their
-    own issue the copies (on sm_90 and later, where all of them complete by bytes): the kernel has a warpgroup more than
-    `num_warps` says (a warp more, if that is no multiple of 4), of which one thread walks through the kernel's loops;
-    `producer_regs` and `consumer_regs` are what its threads and the others may keep of the registers.
+    what stands before the loop, by any arithmetic, branches and loops, and on plain loads of arrays that the kernel does not write.
+    With `warp_specialize`, warps of their own issue the copies (on sm_90 and later, where all of them complete by bytes): the kernel
+    has a warpgroup more than `num_warps` says (a warp more, if that is no multiple of 4), of which one thread walks through the
+    kernel's loops; `producer_regs` and `consumer_regs` are what its threads and the others may keep of the registers.
     """
     if not isinstance(over, LoopRange) or over.pipeline is not None:
         what = "a pipelined loop" if isinstance(over, LoopRange) else describe(over)

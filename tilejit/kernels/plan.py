@@ -141,10 +141,12 @@ ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row o
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
-                         # multiprocessors as these come free have no neighbours at the same operands. Below so many cycles it pays all the same, by
-BRIEF = 14000, 22000, 50000  # up to a sixth, as where half of the multiprocessors are free for the next launch: with tiles of at most
-SMALL = 64 * 128         # so many elements, which ask L2 for most in a cycle (above, a launch takes up to 1.4 times as long), with larger ones
-FULL = 0.6               # where memory takes more than so much of the time, and elsewhere
+                         # multiprocessors as these come free have no neighbours at the same operands, and a launch may take 1.4 times as long
+BRIEF = 14000            # cycles below which it pays all the same with tiles of at most SMALL elements, which ask L2 for most in a cycle,
+FULL_BRIEF = 22000       # with larger ones where memory takes more than FULL of the time,
+LARGE_BRIEF = 50000      # and with larger ones elsewhere
+SMALL = 64 * 128
+FULL = 0.6
 EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
 IN_MEMORY = 0.41, 1800   # for each, and until all see that all have left theirs
 MANY = 64                # CTAs that share a tile's k without a cluster, at most
@@ -361,7 +363,8 @@ def _finished(p: Problem, processors: int, cost: float, config: Config, stream: 
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
     passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
     half = config.tiles(q.m, q.n) * p.matrices * 2 <= processors
-    brief = BRIEF[0 if config.bm * config.bn <= SMALL else 1 if p.bytes / (MEMORY * processors / 132) > FULL * cost else 2]
+    full = p.bytes / (MEMORY * processors / 132) > FULL * cost
+    brief = BRIEF if config.bm * config.bn <= SMALL else FULL_BRIEF if full else LARGE_BRIEF
     return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
                    dependent=config.splits > 1 or cost < (brief if busy and not half else SHORT) and not stream)
 

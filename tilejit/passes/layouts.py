@@ -80,6 +80,7 @@ class Assigner(LayoutChoice):
         self.chains: dict[Value, Chain] = {}  # by each of their values
         self.points: dict[Value, Tile] = {}   # the layout of the index tiles behind points
         self.guessed: set[Value] = set()      # carried values whose layout is a guess: what meets them decides
+        self.anchored: dict[Operand, bool] = {}
         self.asked: dict[Value, Tile] = {}    # what the first use of a chain without a load asks of the carried value
 
     @property
@@ -193,11 +194,12 @@ class Assigner(LayoutChoice):
             self.trip(node, types)
 
     def is_anchored(self, operand: Operand) -> bool:
-        """Whether a value is what a tensor core makes, whose instruction has a layout of its own, or a branch may have that."""
-        if operand in self.context.ways:
-            return any(map(self.is_anchored, self.context.ways[operand]))
-        call = self.context.made.get(operand)
-        return call is not None and "anchor" in call.op.rules
+        """Whether a value is what a tensor core makes, whose instruction has a layout of its own, or of a branch that may give such a one."""
+        if operand not in self.anchored:
+            call = self.context.made.get(operand)
+            ways = self.context.ways.get(operand, ())
+            self.anchored[operand] = any(map(self.is_anchored, ways)) if ways else call is not None and "anchor" in call.op.rules
+        return self.anchored[operand]
 
     def snapshot(self) -> tuple:
         """What a loop's first walk changes."""

@@ -109,7 +109,8 @@ class Finder:
         if arg is None:
             raise CompilationError(f"this {call.op.name} decides where the loop's copies go, and they are issued trips ahead of it; a plain load of "
                                    "an array argument that the kernel does not write may decide that", call.loc)
-        if arg in written_arguments(self.context.calls):
+        written = written_arguments(self.context.calls)
+        if arg in written or not all(self.context.facts.ask("no_overlap", arg, other) for other in sorted(written)):
             raise CompilationError("this load decides where the loop's copies go, and they are issued trips ahead of it, but the kernel writes "
                                    "what it reads: write the ring by hand (tile.ring)", call.loc)
 

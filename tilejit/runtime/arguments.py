@@ -23,7 +23,8 @@ from .facts import evaluate_fact
 class ArraySpec:
     """An array's shape, dtype and strides (elements; row-major by default): what compiling needs of it.
 
-    `pointer` is where its first element is (for compiling alone, an address aligned to 256 bytes). `view` is the array.
+    `pointer` is where its first element is (for compiling alone, an address aligned to 256 bytes, where no other argument's elements are).
+    `view` is the array.
     Once a call has it (`counted`), shape and strides count bytes where elements share them.
     """
 
@@ -115,6 +116,9 @@ class Bound:
 CONSTANTS = (bool, int, float, str, DType, Auto, type(None))
 
 
+FAR = 44  # bits of the distance between arguments without data
+
+
 def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
     """Match a call's arguments with the parameters. LaunchError says which is missing, surplus, or of no use."""
     if len(args) > len(parameters):
@@ -135,7 +139,10 @@ def bind_arguments(name: str, parameters, args: tuple, kwargs: dict) -> Bound:
             constants.add(p.name)
             key.append((p.name, _constant_key(name, p.name, value)))
         else:
-            values[p.name] = _runtime_value(name, p.name, value)
+            value = _runtime_value(name, p.name, value)
+            if isinstance(value, ArraySpec) and value.view is None and not value.pointer:
+                value = replace(value, pointer=len(values) + 1 << FAR)
+            values[p.name] = value
             key.append(_signature(values[p.name]))
     return Bound(values, frozenset(constants), tuple(key))
 
