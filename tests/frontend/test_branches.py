@@ -228,6 +228,68 @@ def test_and_or_of_two_numbers_give_the_one_that_decides():
         assert y.tolist() == want
 
 
+def test_and_or_of_numbers_of_two_dtypes_give_the_one_that_decides_in_the_dtype_to_which_both_promote():
+    def kernel(x, b, y, n):
+        tile.store(y[0], tile.load(b[0]) and tile.load(x[0]))    # loads: the right one only where the left one holds
+        tile.store(y[1], tile.int32(n) or 1.5)
+        tile.store(y[2], tile.load(x[0]) or tile.load(b[1]))
+        tile.store(y[3], tile.int8(n) and tile.int64(n) and 2**40)
+        tile.static_assert((tile.load(b[0]) and tile.load(x[0])).dtype == tile.int32)
+        tile.static_assert((tile.int32(n) or 1.5).dtype == tile.float32)
+        tile.static_assert((tile.int8(n) and tile.int64(n)).dtype == tile.int64)
+
+    for n, x, b, want in ((0, 7, (-3, 2), [7, 1.5, 7, 0]), (4, 0, (0, 2), [0, 4, 2, 2**40]), (4, -9, (0, 2), [0, 4, -9, 2**40])):
+        y = np.full(4, -1.0, np.float64)
+        tile.jit(kernel)[1,](np.array([x], np.int32), np.array(b, np.int8), y, n)
+        assert y.tolist() == want
+
+
+def test_only_whether_and_or_hold_counts_below_not_and_where_a_condition_is_asked_for():
+    def kernel(y, n, m):
+        i, f = tile.int32(n), tile.float32(m)
+        if not (i and f):
+            tile.store(y[0], 1.0)
+        while not (i or f):
+            i += 1
+        tile.store(y[1], i)
+        tile.store(y[2], bool(n and f))
+        tile.store(y[3], tile.where(i and f, 5.0, 6.0))
+        tile.device_assert(i or f)
+        tile.assume(i or f)
+
+    for n, m, want in ((0, 0, [1, 1, 0, 6]), (0, 2, [1, 0, 0, 6]), (3, 2, [-1, 3, 1, 5])):
+        y = np.full(4, -1.0, np.float32)
+        tile.jit(kernel)[1,](y, n, m)
+        assert y.tolist() == want
+
+    def computed(y, n, m):
+        tile.store(y[0], not (n and m))
+        tile.store(y[1], tile.where(n or tile.float32(m), 1.0, 2.0))
+
+    text = body(computed)
+    assert "bit_and(" in text and "bit_or(" in text and "if " not in text
+
+
+def test_what_a_side_of_two_dtypes_does_is_done_only_where_it_counts():
+    def kernel(count, y, n):
+        tile.store(y[0], tile.int8(n) and tile.atomic_add(count[0], 1))
+        tile.store(y[1], tile.float32(n) or tile.atomic_add(count[0], 10))
+
+    for n, counted, want in ((0, 15, [0, 5]), (3, 6, [5, 3])):
+        count, y = np.array([5], np.int32), np.full(2, -1.0, np.float32)
+        tile.jit(kernel)[1,](count, y, n)
+        assert count[0] == counted and y.tolist() == want
+
+
+def test_a_number_beside_a_bool_gives_a_bool_unless_it_decides_while_compiling():
+    def kernel(y, n):
+        tile.static_assert((n or n > 3).dtype == tile.bool_)
+        tile.static_assert((5 or n > 3) == 5)
+        tile.static_assert((5 and n).dtype == tile.int32)
+
+    built(kernel)
+
+
 def test_and_or_refuse_a_tile_on_either_side():
     for line in ("n and v", "v or n", "n and tile.load(y[0:4])"):
         kernel = tile.jit(source=f"def kernel(y, n):\n    v = tile.arange(4)\n    w = {line}\n")

@@ -249,7 +249,8 @@ def _decided(w: Walker, node: ast.BoolOp, value: Callable[[ast.expr], Any], numb
 
 def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbers: bool = False) -> Any:
     """``left and right()``, ``left or right()`` of a run-time `left`: what `right` does is done only where `left` does
-    not decide, unless it only computes. With `numbers`, of two numbers it is the one that decides; else it is a bool."""
+    not decide, unless it only computes. With `numbers`, of two numbers it is the one that decides, in their common dtype;
+    else it is a bool."""
     value, left = left, _side(w, word, left)
     if isinstance(left, bool):
         return (value if numbers else left) if left == (word == "or") else right()
@@ -258,19 +259,24 @@ def only_if(w: Walker, word: str, left: Operand, right: Callable[[], Any], numbe
     entry = branch.env.pop(CHOSEN)
     _refuse_tile(w, word, entry.value)
     numbers = numbers and joins.is_number(entry.value) and all(type_of(x).dtype != bool_ for x in (value, entry.value))
+    dtype = language.common_dtype(w.g, value, entry.value) if numbers else bool_
+
+    def alike(x: Any) -> Any:
+        return x if type_of(x).dtype == dtype else language.converted(w.g, x, dtype)
+
     changed = any(w.frame.env.get(n) is not e for n, e in branch.env.items())
     if not changed and all(isinstance(n, Call) and n.op.effect == "pure" for n in branch.nodes):
         w.g.blocks[-1].extend(branch.nodes)
-        condition = _side(w, word, entry.value)
         if numbers:
-            ways = (lambda: entry.value), (lambda: value)
+            ways = (lambda: alike(entry.value)), (lambda: alike(value))
             return choose(w, left, *ways if word == "and" else reversed(ways))
+        condition = _side(w, word, entry.value)
         if isinstance(condition, bool):
             return left if condition == (word == "and") else condition
         return language.logical(w.g, word, left, condition)
     with w.partial_on(left):
-        w.resume(branch, lambda: w.put(CHOSEN, entry.value if numbers else language.as_condition(w.g, entry.value)))
-        decided = w.collect(lambda: w.put(CHOSEN, value if numbers else word == "or"))
+        w.resume(branch, lambda: w.put(CHOSEN, alike(entry.value) if numbers else language.as_condition(w.g, entry.value)))
+        decided = w.collect(lambda: w.put(CHOSEN, alike(value) if numbers else word == "or"))
     then, orelse = (branch, decided) if word == "and" else (decided, branch)
     join_branches(w, left, then, orelse)
     return w.frame.env.pop(CHOSEN).value

@@ -16,8 +16,9 @@ from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
 from ..names import InstructionName, counterpart, misspelt
-from ..ops import language, ptx_calls
+from ..ops import language, pointwise, ptx_calls
 from . import joins
+from .branches import judged
 from .captures import checked, of_tilejit, source_of
 from .expressions import by_python, folded, items
 from .names import EXITS, RESULT, Frame, Undefined
@@ -26,11 +27,15 @@ from .source import Source
 from .walker import Walker, expression, runtime, where
 
 
+OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume  # of the first argument counts whether it holds
+
+
 @expression(ast.Call)
 def call_(w: Walker, node: ast.Call) -> Any:
     discarded = node is w.discarded  # before the arguments, whose helpers have statements of their own
     function = w.value(node.func)
-    args = tuple(items(w, node.args))
+    first = [judged(w, n) for n in node.args[:1] if isinstance(n, ast.BoolOp) and any(function is f for f in OF_A_CONDITION)]
+    args = (*first, *items(w, node.args[len(first):]))
     kwargs = {}
     for keyword in node.keywords:
         if keyword.arg is None:

@@ -17,6 +17,7 @@ from ..names import ELSEWHERE, nearest
 from ..ops import language
 from ..types import Scalar
 from . import joins
+from .branches import judged
 from .captures import of_tilejit
 from .joins import is_runtime
 from .ranges import LoopRange, StaticRange
@@ -145,8 +146,8 @@ def operator(w: Walker, symbol: str, a: Any, b: Any) -> Any:
 
 @expression(ast.UnaryOp)
 def unary_op(w: Walker, node: ast.UnaryOp) -> Any:
-    x = w.value(node.operand)
     symbol = SYMBOLS[type(node.op)]
+    x = judged(w, node.operand) if symbol == "not" else w.value(node.operand)
     return language.unary(w.g, symbol, x) if is_runtime(x) else folded(w, UNARY[symbol], x)
 
 
