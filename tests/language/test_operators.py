@@ -90,6 +90,54 @@ def test_cdiv_of_tiles_rounds_up_for_every_sign_and_up_to_the_ends_of_the_dtype(
     assert out.tolist() == [[-(-int(a) // int(b)) for a, b in zip(x, y)], [-(-int(a) // 16) for a in x]]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_cdiv_by_a_run_time_divisor_is_the_same_of_scalars_and_tiles_and_0_by_0(dtype):
+    """The least value of the dtype by -1 wraps, as // does."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    divisors = [0, 1, 2, 3, high] + [-1, -2, low] * (low < 0)
+    source = """def divided(a, b, o):
+    x, y = tile.load(a[0]), tile.load(b[0])
+    tile.store(o[0], tile.cdiv(x, y))
+    tile.store(o[1], tile.cdiv(7, y))
+    tile.store(o[2:4], tile.cdiv(tile.load(a[0:2]), y))
+    tile.store(o[4:6], tile.cdiv(tile.load(a[0:2]), tile.load(b[0:2])))
+"""
+    for x, y in ((x, y) for x in (low, 0, 7, high) for y in divisors):
+        answer, of_7 = (np.array(-(-n // y) if y else 0).astype(dtype) for n in (x, 7))
+        a, b, o = np.array([x, x], dtype), np.array([y, y], dtype), np.array([answer, of_7, *[answer] * 4], dtype)
+        simulated([Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o})])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_emitted_cdiv_rounds_up_and_is_0_by_0(dtype):
+    source = "def divided(a, b, o):\n    tile.store(o[0], tile.cdiv(tile.load(a[0]), tile.load(b[0])))\n"
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    for x, y in [(7, 0), (low, 0), (7, 2), (low, 3), (high, high), (high, 2)] + [(7, -2), (-7, 2), (7, low), (low, low)] * (low < 0):
+        a, b, o = np.array([x], dtype), np.array([y], dtype), np.array([-(-x // y) if y else 0], dtype)
+        case, got = Case(f"{x} by {y} in {dtype}", source, {"a": a, "b": b}, {"o": o}), np.ones_like(o)
+        on_host.run(case.compile("sm_90a"), a, b, got)
+        assert got.tolist() == o.tolist()
+
+
+def test_cdiv_of_number_arguments_adapts_as_they_do():
+    kernel = tile.jit(source="""def k(n, m, out):
+    v = tile.load(out[0:4]) * tile.cdiv(n, m)
+    tile.static_assert(v.dtype == tile.int8)
+    tile.store(out[0:4], v)
+""")
+    for n, m, answer in ((7, 2, 4), (7, -2, -3), (-7, 2, -3), (7, 0, 0)):
+        out = np.ones(4, np.int8)
+        kernel[1,](n, m, out)
+        assert out.tolist() == [answer] * 4
+
+
+def test_cdiv_outside_kernels_takes_integers_of_any_kind_and_refuses_floats():
+    assert tile.cdiv(7, 2) == tile.cdiv(np.uint8(7), np.int64(2)) == 4 and tile.cdiv(7, -2) == -3
+    for a, b in ((7.5, 2), (7, 2.0), (np.float32(7), 2)):
+        with pytest.raises(tile.CompilationError, match="cdiv divides integers, not .*; divide with / and round up with math.ceil"):
+            tile.cdiv(a, b)
+
+
 def test_cdiv_refuses_floats_and_a_divisor_of_0():
     for line, words in (("tile.cdiv(tile.load(x[0:4]), 3)", "cdiv divides integers, not a tile float32[4] and the number 3; "),
                         ("tile.cdiv(n, 0)", "cdiv divides by zero")):

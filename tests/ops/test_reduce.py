@@ -229,6 +229,13 @@ REMEDIES = {
     "tile.sum(v / v)": "say by tile.load(..., other=...) what it gives",
     "tile.sum(v.to(tile.int32) | 1)": "say by tile.load(..., other=...) what it gives",
     "tile.sum(v * (v + 1))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v + tile.full((128,), 2.0) * tile.full((128,), 3.0))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum((v + tile.full((128,), 2.0) * 3).to(tile.int32))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v.to(tile.int32) | tile.full((128,), 6) & tile.full((128,), 3))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v / 0.0)": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v / 0)": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v / tile.full((128,), 0.3).to(tile.int32))": "say by tile.load(..., other=...) what it gives",
+    "tile.sum(v * float('inf'))": "say by tile.load(..., other=...) what it gives",
 }
 
 
@@ -241,14 +248,17 @@ def test_the_warning_of_a_ragged_load_says_what_to_write(text):
 
 def test_the_search_for_a_ragged_load_meets_each_value_once():
     """Of a power by repeated squaring there are 2**60 ways back to the load."""
-    squared = "    v = v * v\n" * 60
-    kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n{squared}    tile.store(y[0], tile.sum(v))\n")
+    squared = "    v, u = v * v, u * u\n" * 60
+    kernel = tile.jit(source="def k(x, y):\n    v, u = tile.load(x[0:128]), tile.full((128,), tile.load(y[1]))\n"
+                             f"{squared}    tile.store(y[0], tile.sum(v * u))\n")
     assert not kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings
 
 
 @pytest.mark.parametrize("text", ["tile.sum(v)", "tile.sum(v.to(tile.float64) * v * 3)", "tile.sum(tile.cumsum(-v))",
                                   "tile.sum(v[None, :] * v[:, None])", "tile.sum(abs(v))",
-                                  "tile.sum(v / 3)", "tile.cumsum((v + v * 2) * (v - tile.sqrt(2.0) * v)).sum()",
+                                  "tile.sum(v / 3)", "tile.sum(v / tile.load(y[1]))", "tile.sum(v / (tile.full((128,), 2.0) + 3))",
+                                  "tile.sum(v * (tile.full((128,), 2.0) * tile.full((128,), 3.0)))",
+                                  "tile.cumsum((v + v * 2) * (v - tile.sqrt(2.0) * v)).sum()",
                                   "tile.sum((v.to(tile.int32) << 2 | v.to(tile.int32) >> 1) & 7)"])
 def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")

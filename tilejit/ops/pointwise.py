@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from operator import index
+
 import numpy as np
 
 from ..dtypes import bool_, dtype_of, float32, int32, int64
+from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Value
@@ -14,6 +17,7 @@ from ..types import Scalar, Tile
 from . import elementwise as ew
 from . import math as elementary
 from .creation import indices, splat
+from .ids import num_programs
 from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
 from .shape import checked_axis, expand_dims
 
@@ -124,21 +128,45 @@ def cast(g: Builder, x, dtype):
 
 @builtin
 def cdiv(g: Builder, a, b):
-    """``a / b`` rounded up, of integers; a constant if both are. Also outside kernels, for grids."""
+    """``a / b`` rounded up, of integers, and 0 for a `b` of 0; a constant if both are. Also outside kernels, for grids.
+
+    A constant 0 is an error. Of int32 and int64 scalars by a constant above 0, or by `tile.num_programs()`, ``a + b - 1`` has
+    to be within their dtype.
+    """
     if isinstance(b, int) and b == 0:
         raise g.error("cdiv divides by zero")
     if isinstance(a, int) and isinstance(b, int):
         return -(-a // b)
     dtype = common_dtype(g, a, b)
     if dtype.is_float:
-        raise g.error(f"cdiv divides integers, not {describe(a)} and {describe(b)}; divide with / and round up with tile.ceil")
-    if dtype in (int32, int64) and all(isinstance(number(g, x), Scalar) for x in (a, b)) and not (isinstance(b, int) and b < 1):
+        raise g.error(_no_integers(a, b) + "tile.ceil")
+    if dtype in (int32, int64) and all(isinstance(number(g, x), Scalar) for x in (a, b)) and _positive(g, b):
         return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
     rest = compare(g, "!=", binary(g, "%", a, b), 0)  # nothing is added to `a` that its dtype may not hold
+    if not isinstance(b, int):
+        rest = binary(g, "&", rest, compare(g, "!=", b, 0))
     return binary(g, "+", binary(g, "//", a, b), rest)
 
 
-cdiv.plain = lambda a, b: -(-a // b)
+def _positive(g: Builder, b) -> bool:
+    """Whether a divisor is above 0 whatever the launch."""
+    if isinstance(b, int):
+        return b > 0
+    call = g.definitions.get(b)
+    return call is not None and call.op is num_programs
+
+
+def _no_integers(a, b) -> str:
+    return f"cdiv divides integers, not {describe(a)} and {describe(b)}; divide with / and round up with "
+
+
+def _plain_cdiv(a, b) -> int:
+    if not all(hasattr(x, "__index__") for x in (a, b)):
+        raise CompilationError(_no_integers(a, b) + "math.ceil")
+    return -(-index(a) // index(b))
+
+
+cdiv.plain = _plain_cdiv
 
 
 # -- facts and checks ------------------------------------------------------------------------------------------------------

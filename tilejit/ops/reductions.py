@@ -249,20 +249,45 @@ def _zero_outside(g: Builder, x: Value) -> bool:
         if call.op in (ew.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_, ew.add, ew.sub, ew.bit_or, ew.bit_xor):
             queue += call.args
         elif call.op in (ew.mul, ew.bit_and):
-            queue += [a for a in call.args if not _alike(g, a)]
+            factors = [a for a in call.args if not _alike(g, a)]
+            if not factors or any(n is not None and not math.isfinite(n) for n in (_known(g, a) for a in call.args)):
+                return False
+            queue += factors
         elif call.op in (ew.div, ew.shl, ew.shr) and _alike(g, call.args[1]):
+            n = _known(g, call.args[1])
+            if call.op is ew.div and (n == 0 or n != n):
+                return False
             queue.append(call.args[0])
         else:
             return False
     return True
 
 
-def _alike(g: Builder, value) -> bool:
+def _alike(g: Builder, x) -> bool:
     """Whether a tile is one number everywhere."""
-    call = g.definitions.get(value) if isinstance(value, Value) else None
-    if call is None:
-        return isinstance(value, Const)
-    return call.op is creation.splat or call.op in (ew.cast, reshape_, broadcast) and _alike(g, call.args[0])
+    seen, queue = set(), [x]
+    while queue:
+        value = queue.pop()
+        if isinstance(value, Const) or value in seen:
+            continue
+        seen.add(value)
+        call = g.definitions.get(value)
+        if call is None or not ("element" in call.op.rules or call.op in (creation.splat, ew.cast, reshape_, broadcast)):
+            return False
+        if call.op is not creation.splat:
+            queue += call.args
+    return True
+
+
+def _known(g: Builder, value):
+    """The number that a tile is everywhere, where it is written as such; else None."""
+    if isinstance(value, Const):
+        return value.value
+    call = g.definitions.get(value)
+    if call is None or call.op not in (creation.splat, ew.cast, reshape_, broadcast):
+        return None
+    n = _known(g, call.args[0])
+    return ew.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is ew.cast else n
 
 
 def _remedy(what: str, dtype: DType, direct: bool) -> str:
