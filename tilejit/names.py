@@ -43,9 +43,9 @@ def assigned_name(loc: Loc) -> str:
 
 
 def allocation_name(name: str, loc: Loc | None) -> str:
-    """What a kernel calls the shared memory that it allocates at `loc`: ``s``, or ``r.A`` where `name` is that of a ring's buffer;
-    '' where its source does not tell."""
-    call = re.match(r"(?:\w+\.)*(alloc|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
+    """What a kernel calls the shared memory or the mbarriers that it makes at `loc`: ``s``, or ``r.A`` and ``r.full`` where `name` is
+    that of a ring's buffer or barriers; '' where its source does not tell."""
+    call = re.match(r"(?:\w+\.)*(alloc|mbarrier|ring)\(", loc.source_line[loc.column:]) if loc is not None else None
     own = assigned_name(loc) if call is not None else ""
     return f"{own}.{name}" if own and call[1] == "ring" else own
 

@@ -142,6 +142,48 @@ def test_a_loop_that_asks_a_barrier_and_counts_goes_on_when_the_copy_has_landed(
     check(counts_for_ever, (1,), B, seeds=[0])
 
 
+@tile.jit(num_warps=1)
+def computes_and_does_not_wait(A, B):
+    s, bar, n = tile.alloc((256,), A.dtype), tile.mbarrier(), 0
+    with tile.elect():
+        bar.arrive_expect_tx(256 * 4)
+        tma_load(s, A, bar, 0, 1, box=(256, 1))
+    for i in range(60000):
+        n = n * 3 + i
+    tile.store(B[0, 0:256], tile.load(s) + tile.cast(n & 0, A.dtype))  # finds: missing-wait
+    bar.wait(phase=0)
+
+
+def test_a_long_computation_without_a_wait_does_not_see_what_a_copy_brings():
+    """Where nothing is checked the result is wrong, as it may be on the machine."""
+    check(computes_and_does_not_wait, (1,), A, B, seeds=[0])
+    got = B.copy()
+    computes_and_does_not_wait.simulate((1,), A, got, checks=False)
+    assert not (got[0] == A[1]).any()
+
+
+@tile.jit(num_warps=2)
+def a_flag_is_asked_while_another_waits_for_its_copy(A, B, flag):
+    s, bar = tile.alloc((256,), A.dtype), tile.mbarrier()
+    with tile.warp(0):
+        with tile.elect():
+            bar.arrive_expect_tx(256 * 4)
+            tma_load(s, A, bar, 0, 0, box=(256, 1))
+        bar.wait(phase=0)
+        tile.store(B[0, 0:256], tile.load(s))
+        tile.atomic_add(flag[0], 1)
+    with tile.warp(1):
+        asked = 0
+        while tile.load(flag[0], sem="acquire") == 0:
+            asked += 1
+
+
+def test_a_loop_that_asks_a_flag_and_counts_goes_on_when_the_copy_of_another_warp_has_landed():
+    flag = np.zeros(1, np.int32)
+    check(a_flag_is_asked_while_another_waits_for_its_copy, (1,), A, B, flag, seeds=[0], result=1,
+          expected=np.where(np.arange(8)[:, None] == 0, A, 0))
+
+
 @tile.jit
 def disagreeing_roles(A, B, n, m):
     s = tile.alloc((2, 256), A.dtype)
@@ -180,6 +222,37 @@ def waits_for_two(B):
 def test_a_deadlock_calls_barriers_by_the_names_that_the_kernel_gives_them():
     message = check(waits_for_two, (1,), B, seeds=[0]).findings[0].message
     assert "misses 1 of 1 arrival (full[1])" in message and "misses 1 of 2 arrivals (empty)" in message
+
+
+@tile.jit(num_warps=2)
+def ring_whose_consumer_leaves(x, y):
+    r = tile.ring(2, A=((32,), "float32"), filled="stores")
+    with tile.warp(0):
+        for i in range(4):
+            with r.produce() as slot:  # finds: deadlock
+                tile.store(slot.A, tile.load(x[0, 0:32]))
+    with tile.warp(1):
+        for i in range(1):
+            with r.consume() as slot:
+                tile.store(y[0, 0:32], tile.load(slot.A))
+
+
+@tile.jit(num_warps=2)
+def ring_whose_producer_leaves(x, y):
+    r = tile.ring(2, A=((32,), "float32"), filled="stores")
+    with tile.warp(0):
+        for i in range(1):
+            with r.produce() as slot:
+                tile.store(slot.A, tile.load(x[0, 0:32]))
+    with tile.warp(1):
+        for i in range(4):
+            with r.consume() as slot:  # finds: deadlock
+                tile.store(y[0, 0:32], tile.load(slot.A))
+
+
+def test_a_deadlock_tells_the_full_barriers_of_a_ring_from_the_empty_ones():
+    for kernel, barrier in ((ring_whose_consumer_leaves, "r.empty[1]"), (ring_whose_producer_leaves, "r.full[1]")):
+        assert f"misses 1 of 1 arrival ({barrier})" in check(kernel, (1,), A, B, seeds=[0]).findings[0].message
 
 
 @tile.jit

@@ -252,3 +252,17 @@ def slots(x, y):
 def test_a_finding_names_the_buffer_of_a_ring_and_its_slot():
     finding, = slots.simulate((1,), X, Y).findings
     assert "of shared memory (r.B[0] in slot 0) are read" in finding.message
+
+
+@tile.jit(num_warps=1)
+def a_buffer_called_alloc(x, y):
+    r = tile.ring(2, alloc=((2, 16), "float32"), filled="stores")
+    with r.produce() as slot:
+        tile.store(slot.alloc[0, 0:16], tile.load(x[0:16]))
+    with r.consume() as slot:
+        tile.store(y[0:16], tile.load(slot.alloc[1, 0:16]))
+
+
+def test_a_ring_s_buffer_may_be_called_alloc():
+    finding, = a_buffer_called_alloc.simulate((1,), X, Y).findings
+    assert "of shared memory (r.alloc[1, 0] in slot 0) are read" in finding.message

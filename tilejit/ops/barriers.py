@@ -40,16 +40,22 @@ def mbarrier(g: Builder, count=1, n=None):
     All barriers live in one block, initialised by thread 0 at the kernel's entry and visible to the CTA (the cluster)
     before anything else runs. `count` counts arriving scope instances, not threads.
     """
-    for what, value in (("count", count), ("n", 1 if n is None else n)):
+    made = initialised(g, count, 1 if n is None else n)
+    return made if n is not None else g.call(mbarrier_at, made, Const(0, int32), peer=False)
+
+
+def initialised(g: Builder, count, n, name: str = "mbarrier") -> Value:
+    """`n` of `mbarrier`; `name` is that of a ring's barriers."""
+    for what, value in (("count", count), ("n", n)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise g.error(f"{what} is a constant, not {describe(value)}")
         if not 1 <= value < 1 << 20:
             raise g.error(f"{what} is 1 to {(1 << 20) - 1}, not {value}")
     if g.scope.kind != "cta" or g.scope.partial is not None or g.state.get("loops", 0):
         raise g.error("a barrier is made once, at CTA scope and outside loops; make n= of them and index")
-    value = Value("mbarrier", Barrier(n or 1, count), g.loc)
-    g.hoist(Call(mbarrier_init, (), {"count": count, "n": n or 1}, (value,), g.loc))
-    return value if n is not None else g.call(mbarrier_at, value, Const(0, int32), peer=False)
+    value = Value(name, Barrier(n, count), g.loc)
+    g.hoist(Call(mbarrier_init, (), {"count": count, "n": n}, (value,), g.loc))
+    return value
 
 
 @op("pure", attrs=("peer",))

@@ -241,7 +241,7 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     held = {name: _buffer(g, name, stages, spec, filled, cta_group) for name, spec in buffers.items()}
     ranks = prod(g.launch.cluster or (1,)) if multicast else 1
     arming, releasing = (cta_group, consumers) if filled == "copies" else (1, consumers * cta_group)
-    full, empty = (barriers.mbarrier.function(g, count, n=stages) for count in (arming, releasing * ranks))
+    full, empty = (barriers.initialised(g, count, stages, name) for name, count in (("full", arming), ("empty", releasing * ranks)))
     made.append(Ring(len(made) + 1, stages, consumers, filled, ranks, cta_group, held, full, empty))
     return made[-1]
 
@@ -272,7 +272,7 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
         slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
     else:
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
-    return allocated(g, (stages, *shape), dtype, slots, name=name)
+    return allocated(g, (stages, *shape), dtype, slots, buffer_of_ring=name)
 
 
 def _accumulators(g: Builder, stages: int, shape: tuple[int, ...], dtype, layout, cta_group: int) -> Value:

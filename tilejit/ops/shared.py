@@ -42,14 +42,15 @@ def default_align(layout: TileLayout) -> int:
     return 1024 if layout.swizzle is not None else 128
 
 
-@op("writes", attrs=("dtype", "shape", "layout", "align", "auto"))
-def alloc_shared(dtype, shape, layout, align, auto=None):
+@op("writes", attrs=("dtype", "shape", "layout", "align", "auto", "slots"))
+def alloc_shared(dtype, shape, layout, align, auto=None, slots=None):
     """Shared memory for the whole kernel, at the same offset in every CTA. With `auto`, the alignment that was asked for or 0, a
-    pass replaces the layout by one that is chosen by the buffer's uses."""
+    pass replaces the layout by one that is chosen by the buffer's uses. With `slots`, True or None, the first dimension counts the
+    slots of a ring."""
 
 
 @alloc_shared.infer
-def _(g, dtype, shape, layout, align, auto=None):
+def _(g, dtype, shape, layout, align, auto=None, slots=None):
     return Buffer(dtype, shape, "shared", layout)
 
 
@@ -95,8 +96,8 @@ def _checked(g: Builder, shape, dtype, layout) -> tuple[tuple[int, ...], DType, 
     return shape, dtype, layout
 
 
-def allocated(g: Builder, shape, dtype, layout=None, align=None, name: str = "alloc") -> Value:
-    """`alloc` in shared memory; `name` is that of a ring's buffer."""
+def allocated(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring: str | None = None) -> Value:
+    """`alloc` in shared memory, or the slots of a ring's buffer of that name."""
     shape, dtype, layout = _checked(g, shape, dtype, layout)
     auto = (align or 0) if isinstance(layout, Auto) else None
     if auto is not None:
@@ -107,8 +108,8 @@ def allocated(g: Builder, shape, dtype, layout=None, align=None, name: str = "al
         align = default_align(layout)
     if not isinstance(align, int) or align & (align - 1) or align < dtype.nbytes:
         raise g.error(f"an alignment is a power of two of at least the element's {dtype.nbytes} bytes, not {describe(align)}")
-    buffer = Value(name, Buffer(dtype, shape, "shared", layout), g.loc)
-    attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto)
+    buffer = Value(buffer_of_ring or "alloc", Buffer(dtype, shape, "shared", layout), g.loc)
+    attrs = dict(dtype=dtype, shape=shape, layout=layout, align=align, auto=auto, slots=None if buffer_of_ring is None else True)
     g.hoist(Call(alloc_shared, (), attrs, (buffer,), g.loc))
     return buffer
 

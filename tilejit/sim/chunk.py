@@ -23,7 +23,7 @@ from .world import AsyncOp, World
 
 BUDGET = 20000      # nodes that a fiber runs before the next one has its turn
 PATIENCE = 4_000_000  # nodes that may run without an effect on anything
-LULL = 100_000      # after so many of them what waits for quiet happens: a loop that counts its trips may wait for it
+LULL = 100_000      # after so many of them copies land if a thread has asked meanwhile: a loop that counts its trips may wait for one
 NEVER = float("inf")
 LATE = 1e12         # a landing time that comes only when everything waits
 
@@ -60,7 +60,7 @@ class Chunk(Verdicts):
         self.operations = 0
         self.barrier_numbers: dict[Any, int] = {}
         self.next_barrier = 0
-        self.barrier_counts: dict[int, int] = {}  # number of the first -> how many
+        self.barrier_values: dict[int, Any] = {}  # number of the first -> the value whose barriers they are
         self.places: dict = {}
         self.locs: list[Loc | None] = []
         self._lines: dict[int, int] = {}
@@ -74,6 +74,7 @@ class Chunk(Verdicts):
         self.turn = 0
         self.stuck = False
         self.idle = 0
+        self.asked = False          # whether a thread has asked, without waiting, for what others bring: a barrier, or by an atomic
         for rank in range(self.ranks):
             rows = np.arange(rank * self.clusters, (rank + 1) * self.clusters)
             self.add(Fiber(self, rank, rows, 0, program.threads, dict(env), [Frame(program.code(self.graph.body))]))
@@ -306,12 +307,19 @@ class Chunk(Verdicts):
         except TileError as error:
             error.loc = error.loc or getattr(fiber.node, "loc", None)
             raise
-        before = self.idle
-        self.idle = 0 if self.version != version else self.idle + budget - left
-        if before // LULL < self.idle // LULL and self._unstick():
-            self.idle = 0
+        if self.version != version:
+            self.idle, self.asked = 0, False
+            return not self.stuck
+        before, self.idle = self.idle, self.idle + budget - left
+        if before // LULL < self.idle // LULL:
+            asked, self.asked = self.asked, False
+            if asked and self._land_first():
+                self.idle = 0
         if self.idle > PATIENCE:
-            self.endless(fiber)
+            if self._unstick():
+                self.idle = 0
+            else:
+                self.endless(fiber)
         return not self.stuck
 
     def _next(self) -> Fiber | None:
@@ -347,12 +355,7 @@ class Chunk(Verdicts):
 
     def _unstick(self) -> bool:
         """Nothing is ready: let time pass, let some CTAs go on without others, or let parts of a fiber part."""
-        flight = [op for op in self._flight() if op.due < NEVER]
-        if flight:
-            first = min(flight, key=lambda op: (op.due, op.number))
-            for op in flight:
-                if op.number == first.number:
-                    self._land_alone(op)
+        if self._land_first():
             return True
         for fiber in list(self.fibers):
             mask = fiber.partly_ready()
@@ -361,6 +364,16 @@ class Chunk(Verdicts):
                 return True
         fibers = list(self.fibers)
         return any(f.release_parked() for f in fibers) or any(f.overtake_children() for f in fibers)
+
+    def _land_first(self) -> bool:
+        """Let time pass until the first of the operations in flight lands."""
+        flight = [op for op in self._flight() if op.due < NEVER]
+        if flight:
+            first = min(flight, key=lambda op: (op.due, op.number))
+            for op in flight:
+                if op.number == first.number:
+                    self._land_alone(op)
+        return bool(flight)
 
     def _close(self) -> None:
         """The kernel has ended: what is in flight lands, and nothing of it may touch shared memory any more."""

@@ -277,7 +277,7 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
     def barrier_at(self, barrier: SimBarrier, index: Any, rank: Any = None) -> SimBarrier:
         """One of several barriers, of this CTA or of CTA `rank` of the cluster."""
         index = np.asarray(index)[:, :1].astype(np.int64)
-        n = self.sim.barrier_counts.get(barrier.first, 1)
+        n = self.sim.barrier_values[barrier.first].type.n
         if ((index < 0) | (index >= n)).any():
             self.finding("out-of-bounds", f"barrier {int(index.flat[0])} of {n} is named")
             index = np.clip(index, 0, n - 1)

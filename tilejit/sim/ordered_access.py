@@ -23,6 +23,7 @@ class OrderedAccess:
         Returns the old values. On global memory `order` ('acquire', 'release', 'acq_rel' or None for relaxed) orders the
         CTAs of `scope` that meet at an element.
         """
+        self.sim.asked = True
         dtype = buffer.type.dtype.np
         values = np.asarray(values, dtype)
         compare = None if compare is None else np.asarray(compare, dtype)
@@ -56,6 +57,7 @@ class OrderedAccess:
 
     def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str) -> np.ndarray:
         """Elements of global memory by relaxed or acquiring loads; the arguments are those of `read`."""
+        self.sim.asked = True
         values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True)
         self._order(buffer, coords, mask, None, owner, sem, scope)
         if sem == "acquire" and self._active is None:

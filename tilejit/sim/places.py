@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ir.graph import Graph, Value
+from ..ir.graph import Call, Graph, Value, walk
 from ..names import allocation_name
 from ..types import Buffer
 
@@ -14,6 +14,7 @@ class Places:
 
     def __init__(self, graph: Graph):
         self.buffers = {v: at for v, at in graph.shared.items() if isinstance(v.type, Buffer) and v.type.scope == "shared"}
+        self.rings = {v for n in walk(graph.body) if isinstance(n, Call) and n.attrs.get("slots") is True for v in n.results}
         self.offsets: dict[Value, np.ndarray] = {}  # byte offset in the buffer of each element, in the order of the indices
         self.said: dict[tuple[int, int], str] = {}
 
@@ -33,7 +34,7 @@ class Places:
         if len(found) == 0:
             return ""
         index = [int(i) for i in np.unravel_index(found[0], t.shape)]
-        slot = f" in slot {index.pop(0)}" if value.name != "alloc" else ""
+        slot = f" in slot {index.pop(0)}" if value in self.rings else ""
         return f"{name}{index}{slot}" if index else f"{name}{slot}"
 
 

@@ -24,7 +24,10 @@ Cells = np.ndarray | range  # numbers of cells; operations of the engines mostly
 
 def index_of(cells: Cells) -> np.ndarray | slice:
     """What NumPy takes the cells by: a slice of a run, which it reads and writes many times as fast."""
-    return slice(cells.start, cells.stop) if isinstance(cells, range) else cells
+    if not isinstance(cells, range):
+        return cells
+    assert cells.step == 1 and cells.start >= 0, cells
+    return slice(cells.start, cells.stop)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..names import assigned_name
+from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
 from .clocks import BEFORE, ORDER, empty_clock
 from .values import SimBarrier
@@ -117,7 +117,7 @@ class Synchronisation:
         first = self.sim.barrier_numbers.setdefault(value, self.sim.next_barrier)
         if first == self.sim.next_barrier:
             self.sim.next_barrier += n
-        self.sim.barrier_counts[first] = n
+            self.sim.barrier_values[first] = value
         for world, _ in self.worlds():
             for i, count in enumerate(counts):
                 # The kernel's entry ends with a barrier of the cluster: whoever comes first finds all of them made.
@@ -225,6 +225,7 @@ class Synchronisation:
                 if self._usable(world, rank, number) and world.barriers[rank, number].passed(phase):
                     result[slice(None) if where is None else where] = True
                     self._learn(world, rank, number)
+        self.sim.asked |= not result.all()
         return result
 
     def wait(self, barrier: SimBarrier, parity: Any) -> RowWait:
@@ -278,10 +279,11 @@ def _missing(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> s
     for _, b in _barriers(m, barrier):
         if b is not None and not b.passed(int(parity.flat[0])):
             index = int(barrier.index.flat[0]) if barrier.index is not None else 0
-            several = m.sim.barrier_counts.get(barrier.first, 1) > 1
+            made = m.sim.barrier_values[barrier.first]
+            several = made.type.n > 1
             name = f"mbarrier {index}" if several else "the mbarrier"
             where = f" of CTA rank {int(barrier.peer.flat[0])}" if barrier.peer is not None else ""
-            called = assigned_name(m.sim.locs[b.line])
+            called = allocation_name(made.name, made.loc)
             called = f" ({called}{f'[{index}]' if several else ''})" if called else ""
             return f"waits for phase {b.phase} (parity {b.phase & 1}) of {name}{where}, which misses {b.missing()}{called}"
     return "waits for an mbarrier"
