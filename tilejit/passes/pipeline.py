@@ -87,7 +87,8 @@ class Loops:
         slot = -(-layout.span(axis.m) * nbytes // align) * align // nbytes
         layout = TileLayout([(stages, slot, axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
         ring = Value("slots", Buffer(t.dtype, (stages, *t.shape), "shared", layout), alloc.loc)
-        self.g.hoist(Call(alloc_shared, (), {**attrs, "shape": (stages, *t.shape), "layout": layout, "align": align, "slots": True}, (ring,), alloc.loc))
+        attrs = {**attrs, "shape": (stages, *t.shape), "layout": layout, "align": align, "slots": True}
+        self.g.hoist(Call(alloc_shared, (), attrs, (ring,), alloc.loc))
         return ring
 
     def barriers(self, staged: Staged, count: int) -> Value:

@@ -315,7 +315,7 @@ class Chunk(Verdicts):
             asked, self.asked = self.asked, False
             if asked and self._land_first():
                 self.idle = 0
-        if self.idle > PATIENCE:
+        if self.idle > PATIENCE:  # a loop may also wait by an ordinary load, or for CTAs that wait with others of a fiber
             if self._unstick():
                 self.idle = 0
             else:
