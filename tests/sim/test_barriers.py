@@ -136,8 +136,9 @@ def counts_for_ever(B):
         asked += 1
 
 
-def test_a_loop_that_asks_a_barrier_and_counts_goes_on_when_the_copy_has_landed():
+def test_a_loop_that_asks_a_barrier_and_counts_goes_on_when_the_copy_has_landed(monkeypatch):
     """No two of its trips are alike; what comes when all is quiet comes all the same, and what never comes is a deadlock."""
+    monkeypatch.setattr("tilejit.sim.chunk.PATIENCE", 250_000)
     check(asks_and_counts, (1,), A, B, result=1, expected=np.where(np.arange(8)[:, None] == 0, A, 0))
     check(counts_for_ever, (1,), B, seeds=[0])
 
