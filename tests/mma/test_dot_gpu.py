@@ -9,7 +9,8 @@ from tests.mma.pipelined_product import product
 from tests.mma.test_dot import (BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product, ragged_operands, ragged_then_loop,
                                 sometimes_added, sometimes_reset, sometimes_scaled)
 from tests.mma.test_order import ahead
-from tests.mma.test_pipelined import attention, by_table, close, shares, split_k, tile_of_product, two_loops
+from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
+from tests.mma.test_pipelined_places import by_table, shares
 import tilejit as tile
 
 

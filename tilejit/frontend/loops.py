@@ -11,7 +11,7 @@ from typing import Any
 from ..dtypes import bool_, int32, promote
 from ..errors import Loc
 from ..ir.builder import describe, type_of, weak_dtype
-from ..ir.graph import Block, Const, For, Operand, Value, While, leaves_its_range
+from ..ir.graph import Block, For, Operand, Value, While, leaves_its_range
 from ..ops import language
 from ..ops.pipeline import pipeline_turn
 from ..types import Scalar

@@ -12,6 +12,7 @@ from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Pipeline
 from ..ops import elementwise as ew
+from ..ops.ids import is_number_of_ctas
 from ..ops.language import as_index, binary, compare, converted, strong_cast
 from ..ops.pointwise import device_assert, where
 from ..types import Scalar
@@ -72,7 +73,7 @@ def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | N
     beyond = any(map(_unsigned_64, (start, stop)))
     if isinstance(step, int) and (step > 0 or not beyond):
         return LoopRange(start, stop, step, unroll, item)
-    if unroll != 1 or beyond or not _is_number_of_ctas(g, step):
+    if unroll != 1 or beyond or not is_number_of_ctas(g, step):
         return by_number_of_trips(g, start, stop, step, unroll, item)
     return LoopRange(*(as_index(g, x) for x in (start, stop, step)), unroll, item)
 
@@ -80,12 +81,6 @@ def loop_over(g: Builder, start, stop, step, unroll: int = 1, item: Callable | N
 def _unsigned_64(x) -> bool:
     """Whether a bound may be beyond the signed integers that the indices of falling and of run-time steps are."""
     return type_of(x).dtype == uint64
-
-
-def _is_number_of_ctas(g: Builder, step) -> bool:
-    """Whether a step is known to be above 0 since it is the grid's extent."""
-    made = g.definitions.get(step)
-    return made is not None and made.op.name == "num_programs"
 
 
 def _copies(g: Builder, unroll, start, stop, step) -> int:
@@ -109,7 +104,7 @@ def by_number_of_trips(g: Builder, start, stop, step, unroll: int, item: Callabl
         trips = _trips(g, high, low, -step)
     else:
         trips = _trips(g, low, high, step)
-    if not isinstance(step, int) and not _is_number_of_ctas(g, step):
+    if not isinstance(step, int) and not is_number_of_ctas(g, step):
         zero = Const(0, type_of(step).dtype)
         device_assert.function(g, g.call(ew.ne, step, zero), "the step of a range is 0")
         down = where.function(g, g.call(ew.lt, step, zero), _trips(g, high, low, step, down=True), 0)

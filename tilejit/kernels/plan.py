@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from math import inf, log2
 from operator import itemgetter
 from typing import NamedTuple

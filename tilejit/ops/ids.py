@@ -68,6 +68,12 @@ lane_id = _id("lane_id", "The thread's lane in its warp.", Uniformity.THREAD,
               lambda m: m.thread_ids() % 32, lambda e: e.lane_id())
 
 
+def is_number_of_ctas(g, x) -> bool:
+    """Whether a number is known to be above 0 since it is an extent of the grid."""
+    call = g.definitions.get(x)
+    return call is not None and call.op is num_programs
+
+
 @builtin
 def thread_id(g: Builder, scope=None):
     """The thread's id in the CTA; with ``scope="warpgroup"`` (or "warp", or "scope": the current one) relative to it."""

@@ -17,7 +17,7 @@ from ..types import Scalar, Tile
 from . import elementwise as ew
 from . import math as elementary
 from .creation import indices, splat
-from .ids import num_programs
+from .ids import is_number_of_ctas
 from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
 from .shape import checked_axis, expand_dims
 
@@ -140,20 +140,13 @@ def cdiv(g: Builder, a, b):
     dtype = common_dtype(g, a, b)
     if dtype.is_float:
         raise g.error(_no_integers(a, b) + "tile.ceil")
-    if dtype in (int32, int64) and all(isinstance(number(g, x), Scalar) for x in (a, b)) and _positive(g, b):
+    positive = b > 0 if isinstance(b, int) else is_number_of_ctas(g, b)
+    if dtype in (int32, int64) and all(isinstance(number(g, x), Scalar) for x in (a, b)) and positive:
         return binary(g, "//", binary(g, "+", a, binary(g, "-", b, 1) if not isinstance(b, int) else b - 1), b)
     rest = compare(g, "!=", binary(g, "%", a, b), 0)  # nothing is added to `a` that its dtype may not hold
     if not isinstance(b, int):
         rest = binary(g, "&", rest, compare(g, "!=", b, 0))
     return binary(g, "+", binary(g, "//", a, b), rest)
-
-
-def _positive(g: Builder, b) -> bool:
-    """Whether a divisor is above 0 whatever the launch."""
-    if isinstance(b, int):
-        return b > 0
-    call = g.definitions.get(b)
-    return call is not None and call.op is num_programs
 
 
 def _no_integers(a, b) -> str:
