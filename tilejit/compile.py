@@ -22,8 +22,6 @@ from .ir.check import check
 from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written_arguments
 from .ops.barriers import waits_for_grids
 from .ops.copy_async.options import unused_hints
-from .ops.mma.descriptor import PLAIN, SIDEWAYS
-from .ops.mma.shared_matrix import NO_SWIZZLE
 from .passes.dots import write_dots
 from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
@@ -129,30 +127,14 @@ def lowering_warnings(graph: Graph) -> list[Warning_]:
 
 
 def _slower_products(calls: list[Call]) -> list[Warning_]:
-    """For each `dot` that a layout alone keeps from the fastest path, unless the kernel asks for another one."""
+    """For each `dot` that only how its operands lie keeps from a faster path, unless the kernel asks for the one it has."""
     found = {}
     for call in calls:
-        reasons = call.choice.declined if call.op.name in ("mma", "thread_product") and call.choice is not None else ()
-        why = next(filter(None, (_laid_badly(*reason, call.result.type.shape[1]) for reason in reasons)), None)
-        if why is not None and not any(why.startswith("the call asks for") for _, why in reasons):
+        for missed, cure in call.choice.cures[:1] if call.choice is not None else ():
             variant = call.choice.variant
-            found[call.loc] = Warning_(f"this dot goes by {variant}: {why} (or the call variant={variant!r}, if it is to be so)", call.loc)
+            found[call.loc] = Warning_(f"this dot goes by {variant} and not by {missed}: {cure} "
+                                       f"(or call it with variant={variant!r}, if it is to be so)", call.loc)
     return list(found.values())
-
-
-# Columns below which wgmma waits for shared memory: 64 rows of A and as many columns of B, 32 bytes of k each, are read at 128 bytes a
-# cycle in the 32 cycles in which the tensor cores multiply them.
-NARROW = 64
-
-
-def _laid_badly(missed: str, why: str, columns: int) -> str | None:
-    """What to lay otherwise, so that the variant `missed` takes a product of so many columns, if that is all that it declined for."""
-    if PLAIN in why:
-        cure = why.split(f"{PLAIN}; ")[1] if NO_SWIZZLE in why else "give its allocation layout=tile.auto"
-        return f"an operand lies row after row in shared memory, which {missed} does not read; {cure}"
-    if SIDEWAYS in why and "; needs " not in why and columns >= NARROW:
-        return f"for {missed}, {why.split(': ', 1)[1]}"
-    return None
 
 
 COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")

@@ -38,12 +38,12 @@ def _node(context: Context, node):
 
 
 def _call(context: Context, call: Call) -> Call:
-    """The call with its choice; what an earlier pass has chosen keeps its name and its reasons."""
+    """The call with its choice; what an earlier pass has chosen keeps its name, its reasons and their cures."""
     made = _chosen(context, call)
     if call.choice is None:
         return made
-    lowered = made.choice or call.choice
-    return replace(made, choice=replace(lowered, variant=call.choice.variant, declined=call.choice.declined))
+    lowered, before = made.choice or call.choice, call.choice
+    return replace(made, choice=replace(lowered, variant=before.variant, declined=before.declined, cures=before.cures))
 
 
 def _chosen(context: Context, call: Call) -> Call:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...dispatch import Miss
+
 K_BYTES = 32                                  # of an instruction, whatever its type
 CODES = {0: 0, 128: 1, 64: 2, 32: 3}          # bytes of the swizzle's span -> bits 62 and 63
-PLAIN = "its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span"
-SIDEWAYS = "need their k so"                  # ends what is said of rows side by side where the elements along k have to be
+PLAIN = Miss("its elements are neither in columns of 16 bytes nor in atoms of 8 rows of the swizzle's span")
+SIDEWAYS = Miss("its rows lie side by side, where its elements along k have to")
 LIMIT = 1 << 18                               # bytes that an address or a step can name (14 bits of 16 bytes)
 
 
@@ -56,28 +58,28 @@ class Descriptor:
         return at ^ (at >> 3 & (self.span - 1 & ~15)) if self.span else at
 
 
-def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> "Derived | str":
-    """The descriptor by which instructions with `mn` rows read a matrix, and where each of them starts; a string says
-    why none can.
+def derived(row_at: list[int], k_at: list[int], mn: int, itemsize: int, span: int) -> "Derived | Miss":
+    """The descriptor by which instructions with `mn` rows read a matrix, and where each of them starts; or why none can:
+    `PLAIN`, `SIDEWAYS`, or what the numbers are.
 
     `row_at` and `k_at` are the bytes from the matrix's first element to each of its rows, and to each of its k.
     """
     k = K_BYTES // itemsize
     if len(row_at) % mn or len(k_at) % k:
-        return f"{len(row_at)} by {len(k_at)} elements are no multiple of the instruction's {mn} by {k}"
+        return Miss(f"{len(row_at)} by {len(k_at)} elements are no multiple of the instruction's {mn} by {k}")
     guesses = [_k_major(row_at, k_at, span, itemsize), _mn_major(row_at, k_at, mn, span, itemsize)]
     for guess in guesses:
         if guess is not None and _names(guess, row_at, k_at, mn, k, itemsize):
             if guess.leading >= LIMIT or guess.stride >= LIMIT or guess.leading % 16 or guess.stride % 16:
-                return f"steps of {guess.leading} and {guess.stride} bytes do not fit in its fields"
+                return Miss(f"steps of {guess.leading} and {guess.stride} bytes do not fit in its fields")
             if guess.span and any(step % (8 * guess.span) for step in _repeats(guess, mn, itemsize)):
-                return f"rows of the swizzle begin at a step of {guess.stride} bytes, which is no multiple of its period of {8 * guess.span}"
+                return Miss(f"rows of the swizzle begin at a step of {guess.stride} bytes, which is no multiple of its period of {8 * guess.span}")
             return Derived(guess, tuple(row_at[::mn]), tuple(k_at[::k]))
     if len(row_at) > 1 and row_at[1] - row_at[0] == itemsize:
         if itemsize > 2:
-            return f"its rows lie side by side, and elements of {itemsize} bytes {SIDEWAYS}"
+            return SIDEWAYS
         if len(row_at) * itemsize < 16:
-            return f"its {len(row_at)} rows lie side by side in {len(row_at) * itemsize} bytes, and the columns of a matrix have 16"
+            return Miss(f"its {len(row_at)} rows lie side by side in {len(row_at) * itemsize} bytes, and the columns of a matrix have 16")
     return PLAIN
 
 

@@ -8,13 +8,16 @@ from math import gcd
 
 import numpy as np
 
+from ...dispatch import Miss
 from ...errors import CompilationError
 from ...types import Region
 from ..copy_async.tma_view import swizzle_mode
 from .descriptor import K_BYTES, PLAIN, SIDEWAYS, Derived, derived, offsets
 
-NO_SWIZZLE = "no swizzle fits"
 SPANS = {0: 0, 1: 32, 2: 64, 3: 128}  # mode of a swizzle -> its bytes
+# Columns below which products by descriptor wait for shared memory: 64 rows of A and as many columns of B, 32 bytes of k each, are read at
+# 128 bytes a cycle in the 32 cycles in which the tensor cores multiply them.
+NARROW = 64
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class Along:
         return gcd(*self.begins)
 
 
-def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor: Callable) -> Derived | str:
-    """The descriptor of region `t` for instructions of `mn` rows (of A) or columns (of B), and where each of them starts; a
-    string says why none names it.
+def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor: Callable) -> Derived | Miss:
+    """The descriptor of region `t` for instructions of `mn` rows (of A) or columns (of B), and where each of them starts; or why none
+    names it.
 
     `k_first`: the region is [k, mn], else [mn, k]. `align` is the buffer's alignment in bytes, `divisor` what is known to
     divide a start. PTX ISA, "Matrix descriptor": a matrix begins at a whole period of its swizzle, but for what its place along
@@ -41,35 +44,36 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     itemsize, layout = t.dtype.nbytes, t.buffer.layout
     mode = swizzle_mode(layout, itemsize)
     if mode is None:
-        return f"the swizzle {layout.swizzle}"
+        return Miss(f"the swizzle {layout.swizzle}")
     if layout.replicas or any(name != "m" for name in layout.axes):
-        return f"the layout {layout}"
+        return Miss(f"the layout {layout}")
     try:
         dims = layout.without_swizzle().dims(t.buffer.shape)
     except CompilationError as error:  # the algebra says why
-        return error.message
+        return Miss(error.message)
     found = []
     for d, (start, extent, shards) in enumerate(zip(starts, t.extents, dims)):
         made = _along([(n, stride * itemsize) for n, stride, _ in shards], getattr(start, "value", start), extent, divisor)
         if made is None:
-            return f"elements {f'{start} ' if isinstance(start, int) else ''}to +{extent} of dimension {d} cut across the layout's blocks"
+            first = f"{start} " if isinstance(start, int) else ""
+            return Miss(f"elements {first}to +{extent} of dimension {d} cut across the layout's blocks")
         found.append(made)
     first, second = (found[d] for d in t.kept)
     rows, ks = (second, first) if k_first else (first, second)
     span = SPANS[mode]
     named = derived(rows.at, ks.at, mn, itemsize, span)
-    if isinstance(named, str):
-        return f"{named}{_how_to_lay(t)}" if named == PLAIN else named
+    if isinstance(named, Miss):
+        return _plain(t) if named is PLAIN else named
     period = 8 * span if span else 16
     inside = span > 0 and named.descriptor.major == "k"  # of a row of the atom
     begins = gcd(layout.offset.get("m", 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
     if begins % period or align % period:
         what = f"it begins at a multiple of {begins}" if begins % period else f"the buffer is aligned to {align}"
-        return f"{what} bytes, and {period} are needed"
+        return Miss(f"{what} bytes, and {period} are needed")
     along_k = [begin + k for begin in ks.begins for k in named.ks]
     if any(r % period for r in named.rows) or any(k % K_BYTES or k % period + K_BYTES > span if inside else k % period for k in along_k):
         where = f"neither at a multiple of {K_BYTES} bytes of a row of the swizzle nor" if inside else "not"
-        return f"a part of it begins {where} at one of {period} bytes"
+        return Miss(f"a part of it begins {where} at one of {period} bytes")
     return named
 
 
@@ -82,20 +86,30 @@ def innermost(t: Region) -> int | None:
     return next((i for i, d in enumerate(t.kept) if dims[d] and dims[d][-1][1:] == (1, "m")), None)
 
 
-def sideways(name: str, t: Region) -> str:
-    """What is said of operand `name`, whose rows lie side by side where its elements along k have to."""
+def missed(name: str, t: Region, found: Miss, columns: int) -> Miss:
+    """What a need says of operand `name` of a product of so many columns, which no descriptor names for what was `found`."""
+    return sideways(name, t, columns) if found is SIDEWAYS else Miss(f"{name}: {found.words}", found.cure and f"{name} {found.cure}")
+
+
+def sideways(name: str, t: Region, columns: int) -> Miss:
+    """What a need says of operand `name`, whose rows lie side by side where its elements along k have to. A narrow product by other
+    instructions is no slower: it has no cure."""
     size, hold = f"{t.dtype.nbytes} byte{'s' if t.dtype.nbytes > 1 else ''}", {"a": "[m, k], without trans_a", "b": "[n, k], with trans_b=True"}
-    return f"{name} of {t.dtype} has its k elsewhere: its rows lie side by side, and elements of {size} {SIDEWAYS}; hold it as {hold[name]}"
+    words = f"{name} of {t.dtype} has its k elsewhere: its rows lie side by side, and elements of {size} need their k so; hold it as {hold[name]}"
+    return Miss(words, words if columns >= NARROW else "")
 
 
-def _how_to_lay(t: Region) -> str:
-    """What allocation a matrix descriptor names. Rows that fit no swizzle stay row-major with tile.auto."""
+def _plain(t: Region) -> Miss:
+    """That region `t` is `PLAIN`, and what allocation a matrix descriptor names. Rows that fit no swizzle stay row-major with tile.auto."""
     *_, rows, columns = t.buffer.shape
-    width = columns * t.dtype.nbytes
+    width, lies = columns * t.dtype.nbytes, "lies row after row in shared memory"
     if rows % 8 == 0 and width % 32 == 0:
-        return ", as layout=tile.auto or tile.swizzled(dtype, shape, 128) of its allocation lays them"
-    columned = "; give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes" if rows % 8 == 0 and width % 16 == 0 else ""
-    return f"; {NO_SWIZZLE} {rows} rows of {width} bytes, which are no multiple of 8 rows or of 32 bytes{columned}"
+        return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, 128) of its allocation lays them",
+                    f"{lies}; give its allocation layout=tile.auto")
+    columned = rows % 8 == 0 and width % 16 == 0
+    instead = "give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes" if columned else "allocate multiples of both"
+    fits = f"no swizzle fits {rows} rows of {width} bytes, which are no multiple of 8 rows or of 32 bytes; {instead}"
+    return Miss(f"{PLAIN.words}; {fits}", f"{lies}, and {fits}")
 
 
 def _along(digits: list[tuple[int, int]], start, extent: int, divisor: Callable) -> Along | None:

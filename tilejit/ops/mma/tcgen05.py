@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...dispatch import Need, Variant
+from ...dispatch import Miss, Need, Variant
 from ...dtypes import bool_
 from ...ir.builder import Builder, describe, type_of
 from ...ir.graph import Const, Value
@@ -21,8 +21,8 @@ from ..memory import whole
 from ..packed import shape_of
 from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
-from .descriptor import SIDEWAYS, Derived
-from .shared_matrix import shared_matrix, sideways
+from .descriptor import Derived
+from .shared_matrix import missed, shared_matrix
 from .site import checked_precision
 from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
 from .tcgen05_operands import a_layout, accumulator_layout, lies_as, scale_layout
@@ -64,8 +64,8 @@ class Plan:
 
 # -- what the needs and the plan share -------------------------------------------------------------------------------------
 
-def matrix(s: TensorSite, name: str) -> Derived | str:
-    """The descriptor of operand `name` in shared memory; a string says why none names it."""
+def matrix(s: TensorSite, name: str) -> Derived | Miss:
+    """The descriptor of operand `name` in shared memory, or why none names it."""
     k_first, mn = (s.trans_a, s.m) if name == "a" else (not s.trans_b, s.n)
     return s.searched(name, lambda: shared_matrix(getattr(s, name), s.starts[name], k_first, mn, s.aligned[name], s.g.divisor))
 
@@ -106,17 +106,14 @@ def _columns(s: TensorSite) -> bool | str:
 
 def matrix_major(s: TensorSite, name: str) -> str:
     found = matrix(s, name)
-    return "k" if isinstance(found, str) else found.descriptor.major
+    return "k" if isinstance(found, Miss) else found.descriptor.major
 
 
 def _in_shared(name: str):
-    def test(s: TensorSite) -> bool | str:
-        if getattr(s, name).scope == "tmem":
-            return True
-        found = matrix(s, name)
-        if not isinstance(found, str):
-            return True
-        return sideways(name, getattr(s, name)) if found.endswith(SIDEWAYS) else f"{name}: {found}"
+    def test(s: TensorSite) -> bool | Miss:
+        t = getattr(s, name)
+        found = None if t.scope == "tmem" else matrix(s, name)
+        return missed(name, t, found, s.columns) if isinstance(found, Miss) else True
     return test
 
 

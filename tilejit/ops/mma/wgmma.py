@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...dispatch import Need, Variant
+from ...dispatch import Miss, Need, Variant
 from ...dtypes import DType
 from ...errors import CompilationError
 from ...layout.fragments import wgmma_a_registers, wgmma_accumulator
 from ...types import Tile
 from .descriptor import K_BYTES, Derived
-from .shared_matrix import innermost, shared_matrix, sideways
+from .shared_matrix import innermost, missed, shared_matrix, sideways
 from .site import MmaSite, bare
 
 ROWS = 64  # of an instruction
@@ -66,8 +66,8 @@ def a_registers(dtype: DType, shape: tuple, threads: int) -> Tile | None:
 
 # -- what the needs and the plan share ---------------------------------------------------------------------------------------
 
-def matrix(s: MmaSite, name: str) -> Derived | str:
-    """The descriptor of operand `name` in shared memory; a string says why none names it."""
+def matrix(s: MmaSite, name: str) -> Derived | Miss:
+    """The descriptor of operand `name` in shared memory, or why none names it."""
     t, starts, k_first, mn, align = (s.a, s.a_starts, s.trans_a, ROWS, s.a_align) if name == "a" else (s.b, s.b_starts, not s.trans_b, s.n, s.b_align)
     return s.searched(name, lambda: shared_matrix(t, starts, k_first, mn, align, s.g.divisor))
 
@@ -98,18 +98,17 @@ def _types(s: MmaSite) -> bool | str:
 
 
 def _operand(name: str):
-    def test(s: MmaSite) -> bool | str:
-        if isinstance(getattr(s, name), Tile):
-            return True
-        found = matrix(s, name)
-        return f"{name}: {found}" if isinstance(found, str) else True
+    def test(s: MmaSite) -> bool | Miss:
+        t = getattr(s, name)
+        found = None if isinstance(t, Tile) else matrix(s, name)
+        return missed(name, t, found, s.n) if isinstance(found, Miss) else True
     return test
 
 
-def _major(s: MmaSite) -> bool | str:
+def _major(s: MmaSite) -> bool | Miss:
     for name, t, row in (("a", s.a, 1 if s.trans_a else 0), ("b", s.b, 0 if s.trans_b else 1)):
         if not isinstance(t, Tile) and t.dtype.nbytes != 2 and innermost(t) == row:
-            return sideways(name, t)
+            return sideways(name, t, s.n)
     return True
 
 
