@@ -4,7 +4,7 @@ They are all loaded together, since one may bring another its lowering (`access`
 store's of accumulators, `atomics_emit` that of atomics).
 """
 
-from . import (access, atomics, atomics_emit, barriers, buffer_views, combine, copy, copy_async, creation, elementwise, escape,  # noqa: F401
-               ids, layout_change, map_edits, math, memory, mma, named_barriers, ordered_emit, pipeline, pointwise, ptx_bit_meanings,
-               ptx_copy_meanings, ptx_map_meanings, ptx_memory_meanings, reduce, reductions, remote, ring, scan, selected, shape, shared,
-               tensor_map, tmem)
+from . import (access, atomics, atomics_emit, barriers, buffer_views, casts, combine, copy, copy_async, creation, division,  # noqa: F401
+               elementwise, escape, ids, layout_change, map_edits, math, memory, mma, named_barriers, ordered_emit, pipeline, pointwise,
+               ptx_bit_meanings, ptx_copy_meanings, ptx_map_meanings, ptx_memory_meanings, reduce, reductions, regions, remote, ring, scan,
+               selected, shape, shared, slicing, tensor_map, tmem)

@@ -19,8 +19,9 @@ from ..ir.op import op
 from ..types import Buffer, Points, Region, Scalar, Tile, Uniformity
 from .access import AccessPlan, plan_access
 from .language import as_mask, coerce
-from .memory import coordinates, differs_by_thread, reached, whole
+from .memory import differs_by_thread
 from .reduce import collective
+from .regions import coordinates, reached, whole
 
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
 SCOPES = ("cta", "cluster", "gpu", "sys")

@@ -9,7 +9,7 @@ from ..errors import LaunchError
 from ..ir.builder import Builder, describe, type_of, weak_dtype
 from ..ir.graph import Call, Const, Operand, Value
 from ..types import Barrier, Buffer, Points, Region, Scalar, Sym, TensorMap, Tile, Type, Uniformity
-from . import creation, elementwise as ew, shape as shapes
+from . import casts, creation, division, elementwise as ew, shape as shapes, slicing
 
 
 # -- operands --------------------------------------------------------------------------------------------------------
@@ -60,13 +60,13 @@ def converted(g: Builder, x, dtype: DType) -> Operand:
     if isinstance(x, (bool, int, float)):
         return Const(fitted(g, x, dtype), dtype)
     if isinstance(x, Const):
-        return x if x.dtype == dtype else Const(ew.cast_number(x.value, x.dtype, dtype), dtype)
+        return x if x.dtype == dtype else Const(casts.cast_number(x.value, x.dtype, dtype), dtype)
     t = type_of(x)
     if t.dtype == dtype:
         return x
     if isinstance(t, Scalar) and t.weak and t.dtype.is_int and dtype.is_int and promote(t.dtype, dtype) != dtype:
         return adapted(g, x, dtype)
-    return g.call(ew.cast, x, dtype=dtype)
+    return g.call(casts.cast, x, dtype=dtype)
 
 
 def adapted(g: Builder, x: Value, dtype: DType) -> Value:
@@ -78,14 +78,14 @@ def adapted(g: Builder, x: Value, dtype: DType) -> Value:
     shift = terms.pop(None, 0)
     argument = next(iter(terms)) if list(terms.values()) == [1] else None
     if argument not in g.arguments:
-        return g.call(ew.cast, x, dtype=dtype, exact=True)
+        return g.call(casts.cast, x, dtype=dtype, exact=True)
     n = g.arguments[argument]
     if not g.facts.ask("scalar_between", n, low - shift, high - shift):
         given = f" = {g.facts.values[n]}" if n < len(g.facts.values) else ""
         plus = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
         raise LaunchError(f"{argument.name}{plus} does not fit in {dtype} ({low} to {high}), which it meets here: {argument.name}{given}; "
                           f"to keep its low bits write tile.cast({x.name}, tile.{dtype})", g.loc)
-    return g.call(ew.cast, x, dtype=dtype)
+    return g.call(casts.cast, x, dtype=dtype)
 
 
 def strong_cast(g: Builder, x, dtype: DType) -> Operand:
@@ -93,11 +93,11 @@ def strong_cast(g: Builder, x, dtype: DType) -> Operand:
     t = number(g, x)
     if isinstance(x, (bool, int, float)):
         source = bool_ if isinstance(x, bool) else float64 if isinstance(x, float) else int64 if x < 2**63 else uint64
-        return Const(ew.cast_number(x, source, dtype), dtype)
+        return Const(casts.cast_number(x, source, dtype), dtype)
     if not isinstance(x, Value) or isinstance(t, Tile) or not t.weak:
         return converted(g, x, dtype)
     strong = Value("cast", Scalar(dtype, t.uniform), g.loc)
-    g.append(Call(ew.cast, (x,), {"dtype": dtype}, (strong,), g.loc))
+    g.append(Call(casts.cast, (x,), {"dtype": dtype}, (strong,), g.loc))
     return strong
 
 
@@ -106,7 +106,7 @@ def fitted(g: Builder, x, dtype: DType):
     if dtype.kind == "bool":
         return bool(x)
     if dtype.is_float:
-        return float(x) if dtype.bits > 8 else ew.cast_number(x, float64, dtype)
+        return float(x) if dtype.bits > 8 else casts.cast_number(x, float64, dtype)
     if isinstance(x, float):
         raise g.error(f"{x!r} is not an integer, and {dtype} is needed here")
     if not fits(x, dtype):
@@ -207,7 +207,7 @@ def as_mask(g: Builder, mask, shape: tuple[int, ...]) -> Operand:
 
 # -- operators ---------------------------------------------------------------------------------------------------------
 
-_BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": ew.floordiv, "%": ew.mod, "&": ew.bit_and, "|": ew.bit_or,
+_BINARY = {"+": ew.add, "-": ew.sub, "*": ew.mul, "//": division.floordiv, "%": division.mod, "&": ew.bit_and, "|": ew.bit_or,
            "^": ew.bit_xor, "<<": ew.shl, ">>": ew.shr}
 _COMPARE = {"==": ew.eq, "!=": ew.ne, "<": ew.lt, "<=": ew.le, ">": ew.gt, ">=": ew.ge}
 
@@ -286,7 +286,7 @@ def _compare_signs(g: Builder, symbol: str, a, b, left: bool) -> Value:
     shape = broadcast_shape(g, number(g, a), number(g, b))
     x, y = (spread(g, converted(g, v, int64 if s else uint64), shape) for v, s in ((a, left), (b, not left)))
     negative = g.call(ew.lt, x if left else y, spread(g, Const(0, int64), shape))
-    same = g.call(_COMPARE[symbol], *(g.call(ew.cast, v, dtype=uint64) if s else v for v, s in ((x, left), (y, not left))))
+    same = g.call(_COMPARE[symbol], *(g.call(casts.cast, v, dtype=uint64) if s else v for v, s in ((x, left), (y, not left))))
     if symbol in ("!=", "<", "<=") if left else symbol in ("!=", ">", ">="):
         return g.call(ew.bit_or, same, negative)
     return g.call(ew.bit_and, same, g.call(ew.bit_not, negative))
@@ -308,13 +308,13 @@ def logical(g: Builder, word: str, a, b) -> Value:
 
 def getitem(g: Builder, value: Value, index) -> Value:
     """``value[index]``: a region or points of memory, a slice of a tile, one of several barriers."""
-    from . import barriers, memory, tensor_map
+    from . import barriers, regions, tensor_map
     index = index if isinstance(index, tuple) else (index,)
     match value.type:
         case Buffer() | Region():
-            return memory.index(g, value, index)
+            return regions.index(g, value, index)
         case Tile():
-            return shapes.index(g, value, index)
+            return slicing.index(g, value, index)
         case Barrier():
             return barriers.index(g, value, index)
         case TensorMap():

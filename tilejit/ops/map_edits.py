@@ -16,7 +16,7 @@ from ..ir.op import op
 from ..types import Buffer, Region, Scalar, Sym, TensorMap, Tile
 from .barriers import FENCE_SCOPES
 from .language import binary, converted, uniform_scalar
-from .memory import index
+from .regions import index
 from .sizes import extent_value
 from .tensor_map import host_born, in_steps
 

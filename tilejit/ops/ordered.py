@@ -12,7 +12,8 @@ from ..ir.op import op
 from ..types import Scalar, Tile, Uniformity
 from .access import plan_access
 from .atomics import SCOPES, AtomicPlan, replicated_scratch, used_values
-from .memory import coordinates, differs_by_thread
+from .memory import differs_by_thread
+from .regions import coordinates
 
 LOADS, STORES = ("relaxed", "acquire"), ("relaxed", "release")
 

@@ -16,7 +16,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Swizzle, TileLayout
-from . import creation, elementwise as ew, shape as shapes
+from . import casts, creation, elementwise as ew, shape as shapes, slicing
 from .language import binary, converted, spread
 
 
@@ -196,7 +196,7 @@ def fill_byte(g: Builder, dtype: DType, other) -> int:
         return 0
     if not isinstance(other, (int, float)) or isinstance(other, bool):
         raise g.error(f"`other` of {dtype} is a number known at compile time, not {describe(other)}")
-    code = int(ew.cast_array(np.asarray([other], np.float32), float32, dtype).view(np.uint8)[0])
+    code = int(casts.cast_array(np.asarray([other], np.float32), float32, dtype).view(np.uint8)[0])
     elements, per = dtype.packing
     word = sum(code << _width(dtype) * i for i in range(elements))
     found = {word >> 8 * i & 255 for i in range(per)}
@@ -236,7 +236,7 @@ def _words(g: Builder, x: Value, outer: tuple[int, ...], parts: int, width: int)
     x = converted(g, x, uint32) if parts * width > 8 else x
     total = None
     for i in range(parts):
-        one = g.call(shapes.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1), steps=(1,) * (len(outer) + 1))
+        one = g.call(slicing.slice_, x, starts=(0,) * len(outer) + (i,), shape=(*outer, 1), steps=(1,) * (len(outer) + 1))
         if i:
             one = g.call(ew.shl, one, spread(g, Const(i * width, one.type.dtype), one.type.shape))
         total = one if total is None else g.call(ew.bit_or, total, one)

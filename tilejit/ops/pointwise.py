@@ -14,8 +14,7 @@ from ..ir.graph import Const, Value
 from ..ir.op import op, variant_names
 from ..names import nearest
 from ..types import Scalar, Tile
-from . import elementwise as ew
-from . import math as elementary
+from . import casts, elementwise as ew, math as elementary
 from .creation import indices, splat
 from .ids import is_number_of_ctas
 from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
@@ -117,7 +116,7 @@ def bitcast(g: Builder, x, dtype):
     """The bits of `x` as another dtype of as many bits, as NumPy's ``x.view(dtype)`` of one element each."""
     t = number(g, x)
     x = x if isinstance(x, Value) else converted(g, x, t.dtype)
-    return g.call(ew.bitcast, x, dtype=dtype_of(dtype))
+    return g.call(casts.bitcast, x, dtype=dtype_of(dtype))
 
 
 @builtin

@@ -20,8 +20,8 @@ from ..ir.protocols import Wait
 from ..types import BarrierRef, Buffer, Region, Scalar, TensorMap, Tile, Uniformity
 from .elementwise import result_type
 from .language import broadcast_shape, fitted, number, spread
-from .memory import index, whole
 from .ptx_meanings import meaning
+from .regions import index, whole
 
 _WORDS = {8: (uint8, int8, float8_e4m3fn, float8_e5m2), 16: (uint16, int16), 32: (uint32, int32), 64: (uint64, int64)}
 _BITS = {16: (*_WORDS[16], float16, bfloat16), 32: (*_WORDS[32], float32), 64: (*_WORDS[64], float64)}

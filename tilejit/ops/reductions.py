@@ -10,7 +10,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Operand, Value
 from ..types import Region, Scalar, Tile
-from . import creation, elementwise as ew, math as elementary
+from . import casts, creation, elementwise as ew, math as elementary
 from .combine import Combine, Known, grouped, trace
 from .language import converted, number
 from .reduce import reduce_, reduced_shape
@@ -152,7 +152,7 @@ def place(g: Builder, name: str, which: str, x: Operand, axes: tuple[int, ...], 
     if math.prod(t.shape[a] for a in axes) == 0:
         raise g.error(f"{name} of {describe(x)} along an axis without elements has no value")
     if t.dtype.is_float and t.dtype.bits == 8:
-        x = g.call(ew.cast, x, dtype=float32)
+        x = g.call(casts.cast, x, dtype=float32)
     extreme = g.call(broadcast, reduced(g, which, x, axes, True, type_of(x).dtype), shape=t.shape)
     hit = g.call(ew.eq, x, extreme)
     if t.dtype.is_float:
@@ -213,7 +213,7 @@ def warn_if_ragged(g: Builder, x: Value, what: str) -> None:
     none in a sum where what is summed is 0 there."""
     if what in ("sum", "cumsum") and _zero_outside(g, x):
         return
-    moved = (ew.cast, reshape_, transpose_, broadcast)
+    moved = (casts.cast, reshape_, transpose_, broadcast)
     seen, queue = set(), [(x, True)]
     while queue:
         value, direct = queue.pop()
@@ -246,7 +246,7 @@ def _zero_outside(g: Builder, x: Value) -> bool:
         call = g.definitions.get(value)
         if call is None:
             return False
-        if call.op in (ew.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_, ew.add, ew.sub, ew.bit_or, ew.bit_xor):
+        if call.op in (casts.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_, ew.add, ew.sub, ew.bit_or, ew.bit_xor):
             queue += call.args
         elif call.op in (ew.mul, ew.bit_and):
             factors = [a for a in call.args if not _alike(g, a)]
@@ -272,7 +272,7 @@ def _alike(g: Builder, x) -> bool:
             continue
         seen.add(value)
         call = g.definitions.get(value)
-        if call is None or not ("element" in call.op.rules or call.op in (creation.splat, ew.cast, reshape_, broadcast)):
+        if call is None or not ("element" in call.op.rules or call.op in (creation.splat, casts.cast, reshape_, broadcast)):
             return False
         if call.op is not creation.splat:
             queue += call.args
@@ -284,10 +284,10 @@ def _known(g: Builder, value):
     if isinstance(value, Const):
         return value.value
     call = g.definitions.get(value)
-    if call is None or call.op not in (creation.splat, ew.cast, reshape_, broadcast):
+    if call is None or call.op not in (creation.splat, casts.cast, reshape_, broadcast):
         return None
     n = _known(g, call.args[0])
-    return ew.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is ew.cast else n
+    return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast else n
 
 
 def _remedy(what: str, dtype: DType, direct: bool) -> str:

@@ -21,10 +21,11 @@ from .access import Access, AccessPlan, plan_access
 from .copy_async.reductions import KINDS, TYPES
 from .copy_async.one_thread import MAX_BYTES
 from .language import coerce
-from .memory import coordinates, differs_by_thread, whole
+from .memory import differs_by_thread
 from .packed import as_bytes, checked, packed, shape_of
 from .partition import shared_runs
 from .reduce import collective
+from .regions import coordinates, whole
 
 
 @op("writes", attrs=("kind", "each_thread"))

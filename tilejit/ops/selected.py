@@ -14,8 +14,8 @@ from ..types import Buffer, Patches, Rows, Scalar, Tile, Window
 from .language import binary, uniform_scalar
 from .packed import bytes_along, refused
 from .pointwise import maximum
-from .shape import index
 from .sizes import extent_value
+from .slicing import index
 
 
 @op("pure", attrs=("extents", "window"))

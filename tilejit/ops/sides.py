@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
 from ..types import Buffer, Region, Selected, Tile
-from .memory import reached, whole
 from .packed import shape_of
+from .regions import reached, whole
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:

@@ -17,12 +17,13 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..layout import reg_count
 from ..ops.creation import splat
 from ..ops.language import binary, converted, getitem
-from ..ops.memory import load_, store_, whole
+from ..ops.memory import load_, store_
 from ..ops.mma import mma_async_, mma_commit, mma_wait
 from ..ops.mma import warp
 from ..ops.mma.dot import dot_
 from ..ops.mma.thread import WRITTEN_OUT, thread_product
 from ..ops.mma.warp import SHAPES, arrangement, fragment, mma_
+from ..ops.regions import whole
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile
 from .context import Context, written_by_threads

@@ -20,8 +20,8 @@ from ..layout import TileLayout, axis
 from ..ops import barriers as bars
 from ..ops.copy_async import copy_async_
 from ..ops.language import binary, compare, converted, short_of
-from ..ops.memory import points, region
 from ..ops.pointwise import where
+from ..ops.regions import points, region
 from ..ops.ring import flipped, ring_slot
 from ..ops.shared import alloc_shared, sync
 from ..ops.tmem.slots import commit, products_of

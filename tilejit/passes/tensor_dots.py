@@ -19,11 +19,11 @@ from ..ops.barriers import fence_proxy_async
 from ..ops.copy_async import copy_async_
 from ..ops.creation import splat
 from ..ops.language import compare, converted, getitem
-from ..ops.memory import whole
 from ..ops.mma.dot import dot_
 from ..ops.mma.dot_tensor import kind_of, left_layout, sums_layout
 from ..ops.mma.site import MmaSite
 from ..ops.mma.tcgen05 import tensor_mma
+from ..ops.regions import whole
 from ..dtypes import bool_, int32
 from ..ops.pipeline import pipeline_slot
 from ..ops.shared import sync

@@ -90,7 +90,7 @@ def pack(values, dtype=None) -> Packed:
     """
     import numpy as np
 
-    from ..ops.elementwise import cast_array
+    from ..ops.casts import cast_array
 
     values = np.asarray(values)
     target = dtype_of(values.dtype if dtype is None else dtype)

@@ -14,8 +14,8 @@ from ...ir.op import op
 from ...ir.graph import Const
 from ...layout import Swizzle, TileLayout, axis
 from ...types import Buffer, Patches, Region, Selected
-from ..memory import whole
 from ..partition import checked, driving_order
+from ..regions import whole
 from . import selected, tma
 from .one_thread import POLICY, emit_issue, issuers, not_negative, of_thread
 from .options import Policy, checked_options, policy_of

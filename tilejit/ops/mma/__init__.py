@@ -14,9 +14,9 @@ from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar, Tile
 from ..language import as_condition
-from ..memory import whole
 from ..packed import refused
 from ..reduce import collective
+from ..regions import whole
 from ..sides import asked_variant
 from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - they give load and store plans of theirs
 from .site import MmaSite, checked_options, product_shape

@@ -14,9 +14,9 @@ from ...ir.graph import Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
 from ..language import converted
-from ..memory import whole
 from ..packed import refused
 from ..reduce import collective
+from ..regions import whole
 from ..sides import asked_variant
 from . import dot_tensor, warp, wgmma
 from .site import MmaSite, checked_options, product_shape

@@ -17,8 +17,8 @@ from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Scalar
 from ..language import as_condition
-from ..memory import whole
 from ..packed import shape_of
+from ..regions import whole
 from ..tmem.alloc import TENSOR_MEMORY
 from ..tmem.descriptor import SharedDescriptor
 from .descriptor import Derived

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ...ir.op import op
 from ...types import Tile
-from ..elementwise import cast_array
-from ..memory import coordinates
+from ..casts import cast_array
+from ..regions import coordinates
 
 WRITTEN_OUT = 128  # multiplications of a thread written out; more of them become a loop over k, which is as fast on Hopper
 

@@ -17,9 +17,9 @@ from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
 from ..language import coerce
-from ..memory import whole
 from ..packed import refused
 from ..reduce import collective
+from ..regions import whole
 from .alloc import TENSOR_MEMORY, needs_tensor_memory
 from .fragments import Plan, SHAPES, WORDS, digits_of, planned
 

@@ -1,0 +1,132 @@
+"""Values of one dtype as another: casts of the number, and of the bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..dtypes import DType, integer_range
+from ..ir.builder import type_of
+from ..ir.op import op
+from .elementwise import result_type
+
+
+@op("pure", attrs=("dtype", "exact"))
+def cast(x, dtype, exact):
+    """`x` as `dtype`.
+
+    Float to a narrower float rounds to nearest even; to floats of 8 bits and less it saturates at the largest finite value (PTX
+    ISA ``cvt.satfinite``). NaN stays NaN, and becomes the largest value of those of 4 and 6 bits, which have none. float8_e8m0fnu
+    holds powers of two: the nearest one, of two the larger; 0 becomes the least one, a negative number NaN. Float to integer
+    truncates and saturates, NaN gives 0 (PTX ISA ``cvt.rzi``). Integer to a narrower integer keeps the low bits. To bool: whether
+    it is not 0. An `exact` cast, of a weak number that adapts, changes no value: the simulator checks it.
+    """
+
+
+@cast.infer
+def _(g, x, dtype, exact=None):
+    return result_type(g, dtype, x)
+
+
+def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
+    """A cast as the hardware makes it."""
+    with np.errstate(all="ignore"):
+        if target.kind == "bool":
+            return x != 0
+        if source.is_float and target.is_int:
+            info = np.iinfo(target.np)
+            wide = np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+            inside = np.clip(np.trunc(wide), float(info.min), float(info.max))
+            top = inside >= float(info.max)
+            return np.where(top, info.max, np.where(top, 0, inside).astype(target.np)).astype(target.np)
+        if target.is_float and target.bits == 8:
+            narrow = _rounded_to_odd(x) if source.bits == 64 and source.is_float else x.astype(np.float32)
+            return _to_narrow(narrow, target)
+        if target.is_float and target.bits <= 16 and (source.bits == 64 or source.is_int and source.bits == 32):
+            return _round_once(x, target)
+        return x.astype(target.np)
+
+
+def _to_narrow(x: np.ndarray, target: DType) -> np.ndarray:
+    """float32 to a float of at most 8 bits."""
+    import ml_dtypes
+    largest = float(ml_dtypes.finfo(target.np).max)
+    if target.name == "float8_e8m0fnu":
+        bits = np.abs(x).view(np.uint32)
+        code = np.where(bits < 1 << 23, bits >= 3 << 21, np.minimum(bits + (1 << 22) >> 23, 254))
+        return np.where((x < 0) | np.isnan(x), 255, code).astype(np.uint8).view(target.np)
+    clipped = np.clip(x, -largest, largest)
+    return (clipped if target.codes == 256 else np.where(np.isnan(x), np.float32(largest), clipped)).astype(target.np)
+
+
+def cast_number(x: bool | int | float, source: DType, target: DType) -> bool | int | float:
+    """A cast of a constant, as `cast_array` makes it."""
+    with np.errstate(all="ignore"):
+        result = cast_array(np.asarray(x).astype(source.np), source, target)
+    return bool(result) if target.kind == "bool" else int(result) if target.is_int else float(result)
+
+
+def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
+    """64 bits, or an integer of 32, to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
+    if target.name == "float16" and x.dtype == np.float64:
+        return x.astype(np.float16)
+    return _rounded_to_odd(x).astype(target.np)
+
+
+def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
+    """Numbers as float32, inexact ones with an odd last bit."""
+    wide = x.astype(np.float64)
+    near = wide.astype(np.float32)
+    bits = near.view(np.uint32)
+    inexact = near.astype(np.float64) != wide
+    toward_zero = np.where(np.abs(near.astype(np.float64)) > np.abs(wide), bits - 1, bits)
+    odd = np.where(inexact & np.isfinite(near), toward_zero | 1, bits).astype(np.uint32)
+    return odd.view(np.float32)
+
+
+@cast.simulate
+def _(m, call, x):
+    target = call.attrs["dtype"]
+    if call.attrs.get("exact"):
+        low, high = integer_range(target)
+        fits = (x >= low) & (x <= high) | ~m.active
+        if not fits.all():
+            value = np.broadcast_to(x, fits.shape)[~fits][0]
+            m.assertion(f"{value} does not fit in {target} ({low} to {high}), whose dtype this Python number takes here; "
+                        "tile.cast keeps its low bits", ~fits.all(axis=1))
+    return cast_array(x, type_of(call.args[0]).dtype, target)
+
+
+@cast.emit
+def _(e, call, x):
+    target = call.attrs["dtype"]
+    if isinstance(x, list):
+        return e.cast_many(x, target)
+    return e.cast(x, target)
+
+
+@op("pure", attrs=("dtype",))
+def bitcast(x, dtype):
+    """The bits of `x` as another dtype of as many bits."""
+
+
+@bitcast.infer
+def _(g, x, dtype):
+    source = type_of(x).dtype
+    if "bool" in (source.kind, dtype.kind) or source.packed or dtype.packed or source.bits != dtype.bits:
+        raise g.error(f"bitcast keeps the bits: {source} and {dtype} are not two dtypes of as many, in whole bytes; tile.cast converts the number")
+    return result_type(g, dtype, x)
+
+
+@bitcast.simulate
+def _(m, call, x):
+    return np.ascontiguousarray(x).view(call.attrs["dtype"].np)
+
+
+def _emit_bitcast(e, call, x):
+    dtype = call.attrs["dtype"]
+    return e.ins(f"bitcast {x.typed} to {dtype.llvm}", dtype)
+
+
+@bitcast.emit
+def _(e, call, x):
+    return [_emit_bitcast(e, call, v) for v in x] if isinstance(x, list) else _emit_bitcast(e, call, x)
