@@ -45,11 +45,13 @@ def with_hints(A, B):
 """
 
 
-def test_hints_that_the_chosen_path_does_not_have_are_told():
+def test_hints_that_the_chosen_path_does_not_have_are_told(tmp_path, monkeypatch):
     """Each path takes its own; the others are in the record and in what the kernel explains, also of one that comes from the cache."""
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
     spec = tile.ArraySpec((64, 64), "float16")
-    for _ in range(2):
+    for cached in (False, True):
         k = tile.jit(source=WITH_HINTS).compile(spec, spec, target="sm_90a")
+        assert (list(k.compile_time) == ["cache"]) == cached
         assert [(c.variant, c.unused) for c in k.copies[:2]] == [("ldgsts", (("l2_promotion", "tma"), ("prefetch_map", "tma"))), ("tma", (("prefetch", "ldgsts"),))]
         told = [line.strip() for line in k.explain().splitlines() if "without" in line]
         assert told == ["without l2_promotion=, which tma alone has", "without prefetch_map=, which tma alone has", "without prefetch=, which ldgsts alone has"]

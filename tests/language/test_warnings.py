@@ -37,9 +37,10 @@ def test_a_kernel_that_spills_registers_warns_once_of_the_bytes_and_how_to_accep
 
 
 def test_a_kernel_that_spills_warns_from_the_cache_too():
-    for _ in range(2):
+    for cached in (False, True):
         with pytest.warns(tile.TileWarning, match="registers spill"):
-            spilling().compile(*SPECS)
+            compiled = spilling().compile(*SPECS)
+        assert (list(compiled.compile_time) == ["cache"]) == cached
 
 
 def test_a_kernel_with_a_budget_for_spills_does_not_warn_of_them():

@@ -218,11 +218,16 @@ def test_an_operand_whose_k_lie_elsewhere_than_the_fastest_path_reads_them_is_a_
         assert not compiled(target, **case, TA=False, TB=True).warnings
 
 
-def test_the_record_is_the_same_from_the_cache():
-    """A kernel that was found tells what the compiled one told."""
-    first = compiled("sm_90a")
-    from tilejit.records import ProductRecord, from_data, to_data
-    assert from_data(ProductRecord, to_data(first.products)) == first.products
+def test_the_record_is_the_same_from_the_cache(tmp_path, monkeypatch):
+    """A kernel that was found tells what the compiled one told: its products, and that a layout keeps one from the fastest path."""
+    monkeypatch.setenv("TILEJIT_CACHE_DIR", str(tmp_path))
+    told = []
+    for _ in range(2):
+        product.versions.clear()
+        told.append(compiled("sm_90a", LAYOUT=None))
+    first, found = told
+    assert "cache" not in first.compile_time and list(found.compile_time) == ["cache"]
+    assert found.products == first.products and found.warnings == first.warnings and len(found.warnings) == 1
 
 
 def test_a_path_may_be_demanded():

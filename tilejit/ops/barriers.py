@@ -91,11 +91,11 @@ def index(g: Builder, value: Value, items: tuple) -> Value:
     return g.call(mbarrier_at, value, uniform_scalar(g, at, "a barrier's index"), peer=False)
 
 
-def _act(name: str, doc: str, effect: str = "syncs"):
+def _act(name: str, doc: str):
     """Declare an operation on one barrier with one number (bytes, arrivals or a phase)."""
     def declaration(barrier, number): ...
     declaration.__name__, declaration.__doc__ = f"mbarrier_{name}", doc
-    declared = op(effect)(declaration)
+    declared = op("syncs")(declaration)
     result = Scalar(bool_, Uniformity.THREAD) if name == "test" else None
 
     @declared.infer

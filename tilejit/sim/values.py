@@ -118,13 +118,13 @@ class SimBarrier(Batched):
     lows: tuple | None = None    # of a window: the first element of each dimension, and how many there are
     counts: tuple | None = None
 
-    def at(self, index: np.ndarray, type_: BarrierRef | None = None) -> "SimBarrier":
+    def at(self, index: np.ndarray) -> "SimBarrier":
         """One of several barriers."""
-        return replace(self, index=index, type=type_ or self.type)
+        return replace(self, index=index)
 
-    def of_peer(self, rank: np.ndarray, type_: BarrierRef | None = None) -> "SimBarrier":
+    def of_peer(self, rank: np.ndarray) -> "SimBarrier":
         """The same barrier of another CTA of the cluster."""
-        return replace(self, peer=rank, type=type_ or self.type)
+        return replace(self, peer=rank)
 
 
 @dataclass(frozen=True, eq=False)

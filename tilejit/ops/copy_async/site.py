@@ -10,7 +10,7 @@ from typing import Any
 
 from ...config import architecture
 from ...dispatch import Need
-from ...types import Region, Sym
+from ...types import Region
 
 
 SM90 = Need("sm_90 or later", lambda s: s.architecture() >= 90 or s.target)
@@ -142,8 +142,3 @@ def alignment(g, region) -> int:
         buffer = call.args[0] if call.args else None
         call = g.made.get(buffer) if buffer is not None else None
     return (call.attrs["align"] if call is not None else None) or 128
-
-
-def provably(g, fact: tuple, value: int | Sym, multiple: int) -> bool:
-    """Whether a size or stride is a multiple of `multiple`: a constant is computed, a Sym is asked of the launch."""
-    return value % multiple == 0 if isinstance(value, int) else g.facts.ask(fact[0], value.arg, value.dim, multiple)

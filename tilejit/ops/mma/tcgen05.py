@@ -32,7 +32,7 @@ from .tcgen05_site import TensorSite
 @dataclass(frozen=True)
 class Plan:
     """`steps` instructions along k. `a` and `b` are descriptors with the bytes from one step to the next; `a` is None where A is
-    in tensor memory, `a_step` columns a step. `scales` are, for each step, the columns from where either's scale factors begin."""
+    in tensor memory, `a_step` columns a step. `scale_columns` are, for each step, the columns from where either's scale factors begin."""
 
     kind: str
     qualifier: str
@@ -43,7 +43,6 @@ class Plan:
     a: Derived | None
     b: Derived
     a_step: int
-    datapath: str
     scale_columns: tuple[tuple[int, int], ...] = ()
 
     completion = "commit"
@@ -191,7 +190,6 @@ NEEDS = (
 
 def plan(s: TensorSite) -> Plan:
     kind, steps = _kind(s), s.k_bytes // K_BYTES
-    datapath, _ = accumulator_lanes(s.rows, s.cta_group)
     a = None if s.a.scope == "tmem" else matrix(s, "a")
     b = matrix(s, "b")
     ids, columns, qualifier = (), (), ""
@@ -202,7 +200,7 @@ def plan(s: TensorSite) -> Plan:
         columns = tuple(tuple(step * per // 4 * w for w in wide) for step in range(steps))
     instruction = Instruction(s.kind, s.rows, s.columns, *s.types, s.acc.dtype.name, a is not None and a.descriptor.major == "mn",
                               b.descriptor.major == "mn", scale_type(s) if kind.scales else None, negated=s.negate)
-    return Plan(s.kind, qualifier, s.cta_group, steps, instruction, ids, a, b, K_BYTES // 4, datapath, columns)
+    return Plan(s.kind, qualifier, s.cta_group, steps, instruction, ids, a, b, K_BYTES // 4, columns)
 
 
 # -- emission --------------------------------------------------------------------------------------------------------------
