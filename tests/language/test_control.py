@@ -1,7 +1,5 @@
 """Control flow does what Python does, thread by thread, CTA by CTA and on tiles, on the simulator."""
 
-import re
-
 import control_cases
 import numpy as np
 import on_host

@@ -10,7 +10,7 @@ import tilejit as tile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
-from tests.mma.products import BF16, E4M3, LAYOUTS, OPERANDS, added, bias_gelu_residual, close, laid, plus_one, product
+from tests.mma.products import BF16, LAYOUTS, OPERANDS, added, bias_gelu_residual, close, laid, plus_one, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import PATIENCE, leave_all, split, taken, through_memory

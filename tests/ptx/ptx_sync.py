@@ -7,7 +7,6 @@ from collections import Counter
 
 import ml_dtypes
 import numpy as np
-import tilejit as tile
 from ptx_copies import called, forms, kernel
 from tilejit import ptx
 

@@ -6,7 +6,6 @@ import re
 
 import ml_dtypes
 import numpy as np
-import tilejit as tile
 from ptx_copies import called, forms, kernel
 
 from tests.cases import Case
