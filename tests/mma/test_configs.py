@@ -46,7 +46,7 @@ OF_HOPPER = [
     (dict(stages=1, behind=True), "config.behind has a product run on .* config.stages is at least 2, not 1"),
     (dict(stages=1, late=32), "config.late has a product run on .* config.stages is at least 2, not 1"),
     (dict(splits=2, stream=True), "config.stream has all CTAs share .* it is 1 with config.stream, not 2"),
-    (dict(splits=2, pair=True), "config.pair goes with no splits"),
+    (dict(splits=2, pair=True), "config.pair goes with config.splits where"),
     (dict(splits=3), "each of 3 CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is 64"),
     (dict(buffers=0), "config.buffers is a number of buffers, at least 1, not 0"),
     (dict(late=0.5), "config.late is a number of columns, not 0.5"),

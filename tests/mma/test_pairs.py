@@ -99,7 +99,8 @@ A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 
 
 @pytest.mark.parametrize("options,words", [
-    (dict(splits=2), "config.pair goes with no splits and no stream"), (dict(stream=True), "config.pair goes with no splits and no stream"),
+    (dict(splits=2), "config.pair goes with config.splits where config.clustered is False"),
+    (dict(stream=True), "config.pair goes with no stream"),
     (dict(order=("row", 16)), "neighbours in a column.*not .'row', 16"), (dict(order=("hilbert", 16)), "neighbours in a column"),
     (dict(order=("grouped", 5)), "even number of rows, not .'grouped', 5"), (dict(order=("snake", 1)), "even number of rows"),
     (dict(bn=8, width=8, buffers=1), "multiples of 16, not 8 and 64"), (dict(bn=24, width=8, buffers=3), "multiples of 16, not 24 and 64")])
@@ -135,7 +136,7 @@ def test_each_brings_half_of_the_columns_or_of_their_k_and_the_largest_tiles_do_
 def test_pairs_are_for_operands_whose_rows_are_an_odd_multiple_of_16_bytes_apart():
     for extents in ((5000, 5000, 5000), (3000, 3000, 3000), (4097, 4095, 4104)):
         assert choose(Problem(*extents, uneven=(True, True)), 132).pair
-        assert not any(c.pair for c in ranked(Problem(*extents), 132))
+        assert not any(c.pair and c.clustered for c in ranked(Problem(*extents), 132))
     assert choose(Problem(5000, 5000, 5000, uneven=(True, True)), 132).kept
     assert Problem(1, 2, 3, uneven=(True, False)).turned().uneven == (False, True)
 

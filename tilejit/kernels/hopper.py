@@ -190,24 +190,29 @@ def store_share(total, C, z, row, column, how):
 def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
           SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
           A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
-          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr, PATIENCE: tile.constexpr):
+          PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, DEPENDENT: tile.constexpr, PATIENCE: tile.constexpr, PAIR: tile.constexpr = False):
     """The same product for few tiles, one for SPLITS CTAs: CTA `rank` of these takes its share of the slots of k, then of SHARES shares of the
     columns one, and adds up the sums of all CTAs, in an order that is the same each time. Those of a cluster (`CLUSTERED`) send each other
     the sums. Others leave them in `partial`, which has room for those of a tile of each, and wait for all of their tile's so long as
-    PATIENCE lasts; then the last of these does their share. `flags`, of 64 bits, are 0 before the launch and after it."""
-    tiles_m, steps = tile.cdiv(C.shape[-2], BM), tile.cdiv(A.shape[-2 if A_KM else -1], BK)
-    t, rank, z = tile.program_id(0) // SPLITS, tile.cta_rank() if CLUSTERED else tile.program_id(0) % SPLITS, tile.program_id(1)
+    PATIENCE lasts; then the last of these does their share. `flags`, of 64 bits, are 0 before the launch and after it. Neighbours have the same
+    slots of neighbouring tiles then, so that L2 is asked once for what they share, or (`PAIR`) each brings half of their columns of B for both."""
+    tiles_m = tile.cdiv(C.shape[-2], 2 * BM) * 2 if PAIR else tile.cdiv(C.shape[-2], BM)
+    steps, tiles, z = tile.cdiv(A.shape[-2 if A_KM else -1], BK), tile.num_programs(0) // SPLITS, tile.program_id(1)
+    if CLUSTERED:
+        t, rank = tile.program_id(0) // SPLITS, tile.cta_rank()
+    else:
+        t, rank = tile.program_id(0) % tiles, tile.program_id(0) // tiles
     i, j = tile.tile_at(t, tiles_m, tile.cdiv(C.shape[-1], BN), "grouped", COLUMN)
     m, n = i * BM, j * BN
     first, stop = rank * steps // SPLITS, (rank + 1) * steps // SPLITS
-    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS)
+    ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS, PAIR)
     PART = BN // SHARES
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
     if CLUSTERED:
         parts = tile.alloc((BM // 64, SPLITS - 1, 64 * PART), SUMS)
         arrived = tile.mbarrier(n=BM // 64)
     else:
-        number = z * (tile.num_programs(0) // SPLITS) + t
+        number = z * tiles + t
         tile.assume((number >= 0) & (number < flags.shape[0]) & (number < partial.shape[0]) & (flags.shape[1] == 3))
         tile.assume((partial.shape[1] == SPLITS) & (partial.shape[2] == BM // 64) & (partial.shape[3] == 64 * BN))
         room = partial[number, 0:SPLITS, 0:BM // 64, 0:64 * BN]
@@ -218,7 +223,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         tile.griddepcontrol_launch_dependents()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
-            fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS)
+            fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS, PAIR=PAIR)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
         w = warpgroup - 1
         how = SA, SB, extra, FINISH, MIXED

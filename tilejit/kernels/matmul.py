@@ -288,8 +288,8 @@ def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums) -
     """The kernel in which some CTAs share each tile's k, with its grid, its constants, and the room for their sums where these go through
     memory."""
     tiles = config.tiles(*z.shape[-2:])
-    constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=hopper.PATIENCE,
-                      cluster=config.splits if config.clustered else None)
+    constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=hopper.PATIENCE, PAIR=config.pair,
+                      cluster=config.splits if config.clustered else 2 if config.pair else None)
     grid = tiles * config.splits, matrices
     if config.clustered:
         if config.bn % (8 * config.splits):

@@ -120,16 +120,17 @@ class Way(NamedTuple):
 
 
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
-TILES = {(128, 256): 0.85, (192, 192): 0.84, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785, (128, 128): 0.79,
-         (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7, (64, 64): 0.7, (64, 32): 0.7,
-         (64, 16): 0.7, (64, 8): 0.7}
+TILES = {(128, 256): 0.85, (192, 192): 0.84, (192, 160): 0.8, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785,
+         (128, 128): 0.79, (192, 96): 0.74, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7,
+         (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
 OTHERS = 0.75            # and of those that are as wide as the matrix has columns
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless
 BUSY = 0.3               # of the tensor cores' time is less than memory takes: then more slots have to be on their way
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
-WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False)
+WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
 LOADED = 68, 54          # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
-                         # at one time, and where all are at other places, in rounds or along k
+                         # at one time, and where all are at other places, in rounds or along k; but
+FEW = 384                # columns, all that a product has, are few enough for clusters along k to count as the former
 OUTSIDE = 5.5            # cycles in which TMA fills a slot's row with zeros that lies outside of the matrix
 MEMORY = 2330            # bytes that all of them take from memory in a cycle,
 APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
@@ -137,7 +138,9 @@ AGAIN = 0.4              # and so much of an operand that CTAs ask L2 for again:
                          # no neighbours, and of B for other rows, if neighbours are at other places along k
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
-PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough
+PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
+ONCE = 0.2               # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
+MEET = 1000              # and wait so many cycles for each other
 BEGIN = 900              # cycles until a tile's first product, and after its last
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
                          # multiprocessors as these come free have no neighbours at the same operands, and a launch may take 1.4 times as long
@@ -146,8 +149,10 @@ FULL_BRIEF = 22000       # with larger ones where memory takes more than FULL of
 LARGE_BRIEF = 50000      # and with larger ones elsewhere
 SMALL = 64 * 128
 FULL = 0.6
+NEARLY = 0.7             # of the multiprocessors: where fewer CTAs share tiles' k, but too many for two grids side by side, and memory takes more
+                         # than FULL, a launch that begins early is up to 18 % slower
 EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
-IN_MEMORY = 0.41, 1800   # for each, and until all see that all have left theirs
+IN_MEMORY = 0.38, 1800   # for each, and until all see that all have left theirs
 MANY = 64                # CTAs that share a tile's k without a cluster, at most
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
@@ -213,16 +218,17 @@ def evenly(tiles: int, processors: int) -> int:
     return -(-tiles // -(-tiles // processors))
 
 
-def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True) -> float:
+def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, saved: float = 0) -> float:
     """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B so many lie in the matrices
-    (None: all), of which it loads what others load at one time or (`apart`) not."""
+    (None: all), of which it loads what others load at one time or (`apart`) not, but for those that are `saved`."""
     rows = bm + bn if rows is None else rows
-    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED[apart] + (bm + bn - rows) * OUTSIDE)
+    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), (rows - saved) * SLOT / LOADED[apart] + (bm + bn - rows) * OUTSIDE)
 
 
-def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True) -> float:
-    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; `rows` and `apart` as in `step_cycles`."""
-    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart) + BEGIN + bm * bn / 40
+def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
+                saved: float = 0) -> float:
+    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the rest is as in `step_cycles`."""
+    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, saved) + BEGIN + bm * bn / 40
 
 
 def both(computing: float, loading: float) -> float:
@@ -267,16 +273,23 @@ def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
     return both(computing, loading_cycles(p, bm, bn, tiles, processors)) * (EVEN if tiles > 3 * processors else UNEVEN)
 
 
+def places(way: Way | Config, processors: int) -> int:
+    """How many CTAs that take part of tiles in this way the GPU holds at once."""
+    return CLUSTERS[way.splits] * processors // 132 * way.splits if way.clustered else processors
+
+
 def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     """The cycles that the product takes in tiles of bm by bn by CTAs that take part in them in this way."""
     down, across = rows(p.m, bm, way.pair), -(-p.n // bn)
     tiles = down * across * p.matrices
-    at_once = CLUSTERS[way.splits] * processors // 132 if way.clustered else processors // way.splits
-    rounds = -(-tiles // max(at_once, 1))
+    rounds = -(-tiles // max(places(way, processors) // way.splits, 1))
     held = p.m / down + p.n / across if rounds > 1 else p.m - (down - 1) * bm + p.n - (across - 1) * bn  # by a mean tile, or by the last in one round
-    each, once = (0, 0) if way.splits == 1 else (EXCHANGE, 0) if way.clustered else IN_MEMORY
-    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held, rounds > 1 or not way.clustered) + each * bm * bn + once
-    computing = rounds * tile * (PAIRED if way.pair else 1)
+    shared = way.splits > 1
+    each, once = (0, 0) if not shared else (EXCHANGE, 0) if way.clustered else IN_MEMORY
+    apart = rounds > 1 or shared and (not way.clustered or down > 1 and p.n > FEW)
+    saved, meet, paired = (0, 0, 1) if not way.pair else (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held, apart, saved) + each * bm * bn + once + meet
+    computing = rounds * tile * paired
     return both(computing, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
@@ -298,16 +311,21 @@ def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> li
     return [_finished(p, processors, *found) for found in sorted(_candidates(p, processors, columns_first), key=itemgetter(0))]
 
 
-def _ways(p: Problem, tiles: int, bn: int, slots: int, processors: int):
-    """The ways in which CTAs can take part of this many `tiles` of bn columns and so many `slots` of k."""
+def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
+    """The ways in which CTAs can take part of tiles of bm x bn, of so many `slots` of k."""
     for way in WAYS:
+        tiles = rows(p.m, bm, way.pair) * -(-p.n // bn) * p.matrices
         way = way if way.splits else way._replace(splits=min(processors // tiles, MANY))
         shared = way.splits > 1 and way.splits * 2 <= slots
         if shared and way.clustered:
             shared = bn % (8 * way.splits) == 0
         elif shared:  # not by few of many CTAs: each has the sums of all at once in registers
             shared = 4 * shares_of(bn, way.splits) >= min(way.splits, bn // 8)
-        if shared or way == Way() or way.stream and p.promoted is None or way.pair and any(p.uneven) and bn % 16 == 0:
+        if way.pair:
+            possible = bn % 16 == 0 and (shared and p.m > bm and p.promoted is None or any(p.uneven) and way.clustered)
+        else:
+            possible = shared or way == Way() or way.stream and p.promoted is None
+        if possible:
             yield way
 
 
@@ -335,7 +353,7 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
             late = LATE if long and q.ahead and p.stored == 2 and tiles > processors else 0
             by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
             slots = -(-p.k // (SLOT if p.promoted is not None else Config.of(bm, bn, itemsize=p.itemsize).bk))
-            for way in _ways(q, tiles, bn, slots, processors):
+            for way in _ways(q, bm, bn, slots, processors):
                 kept = keeps and way.splits == 1
                 width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
                 config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize,
@@ -361,11 +379,18 @@ def _finished(p: Problem, processors: int, cost: float, config: Config, stream: 
     # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
     passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
-    half = config.tiles(q.m, q.n) * p.matrices * 2 <= processors
-    full = p.bytes / (MEMORY * processors / 132) > FULL * cost
-    brief = BRIEF if config.bm * config.bn <= SMALL else FULL_BRIEF if full else LARGE_BRIEF
     return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
-                   dependent=config.splits > 1 or cost < (brief if busy and not half else SHORT) and not stream)
+                   dependent=not stream and _early(p, config, config.tiles(q.m, q.n) * p.matrices, cost, processors))
+
+
+def _early(p: Problem, config: Config, tiles: int, cost: float, processors: int) -> bool:
+    """Whether it pays that a launch begins while the grid ahead ends."""
+    full = p.bytes / (MEMORY * processors / 132) > FULL * cost
+    if config.splits > 1:
+        ctas, at_once = tiles * config.splits, places(config, processors)
+        return not full or cost < BRIEF or ctas * 2 <= at_once or ctas >= NEARLY * processors
+    brief = BRIEF if config.bm * config.bn <= SMALL else FULL_BRIEF if full else LARGE_BRIEF
+    return cost < (brief if p.busy and tiles * 2 > processors else SHORT)
 
 
 __all__ = ["Config", "Problem", "TILES", "choose", "cycles", "evenly", "ranked", "tile_cycles"]

@@ -128,10 +128,12 @@ def check_cluster(splits: int) -> None:
 
 def check_pair(config) -> None:
     """LaunchError for a configuration by which no pairs of CTAs can share columns of B on Hopper."""
-    if config.splits > 1 or config.stream:
-        raise LaunchError("pairs of CTAs have tiles of their own, one above the other: config.pair goes with no splits and no stream")
+    if config.stream:
+        raise LaunchError("pairs of CTAs have tiles of their own, one above the other: config.pair goes with no stream")
+    if config.splits > 1 and config.clustered:
+        raise LaunchError("the CTAs of a pair are a cluster: config.pair goes with config.splits where config.clustered is False")
     order, group = config.order
-    if order not in ("column", "grouped", "snake") or order != "column" and group % 2:
+    if config.splits == 1 and (order not in ("column", "grouped", "snake") or order != "column" and group % 2):
         raise LaunchError("pairs of CTAs take tiles that are neighbours in a column: config.order is 'column', or 'grouped' or 'snake' by an "
                           f"even number of rows, not {config.order}")
     check_halves(config)
