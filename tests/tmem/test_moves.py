@@ -219,6 +219,21 @@ def between_warpgroups(y, BEFORE: tile.constexpr, AFTER: tile.constexpr):
 
 
 @tile.jit
+def read_and_then_written(y, BEFORE: tile.constexpr, AFTER: tile.constexpr):
+    d = tile.alloc((128, 16), y.dtype, scope="tmem")
+    with tile.warpgroup(0):
+        tile.store(d, tile.ones((128, 16)))
+        tile.store(y[0:128, 0:16], tile.load(d))
+    if BEFORE:
+        tile.tcgen05_fence("before_thread_sync")
+    tile.sync()
+    if AFTER:
+        tile.tcgen05_fence("after_thread_sync")
+    with tile.warpgroup(1):
+        tile.store(d, tile.zeros((128, 16)))
+
+
+@tile.jit
 def freed_and_used(y):
     d = tile.alloc((128, 16), y.dtype, scope="tmem")
     tile.store(d, tile.ones((128, 16)))
@@ -256,13 +271,14 @@ def test_moves_that_are_not_waited_for_are_found():
     check(never_written, (1,), Y, target="sm_100a")
 
 
-def test_threads_that_meet_on_tensor_memory_need_both_fences():
+@pytest.mark.parametrize("kernel", [between_warpgroups, read_and_then_written])
+def test_threads_that_meet_on_tensor_memory_need_both_fences(kernel):
     """One before what synchronises them, in the threads that came first; one after it, in those that follow."""
     for before, after in ((False, True), (True, False), (False, False)):
-        report = between_warpgroups.simulate(1, Y.copy(), BEFORE=before, AFTER=after, num_warps=8, target="sm_100a")
+        report = kernel.simulate(1, Y.copy(), BEFORE=before, AFTER=after, num_warps=8, target="sm_100a")
         assert [f.kind for f in report.findings] == ["tmem"]
         assert f'tcgen05_fence("{"after" if before else "before"}_thread_sync")' in report.findings[0].message
-    between_warpgroups.simulate(1, Y.copy(), BEFORE=True, AFTER=True, num_warps=8, target="sm_100a").raise_first()
+    kernel.simulate(1, Y.copy(), BEFORE=True, AFTER=True, num_warps=8, target="sm_100a").raise_first()
 
 
 def test_the_life_of_an_allocation_is_checked():

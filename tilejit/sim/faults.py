@@ -55,21 +55,13 @@ class Reporter:
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
         """Synchronised accesses to tensor memory without the fences around what synchronised them."""
-        atom, epoch = self._atom(a, c.at), self._last(c)
-        told = self.clocks.known[self.m.rank, atom, BEFORE, c.other] >= epoch
+        told = self.clocks.known[self.m.rank, self._atom(a, c.at), BEFORE, c.other] >= c.epoch
         line, side = (a.line, 'tcgen05_fence("after_thread_sync") between the wait and it') if told else (
             c.line, f'tcgen05_fence("before_thread_sync") between line {self._number(c.line)} and the barrier')
         other = c.line if told else a.line
         here = "" if told else f"at line {self._number(a.line)} "
         self._say("tmem", line, f"{here}{what} {self._bytes(c)}, which {self._other_thread(c)} touched at line {self._number(c.line)}, "
                   f"without {side}", a, c, other)
-
-    def _last(self, c: Conflict) -> int:
-        """The epoch of the conflict's other access."""
-        if self.shadow.writer[c.cell] == c.other and self.shadow.line[c.cell] == c.line:
-            return int(self.shadow.epoch[c.cell])
-        readers = self.shadow.readers.get(c.other)
-        return int(readers[0][c.cell]) if readers is not None else int(self.shadow.epoch[c.cell])
 
     def _overwritten(self, a: Access, c: Conflict) -> None:
         op = self._reader(c)

@@ -50,7 +50,8 @@ class Access:
 @dataclass
 class Conflict:
     """Two accesses without order. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
-    'writer', 'reader' or 'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread` and `line` its own."""
+    'writer', 'reader' or 'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread`, `line` and, on
+    tensor memory, `epoch` its own."""
 
     what: str
     at: int
@@ -58,6 +59,7 @@ class Conflict:
     other: int = 0
     thread: int = 0
     line: int = 0
+    epoch: int = 0
 
 
 class Shadow:
@@ -146,7 +148,7 @@ class Shadow:
             return None
         at = int(np.argmax(bad))
         cell = int(a.cells[at])
-        return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]))
+        return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
         generic = ordinary & (columns % clocks.width < clocks.atoms)
