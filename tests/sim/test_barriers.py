@@ -325,6 +325,45 @@ def test_cp_async_arrives_on_an_mbarrier_when_its_bytes_are_there():
     check(copies_after_the_arrival, (1,), A, B)
 
 
+@tile.jit
+def copies_on_a_barrier_for_the_engine(A, B):
+    s = tile.alloc((8, 256), A.dtype)
+    bar = tile.mbarrier(count=32)
+    with tile.warp(0):
+        tile.copy_async(s, A[0:8, 0:256])
+        bar.arrive_on_copies(noinc=True)
+    with tile.warp(1):
+        with tile.elect():
+            bar.wait(phase=0)
+            tile.fence_proxy_async()
+            tile.copy_async(B[0:8, 0:256], s)
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+
+
+@tile.jit
+def copies_on_a_barrier_unfenced(A, B):
+    s = tile.alloc((8, 256), A.dtype)
+    bar = tile.mbarrier(count=32)
+    with tile.warp(0):
+        tile.copy_async(s, A[0:8, 0:256])
+        tile.fence_proxy_async()
+        bar.arrive_on_copies(noinc=True)
+    with tile.warp(1):
+        with tile.elect():
+            bar.wait(phase=0)
+            tile.copy_async(B[0:8, 0:256], s)  # finds: missing-proxy-fence
+            tile.bulk_commit()
+            tile.bulk_wait(0)
+
+
+def test_the_engine_reads_what_cp_async_brought_behind_a_fence_after_the_wait():
+    """The copies are no part of the async proxy, and where a barrier tells of them their own thread knows nothing of their end."""
+    check(copies_on_a_barrier_for_the_engine, (1,), A, B, result=1, expected=A)
+    report = check(copies_on_a_barrier_unfenced, (1,), A, B)
+    assert "cp.async at line" in report.findings[0].message and "between the wait for it and this" in report.findings[0].message
+
+
 def test_arrivals_of_copies_are_refused_at_a_peer_s_barrier():
     @tile.jit(cluster=2)
     def kernel(A):

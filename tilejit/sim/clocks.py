@@ -73,7 +73,12 @@ class Clocks:
         self.now[rank, atoms] += 1
 
     def fence(self, rank: int, atoms: np.ndarray) -> None:
-        """A proxy fence in every thread of these atoms: their accesses so far reach the async proxy in order."""
+        """A proxy fence in every thread of these atoms: their accesses so far, and the copies that they know to have completed on
+        barriers, reach the async proxy in order."""
+        copies = np.arange(self.known.shape[-1]) % self.width >= self.atoms
+        known = self.known[rank, atoms]
+        known[:, FENCED, copies] = known[:, ORDER, copies]
+        self.known[rank, atoms] = known
         self.fenced[rank, atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 

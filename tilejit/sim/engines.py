@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import FENCED, ORDER
+from .clocks import BEFORE, FENCED, ORDER, READ
 from .faults import Reporter
-from .shadow import MANY, Access, Cells, index_of
+from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
 from .world import AsyncOp
@@ -299,16 +299,20 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
 
     def then(op: AsyncOp) -> None:
         world = op.world
-        clock = np.zeros_like(world.barriers[rank, number].clock)
+        b, clocks = world.barriers[rank, number], world.clocks
+        clock = np.zeros_like(b.clock)
         for n in numbers:
             waited = world.ops.get(n)
             if waited is None:
                 continue
-            waited.awaited = True
-            sim.land(waited)
-            own_column = world.clocks.column(own, waited.atom)
-            clock[:, own_column] = world.clocks.now[own, waited.atom]
-        world.clocks.now[own] += 1
+            waited.awaited, waited.threads = True, None
+            sim.land(waited, tag=(clocks.barrier_column(rank, number), b.phase + 1, COPIED))
+            column = clocks.column(own, waited.atom)
+            clock[ORDER, column] = clock[READ, column] = clocks.now[own, waited.atom]
+            clock[FENCED, column] = clocks.fenced[own, waited.atom]
+            if clocks.tensor:
+                clock[BEFORE, column] = clocks.before[own, waited.atom]
+        clocks.now[own] += 1
         sim.arrive(world, rank, number, count, clock)
 
     return then

@@ -17,6 +17,7 @@ PENDING = 1 << 24   # PENDING + n: operation n in flight is going to write it
 MANY = -2           # several threads of the atom
 ATOMIC = -3         # an atomic access, of whatever thread
 ANYONE = -4         # an access whose thread is not known: it conflicts with no thread of its scope
+COPIED = -5         # bytes of cp.async that completed on a barrier: like a thread's own writes no part of the async proxy
 
 
 Cells = np.ndarray | range  # numbers of cells; operations of the engines mostly touch one run of them
@@ -151,7 +152,7 @@ class Shadow:
         return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
-        generic = ordinary & (columns % clocks.width < clocks.atoms)
+        generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
         if not generic.any():
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)
