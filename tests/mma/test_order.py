@@ -65,6 +65,31 @@ def test_a_wait_that_leaves_the_group_pending():
     refused(kernel, "read before it is there; mma_wait\\(0\\)")
 
 
+def test_a_kernel_does_not_end_before_its_products():
+    """On any way through it: the assembler would wait somewhere else instead, and say so without a line."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C, n, SOMETIMES: tile.constexpr, ALWAYS: tile.constexpr):
+        a, b = started(A, B)
+        acc = tile.zeros((64, 64))
+        for i in range(n):
+            acc = tile.mma_async(acc, a, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(1)
+        if SOMETIMES:
+            if n > 2:
+                tile.mma_wait(0)
+                tile.store(C[0:64, 0:64], acc)
+        if ALWAYS:
+            tile.mma_wait(0)
+    c = np.zeros((64, 64), np.float32)
+    for sometimes in (False, True):
+        with pytest.raises(CompilationError, match="may still be on its way where the kernel ends: let tile.mma_wait\\(0\\)"):
+            kernel.simulate(1, A, B, c, 3, SOMETIMES=sometimes, ALWAYS=False)
+        kernel.simulate(1, A, B, c, 3, SOMETIMES=sometimes, ALWAYS=True).raise_first()
+        kernel.compile(A, B, c, 3, SOMETIMES=sometimes, ALWAYS=True, target="sm_90a")
+    np.testing.assert_allclose(c, 3 * PRODUCT, rtol=1e-5, atol=1e-4)
+
+
 def test_pending_over_the_end_of_a_loop():
     @tile.jit(num_warps=4)
     def kernel(A, B, C):

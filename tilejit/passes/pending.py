@@ -40,9 +40,12 @@ class _State:
 
 
 def check_products(graph: Graph, facts: Facts) -> Graph:
-    """The graph as it is. CompilationError where a product's registers are touched before they may be."""
+    """The graph as it is. CompilationError where a product's registers are touched before they may be, or the kernel ends before."""
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
-        _Checker(Pinned(graph)).block(graph.body, _State())
+        left = _Checker(Pinned(graph)).block(graph.body, _State())
+        for _, product in left.results.values():
+            raise CompilationError("this product may still be on its way where the kernel ends: let tile.mma_wait(0) stand behind it on every "
+                                   "way through the kernel", product.loc)
     return graph
 
 
