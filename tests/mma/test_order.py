@@ -248,6 +248,26 @@ def test_a_from_registers():
     assert "convert_layout" not in compiled.graph and compiled.spills == 0
 
 
+def test_registers_that_a_loop_multiplies_are_laid_out_before_it():
+    """So that a product which reads them may be pending over its trips, and no trip changes a layout."""
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C, n):
+        a, b = started(A, B)
+        held = tile.load(a)
+        acc = tile.zeros((64, 64))
+        for i in range(n):
+            acc = tile.mma_async(acc, held, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(1)
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    c = np.zeros((64, 64), np.float32)
+    kernel.simulate(1, A, B, c, 3).raise_first()
+    np.testing.assert_allclose(c, 3 * PRODUCT, rtol=1e-5, atol=1e-4)
+    graph = kernel.compile(A, B, c, 3).graph
+    assert "convert_layout" not in graph[graph.index("  for "):]
+
+
 def test_registers_that_a_product_reads_are_not_written():
     """The left operand of the next trip would be made in registers that the product of this trip still reads."""
     @tile.jit(num_warps=4)

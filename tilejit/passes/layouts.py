@@ -2,8 +2,8 @@
 
 A value that costs nothing to make anywhere (a splat, arange, and elementwise work on such) is made anew in each layout
 that a use asks for, and so is a broadcast. Every other tile has one layout; a use that needs another gets a
-`convert_layout`. A load takes the layout of its first use where that costs less than a change: casts and reshapes on the
-way there go with it.
+`convert_layout`, before the loops that it enters from outside. A load takes the layout of its first use where that
+costs less than a change: casts and reshapes on the way there go with it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ def assign_layouts(graph: Graph, facts: Facts) -> Graph:
 
 @dataclass(eq=False)
 class Rebuilt:
-    """A block as far as it has been rebuilt. `copies` are the values made in it for a use that needs (value, layout, domain)."""
+    """A block as far as it has been rebuilt. `copies` are the values made in it for a use that needs (value, layout, domain), `made`
+    those that it defines, and `trip` says whether it is a loop's body."""
 
     nodes: list[Node] = field(default_factory=list)
     yields: tuple[Operand, ...] = ()
     copies: dict[tuple, Value] = field(default_factory=dict)
+    made: tuple[Value, ...] = ()
+    trip: bool = False
 
     @property
     def built(self) -> Block:
@@ -90,9 +93,9 @@ class Assigner(LayoutChoice):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def rebuilding(self, block: Block) -> Iterator[Rebuilt]:
-        """The block, its nodes rebuilt; inside, what it yields is made at its end."""
-        self.blocks.append(Rebuilt())
+    def rebuilding(self, block: Block, made: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
+        """The block, its nodes rebuilt; inside, what it yields is made at its end. `made` are values that it begins with."""
+        self.blocks.append(Rebuilt(made=made, trip=trip))
         with self.context.inside(block):
             for node in block.nodes:
                 self.node(node)
@@ -203,10 +206,12 @@ class Assigner(LayoutChoice):
 
     def snapshot(self) -> tuple:
         """What a loop's first walk changes."""
-        return tuple(map(copy, (self.new.values, self.free, self.chains, self.block.copies, self.block.nodes)))
+        return tuple(map(copy, (self.new.values, self.free, self.chains))), [(copy(b.copies), copy(b.nodes)) for b in self.blocks]
 
     def restore(self, before: tuple) -> None:
-        self.new.values, self.free, self.chains, self.block.copies, self.block.nodes = before
+        (self.new.values, self.free, self.chains), blocks = before
+        for b, (b.copies, b.nodes) in zip(self.blocks, blocks):
+            pass
 
     def trip(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
         """Rebuild a loop that carries these types, and give those that its body makes. The body sees `open_` as chains."""
@@ -220,7 +225,7 @@ class Assigner(LayoutChoice):
             fields = {"test": test.built}
         else:
             fields = {name: self.new(getattr(node, name)) for name in ("start", "stop", "step")}
-        with self.rebuilding(node.body) as body:
+        with self.rebuilding(node.body, inner, trip=True) as body:
             made = tuple(map(self.settled, node.body.yields))
             body.yields = self.used(node.body.yields, types)
         carried = tuple(map(Carry, inits, inner, self.retyped((c.result for c in node.carried), types)))
@@ -260,9 +265,23 @@ class Assigner(LayoutChoice):
                 return value
             if chain is not None and chain.end is value and self.move(chain, want):
                 return self.new(operand)
-            copied = self.converted(value, want, operand.loc)
+            home = self.home(value)
+            home.copies[key] = copied = self.converted(value, want, operand.loc, home)
+            return copied
         self.block.copies[key] = copied
         return copied
+
+    def home(self, value: Value) -> Rebuilt:
+        """Where a value's layout is changed: here, or before the loops at hand that it enters from outside."""
+        for n in range(len(self.blocks) - 1, 0, -1):
+            if not self.blocks[n].trip or self.defines(self.blocks[n], value):
+                return self.blocks[n]
+        return self.blocks[0]
+
+    @staticmethod
+    def defines(block: Rebuilt, value: Value) -> bool:
+        return value in block.made or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
+                                          for node in block.nodes if not isinstance(node, Scope))
 
     def remade(self, call: Call, want: Tile) -> Value:
         """A free value made in the layout that a use asks for."""
@@ -273,9 +292,9 @@ class Assigner(LayoutChoice):
         self.append(call, needs, (value,))
         return value if alike(made, want) else self.converted(value, want, call.loc)
 
-    def converted(self, value: Value, want: Tile, loc) -> Value:
+    def converted(self, value: Value, want: Tile, loc, block: Rebuilt | None = None) -> Value:
         result = replace(value, type=like(want, value.type.dtype))
-        self.block.nodes.append(Call(convert_layout, (value,), {}, (result,), loc))
+        (block or self.block).nodes.append(Call(convert_layout, (value,), {}, (result,), loc))
         return result
 
     def backward(self, call: Call, want: Tile) -> Types | None:
