@@ -210,8 +210,8 @@ class Assigner(LayoutChoice):
 
     def restore(self, before: tuple) -> None:
         (self.new.values, self.free, self.chains), blocks = before
-        for b, (b.copies, b.nodes) in zip(self.blocks, blocks):
-            pass
+        for block, (copies, nodes) in zip(self.blocks, blocks):
+            block.copies, block.nodes = copies, nodes
 
     def trip(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
         """Rebuild a loop that carries these types, and give those that its body makes. The body sees `open_` as chains."""
