@@ -1,7 +1,7 @@
 """Hidden variables of constructs: control flow carries them as it carries names."""
 
 import tilejit as tile
-from graphs import body, error, expect
+from graphs import body, error, expect, marked
 from tilejit.ir.builtin import MEMBERS, builtin
 from tilejit.ops import language
 
@@ -89,4 +89,27 @@ def test_a_cursor_moved_in_a_scope_is_unknown_outside():
                 c.next()
         c.next()
 
-    assert error(kernel).startswith("a cursor of this construct was moved inside an execution scope")
+    assert error(kernel).startswith("a cursor of this construct is counted inside an execution scope, and registers do not leave it")
+
+
+def test_a_loop_around_a_scope_does_not_carry_what_loops_in_it_count():
+    def copies(x, y, n):
+        s = tile.alloc((64,), tile.float32)
+        for i in range(n):
+            with tile.warp(0):
+                for j in range(n):
+                    tile.copy_async(s, x[0:64]).wait()
+
+    def slots(x, y, n):
+        ring = tile.ring(2, A=((64,), tile.float32), filled="stores")
+        for i in range(n):
+            with tile.warp(0):
+                for j in range(n):
+                    with ring.produce() as slot:
+                        tile.store(slot.A[0], 1.0)
+
+    for kernel, count in ((copies, "how many copies these threads have issued"), (slots, "the place of these threads in their ring")):
+        text = error(kernel)
+        assert text.startswith(f"{count} is counted inside an execution scope, and registers do not leave it; write the loop around the scope, or "
+                               "what these threads do after it, inside the scope\ncounted here:\n")
+        assert "for j in range(n):" in text and marked(text) == "for i in range(n):"

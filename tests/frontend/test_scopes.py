@@ -289,6 +289,46 @@ def test_nor_inside_a_loop_or_a_branch_of_the_scope():
     assert error(kernel).startswith("k lives outside the scope opened at ")
 
 
+def test_the_target_of_a_loop_or_a_with_begins_anew_in_a_scope():
+    def kernel(y, n):
+        p, q, w = n, 5, 7
+        for p in tile.static_range(2):
+            tile.store(y[p], 1.0)
+        with tile.elect():
+            for p in tile.static_range(2):
+                tile.store(y[2 + p], 1.0)
+            for q, w in ((4, 5), (6, 7)):
+                tile.store(y[q + w], 1.0)
+            for q in range(n):
+                tile.store(y[q], 1.0)
+        with tile.each_warpgroup(range(0, 1)) as w:
+            tile.store(y[w], 1.0)
+
+    assert re.findall(r"region\(%y, (\S+),", body(kernel)) == ["0", "1", "2", "3", "9", "13", "%q", "%warpgroup"]
+
+
+def test_and_holds_nothing_outside_it():
+    def after(y, n):
+        p = n
+        with tile.elect():
+            for p in tile.static_range(2):
+                tile.store(y[p], 1.0)
+        tile.store(y[p], 1.0)
+
+    def next_trip(y, n):
+        p = 0
+        for i in range(n):
+            tile.store(y[p], 1.0)
+            with tile.elect():
+                for p in tile.static_range(2):
+                    tile.store(y[p], 1.0)
+
+    for kernel in (after, next_trip):
+        text = error(kernel)
+        assert text.startswith("p was assigned inside an execution scope, and registers do not leave it; pass it through a buffer\nassigned here:")
+        assert "keeps its type" not in text
+
+
 def test_sibling_scopes_use_the_same_names():
     def kernel(y, n):
         for g in tile.static_range(2):

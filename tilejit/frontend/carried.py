@@ -17,7 +17,7 @@ from ..types import Uniformity
 from . import joins
 from .branches import graph_name
 from .joins import Clash
-from .names import RESULT, Entry, Undefined, is_cell
+from .names import RESULT, Entry, Undefined, called, is_cell
 from .state import Snapshot
 from .walker import Walker, runtime, where
 
@@ -247,10 +247,12 @@ def _widened(w: Walker, attempt: Attempt, constants: set[Any]) -> tuple[dict[Any
         if not isinstance(joint, Clash):
             wider[name] = joins.cap(joint, attempt.trip.control)
             continue
-        both = "" if isinstance(end.value, Undefined) else where("before the loop", header.loc) + where("in the loop", end.loc)
+        nothing = isinstance(end.value, Undefined)  # for a reason that has its place
+        both = "" if nothing else where("before the loop", header.loc) + where("in the loop", end.loc)
         if header.read:
-            raise w.error(f"{graph_name(name)} {joint.why}; a name keeps its type in a loop{both}\nthe loop is here:")
-        lost[name] = f"{joint.why}, so it holds nothing after the loop{both}"
+            kept = "" if nothing else "; a name keeps its type in a loop"
+            raise w.error(f"{called(name)} {joint.why}{kept}{both}\nthe loop is here:")
+        lost[name] = joint.why if nothing else f"{joint.why}, so it holds nothing after the loop{both}"
     return wider, lost
 
 

@@ -82,7 +82,7 @@ def _unrolled(w: Walker, node: ast.For, items: list, first: int = 0) -> None:
         if left:
             w.guard(left, lambda: _unrolled(w, node, items[position:], first + position))
             return
-        bind(w, node.target, item)
+        bind(w, node.target, item, anew=True)
         w.copies.append(first + position)
         w.statements(node.body)
         w.copies.pop()
@@ -141,7 +141,7 @@ def _calls(loc: Loc | None) -> Iterator[Loc]:
 def _trip(w: Walker, node: ast.For, over: LoopRange, index: Value) -> None:
     """The body once, for the value that the target gets out of `index`."""
     with w.place(node.target):
-        bind(w, node.target, index if over.item is None else over.item(w.g, index))
+        bind(w, node.target, index if over.item is None else over.item(w.g, index), anew=True)
     if over.pipeline is not None:
         turn = pipeline_turn(w.g, (*map(str, _calls(w.g.loc)), tuple(w.copies)), over.pipeline.stages)
         next(turn)

@@ -39,6 +39,14 @@ def is_cell(name: Any) -> bool:
     return type(name) is tuple
 
 
+CONSTRUCTS = {"copy tokens": "how many copies these threads have issued", "ring": "the place of these threads in their ring"}
+
+
+def called(name: Any) -> str:
+    """What an error calls a name, or a hidden variable."""
+    return CONSTRUCTS.get(name[1][0], "a cursor of this construct") if is_cell(name) else name.partition(" ")[0]
+
+
 @dataclass(eq=False)
 class Frame:
     """A function being walked: the kernel, or a helper at one of its calls."""

@@ -42,7 +42,7 @@ def _enter(w: Walker, items: list[ast.withitem], body: list[ast.stmt]) -> None:
         with w.place(item.context_expr):
             value = manager.tile_enter(w.g)
         if item.optional_vars is not None:
-            bind(w, item.optional_vars, value)
+            bind(w, item.optional_vars, value, anew=True)
         w.g.entered.append(manager)
         try:
             _enter(w, rest, body)
@@ -63,7 +63,7 @@ def run_each(w: Walker, each: EachScope, target: ast.expr | None, body: list[ast
     if problem is not None:
         raise w.g.error(problem)
     index, loc = Value("warpgroup", Scalar(int32, Uniformity.WARPGROUP), w.g.loc), w.g.loc
-    named = None if target is None else lambda: bind(w, target, index)
+    named = None if target is None else lambda: bind(w, target, index, anew=True)
     with w.g.block() as nodes:
         run_scope(w, ScopeSpec("warpgroup", index, 1, each.regs, each=True), body, items, named)
     start, stop, step = (Const(n, int32) for n in (each.first, each.first + each.count, 1))
@@ -93,6 +93,11 @@ def run_scope(w: Walker, spec: ScopeSpec, body: list[ast.stmt], items: list[ast.
     _leave(w, branch)
 
 
+ASSIGNED = "was assigned inside an execution scope, and registers do not leave it; pass it through a buffer"
+COUNTED = ("is counted inside an execution scope, and registers do not leave it; write the loop around the scope, or what these threads do "
+           "after it, inside the scope")
+
+
 def _leave(w: Walker, branch: Branch) -> None:
     """What the names made in a scope hold outside it: only buffers, barriers and tokens come out."""
     made: set[Value] | None = None
@@ -104,9 +109,7 @@ def _leave(w: Walker, branch: Branch) -> None:
         stays = isinstance(entry.value, Undefined) or not _comes_out(name, entry.value, made)
         value: Any = entry.value
         if stays and not isinstance(value, Undefined):
-            what = "was moved" if is_cell(name) else "was assigned"
-            value = Undefined(f"{what} inside an execution scope, and registers do not leave it; pass it through a buffer"
-                              + where("assigned", entry.loc))
+            value = Undefined((COUNTED if is_cell(name) else ASSIGNED) + where("counted" if is_cell(name) else "assigned", entry.loc))
         w.frame.env[name] = type(entry)(value, entry.loc, w.home, came_out=True)
 
 

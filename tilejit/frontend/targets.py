@@ -11,18 +11,19 @@ from . import joins
 from .walker import Walker
 
 
-def bind(w: Walker, target: ast.expr, value: Any) -> None:
-    """Assign `value` to a target: a name, or a tuple of targets."""
+def bind(w: Walker, target: ast.expr, value: Any, anew: bool = False) -> None:
+    """Assign `value` to a target: a name, or a tuple of targets. With `anew` the names begin here, as those of a `for` do, whatever they
+    held and wherever they lived."""
     match target:
         case ast.Name(id=name):
-            w.assign(name, value)
+            (w.put if anew else w.assign)(name, value)
         case ast.Tuple(elts=targets) | ast.List(elts=targets):
-            _unpack(w, target, targets, value)
+            _unpack(w, target, targets, value, anew)
         case _:
             refuse_target(w, target)
 
 
-def _unpack(w: Walker, node: ast.expr, targets: list[ast.expr], value: Any) -> None:
+def _unpack(w: Walker, node: ast.expr, targets: list[ast.expr], value: Any, anew: bool) -> None:
     parts = joins.fields_of(value)
     if parts is None:
         raise w.error(f"{describe(value)} cannot be unpacked; only tuples can", node)
@@ -33,7 +34,7 @@ def _unpack(w: Walker, node: ast.expr, targets: list[ast.expr], value: Any) -> N
         at, after = starred[0], len(targets) - starred[0] - 1
         parts = (*parts[:at], parts[at:len(parts) - after], *parts[len(parts) - after:])
     for target, part in zip(targets, parts):
-        bind(w, target.value if isinstance(target, ast.Starred) else target, part)
+        bind(w, target.value if isinstance(target, ast.Starred) else target, part, anew)
 
 
 def refuse_target(w: Walker, target: ast.expr) -> None:

@@ -18,7 +18,7 @@ from ..ops import language
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
 from .joins import leaves
-from .names import EXITS, RESULT, Entry, Frame, Undefined, is_cell
+from .names import EXITS, RESULT, Entry, Frame, Undefined, called, is_cell
 from .source import Source
 
 EXPRESSIONS: dict[type, Callable[["Walker", Any], Any]] = {}
@@ -63,7 +63,7 @@ class Cells(MutableMapping):
     def __getitem__(self, key):
         entry = self.walker.frame.env[("cell", key)]
         if isinstance(entry.value, Undefined):
-            raise self.walker.g.error(f"a cursor of this construct {entry.value.why}")
+            raise self.walker.g.error(f"{called(('cell', key))} {entry.value.why}")
         entry.read = True
         return entry.value
 
