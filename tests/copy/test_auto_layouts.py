@@ -175,6 +175,25 @@ def test_rings_and_pipelined_loops_choose_by_uses_too():
     assert (c == a.astype("float32") @ b.astype("float32")).all() and chosen(loop, a, b, c) == ["a swizzle of 64 bytes"]
 
 
+@pytest.mark.parametrize("rows, columns, want", [(3, 16, "row-major, each slot at a multiple of 128 bytes"), (4, 16, "row-major")])
+def test_slots_of_a_ring_lie_apart_where_the_engine_reaches_none_close_behind_another(rows, columns, want):
+    @tile.jit(num_warps=5)
+    def ring(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
+        r = tile.ring(2, A=((ROWS, COLUMNS), A.dtype))
+        with tile.warp(4), tile.elect():
+            for k in range(A.shape[0] // ROWS):
+                with r.produce() as slot:
+                    tile.copy_async(slot.A, A[k * ROWS:k * ROWS + ROWS, 0:COLUMNS], mbar=slot.full)
+        with tile.warpgroup(0):
+            for k in range(A.shape[0] // ROWS):
+                with r.consume() as slot:
+                    tile.store(B[k * ROWS:k * ROWS + ROWS, 0:COLUMNS], tile.load(slot.A))
+
+    a, b = halves((5 * rows, columns)), np.zeros((5 * rows, columns), "float16")
+    ring.simulate((1,), a, b, ROWS=rows, COLUMNS=columns).raise_first()
+    assert (a == b).all() and chosen(ring, a, b, ROWS=rows, COLUMNS=columns) == [want]
+
+
 @tile.jit(num_warps=2)
 def through(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, PART: tile.constexpr, PATH: tile.constexpr, BACK: tile.constexpr,
             LAYOUT: tile.constexpr):

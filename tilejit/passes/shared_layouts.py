@@ -4,18 +4,19 @@ The candidates are the standard swizzles that the rows allow, the widest first, 
 a choice of its own is asked what it would be by each. The best candidate is one that no use declines; then one that leaves no
 use a slower path (a copy by ordinary loads and stores, a product by other instructions); then, where products or register
 tiles take the buffer, which read down its rows, the widest swizzle; and where copies alone do, what they need the fewest
-instructions for.
+instructions for. The slots of a ring may also lie apart, where TMA reaches no slot that lies close behind another.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from ..dispatch import Choice, choose, reasons
 from ..errors import DispatchError
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, For, Graph, Value, blocks
-from ..layout import TileLayout, standard
+from ..layout import TileLayout, axis, standard
 from ..ops.copy import copy_
 from ..ops.copy_async import copy_async_
 from ..ops.mma.dot import dot_
@@ -25,17 +26,21 @@ from ..types import Barrier, BarrierRef, Buffer, Points, Region
 from .context import Context
 from .slices import Copier
 
-ROW_MAJOR = "row-major"
+ROW_MAJOR, APART = "row-major", "row-major, each slot at a multiple of 128 bytes"
 SLOWER = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 ASIDE = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
 
 
-def candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
-    """The layouts that a buffer may have, by name."""
+def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:
+    """The layouts that a buffer may have, or a ring's `slots`, by name."""
     found = {}
     if len(shape) > 1 and shape[-2] % 8 == 0:
         found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n) for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
-    return {**found, ROW_MAJOR: TileLayout.row_major(shape)}
+    found[ROW_MAJOR], unit = TileLayout.row_major(shape), 128 // dtype.nbytes
+    slot = prod(shape[1:])
+    if slots and slot % unit:
+        found[APART] = TileLayout([(shape[0], -(-slot // unit) * unit, axis.m), *TileLayout.row_major(shape[1:]).shards])
+    return found
 
 
 @dataclass
@@ -70,7 +75,7 @@ class Open:
 
     def cost(self, name: str) -> tuple:
         uses, at = self.uses[name], list(self.layouts).index(name)
-        return len(uses.declined), len(uses.slower), *((at, uses.instructions) if self.by_rows else (uses.instructions, -at))
+        return len(uses.declined), len(uses.slower), name == APART, *((at, uses.instructions) if self.by_rows else (uses.instructions, -at))
 
     @property
     def settled(self) -> bool:
@@ -101,7 +106,7 @@ class Open:
 
 def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
     """The graph with a layout by its uses for every buffer that was left to the compiler."""
-    opened = {n.result: Open(n, candidates(n.attrs["dtype"], n.attrs["shape"])) for n in graph.body.nodes
+    opened = {n.result: Open(n, candidates(n.attrs["dtype"], n.attrs["shape"], bool(n.attrs.get("slots")))) for n in graph.body.nodes
               if isinstance(n, Call) and n.op is alloc_shared and n.attrs.get("auto") is not None}
     if not opened:
         return graph
