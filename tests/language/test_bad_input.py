@@ -154,6 +154,29 @@ tile.copy(y[0:16, 0:64], s)""")
         k[0, 3](empty, empty)
 
 
+RUN_TIME = {
+    "tile.store(y[0:1], tile.sum(tile.load(x[0:64]), axis=0, keepdims=n))": "keepdims is True or False, known at compile time, not a scalar int32",
+    "tile.store(y[0:1], tile.reduce(tile.load(x[0:64]), 0, tile.maximum, keepdims=n > 0))": "keepdims is True or False",
+    "tile.store(y[0:64], tile.cumsum(tile.load(x[0:64]), reverse=n > 3))": "reverse is True or False, known at compile time, not a scalar bool",
+    "tile.store(y[0:64], tile.scan(tile.load(x[0:64]), 0, tile.maximum, reverse=n))": "reverse is True or False",
+    "tile.store(y[0:64], tile.exp(tile.load(x[0:64]), fast=n))": "fast is True or False",
+    "tile.copy_async(tile.alloc((64,), x.dtype), x[0:64]).wait(read=n)": "read is True or False",
+    "tile.bulk_wait(0, read=n)": "read is True or False",
+    "tile.asm('mov.b32 $0, $1;', tile.int32, n, simulate=n)": "simulate is a function of NumPy arrays, not a scalar int32",
+    "tile.alloc((8, 8), x.dtype).permute((n, 0))": "a tuple (a scalar int32, the number 0) is no order of 2 dimensions",
+    "tile.store(y[0], tile.S[(8, 8):(8, 1)].offset_of(n, 0))": "tile.TileLayout.offset_of is computed while compiling, and a scalar int32 is known",
+    "tile.alloc((8, 8), x.dtype, layout=tile.swizzled(x.dtype, (8, 8), n))": "tile.swizzled is computed while compiling, and a scalar int32 is known",
+    "tile.store(y[0], (1, n).index(4))": "tuple.index is computed while compiling, and a tuple (the number 1, a scalar int32) is known at run time only",
+    "tile.window(x, None, 4)": "an offset of a window is an integer, not NoneType",
+}
+
+
+@pytest.mark.parametrize("body", RUN_TIME)
+def test_a_number_of_run_time_is_refused_where_a_constant_decides(body):
+    message = refused(lambda: kernel(body, "x, y, n").compile(x, y, 0), RUN_TIME[body], kind=tile.CompilationError)
+    assert "<source>:" in message and "^" in message
+
+
 @pytest.mark.parametrize("body", SOURCES)
 def test_a_fault_in_the_source_is_shown_at_its_line(body):
     message = refused(lambda: kernel(body, "x, y, n")[1](x, y, 4), SOURCES[body], kind=tile.CompilationError)

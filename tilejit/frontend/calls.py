@@ -102,7 +102,7 @@ def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
         raise w.error(f"{describe(function)} cannot be called")
     ours = of_tilejit(function) or of_tilejit(type(getattr(function, "__self__", None)))
     if isinstance(function, (MethodType, BuiltinMethodType)) and isinstance(getattr(function, "__self__", None), (str, tuple, int, float)):
-        return _folded_call(w, name, function, args, kwargs)
+        return _folded_call(w, name, function, args, kwargs, function.__self__)
     if getattr(function, "__module__", None) == "math" and getattr(math, function.__name__, None) is function:
         return _folded_call(w, "math." + function.__name__, function, args, kwargs)
     if isinstance(function, type) and issubclass(function, (str, enum.Enum)):
@@ -110,18 +110,23 @@ def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
     if ours:
         if not isinstance(function, type) or "__init__" in vars(function):
             _bound(w, f"tile.{name}", inspect.signature(function), args, kwargs)
+        _check_known(w, f"tile.{name}", (*args, *kwargs.values()))
         return function(*args, **kwargs)
     if isinstance(function, FunctionType):
         raise w.error(f"{name} is {counterpart(function) or 'a plain Python function; decorate it with @tile.jit to call it in a kernel'}")
     raise w.error(f"{name or describe(function)} is {counterpart(function) or 'not part of the language and cannot be called in a kernel'}")
 
 
-def _folded_call(w: Walker, name: str, function: Any, args: tuple, kwargs: dict) -> Any:
-    for x in (*args, *kwargs.values()):
-        if runtime(x):
-            other = f"; use tile.{function.__name__}" if name.startswith("math.") else ""
-            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}")
+def _folded_call(w: Walker, name: str, function: Any, args: tuple, kwargs: dict, of: Any = None) -> Any:
+    _check_known(w, name, (of, *args, *kwargs.values()), f"; use tile.{function.__name__}" if name.startswith("math.") else "")
     return folded(w, function, *args, **kwargs)
+
+
+def _check_known(w: Walker, name: str, values: tuple, other: str = "") -> None:
+    """CompilationError for a number of run time given to what is computed while compiling; `other` is what to write there."""
+    for x in values:
+        if runtime(x):
+            raise w.error(f"{name} is computed while compiling, and {describe(x)} is known at run time only{other}")
 
 
 # -- helpers -------------------------------------------------------------------------------------------------------------

@@ -315,6 +315,13 @@ def describe(x) -> str:
     return str(t)
 
 
+def flag(g: Builder, name: str, x) -> bool:
+    """What a keyword says that is true or false. CompilationError where that is no constant."""
+    if not isinstance(x, int):
+        raise g.error(f"{name} is True or False, known at compile time, not {describe(x)}")
+    return bool(x)
+
+
 def written(value: Value) -> str:
     """A value as the kernel's source writes it, for messages; its name where the source does not show it."""
     loc = value.loc

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..dtypes import bool_, int32
-from ..ir.builder import Builder, describe, type_of
+from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Call, Const, Value
 from ..ir.op import op
@@ -277,6 +277,7 @@ def bulk_wait(n, read=False):
 @bulk_wait.infer
 def _(g, n, read):
     _group(g, n)
+    flag(g, "read", read)
     g.need("cp.async.bulk.wait_group", 90)
 
 

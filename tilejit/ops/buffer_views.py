@@ -135,8 +135,8 @@ def _permute(g: Builder, x: Value, dims):
     """The same elements of shared memory with the dimensions in another order: dimension i is `dims[i]` of the buffer."""
     _own_shared(g, x, "permute")
     rank = len(x.type.shape)
-    if not isinstance(dims, tuple) or sorted(dims) != list(range(rank)):
-        raise g.error(f"{dims!r} is no order of {rank} dimensions")
+    if not isinstance(dims, tuple) or not all(isinstance(d, int) for d in dims) or sorted(dims) != list(range(rank)):
+        raise g.error(f"{describe(dims)} is no order of {rank} dimensions")
     if x.type.dtype.packed and dims[-1] != rank - 1:
         refused(g, "permute of the last dimension", x.type.dtype)
     root, offset = _root(g, x)

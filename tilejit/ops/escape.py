@@ -64,6 +64,8 @@ def asm(g: Builder, text, result, *operands, simulate=None):
         raise g.error(f"the text of asm is a string, not {describe(text)}")
     several = isinstance(result, tuple)
     dtypes = tuple(dtype_of(d) for d in (result if several else () if result is None else (result,)))
+    if simulate is not None and not callable(simulate):
+        raise g.error(f"simulate is a function of NumPy arrays, not {describe(simulate)}")
     used = {int(n) for n in re.findall(r"(?<!\$)\$(\d+)", text.replace("$$", ""))}
     if used and max(used) >= len(dtypes) + len(operands):
         raise g.error(f"${max(used)} names no operand: there are {len(dtypes)} results and {len(operands)} operands")

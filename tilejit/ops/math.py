@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from ..dtypes import bool_, float32, int32
+from ..ir.builder import flag
 from ..ir.builtin import builtin
 from ..ir.op import Op
 from .elementwise import elementwise
@@ -199,7 +200,7 @@ for _name, _numpy, _emit, _ulp, _fast, _fast_ulp in _TABLE:
 def _function(name: str, ulp: str, fast_ulp: str):
     def call(g, x, *, fast=None):
         accurate, quick = FUNCTIONS[name]
-        if fast and quick is None:
+        if fast is not None and flag(g, "fast", fast) and quick is None:
             raise g.error(f"{name} has no fast form")
         x = float_operand(g, x)
         quick = quick if x.type.dtype.bits < 64 else None

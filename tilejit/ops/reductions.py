@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..dtypes import DType, bool_, dtype_of, float32, int32, integer_range, uint32
-from ..ir.builder import Builder, describe, type_of
+from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Operand, Value
 from ..types import Region, Scalar, Tile
@@ -50,7 +50,7 @@ def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
 
 def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Operand:
     """`x` cast to `dtype` and reduced by a known operation."""
-    x, t = converted(g, x, dtype), type_of(x)
+    x, t, keepdims = converted(g, x, dtype), type_of(x), flag(g, "keepdims", keepdims)
     if not axes:
         return x
     combine = Known(name, dtype)
@@ -202,7 +202,7 @@ def reduce(g: Builder, x, axis, combine, keepdims=False):
     traced: Combine = trace(g, combine, x, "reduce")
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
-    results = g.call(reduce_, *xs, axes=axes, keepdims=keepdims, combine=traced, name="reduce") if axes else xs
+    results = g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce") if axes else xs
     return grouped(x, results)
 
 

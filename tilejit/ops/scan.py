@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from ..dtypes import DType, bool_, dtype_of
-from ..ir.builder import Builder, describe, type_of
+from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Call
 from ..ir.op import op
@@ -314,7 +314,7 @@ def _running(name: str, which: str, word: str):
         axis = checked_axis(g, axis, len(x.type.shape))
         x = converted(g, x, wide(target))
         if x.type.size:
-            (x,) = g.call(scan_, x, axis=axis, reverse=bool(reverse), combine=Known(which, x.type.dtype), name=name)
+            (x,) = g.call(scan_, x, axis=axis, reverse=flag(g, "reverse", reverse), combine=Known(which, x.type.dtype), name=name)
         return converted(g, x, target)
     call.__name__ = name
     call.__doc__ = (f"The running {word} along `axis`, from the end if `reverse`. 8- and 16-bit floats are accumulated in "
@@ -340,7 +340,7 @@ def scan(g: Builder, x, axis, combine, reverse=False):
         warn_if_ragged(g, item, "scan")
     axis = checked_axis(g, axis, len(xs[0].type.shape))
     traced = trace(g, combine, x, "scan")
-    results = g.call(scan_, *xs, axis=axis, reverse=bool(reverse), combine=traced, name="scan") if xs[0].type.size else xs
+    results = g.call(scan_, *xs, axis=axis, reverse=flag(g, "reverse", reverse), combine=traced, name="scan") if xs[0].type.size else xs
     return grouped(x, results)
 
 

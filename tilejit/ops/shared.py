@@ -241,8 +241,9 @@ class Tiles:
 
     def tile_getitem(self, g: Builder, index):
         index = index if isinstance(index, tuple) else (index,)
-        if len(index) != len(self.extents) or len(index) != len(self.buffer.type.shape):
-            raise g.error(f"{len(self.extents)} box indices are needed for {describe(self.buffer)}")
+        rank = len(self.buffer.type.shape)
+        if not rank == len(index) == len(self.extents):
+            raise g.error(f"tiles of {describe(self.buffer)} have {rank} extents and {rank} indices, not {len(self.extents)} and {len(index)}")
         place = lambda i: i if isinstance(i, int) else None
         slices = []
         for i, n in zip(index, self.extents):

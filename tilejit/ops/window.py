@@ -68,7 +68,7 @@ def window(g: Builder, array, offsets, extents):
         raise g.error(f"an array of {rank} dimensions has a window of {rank} offsets and extents, not {len(offsets)} and {len(extents)}")
     made, narrowed = [], []
     for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
-        offset, extent = (None if x is None else _uniform(g, x, what, array.type.shape[d])
+        offset, extent = (None if x is None and what == "an extent" else _uniform(g, x, what, array.type.shape[d])
                           for x, what in ((offsets[d], "an offset"), (extents[d], "an extent")))
         if isinstance(extent, int) and extent < 0:
             raise g.error(f"the extent of a window is at least 0, not {extent}")
@@ -90,8 +90,7 @@ def window(g: Builder, array, offsets, extents):
 
 
 def _uniform(g: Builder, x, what: str, size):
-    t = number(g, x)
-    if not t.dtype.is_int:
+    if x is None or not number(g, x).dtype.is_int:
         raise g.error(f"{what} of a window is an integer, not {describe(x)}")
     x = as_index(g, x, size)
     x = uniform_scalar(g, x, f"{what} of a window", type_of(x).dtype)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...dtypes import int32
-from ...ir.builder import Builder
+from ...ir.builder import Builder, flag
 from ...ir.builtin import MEMBERS
 from ...ir.graph import Value
 from ...ir.op import op
@@ -92,7 +92,7 @@ def wait(g: Builder, token: Token, read: bool = False):
     if not pool_of(g).startswith("cta") or not (token.pool + "/").startswith(pool_of(g) + "/"):
         raise g.error("a token is waited for in the scope that issued its copy, or in a wider one around that")
     now = g.cells[_cell(token.pool)]
-    g.call(token_wait, g.operand(token.count, int32), g.operand(now, int32), pool=token.pool, read=bool(read))
+    g.call(token_wait, g.operand(token.count, int32), g.operand(now, int32), pool=token.pool, read=flag(g, "read", read))
 
 
 def _nothing_to_wait_for(g: Builder, token: NoToken, read: bool = False):
