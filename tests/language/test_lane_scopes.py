@@ -60,6 +60,24 @@ def test_barriers_shuffles_and_elections_name_the_lanes(target):
     assert ("elect.sync" in ptx) == (target != "sm_80")
 
 
+@pytest.mark.parametrize("first, stop", PLACES)
+def test_an_element_of_a_tile_is_the_same_for_all_threads_of_the_scope(first, stop):
+    """So it meets tiles, decides with them, and counts loops in which the threads meet."""
+    kernel = tile.jit(source=f"""def kernel(x, out):
+    with tile.thread(range({first}, {stop})):
+        v = tile.load(x[0:8])
+        if v[3] > 2:
+            v = v + v[3]
+        for i in range(tile.cast(v[0], tile.int32)):
+            tile.sync()
+            v = v * 2
+        tile.store(out[0:8], v)
+""")
+    x, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    kernel[1](x, out)
+    assert (out == (x + 3) * 8).all()
+
+
 @needs_gpu()
 @in_child(timeout=60)
 def test_lanes_of_a_warp_are_a_scope_on_the_gpu():

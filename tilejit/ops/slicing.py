@@ -6,7 +6,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
 from ..ir.op import op
 from ..layout.fragments import register_slice
-from ..types import Scalar, Tile, Uniformity
+from ..types import Scalar, Tile
 from .shape import reshape_
 
 
@@ -74,7 +74,7 @@ def item_of(x):
 
 @item_of.infer
 def _(g, x):
-    return Scalar(type_of(x).dtype, g.scope.uniformity if g.scope.kind != "thread" else Uniformity.THREAD)
+    return Scalar(type_of(x).dtype, g.scope.uniformity)
 
 
 @item_of.simulate
