@@ -109,3 +109,23 @@ def test_the_refusal_of_a_tile_that_a_loop_carries_shows_the_loop():
 """)
     with pytest.raises(tile.CompilationError, match=r"4 threads from thread 2 on\n(.*\n)*.*for i in range\(4\):"):
         kernel.compile(tile.ArraySpec((32,), "float32"))
+
+
+def test_what_is_the_same_for_a_warp_is_so_for_its_lanes():
+    """A number of the warp enters a scope of some of its lanes, meets their tiles, and counts loops in which they meet."""
+    @tile.jit
+    def kernel(x, out):
+        with tile.warp(1):
+            w, total = tile.warp_id(), tile.sum(tile.load(x[0:8]))
+            with tile.thread(range(40, 48)):
+                v = tile.load(x[0:8]) + total
+                for i in range(w + 1):
+                    tile.sync()
+                    v = v * 2
+                if tile.warp_id() > 0:
+                    v = v + w
+                tile.store(out[8 * w:8 * w + 8], v)
+
+    x, out = np.arange(8, dtype=np.float32), np.zeros(16, np.float32)
+    kernel[1](x, out)
+    assert (out[8:] == (x + 28) * 4 + 1).all() and not out[:8].any()

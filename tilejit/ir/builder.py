@@ -34,8 +34,10 @@ class ExecScope:
 
     @property
     def uniformity(self) -> Uniformity:
-        """How uniform a condition must be to keep the scope whole. Several warps or warpgroups in one scope need CTA."""
-        return Uniformity[self.kind.upper()] if self.threads == UNIT.get(self.kind) else Uniformity.CTA
+        """How uniform a condition must be to keep the scope whole. Lanes are of one warp; several warps or warpgroups in one scope need CTA."""
+        if self.threads == UNIT.get(self.kind):
+            return Uniformity[self.kind.upper()]
+        return Uniformity.WARP if self.kind == "thread" and self.threads <= 32 else Uniformity.CTA
 
 
 class Facts:
@@ -121,8 +123,8 @@ class Builder:
     def shared(self, what: str, *operands: Operand) -> None:
         """CompilationError for a scalar operand of `what`, of which all threads of the scope have a part, that differs between them."""
         scope, least = self.scope, self.scope.uniformity
-        if scope.threads <= 32:  # of one warp
-            least = min(least, Uniformity.WARP)
+        if scope.threads <= 32 and scope.kind == "cta":
+            least = Uniformity.WARP
         elif scope.threads <= 128 and scope.kind == "cta":
             least = Uniformity.WARPGROUP
         for x in operands:
