@@ -8,11 +8,12 @@ import pytest
 import tilejit as tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.drawn import drawn
 from tests.mma.products import EXTENT, LAYOUTS, laid, planned, product
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import CLUSTERS, TILES, Config, Problem, choose
+from tilejit.kernels.plan import CLUSTERS, TILES, Config, Problem, choose, ranked
 
 E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 
@@ -111,6 +112,25 @@ def test_choices_for_sums_added_up_by_threads_fit_the_registers():
         assert compiled.spills == 0 and "convert_layout" not in str(compiled.graph)
     assert not Problem(1, 1, 1, promoted=(True, False)).turned().takes(128, 256)
     assert all(Problem(1, 1, 1).takes(*t) for t in TILES) and 1 in CLUSTERS
+
+
+@pytest.mark.parametrize("promoted", [(), (True, False), (False, False), (True, True), (False, True)])
+def test_tiles_that_the_model_takes_have_columns_of_one_block_of_scales(promoted):
+    """Those of few columns may have another number of them: there is no other tile beside theirs."""
+    for extents in ((64, 96, 512), (384, 300, 4096), (768, 1536, 4096), (96, 768, 16384), (3000, 5000, 1000)):
+        for c in ranked(Problem(*extents, itemsize=1, promoted=promoted), 132):
+            assert 128 % c.bn == 0 or c.bn == 256 or extents[not c.swapped] <= c.bn <= 128
+
+
+def test_columns_of_several_blocks_of_scales_are_refused_unless_the_product_has_no_more_than_one():
+    rng = np.random.default_rng(0)
+    a, b = drawn(rng, (70, 256), E4M3), drawn(rng, (256, 120), E4M3)
+    sa, sb = rng.random((70, 2), np.float32) + 0.5, rng.random((2, 1), np.float32) + 0.5
+    config = Config.of(64, 40, 128, itemsize=1)
+    want = (a.astype(float) * np.repeat(sa, 128, 1)) @ (b.astype(float) * np.repeat(sb, 128, 0))
+    assert np.abs(kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=config).astype(float) - want).max() <= np.abs(want).max() * 2.0 ** -8
+    with pytest.raises(LaunchError, match="scale of one block of 128, and the configuration's bn is 40"):
+        kernels.matmul(a, np.tile(b, 2), scale_a=sa, scale_b=np.tile(sb, 2), config=config)
 
 
 def test_scales_that_do_not_fit_are_errors():

@@ -274,6 +274,8 @@ def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: 
         raise LaunchError(f"slots hold {BLOCK} of k where threads add up the sums of each, and the configuration's bk is {config.bk}")
     if promoted is not None and config.bn > BLOCK and config.bn % BLOCK:
         raise LaunchError(f"threads add up tiles of up to {BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
+    if promoted and not promoted[1] and BLOCK % config.bn and config.bn < BLOCK < z.shape[-1]:
+        raise LaunchError(f"a tile's columns have the scale of one block of {BLOCK}, and the configuration's bn is {config.bn}, no divisor of it")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
     if config.splits > 1:

@@ -197,9 +197,11 @@ class Problem:
                        copied=self.copied[::-1], uneven=self.uneven[::-1])
 
     def takes(self, bm: int, bn: int) -> bool:
-        """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it.
-        Then three consumers of 128 columns, though they fit, are mostly slower than two of 256."""
-        return self.promoted is None or (bm, bn) != (192, 128) and (bn <= 128 or bn == 256 and self.promoted[1:] != (True,))
+        """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it, and a tile
+        has columns of one block of scales. Then three consumers of 128 columns, though they fit, are mostly slower than two of 256."""
+        if self.promoted is None:
+            return True
+        return (bm, bn) != (192, 128) and (128 % bn == 0 or self.n <= bn <= 128 or bn == 256 and self.promoted[1:] != (True,))
 
     @property
     def busy(self) -> bool:
