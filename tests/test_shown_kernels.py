@@ -74,10 +74,12 @@ def test_the_epilogues_that_are_timed():
     bias = rng.standard_normal(72).astype(np.float16)
     v = a.astype(np.float64) @ b.astype(np.float64) + bias
     gelu = 0.5 * v * (1 + np.tanh(v * (0.7978845608 + 0.0356774081 * v * v)))
-    for got, want in ((matmul(a, b, epilogue=product_kernels.bias_gelu, tiles=(bias,)), gelu),
-                      (matmul(a, b, epilogue=product_kernels.bias_gelu_residual, tiles=(bias, residual)), gelu + residual),
-                      (matmul(a, b, epilogue=product_kernels.bias_gelu_rounded_residual, tiles=(bias, residual)), gelu + residual)):
-        assert (np.abs(got - want) <= 2.0**-10 * (np.abs(want) + np.abs(v) + 1)).all()  # fast tanh is good to 2**-11, and one rounding
+    for function, tiles, want, roundings in ((product_kernels.bias_gelu, (bias,), gelu, 1),
+                                             (product_kernels.bias_gelu_residual, (bias, residual), gelu + residual, 1),
+                                             (product_kernels.bias_gelu_rounded_residual, (bias, residual), gelu + residual, 1),
+                                             (product_kernels.bias_gelu_narrow_residual, (bias, residual), gelu + residual, 7)):
+        got = matmul(a, b, epilogue=function, tiles=tiles)
+        assert (np.abs(got - want) <= (1 + roundings) * 2.0**-11 * (np.abs(want) + np.abs(v) + 1)).all()  # fast tanh is good to 2**-11
 
 
 def test_the_kernel_whose_launch_is_timed():

@@ -27,7 +27,7 @@ import statistics
 import time
 
 import torch
-from product_kernels import bias_gelu, bias_gelu_residual, bias_gelu_rounded_residual
+from product_kernels import bias_gelu, bias_gelu_narrow_residual, bias_gelu_residual, bias_gelu_rounded_residual
 from tilejit import kernels
 from tilejit.kernels.pack import uneven
 from tilejit.kernels.plan import TILES, Config, Problem, choose
@@ -210,7 +210,8 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
         bases = ["plain"]
         candidates = {"plain": ours(dtype), "bias+GELU": ours(dtype, epilogue=bias_gelu, tiles=(bias,)),
                       "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, tiles=(bias, residual)),
-                      "the same, rounded between": ours(dtype, epilogue=bias_gelu_rounded_residual, tiles=(bias, residual))}
+                      "the same, rounded between": ours(dtype, epilogue=bias_gelu_rounded_residual, tiles=(bias, residual)),
+                      "the same, all narrow": ours(dtype, epilogue=bias_gelu_narrow_residual, tiles=(bias, residual))}
     if arguments.once:
         ran(candidates, sets)
         return {}
