@@ -9,7 +9,7 @@ from __future__ import annotations
 import tilejit as tile
 
 from .finish import bring, box, columns, finished, room_of, rooms, staging, store
-from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, none, one_loop, slots
+from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, none, one_loop, slots, tile_rows
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
 
@@ -63,7 +63,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
     tiles of a cluster of two are neighbours in a column, whose B they bring together: ORDER has these one after the other where each matrix
     has an even number of rows of tiles, the last perhaps below it."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
-    down, across, steps = tile.cdiv(M, 2 * BM) * 2 if PAIR else tile.cdiv(M, BM), tile.cdiv(N, BN), tile.cdiv(K, BK)
+    down, across, steps = tile_rows(M, BM, PAIR), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS, PAIR)
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
@@ -196,7 +196,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
     the sums. Others leave them in `partial`, which has room for those of a tile of each, and wait for all of their tile's so long as
     PATIENCE lasts; then the last of these does their share. `flags`, of 64 bits, are 0 before the launch and after it. Neighbours have the same
     slots of neighbouring tiles then, so that L2 is asked once for what they share, or (`PAIR`) each brings half of their columns of B for both."""
-    tiles_m = tile.cdiv(C.shape[-2], 2 * BM) * 2 if PAIR else tile.cdiv(C.shape[-2], BM)
+    tiles_m = tile_rows(C.shape[-2], BM, PAIR)
     steps, tiles, z = tile.cdiv(A.shape[-2 if A_KM else -1], BK), tile.num_programs(0) // SPLITS, tile.program_id(1)
     if CLUSTERED:
         t, rank = tile.program_id(0) // SPLITS, tile.cta_rank()

@@ -18,6 +18,12 @@ def operand(X, z, row, k, extents, K_FIRST: tile.constexpr):
 
 
 @tile.jit
+def tile_rows(M, BM: tile.constexpr, PAIR: tile.constexpr):
+    """How many rows of tiles cover M rows: an even number for a `PAIR` of CTAs."""
+    return tile.cdiv(M, 2 * BM) * 2 if PAIR else tile.cdiv(M, BM)
+
+
+@tile.jit
 def matrix_and_row(i, down, SEVERAL: tile.constexpr):
     """Which matrix the tile row `i` is in, of `down` each, and which row of it."""
     return (i // down, i % down) if SEVERAL else (0, i)
