@@ -180,3 +180,20 @@ def test_products_by_pairs_are_right_on_the_gpu():
             out = tile.to_device(np.full(want.shape, np.nan, BF16), 0)
             kernels.matmul(tile.to_device(a, 0), tile.to_device(b, 0), out, plus_one, config=paired(128, 256))
             np.testing.assert_array_equal(out.numpy(), (a.astype(np.float32) @ b.astype(np.float32) + 1).astype(BF16))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=100)
+def test_products_whose_k_pairs_share_through_memory_are_right_on_the_gpu():
+    """Small integers, so that only the result is rounded; many launches with the same flags."""
+    rng = np.random.default_rng(0)
+    for m, n, k, splits in ((512, 512, 16384, 8), (256, 256, 8200, 33), (130, 200, 2000, 7), (300, 1000, 1000, 3)):
+        a, b = (rng.integers(-2, 3, s).astype(BF16) for s in ((m, k), (k, n)))
+        want = (a.astype(np.float32) @ b.astype(np.float32)).astype(BF16)
+        left, right = tile.to_device(a, 0), tile.to_device(b, 0)
+        for bm, bn in ((128, 128), (64, 256), (192, 96)):
+            config = replace(Config.of(bm, bn, splits=splits, clustered=False), pair=True, dependent=True)
+            for _ in range(20):
+                out = tile.to_device(np.full(want.shape, np.nan, BF16), 0)
+                kernels.matmul(left, right, out, config=config)
+                np.testing.assert_array_equal(out.numpy(), want)
