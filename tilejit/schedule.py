@@ -17,19 +17,49 @@ from .ops.pointwise import cast, maximum
 from .types import Points, Region, Scalar
 
 
+POWERS = tuple(1 << n for n in range(1, 8))  # of 2 by which tiles are not divided
+
 # -- orders: functions of the tile's number t, which is not negative, and the extents of the grid of tiles --------------------
 # Its extents are at least 1 anyway: it is said for the divisions, which take a third of the code if they are known to be unsigned.
 
 def row(t, tiles_m, tiles_n, group):
     """Row by row."""
-    tiles_n = max(tiles_n, 1)
-    return t // tiles_n, t % tiles_n
+    n, m = parted(t, tiles_n)
+    return m, n
 
 
 def column(t, tiles_m, tiles_n, group):
     """Column by column."""
-    tiles_m = max(tiles_m, 1)
-    return t % tiles_m, t // tiles_m
+    return parted(t, tiles_m)
+
+
+@builtin
+def parted(g: Builder, t, count):
+    """(t % count, t // count), without a division where `count` is one of a few powers of 2: the first copy of a CTA comes later by 200 cycles for
+    each division until its tile is known."""
+    return g.invoke(helper(by_one_shift), (t, count, POWERS), {})
+
+
+def by_one_shift(t, count, powers):
+    count = max(count, 1)
+    if (count & (count - 1) == 0) & (count <= powers[-1]):
+        at, above = shifted(t, count, powers)
+    else:
+        at, above = t % count, t // count
+    return at, above
+
+
+@builtin
+def shifted(g: Builder, t, count, powers):
+    """The same for a `count` that is 1 or among `powers` of 2."""
+    return g.invoke(helper(by_shift), (t, count, powers), {})
+
+
+def by_shift(t, count, powers):
+    shift = 0
+    for power in powers:
+        shift += cast(count >= power, int32)
+    return t & (count - 1), t >> shift
 
 
 @builtin
@@ -52,14 +82,10 @@ def by_divisions(t, tiles_m, tiles_n, group):
 
 
 def by_shifts(t, tiles_m, tiles_n, group, powers):
-    """The first copy of a CTA comes later by 200 cycles for each division until its tile is known. So nothing is divided in the first group, where
-    CTAs mostly begin, if it has a number of rows that is among `powers` of 2."""
+    """Nothing is divided in the first group, where CTAs mostly begin, if it has a number of rows that is among `powers` of 2."""
     rows = max(min(tiles_m, group), 1)
     if (t < group * max(tiles_n, 1)) & (rows & (rows - 1) == 0):
-        shift = 0
-        for power in powers:
-            shift += cast(rows >= power, int32)
-        above, m, n = 0, t & (rows - 1), t >> shift
+        above, (m, n) = 0, shifted(t, rows, powers)
     else:
         above, m, n = divided(t, tiles_m, tiles_n, group)
     return above, m, n

@@ -190,6 +190,17 @@ def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rou
         assert choose(other, 132).order == ("grouped", 16)
 
 
+def test_one_round_goes_along_the_side_with_fewer_tiles():
+    """So that neighbours share what more tiles are there of, in both places of the operands; where both ways share as much, down the columns."""
+    for extents, order in (((160, 3072, 3072), "row"), ((3072, 160, 3072), "row"), ((512, 2048, 2048), "snake"), ((2048, 512, 2048), "row"),
+                           ((1024, 1024, 1024), "snake"), ((2048, 2048, 2048), "snake"), ((4096, 4096, 4096), "snake")):
+        assert choose(Problem(*extents), 132).order[0] == order, extents
+    config = choose(Problem(160, 3072, 3072), 132)
+    assert (config.bm, config.bn, config.swapped) == (128, 32, True)   # 24 rows of tiles of C^T, 5 columns
+    a, b = drawn(np.random.default_rng(0), (160, 72), BF16), drawn(np.random.default_rng(1), (72, 3072), BF16)
+    close(product(a, b, config=config), a, b)
+
+
 def test_an_operand_that_is_read_once_leaves_l2_first():
     """Where it is larger than L2 and few rows of tiles read it; not one of a few large tiles' rows, nor one that L2 may hold for the next launch."""
     for extents, passing in (((256, 8192, 8192), True), ((512, 28672, 4096), True), ((4096, 4096, 4096), False), ((256, 4096, 4096), False)):

@@ -367,7 +367,8 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
                            least=4 if kept else 3)
         if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config.stages < 2:  # boxes of less have no swizzle, others not the widest
             continue
-        each = np.array([tile_cycles(k, itemsize, bm, bn, 1, m / max(-(-m // bm), 1) + n / max(-(-n // bn), 1)) for m, n, k in extents])
+        mean = [m / max(-(-m // bm), 1) + n / max(-(-n // bn), 1) for m, n, _ in extents]
+        each = np.array([tile_cycles(k, itemsize, bm, bn, 1, rows, outside=bm + bn - rows) for rows, (*_, k) in zip(mean, extents)])
         longest = each[np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), processors), side="right")].sum()
         cost = both(longest, bytes_ / (MEMORY * processors / 132))
         if best is None or cost < best[0]:

@@ -131,11 +131,12 @@ WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=F
 LOADED = 68, 54          # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
                          # at one time, and where all are at other places, in rounds or along k; but
 FEW = 384                # columns, all that a product has, are few enough for clusters along k to count as the former
-OUTSIDE = 5.5            # cycles in which TMA fills a slot's row with zeros that lies outside of the matrix
+OUTSIDE = 5.5            # cycles for each of a mean slot's rows that lie outside of the matrix; where only those of a few tiles do, these take no longer
 MEMORY = 2330            # bytes that all of them take from memory in a cycle,
 APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
 AGAIN = 0.4              # and so much of an operand that CTAs ask L2 for again: of A for each doubling of the columns of tiles, since their CTAs are
-                         # no neighbours, and of B for other rows, if neighbours are at other places along k
+                         # no neighbours (of B for that of the rows, if tiles go row by row), and of B for other rows, if neighbours are at other
+                         # places along k
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
@@ -152,11 +153,12 @@ FULL = 0.6
 NEARLY = 0.7             # of the multiprocessors: where fewer CTAs share tiles' k, but too many for two grids side by side, and memory takes more
                          # than FULL, a launch that begins early is up to 18 % slower
 EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
-IN_MEMORY = 0.38, 1800   # for each, and until all see that all have left theirs
+IN_MEMORY = 0.38, 2400   # for each, and until all see that all have left theirs
 MANY = 64                # CTAs that share a tile's k without a cluster, at most
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
+NEIGHBOURS = 16          # CTAs that started one after the other, whose requests for the same lines of L2 become one if they come at one time
 LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
@@ -220,17 +222,17 @@ def evenly(tiles: int, processors: int) -> int:
     return -(-tiles // -(-tiles // processors))
 
 
-def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, saved: float = 0) -> float:
-    """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B so many lie in the matrices
-    (None: all), of which it loads what others load at one time or (`apart`) not, but for those that are `saved`."""
+def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, outside: float = 0) -> float:
+    """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B it loads so many (None: all), what others
+    load at one time or (`apart`) not; `outside` of those of a mean tile lie outside of the matrices."""
     rows = bm + bn if rows is None else rows
-    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), (rows - saved) * SLOT / LOADED[apart] + (bm + bn - rows) * OUTSIDE)
+    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
 
 
 def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
-                saved: float = 0) -> float:
+                outside: float = 0) -> float:
     """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the rest is as in `step_cycles`."""
-    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, saved) + BEGIN + bm * bn / 40
+    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, outside) + BEGIN + bm * bn / 40
 
 
 def both(computing: float, loading: float) -> float:
@@ -256,10 +258,21 @@ def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int
     return best
 
 
+def by_rows(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
+    """Whether tiles go row by row: those that neighbours have in one round are together of fewer rows of A and columns of B then. That is up to
+    1.6 times as fast where columns are few, as in a C^T."""
+    down, across = -(-p.m // bm), -(-p.n // bn)
+    if way != Way() or down * across * p.matrices > processors:
+        return False
+    down, across = min(down, NEIGHBOURS), min(across, NEIGHBOURS)
+    return bm * NEIGHBOURS / across + bn * across < bm * down + bn * NEIGHBOURS / down
+
+
 def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
     """The cycles that memory takes for the product, or L2 for what TMA asks it for."""
     shared = way.splits > 1
-    again = AGAIN * p.matrices * p.k * p.itemsize * (p.m * log2(-(-p.n // bn)) + (p.n if shared and p.m > bm else 0))
+    far = p.n * log2(-(-p.m // bm)) if by_rows(p, bm, bn, way, processors) else p.m * log2(-(-p.n // bn))
+    again = AGAIN * p.matrices * p.k * p.itemsize * (far + (p.n if shared and p.m > bm else 0))
     read = p.bytes * (APART[not way.clustered] if shared else 1) + again
     asked = bm * p.uneven[0] + bn / (2 if way.pair else 1) * p.uneven[1]
     return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * asked * ASKED) / processors
@@ -285,12 +298,13 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     down, across = rows(p.m, bm, way.pair), -(-p.n // bn)
     tiles = down * across * p.matrices
     rounds = -(-tiles // max(places(way, processors) // way.splits, 1))
-    held = p.m / down + p.n / across if rounds > 1 else p.m - (down - 1) * bm + p.n - (across - 1) * bn  # by a mean tile, or by the last in one round
+    mean = p.m / down + p.n / across
+    held = mean if rounds > 1 else min(p.m, bm) + min(p.n, bn)
     shared = way.splits > 1
     each, once = (0, 0) if not shared else (EXCHANGE, 0) if way.clustered else IN_MEMORY
     apart = rounds > 1 or shared and (not way.clustered or down > 1 and p.n > FEW)
     saved, meet, paired = (0, 0, 1) if not way.pair else (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
-    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held, apart, saved) + each * bm * bn + once + meet
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn + once + meet
     computing = rounds * tile * paired
     return both(computing, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
@@ -380,6 +394,8 @@ def _finished(p: Problem, processors: int, cost: float, config: Config, stream: 
     q, busy = p.turned() if config.swapped else p, p.busy
     # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
+    if by_rows(q, config.bm, config.bn, Way(config.splits, stream, config.pair, config.clustered), processors):
+        order = ("row", 16)
     passing = busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
     return replace(config, stages=min(config.stages, max(steps, 2)), order=order, stream=stream, passing=passing,
                    dependent=not stream and _early(p, config, config.tiles(q.m, q.n) * p.matrices, cost, processors))
