@@ -123,6 +123,19 @@ def _layout(dims, replicas=()) -> TileLayout:
     return TileLayout([s for dim in dims for s in dim if s[0] != 1], replicas).canonicalize()
 
 
+def row_lanes(nbytes: int, threads: int) -> int:
+    """How many neighbouring threads share a row of `nbytes` where each moves 16 of them at a time: a power of two within a warp."""
+    return min(1 << max(nbytes // 16, 1).bit_length() - 1, threads, LANES)
+
+
+def row_numbers(rows: int, threads: int, lanes: int) -> tuple[TileLayout, tuple[int, ...]]:
+    """A number for each row, in the threads that share the row, `lanes` of them: (layout, domain). Rows go to one group of
+    threads after the other; register f is the thread's row number f."""
+    groups, warps = min(threads, LANES) // lanes, max(threads // LANES, 1)
+    dim = ((-(-rows // (warps * groups)), 1, REG), (warps, 1, WARP), (groups, lanes, LANE))
+    return _layout([dim], ((lanes, 1, LANE),)), (prod(s[0] for s in dim),)
+
+
 # ---- changing one -------------------------------------------------------------------------------
 
 

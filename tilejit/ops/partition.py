@@ -78,6 +78,10 @@ class Partition:
             at[self.order[-1]] = at[self.order[-1]] * self.vec
         return at
 
+    def takes_part(self, thread, first: int):
+        """Whether vector ``first + thread`` exists."""
+        return thread + first < self.vectors
+
     def owners(self, shape: tuple[int, ...]) -> np.ndarray:
         """The thread that moves each element of the region, in the region's own order of dimensions."""
         return self._numbers(shape) % self.threads
@@ -156,10 +160,11 @@ def fits(site, k: int | None, vec: int) -> bool:
     wholly inside or wholly outside the bounds."""
     if k is None or site.shape[k] % vec:
         return False
-    return all(_fits(site, region, site.starts(region), site.dims(region)[k], vec) for region in (site.src, site.dst))
+    return all(region_fits(site, region, site.starts(region), site.dims(region)[k], vec) for region in (site.src, site.dst))
 
 
-def _fits(site, region, starts, d: int, vec: int) -> bool:
+def region_fits(site, region, starts, d: int, vec: int) -> bool:
+    """The same of one side's region at `starts`, along dimension `d` of its buffer."""
     g = site.g
     if g.divisor(starts[d]) % vec:
         return False
@@ -274,7 +279,7 @@ def constant_steps(plan: Partition, layout: TileLayout, shape: tuple[int, ...], 
 
     origin, steps = offsets(0), {}
     for step in range(plan.outer):
-        active = thread + step * plan.threads < plan.vectors
+        active = plan.takes_part(thread, step * plan.threads)
         moved = (offsets(step * plan.threads) - origin)[active]
         if (moved == moved[0]).all():
             steps[step] = int(moved[0])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
+from ..config import architecture
 from ..dtypes import int32
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Const, Value
 from ..ir.op import op
-from ..types import Buffer, Patches, Rows, Scalar, Tile, Window
-from .language import binary, uniform_scalar
+from ..layout import row_lanes, row_numbers
+from ..types import Buffer, Patches, Region, Rows, Scalar, Tile, Window
+from .language import as_index, binary, uniform_scalar
+from .memory import load
 from .packed import bytes_along, refused
 from .pointwise import maximum
 from .sizes import extent_value
@@ -31,12 +33,24 @@ def _(g, buffer, *at, extents, window):
 
 @op("pure", attrs=("extents",))
 def rows(buffer, column, *indices, extents):
-    """The rows `indices` of a matrix, from `column` on."""
+    """The rows `indices` of a matrix, a scalar for each or one tile of all, from `column` on."""
 
 
 @rows.infer
 def _(g, buffer, column, *indices, extents):
     return Rows(type_of(buffer), extents)
+
+
+def _rows_layout(assigner, call, types):
+    """A tile of rows goes to the threads that move them."""
+    index, (count, columns) = call.args[2], call.attrs["extents"]
+    threads = assigner.scope.threads
+    lanes = row_lanes(columns * call.args[0].type.dtype.nbytes, threads)
+    held = Tile(index.type.dtype, index.type.shape, *row_numbers(count, threads, lanes)) if isinstance(type_of(index), Tile) else None
+    return (None, None, held, *(None for _ in call.args[3:])), (None,)
+
+
+rows.rules["layout"] = _rows_layout
 
 
 def _simulate(m, call, buffer, *at):
@@ -195,37 +209,49 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 class Taken:
-    """Rows of a matrix, named one by one."""
+    """Rows of a matrix, named one by one: by a scalar each, or by one tile."""
 
-    def __init__(self, matrix: Value, indices: tuple):
-        self.matrix, self.indices = matrix, indices
+    def __init__(self, matrix: Value, indices: tuple, count: int):
+        self.matrix, self.indices, self.count = matrix, indices, count
 
     def tile_getitem(self, g: Builder, index) -> Value:
         index = index if isinstance(index, tuple) else (index,)
-        if len(index) != 2 or index[0] != slice(None, None, None):
+        if len(index) != 2 or index[0] is not Ellipsis and index[0] != slice(None, None, None):
             raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
         column, columns = _slice(g, index[1], "columns")
         if self.matrix.type.dtype.packed:
             column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
-        return g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(len(self.indices), columns))
+        return g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(self.count, columns))
+
+
+NAMED = "rows are named by a tile of integers, by a one-dimensional region of an array or buffer of integers, or by a tuple of scalars"
 
 
 @method(Buffer, name="take")
 def _take(g, x, indices):
-    """The rows `indices` (a tile of integers, or a tuple of scalars) of a matrix: ``x.take(rows)[:, c:c + 64]`` is a source
-    or a destination of copy_async (PTX ISA, ``.tile::gather4`` and ``.tile::scatter4``)."""
+    """The rows `indices` of a matrix: a tile of integers, a region of integers in global or shared memory (read here; beyond its array are
+    no rows), or a tuple of scalars. ``x.take(rows)[:, c:c + 64]`` is a source of copy_async, by the tensor engine where it has the mode
+    (PTX ISA, ``.tile::gather4``), else by ``cp.async``, and on Blackwell a destination (``.tile::scatter4``). Rows outside of
+    the matrix read as zero."""
     if x.type.narrowed is not None:
-        raise g.error("rows are found by a tensor map, which has the bounds of a whole array, and this is a window: name the array")
+        raise g.error("rows are taken of a whole array, whose bounds they have, and this is a window: name the array")
     if x.type.scope != "global" or len(x.type.shape) != 2:
         raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
+    if isinstance(type_of(indices), (Buffer, Region)):
+        t = type_of(indices)
+        if not t.dtype.is_int or t.dtype.packed or len(t.shape) != 1 or t.scope not in ("global", "shared"):
+            raise g.error(f"{NAMED}, not by {describe(indices)}")
+        indices = load.function(g, indices, other=None if t.dtype.kind == "uint" else -1)
     t = type_of(indices)
     if isinstance(t, Tile):
         if not t.dtype.is_int or len(t.shape) != 1:
-            raise g.error(f"rows are named by a tile of integers in one dimension, not by {describe(indices)}")
-        indices = tuple(index(g, indices, (i,)) for i in range(prod(t.shape)))
+            raise g.error(f"{NAMED}, not by {describe(indices)}")
+        if architecture(g.target) < 100:
+            return Taken(x, (as_index(g, indices, x.type.shape[0]),), t.shape[0])
+        indices = tuple(index(g, indices, (i,)) for i in range(t.shape[0]))
     if not isinstance(indices, tuple) or not indices or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices):
-        raise g.error(f"rows are named by a tile of integers or by a tuple of scalars, not by {describe(indices)}")
-    return Taken(x, tuple(uniform_scalar(g, i, "a row", int32) for i in indices))
+        raise g.error(f"{NAMED}, not by {describe(indices)}")
+    return Taken(x, tuple(uniform_scalar(g, i, "a row", int32) for i in indices), len(indices))
 
 
 __all__ = ["ImageMatrix", "Taken", "im2col", "patches", "rows"]

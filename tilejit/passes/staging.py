@@ -154,7 +154,7 @@ class Finder:
         if kind == "thread":
             site = replace(site, scope="thread", threads=1)
         try:
-            choice = choose("copy_async", copy.op.variants, site, only=copy.attrs["options"].get("variant"), loc=copy.loc)
+            choice = choose("copy_async", copy.op.rules["variants"](copy), site, only=copy.attrs["options"].get("variant"), loc=copy.loc)
         except DispatchError:
             return False
         return choice.plan.completion == "bytes"

@@ -10,10 +10,10 @@ from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.op import op
-from ...types import BarrierRef
+from ...types import BarrierRef, Patches, Rows
 from ..language import uniform_scalar
 from ..sides import asked_variant, checked_sides, moves_tile
-from . import bulk, dsmem, ldgsts, selected, tcgen05_cp, tma, tma_map, vector
+from . import bulk, dsmem, gathered, ldgsts, selected, tcgen05_cp, tma, tma_map, vector
 from .options import checked_options
 from .site import CopySite
 from .tokens import NoToken, Token, next_token
@@ -43,6 +43,8 @@ TENSOR = ("shape",)  # what only copies to tensor memory may have
 VARIANTS = (as_it_is(without(ldgsts.VARIANT, *ENGINE, *TENSOR)), declining(tma.VARIANT, *TENSOR),
             as_it_is(declining(bulk.VARIANT, *ENGINE[2:], *TENSOR)), as_it_is(declining(dsmem.VARIANT, *ENGINE[2:], *TENSOR)),
             as_it_is(tcgen05_cp.VARIANT), as_it_is(without(vector.VARIANT, *ENGINE, *TENSOR)))
+
+ROWS = (selected.TAKEN, as_it_is(without(gathered.VARIANT, *ENGINE, *TENSOR)))  # of rows named one by one
 
 
 @op("writes", attrs=("options", "partial"))
@@ -82,7 +84,9 @@ def variants_of(dst, src) -> tuple[Variant, ...]:
     """The variants for these sides: all, but for what the engine selects, and what goes by a map that the kernel names."""
     if any(getattr(side.buffer, "map", None) is not None for side in (dst, src)):
         return (tma_map.VARIANT,)
-    return selected.variants_of(dst, src) or VARIANTS
+    if isinstance(dst, Rows) or isinstance(src, Rows):
+        return ROWS
+    return (selected.PATCHES,) if isinstance(dst, Patches) or isinstance(src, Patches) else VARIANTS
 
 
 @builtin

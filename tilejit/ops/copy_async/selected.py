@@ -7,7 +7,7 @@ The maps of patches are made by ``cuTensorMapEncodeIm2col``. PTX ISA, "Tensors",
 from __future__ import annotations
 
 from ...dispatch import Need, Variant
-from ...types import Patches, Rows
+from ...types import Patches
 from . import tma
 from .one_thread import LOAD, STORE
 from .selected_plan import ROWS, column_start, filter_fits, goes_along, stays_inside, walk
@@ -77,12 +77,4 @@ PATCHES = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__
 TAKEN = Variant("tma", plan=plan, emit=tma.emit, simulate=tma.simulate, doc=__doc__, needs=ROW_NEEDS)
 
 
-def variants_of(*types) -> tuple[Variant, ...] | None:
-    """The variants of a call with one of these operands' types; None where all its sides are regions."""
-    for t in types:
-        if isinstance(t, (Patches, Rows)):
-            return (PATCHES,) if isinstance(t, Patches) else (TAKEN,)
-    return None
-
-
-__all__ = ["PATCHES", "TAKEN", "variants_of"]
+__all__ = ["PATCHES", "TAKEN"]
