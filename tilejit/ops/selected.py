@@ -42,12 +42,15 @@ def _(g, buffer, column, *indices, extents):
 
 
 def _rows_layout(assigner, call, types):
-    """A tile of rows goes to the threads that move them."""
+    """A tile of rows goes to the threads that move them, once."""
     index, (count, columns) = call.args[2], call.attrs["extents"]
+    if not isinstance(type_of(index), Tile):
+        return (None,) * len(call.args), (None,)
     threads = assigner.scope.threads
     lanes = row_lanes(columns * call.args[0].type.dtype.nbytes, threads)
-    held = Tile(index.type.dtype, index.type.shape, *row_numbers(count, threads, lanes)) if isinstance(type_of(index), Tile) else None
-    return (None, None, held, *(None for _ in call.args[3:])), (None,)
+    held = Tile(index.type.dtype, index.type.shape, *row_numbers(count, threads, lanes))
+    assigner.made_in(index, held)
+    return (None, None, held), (None,)
 
 
 rows.rules["layout"] = _rows_layout

@@ -271,6 +271,18 @@ class Assigner(LayoutChoice):
         self.block.copies[key] = copied
         return copied
 
+    def made_in(self, operand: Operand, want: Tile) -> None:
+        """Have a tile in a layout from where it is made on: what copies in loops need of it stands before those, whatever branches
+        they are in."""
+        if operand in self.free:
+            return
+        value, blocks = self.new(operand), self.blocks
+        n = next((n for n in reversed(range(len(blocks))) if self.defines(blocks[n], value)), None)
+        if n is not None:
+            self.blocks = blocks[:n + 1]
+            self.used((operand,), (want,))
+            self.blocks = blocks
+
     def home(self, value: Value) -> Rebuilt:
         """Where a value's layout is changed: here, or before the loops at hand that it enters from outside."""
         for n in range(len(self.blocks) - 1, 0, -1):
