@@ -227,13 +227,13 @@ class Taken:
         return g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(self.count, columns))
 
 
-NAMED = "rows are named by a tile of integers, by a one-dimensional region of an array or buffer of integers, or by a tuple of scalars"
+NAMED = "rows are named by a tile of integers, by a one-dimensional region of signed integers in global or shared memory, or by a tuple of scalars"
 
 
 @method(Buffer, name="take")
 def _take(g, x, indices):
-    """The rows `indices` of a matrix: a tile of integers, a region of integers in global or shared memory (read here; beyond its array are
-    no rows), or a tuple of scalars. ``x.take(rows)[:, c:c + 64]`` is a source of copy_async, by the tensor engine where it has the mode
+    """The rows `indices` of a matrix: a tile of integers, a region of signed integers in global or shared memory (read here; beyond its
+    array are no rows), or a tuple of scalars. ``x.take(rows)[:, c:c + 64]`` is a source of copy_async, by the tensor engine where it has the mode
     (PTX ISA, ``.tile::gather4``), else by ``cp.async``, and on Blackwell a destination (``.tile::scatter4``). Rows outside of
     the matrix read as zero."""
     if x.type.narrowed is not None:
@@ -242,9 +242,9 @@ def _take(g, x, indices):
         raise g.error(f"rows are taken of an array of two dimensions, not of {describe(x)}")
     if isinstance(type_of(indices), (Buffer, Region)):
         t = type_of(indices)
-        if not t.dtype.is_int or t.dtype.packed or len(t.shape) != 1 or t.scope not in ("global", "shared"):
+        if t.dtype.kind != "int" or t.dtype.packed or len(t.shape) != 1 or t.scope not in ("global", "shared"):
             raise g.error(f"{NAMED}, not by {describe(indices)}")
-        indices = load.function(g, indices, other=None if t.dtype.kind == "uint" else -1)
+        indices = load.function(g, indices, other=-1)
     t = type_of(indices)
     if isinstance(t, Tile):
         if not t.dtype.is_int or len(t.shape) != 1:

@@ -1,0 +1,216 @@
+"""Rows named one by one, copied by cp.async where the tensor engine has no mode for them: on the simulator, and as cubins."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from ml_dtypes import bfloat16, float8_e4m3fn
+from tilejit.errors import CompilationError, DispatchError
+
+TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+
+
+@tile.jit
+def brought(s, rows, k, C):
+    tile.copy_async(s, rows[..., k:k + C])
+    tile.cp_async_commit()
+    tile.cp_async_wait(0)
+
+
+@tile.jit(num_warps=8)
+def taken(A, I, B, k, N: tile.constexpr, C: tile.constexpr, UNIT: tile.constexpr = 8, FORM: tile.constexpr = "tile", SWIZZLE: tile.constexpr = None,
+          SCOPE: tile.constexpr = "cta"):
+    """The rows `I` of `A` from column `k` on, to `B`, by one scope."""
+    tile.assume(k % UNIT == 0)
+    s = tile.alloc((N, C), A.dtype, layout=tile.swizzled(A.dtype, (N, C), SWIZZLE) if SWIZZLE else None)
+    numbers = tile.alloc((N,), I.dtype)
+    tile.copy(numbers, I[0:N])
+    tile.sync()
+    if FORM == "shared":
+        named = numbers
+    elif FORM == "array":
+        named = I[0:N]
+    elif FORM == "scalars":
+        named = (3, tile.load(I[1]), 0, 999)
+    else:
+        named = None
+    if SCOPE == "cta":
+        brought(s, A.take(tile.load(I[0:N]) if named is None else named), k, C)
+    elif SCOPE == "warpgroup":
+        with tile.warpgroup(1):
+            brought(s, A.take(tile.load(I[0:N]) if named is None else named), k, C)
+    elif SCOPE == "warp":
+        with tile.warp(5):
+            brought(s, A.take(tile.load(I[0:N]) if named is None else named), k, C)
+    else:
+        with tile.thread(77):
+            brought(s, A.take(tile.load(I[0:N]) if named is None else named), k, C)
+    tile.sync()
+    tile.copy(B[0:N, 0:C], s)
+
+
+def check(target, dtype=np.float16, n=20, c=64, shape=(40, 80), k=0, index=np.int32, vec_bytes=16, num_warps=8, parts=slice(None), **options):
+    """The rows are those of NumPy, zero where the array has none; the copy is cp.async of so many bytes. Gives the copy's record."""
+    rng = np.random.default_rng(n * c)
+    A = rng.integers(-8, 8, shape).astype(dtype)[:, parts]
+    I = rng.integers(-2 if np.dtype(index).kind == "i" else 0, shape[0] + 3, n).astype(index)
+    B = np.ones((n, c), dtype)
+    rows = [3, int(I[1]), 0, 999] if options.get("FORM") == "scalars" else I.astype(np.int64)
+    padded = np.zeros((shape[0] + 1, A.shape[1] + c), dtype)
+    padded[:-1, :A.shape[1]] = A
+    want = padded[[r if 0 <= r < shape[0] else -1 for r in rows], k:k + c]
+    options |= dict(N=n, C=c, target=target, num_warps=num_warps)
+    taken.simulate((1,), A, I, B, k, **options).raise_first()
+    assert (B.view(np.uint8) == want.view(np.uint8)).all()
+    compiled = taken.compile(A, I, B, k, **options)
+    (copy,) = [c for c in compiled.copies if c.op == "copy_async"]
+    assert (copy.variant, copy.plan.vec_bytes) == ("ldgsts", vec_bytes) and compiled.cubin
+    assert f"cp.async.{'cg' if vec_bytes == 16 else 'ca'}.shared.global" in compiled.ptx and not compiled.warnings
+    return copy
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("options", [dict(n=64), dict(n=8, k=24), dict(n=5, SCOPE="warp"), dict(n=40, SCOPE="warpgroup"), dict(n=3, c=16, SCOPE="thread"),
+                                     dict(n=4, FORM="scalars"), dict(n=1)], ids=str)
+def test_threads_copy_the_rows_that_a_tile_names(target, options):
+    check(target, **options)
+
+
+@pytest.mark.parametrize("options", [
+    dict(FORM="array"), dict(FORM="shared"), dict(FORM="array", index=np.int64), dict(FORM="shared", index=np.int8), dict(index=np.uint8), dict(index=np.uint32),
+    dict(index=np.int16)], ids=str)
+def test_rows_are_named_by_integers_of_any_memory_and_width(options):
+    check("sm_90a", **options)
+
+
+@pytest.mark.parametrize("options", [
+    dict(k=4, UNIT=4, vec_bytes=8), dict(k=6, UNIT=2, vec_bytes=4), dict(shape=(40, 70), vec_bytes=4), dict(c=20, vec_bytes=8),
+    dict(dtype=np.float32, k=3, UNIT=1, vec_bytes=4), dict(dtype=np.float32, parts=slice(None, None, 2), c=32, vec_bytes=4),
+    dict(dtype=np.float32, c=1, vec_bytes=4), dict(dtype=np.float32, n=1, c=1, vec_bytes=4), dict(dtype=bfloat16, c=512, shape=(9, 512)),
+    dict(dtype=float8_e4m3fn, c=48, UNIT=16), dict(dtype=np.float64, c=33, vec_bytes=8), dict(n=33, c=72, num_warps=6), dict(n=130, c=8)], ids=str)
+def test_instructions_are_as_wide_as_both_sides_allow(options):
+    """Whatever divides the columns, the row pitch and the first column; rows that are no power of two wide; any number of rows and warps."""
+    check("sm_80", **options)
+
+
+@pytest.mark.parametrize("mode", [32, 64, 128])
+def test_rows_go_to_swizzled_memory(mode):
+    check("sm_90a", n=24, c=64, SWIZZLE=mode)
+
+
+def test_no_thread_issues_more_than_its_share():
+    """128 rows of 128 bytes are 1024 instructions of 16 bytes."""
+    assert check("sm_90a", n=128, num_warps=4).instructions == 8
+
+
+@tile.jit
+def experts(X, tokens, starts, W, Y, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, SPECIALIZE: tile.constexpr = False):
+    """Y[i] = X[tokens[i]] @ W[e] for the i of each expert e, from starts[e] to starts[e + 1]."""
+    e, n = tile.program_id(0), tile.program_id(2) * BN
+    first, stop = tile.load(starts[e]), tile.load(starts[e + 1])
+    sX, sW = tile.alloc((BM, BK), X.dtype, layout=tile.auto), tile.alloc((BK, BN), W.dtype, layout=tile.auto)
+    for m in range(first + tile.program_id(1) * BM, stop, tile.num_programs(1) * BM):
+        at = m + tile.arange(BM)
+        rows = X.take(tile.load(tokens[at], mask=at < stop, other=-1))
+        acc = tile.zeros((BM, BN))
+        for k in tile.pipelined(range(0, X.shape[1], BK), stages=STAGES, warp_specialize=SPECIALIZE):
+            tile.copy_async(sX, rows[..., k:k + BK])
+            tile.copy_async(sW, W[e, k:k + BK, n:n + BN])
+            acc = tile.dot(sX, sW, acc)
+        tile.store(Y[m:m + BM, n:n + BN], acc, mask=at[:, None] < stop)
+
+
+@pytest.mark.parametrize("target, variants", [("sm_80", {"ldgsts"}), ("sm_90a", {"ldgsts", "tma"}), ("sm_100a", {"tma"}), ("sm_120a", {"tma"})])
+@pytest.mark.parametrize("stages, specialize", [(1, False), (3, False), (3, True)])
+def test_a_product_of_experts_gathers_its_tokens_in_a_pipelined_loop(target, variants, stages, specialize):
+    """Numbers of tokens that are no multiple of the tile, an expert without tokens, K that is no multiple of BK."""
+    rng = np.random.default_rng(0)
+    counts, k, n = [70, 0, 5, 64], 88, 40
+    starts = np.cumsum([0, *counts]).astype(np.int32)
+    tokens = rng.integers(0, 50, starts[-1]).astype(np.int32)
+    x, w = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((50, k), (4, k, n)))
+    y = np.full((starts[-1], n), np.nan, np.float32)
+    options = dict(BM=64, BN=32, BK=32, STAGES=stages, SPECIALIZE=specialize, target=target)
+    experts.simulate((4, 2 if stages == 3 else 1, 2), x, tokens, starts, w, y, **options).raise_first()
+    want = np.concatenate([x[tokens[a:b]].astype(np.float32) @ w[e].astype(np.float32) for e, (a, b) in enumerate(zip(starts, starts[1:]))])
+    assert (y == want).all()
+    compiled = experts.compile(x, tokens, starts, w, y, **options)
+    assert {c.variant for c in compiled.copies} == variants and compiled.cubin and not compiled.spills
+
+
+@pytest.mark.parametrize("loaded, changes", [("I[0:64]", 0), ("I[tile.arange(64)]", 1)])
+def test_the_rows_of_a_loop_go_once_to_the_threads_that_move_them(loaded, changes):
+    """A plain load is made there; what else a tile comes from is changed before the loop, though the copies are in its branches."""
+    @tile.jit
+    def product(X, I, W, Y):
+        sX, sW = tile.alloc((64, 64), X.dtype, layout=tile.auto), tile.alloc((64, 64), X.dtype, layout=tile.auto)
+        rows = tile.load(I[0:64]) if loaded == "I[0:64]" else tile.load(I[tile.arange(64)])
+        acc = tile.zeros((64, 64))
+        for k in tile.pipelined(range(0, X.shape[1], 64), stages=3):
+            tile.copy_async(sX, X.take(rows)[..., k:k + 64])
+            tile.copy_async(sW, W[k:k + 64, 0:64])
+            acc = tile.dot(sX, sW, acc)
+        tile.store(Y[0:64, 0:64], acc)
+
+    x, i = np.zeros((64, 128), np.float16), np.zeros(64, np.int32)
+    compiled = product.compile(x, i, np.zeros((128, 64), np.float16), x.astype(np.float32), target="sm_90a")
+    before, _, after = compiled.graph.partition("rows(")
+    assert before.count("convert_layout") == changes and "convert_layout" not in after
+    assert "ldgsts" in compiled.explain()
+
+
+def test_the_simulator_finds_rows_that_are_read_before_they_are_there():
+    @tile.jit
+    def hasty(A, I, B):
+        s = tile.alloc((8, 64), A.dtype)
+        tile.copy_async(s, A.take(I[0:8])[:, 0:64])
+        tile.sync()
+        tile.copy(B[0:8, 0:64], s)
+
+    A, I = np.zeros((40, 64), np.float16), np.arange(8, dtype=np.int32)
+    assert {f.kind for f in hasty.simulate((1,), A, I, A.copy(), target="sm_90a").findings} & {"missing-wait", "race", "uninitialized-read"}
+
+
+def test_a_token_waits_for_rows():
+    @tile.jit
+    def waits(A, I, B):
+        s = tile.alloc((8, 64), A.dtype)
+        tile.copy_async(s, A.take(I[0:8])[:, 0:64]).wait()
+        tile.copy(B[0:8, 0:64], s)
+
+    A, I, B = np.arange(2560, dtype=np.int32).reshape(40, 64).astype(np.float16), np.array([9, 40, 2, -1, 39, 0, 0, 7], np.int32), np.ones((8, 64), np.float16)
+    for target, variant in (("sm_80", "ldgsts"), ("sm_90a", "ldgsts"), ("sm_100a", "tma")):
+        waits.simulate((1,), A, I, B, target=target).raise_first()
+        assert (B == np.where(((I >= 0) & (I < 40))[:, None], A[I % 40], 0)).all()
+        assert [c.variant for c in waits.compile(A, I, B, target=target).copies if c.op == "copy_async"] == [variant]
+
+
+def refused(line, A=np.zeros((100, 64), np.float16), I=np.zeros(64, np.int32)):
+    kernel = tile.jit(source="def kernel(A, I, k):\n    s = tile.alloc((64, 32), A.dtype)\n    bar = tile.mbarrier()\n    " + line)
+    with pytest.raises(CompilationError) as caught:
+        kernel.compile(A, I, 3, target="sm_90a")
+    assert line.strip().splitlines()[-1].strip() in str(caught.value)  # the line it is at
+    return caught
+
+
+@pytest.mark.parametrize("rows, index", [("tile.load(I[0:64]) * 1.0", np.int32), ("I[0:64]", np.float32), ("I[0:64, 0:2]", np.int32), ("I[0:64, 0]", bool), ("I[0:64]", np.uint16),
+                                         ("4", np.int32)])
+def test_rows_that_no_integers_name_are_refused(rows, index):
+    shape = (64, 64) if "," in rows else (64,)
+    caught = refused(f"tile.copy_async(s, A.take({rows})[:, 0:32])", I=np.zeros(shape, index))
+    assert "rows are named by a tile of integers, by a one-dimensional region of signed integers" in str(caught.value)
+
+
+@pytest.mark.parametrize("line, array, words", [
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32])", np.zeros((64, 100), np.float16).T, "columns that lie A.strides[1] elements apart, of 2 bytes each: give an "
+     "array whose rows are contiguous, or store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32])", np.zeros((100, 63), np.float16), "no run of 4 bytes is provable: let the first column"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, k:k + 32])", None, "(tile.assume(k % 8 == 0) says it of one)"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], mbar=bar)", None, "leave it out and wait for the token"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], fill='nan')", None, "fill='nan', and a row may be none of the array's"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:32], cache='evict_first', variant='tma')", None, "sm_100a or sm_103a"),
+    ("tile.copy_async(A.take(I[0:64])[:, 0:32], s)", None, "rows are written by tile.store(A[rows, k:k + BLOCK], tile.load(buffer))"),
+    ("if tile.thread_id() < 20:\n        tile.copy_async(s, A.take((3,) * 64)[:, 0:32])", None, "differs between the threads of the cta"),
+])
+def test_what_cp_async_cannot_do_of_rows_is_refused_with_a_cure(line, array, words):
+    caught = refused(line, *(() if array is None else (array,)))
+    assert isinstance(caught.value, DispatchError) and words in str(caught.value)
