@@ -30,6 +30,7 @@ from .passes.pipeline import write_pipelines
 from .passes.registers import check_registers, check_shares
 from .passes.shared import place_shared
 from .passes.shared_layouts import choose_shared_layouts
+from .passes.slices import without_unused
 from .passes.tensor_memory import place_tensor_memory
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
@@ -82,6 +83,8 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     clock = _Clock(seconds)
     built = build(source, arguments, target=target, launch=launch, facts=facts)
     graph = built.graph
+    if built.spare:
+        graph = replace(graph, body=without_unused(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
     checked = config().check or _under_pytest()
     for name, run in PASSES:

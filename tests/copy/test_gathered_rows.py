@@ -102,6 +102,27 @@ def test_no_thread_issues_more_than_its_share():
     assert check("sm_90a", n=128, num_warps=4).instructions == 8
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_that_threads_copy_are_not_told_to_all_of_them(target):
+    """On Blackwell the engine takes each row's number as a scalar, and other copies of the same rows do not."""
+    @tile.jit
+    def both(A, I, B):
+        s = tile.alloc((64, 64), A.dtype)
+        rows = A.take(tile.load(I[0:64]))
+        for k in range(0, A.shape[1], 64):
+            brought(s, rows, k, 64)
+            tile.sync()
+            tile.copy(B[0:64, k:k + 64], s)
+            tile.sync()
+
+    A, I = np.random.default_rng(0).integers(-9, 9, (40, 128)).astype(np.float16), np.arange(-10, 54, dtype=np.int32)
+    B = np.ones((64, 128), np.float16)
+    both.simulate((1,), A, I, B, target=target).raise_first()
+    assert (B == np.concatenate([np.zeros((10, 128)), A, np.zeros((14, 128))])).all()
+    compiled = both.compile(A, I, B, target=target)
+    assert "item_of" not in compiled.graph and "slice" not in compiled.graph and compiled.ptx.count("bar.sync") == 2
+
+
 @tile.jit
 def experts(X, tokens, starts, W, Y, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, SPECIALIZE: tile.constexpr = False):
     """Y[i] = X[tokens[i]] @ W[e] for the i of each expert e, from starts[e] to starts[e + 1]."""

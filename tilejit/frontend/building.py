@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import CompilationError, Loc
 from ..ir.builder import Builder, Facts
 from ..ir.graph import Block, Graph, Launch, Value
+from ..ops.selected import SPARE
 from ..types import Buffer, Scalar, Uniformity
 from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
 from .calls import call, run
@@ -23,13 +24,14 @@ from .walker import Home, Walker
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel's graph, what its author should know, the values of the code around it that were read, and what it had
-    printed."""
+    """A kernel's graph, what its author should know, the values of the code around it that were read, what it had
+    printed, and the values that are not needed if nothing reads them."""
 
     graph: Graph
     warnings: tuple
     captured: tuple[Capture, ...]
     printed: tuple[str, ...] = ()
+    spare: frozenset[Value] = frozenset()
 
 
 ParamSpec = tuple  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
@@ -62,7 +64,8 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
             print(line, file=sys.stdout)
     body = prune(Block(tuple(g.blocks[0])))
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
-    return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())))
+    return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())),
+                 frozenset(g.state.get(SPARE, ())))
 
 
 def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:

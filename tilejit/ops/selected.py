@@ -212,10 +212,10 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 class Taken:
-    """Rows of a matrix, named one by one: by a scalar each, or by one tile."""
+    """Rows of a matrix, named one by one: by a scalar each, or by one tile. `tile` is the one that scalars come from."""
 
-    def __init__(self, matrix: Value, indices: tuple, count: int):
-        self.matrix, self.indices, self.count = matrix, indices, count
+    def __init__(self, matrix: Value, indices: tuple, count: int, tile: Value | None = None):
+        self.matrix, self.indices, self.count, self.tile = matrix, indices, count, tile
 
     def tile_getitem(self, g: Builder, index) -> Value:
         index = index if isinstance(index, tuple) else (index,)
@@ -224,7 +224,23 @@ class Taken:
         column, columns = _slice(g, index[1], "columns")
         if self.matrix.type.dtype.packed:
             column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
-        return g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(self.count, columns))
+        made = g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(self.count, columns))
+        if self.tile is not None:
+            g.state.setdefault(TILES, {})[made] = self.tile
+        return made
+
+
+TILES, SCALARS, SPARE = "tiles of rows", "scalars of tiles of rows", "values that only another path needs"
+
+
+def by_threads(g: Builder, taken: Value) -> Value:
+    """Rows as the threads of a scope copy them, each of which holds the numbers of its own: by their tile, if they come from one."""
+    tile = g.state.get(TILES, {}).get(taken)
+    if tile is None:
+        return taken
+    made = g.definitions[taken]
+    g.state.setdefault(SPARE, set()).update((taken, *g.state[SCALARS]))
+    return g.call(rows, *made.args[:2], tile, **made.attrs)
 
 
 NAMED = "rows are named by a tile of integers, by a one-dimensional region of signed integers in global or shared memory, or by a tuple of scalars"
@@ -249,12 +265,16 @@ def _take(g, x, indices):
     if isinstance(t, Tile):
         if not t.dtype.is_int or len(t.shape) != 1:
             raise g.error(f"{NAMED}, not by {describe(indices)}")
+        tile = as_index(g, indices, x.type.shape[0])
         if architecture(g.target) < 100:
-            return Taken(x, (as_index(g, indices, x.type.shape[0]),), t.shape[0])
-        indices = tuple(index(g, indices, (i,)) for i in range(t.shape[0]))
+            return Taken(x, (tile,), t.shape[0])
+        before = len(g.blocks[-1])
+        scalars = tuple(uniform_scalar(g, index(g, indices, (i,)), "a row", int32) for i in range(t.shape[0]))  # as the engine takes them
+        g.state.setdefault(SCALARS, set()).update(r for call in g.blocks[-1][before:] for r in call.results)
+        return Taken(x, scalars, t.shape[0], tile)
     if not isinstance(indices, tuple) or not indices or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices):
         raise g.error(f"{NAMED}, not by {describe(indices)}")
     return Taken(x, tuple(uniform_scalar(g, i, "a row", int32) for i in indices), len(indices))
 
 
-__all__ = ["ImageMatrix", "Taken", "im2col", "patches", "rows"]
+__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "patches", "rows"]

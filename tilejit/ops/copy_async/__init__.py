@@ -9,9 +9,12 @@ from ...dispatch import Need, Variant, choose
 from ...dtypes import int32
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
+from ...ir.graph import Call
 from ...ir.op import op
 from ...types import BarrierRef, Patches, Rows
 from ..language import uniform_scalar
+from ..pipeline import pipeline_slot
+from ..selected import by_threads
 from ..sides import asked_variant, checked_sides, moves_tile
 from . import bulk, dsmem, gathered, ldgsts, selected, tcgen05_cp, tma, tma_map, vector
 from .options import checked_options
@@ -141,8 +144,17 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
                           "receives arms for itself")
         extra, options = (*extra, g.operand(token.count, int32)), {**options, "token": token.pool}
     _check_cluster(g, mbar, options)
+    if isinstance(src.type, Rows) and (options.get("variant") == "ldgsts" or not _by_engine(g, mbar, token)):
+        src = by_threads(g, src)
     g.call(copy_async_, dst, src, mbar, *extra, options=options, partial=partial)
     return token
+
+
+def _by_engine(g: Builder, mbar, token) -> bool:
+    """Whether the tensor engine may make a copy of rows: of one thread's call, or of one whose bytes complete on a barrier, as in the
+    body of a pipelined loop."""
+    ahead = any(isinstance(n, Call) and n.op is pipeline_slot for n in g.blocks[-1])
+    return mbar is not None or token is not None or ahead or g.scope.threads == 1 or g.scope.partial is not None
 
 
 def _check_cluster(g: Builder, mbar, options: dict) -> None:
