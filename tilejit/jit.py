@@ -153,6 +153,9 @@ class Kernel:
 
     def _bind(self, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any], dict[str, Any]]:
         """A call's arguments, its launch options, and its call options."""
+        if self.source.rest is not None:
+            raise CompilationError(f"a kernel's parameters are named one by one, and `*{self.source.rest.name}` takes any number: that is for the "
+                                   "functions that a kernel calls", self.source.loc(self.source.tree.args.vararg))
         names = {p.name for p in self.parameters}
         options = {k: v for k, v in kwargs.items() if k in LAUNCH_OPTIONS}
         call = {k: v for k, v in kwargs.items() if k in CALL_OPTIONS}

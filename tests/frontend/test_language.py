@@ -20,6 +20,8 @@ def stored(expression: str, **constants) -> str:
     ("7 // 2 + 2 ** 3 - -1", "12.0"),
     ("min(3, 1, 2) + max((4, 5)) + abs(-2)", "8.0"),
     ("len((1, 2, 3)) + sum((1, 2)) + int(2.7) + round(2.4)", "10.0"),
+    ("pow(2, 3) + pow(3, 4, 5) + pow(2.0, -1)", "9.5"),
+    ("divmod(-7, 2)[0] * 10 + divmod(-7, 2)[1] + sum(divmod(7.5, -2))", "-43.5"),
     ("(1, 2, 3)[1] + (1, 2, 3)[-1] + (1, 2, 3)[1:][0]", "7.0"),
     ("math.sqrt(16) + math.floor(2.5)", "6.0"),
     ("tile.cdiv(10, 4)", "3.0"),
@@ -45,6 +47,38 @@ def test_operators_on_run_time_values_are_the_languages():
 
     text = body(kernel)
     assert "minimum(%n, 3)" in text and "abs(" in text and text.count("maximum(") == 2
+
+
+@pytest.mark.parametrize("call, operators", [
+    ("pow(n, 2)", "n ** 2"), ("pow(2.0, n)", "2.0 ** n"), ("pow(v, v)", "v ** v"), ("pow(v, exp=3)", "v ** 3"), ("divmod(n, -3)", "(n // -3, n % -3)"),
+    ("divmod(7, n)", "(7 // n, 7 % n)"), ("divmod(v, 1.5)", "(v // 1.5, v % 1.5)"), ("divmod(i, n)", "(i // n, i % n)")])
+def test_pow_and_divmod_are_the_operators(call, operators):
+    """Of scalars and tiles, of constants on either side."""
+    def graph(text):
+        return body(Source.from_text(f"def kernel(x, y, n):\n    v = tile.load(x[0:8])\n    i = tile.arange(8)\n    r = {text}\n"
+                                     "    for part in r if isinstance(r, tuple) else (r,):\n        tile.store(y[0:8], part)\n", {"tile": tile}))
+
+    assert graph(call) == graph(operators) and "store(" in graph(call)
+
+
+def test_divmod_of_tiles_rounds_down_as_numpy_does():
+    @tile.jit
+    def kernel(a, b, q, r, n, N: tile.constexpr):
+        x, y = tile.load(a[0:N]), tile.load(b[0:N])
+        whole, rest = divmod(x, y)
+        tile.store(q[0, 0:N], whole)
+        tile.store(r[0, 0:N], rest)
+        whole, rest = divmod(x, n)
+        tile.store(q[1, 0:N], whole)
+        tile.store(r[1, 0:N], rest)
+
+    for dtype in (np.int32, np.int64, np.float32):
+        a, b = (np.array(v, dtype) for v in ([-7, -6, 7, 6, 0, 5, -1, 1], [2, -3, -2, 3, 5, 5, 7, -7]))
+        q, r = np.zeros((2, 2, 8), dtype)
+        kernel[1,](a, b, q, r, -3, N=8)
+        want = np.divmod(a, b), np.divmod(a, dtype(-3))
+        assert all((q[i] == want[i][0]).all() and (r[i] == want[i][1]).all() for i in (0, 1))
+        assert all(kernel.compile(a, b, q, r, -3, N=8, target=t).cubin for t in ("sm_80", "sm_90a", "sm_100a", "sm_120a"))
 
 
 def test_calling_a_dtype_casts():
@@ -143,6 +177,59 @@ def test_helpers_are_walked_in_place():
 
     assert "mul(%n, 2)" in body(kernel)
     assert "3.0" in body(kernel)
+
+
+@tile.jit
+def total(v, *rest, by=1):
+    for r in rest:
+        v = v + r
+    return v * by
+
+
+@tile.jit
+def handed_on(*all_of_them):
+    tile.static_assert(len(all_of_them) == 4)
+    return total(*all_of_them, by=3)
+
+
+@tile.jit
+def counted(v, *numbers: tile.constexpr):
+    return v + len(numbers)
+
+
+def test_a_helper_takes_any_number_of_arguments():
+    """As a tuple, which another call spreads; those by keyword come after them."""
+    def kernel(x, y, n):
+        pair = (n, 2)
+        tile.store(y[0], total(1.0))
+        tile.store(y[1], handed_on(tile.load(x[0]), *pair, *(5,)))
+        tile.store(y[2], counted(0.5, 1, 2))
+
+    text = body(kernel)
+    stores = [line.split("store(")[1].split(", ")[1] for line in text.splitlines() if " store(" in line or line.strip().startswith("store(")]
+    assert stores[0] == "1.0" and stores[2] == "2.5" and text.count("add(") == 3 and "mul(" in text
+
+    @tile.jit
+    def sums(x, y, n):
+        v = tile.load(x[0:8])
+        tile.store(y[0:8], handed_on(v, v, *(n, 1)))
+
+    x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    sums[1,](x, y, 4)
+    assert (y == (x + x + 4 + 1) * 3).all()
+
+
+@pytest.mark.parametrize("call, words", [
+    ("total()", "total(v, *rest, by=1): missing a required argument: 'v'"),
+    ("total(1, rest=2)", "total(v, *rest, by=1): got an unexpected keyword argument 'rest'"),
+    ("counted(1, 2, n)", "numbers of counted is a tile.constexpr, and a tuple (the number 2, a scalar int32) is known at run time only"),
+    ("total(*n)", "only a tuple can be spread with *, not a scalar int32"),
+    ("total(**{})", "** arguments are not supported"), ("pow(n, 2, 5)", "pow with a modulus is computed while compiling"),
+    ("pow(n)", "pow(base, exp, mod=None): missing a required argument: 'exp'"), ("divmod(n)", "divmod(x, y, /): missing a required argument: 'y'"),
+    ("divmod(1, 0)", "ZeroDivisionError"), ("divmod(y[0:8], 2)", "load it first"), ("pow(2, 5000)", "a number of thousands of digits"),
+])
+def test_the_arguments_of_calls_with_any_number_of_them_are_checked(call, words):
+    assert words in error(Source.from_text(f"def kernel(x, y, n):\n    {call}\n", globals()))
 
 
 def test_a_helper_returns_from_its_loops():

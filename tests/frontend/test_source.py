@@ -56,11 +56,21 @@ def test_annotations_may_be_strings():
     assert (y == 3).all()
 
 
-def test_parameters_are_named_one_by_one():
+def test_parameters_given_by_keyword_are_named_one_by_one():
+    def kernel(x, **rest): ...
+
+    with pytest.raises(CompilationError, match=r"parameters that are given by keyword are named one by one, and `\*\*rest` is not supported: name them"):
+        Source.of(kernel).params
+
+
+def test_only_a_helper_takes_any_number_of_arguments():
+    @tile.jit
     def kernel(x, *rest): ...
 
-    with pytest.raises(CompilationError, match=r"a kernel's parameters are named one by one; `\*rest` is not supported"):
-        Source.of(kernel).params
+    x = np.zeros(8, np.float32)
+    for start in (lambda: kernel[1,](x, x), lambda: kernel.compile(x), lambda: kernel.simulate((1,), x, x)):
+        with pytest.raises(CompilationError, match=r"a kernel's parameters are named one by one, and `\*rest` takes any number"):
+            start()
 
 
 def test_places_are_those_of_the_file():

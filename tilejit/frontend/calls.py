@@ -141,7 +141,8 @@ def inline(w: Walker, source: Source, args: tuple, kwargs: dict[str, Any]) -> An
     except TypeError as error:
         raise _misfit(w, source.name, source.signature, kwargs, error) from None
     given = (*args, *kwargs.values())
-    values = [param.default if n is None else given[n] for n, param in zip(taken, source.params)]
+    at = lambda n: tuple(given[i] for i in n) if isinstance(n, tuple) else given[n]
+    values = [param.default if n is None else at(n) for n, param in zip(taken, source.params)]
     places = w.places.setdefault((source, w.g.loc), {})
     frame = Frame(source, caller.cells(), w.home, w.g.loc, caller, places)
     for param, value in zip(source.params, values):

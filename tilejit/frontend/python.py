@@ -69,6 +69,21 @@ def _(w: Walker, x: Any) -> Any:
     return apply(w.g, pointwise.abs, (x,), {}) if runtime(x) else folded(w, abs, x)
 
 
+@python(pow)
+def _(w: Walker, base: Any, exp: Any, mod: Any = None) -> Any:
+    if mod is None:
+        return operator(w, "**", base, exp)
+    if any(map(runtime, (base, exp, mod))):
+        raise w.error("pow with a modulus is computed while compiling; at run time write pow(base, exp) % mod, or a loop whose "
+                      "products stay in range")
+    return folded(w, pow, base, exp, mod)
+
+
+@python(divmod)
+def _(w: Walker, x: Any, y: Any, /) -> tuple:
+    return operator(w, "//", x, y), operator(w, "%", x, y)
+
+
 @python(print)
 def _(w: Walker, *args: Any, **kwargs: Any) -> None:
     raise w.error("print what the kernel computes with tile.device_print(...), and what is known while compiling "

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -195,17 +195,24 @@ class Source:
 
     @cached_property
     def params(self) -> tuple[Param, ...]:
-        """The parameters, in order. CompilationError for ``*args`` and ``**kwargs``."""
+        """The parameters, in order; ``*args`` is one, of a tuple. CompilationError for ``**kwargs``."""
         a = self.tree.args
-        for rest, stars in ((a.vararg, "*"), (a.kwarg, "**")):
-            if rest is not None:
-                raise CompilationError(f"a kernel's parameters are named one by one; `{stars}{rest.arg}` is not supported",
-                                       self.loc(rest))
+        if a.kwarg is not None:
+            raise CompilationError(f"parameters that are given by keyword are named one by one, and `**{a.kwarg.arg}` is not supported: name them, "
+                                   "with defaults where they may be left out, or take a named tuple or a frozen dataclass", self.loc(a.kwarg))
         kinds = inspect.Parameter
         plain = [(p, kinds.POSITIONAL_ONLY) for p in a.posonlyargs] + [(p, kinds.POSITIONAL_OR_KEYWORD) for p in a.args]
         defaults = [None] * (len(plain) - len(a.defaults)) + list(a.defaults) + list(a.kw_defaults)
         named = plain + [(p, kinds.KEYWORD_ONLY) for p in a.kwonlyargs]
-        return tuple(self._param(p, kind, default) for (p, kind), default in zip(named, defaults))
+        params = [self._param(p, kind, default) for (p, kind), default in zip(named, defaults)]
+        if a.vararg is not None:
+            params.insert(len(plain), replace(self._param(a.vararg, kinds.VAR_POSITIONAL, None), default=()))
+        return tuple(params)
+
+    @cached_property
+    def rest(self) -> Param | None:
+        """The parameter ``*args``."""
+        return next((p for p in self.params if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
 
     def _param(self, node: ast.arg, kind: Any, default: ast.expr | None) -> Param:
         annotation = None if node.annotation is None else self._evaluate(node.annotation)
@@ -219,11 +226,11 @@ class Source:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        return inspect.Signature([inspect.Parameter(p.name, p.kind, default=p.default) for p in self.params])
+        return inspect.Signature([inspect.Parameter(p.name, p.kind, default=MISSING if p is self.rest else p.default) for p in self.params])
 
-    def taken(self, positional: int, keywords: tuple[str, ...]) -> tuple[int | None, ...]:
-        """The number of the argument that each parameter takes, of so many by position and then those by these names; None where it has
-        its default. TypeError if they do not fit."""
+    def taken(self, positional: int, keywords: tuple[str, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
+        """The number of the argument that each parameter takes, of so many by position and then those by these names: several of ``*args``,
+        None where it has its default. TypeError if they do not fit."""
         call = positional, keywords
         if call not in self._taken:
             bound = self.signature.bind(*range(positional), **{name: n for n, name in enumerate(keywords, positional)}).arguments

@@ -155,7 +155,7 @@ def check_parameters(epilogue, places: tuple[str, ...], more: int) -> None:
     """LaunchError where an epilogue cannot be called with `places` and `more` arguments and tiles."""
     params = epilogue.source.params
     takes, count = sum(p.default is MISSING for p in params), len(places) + more
-    if not takes <= count <= len(params):
+    if not takes <= count or count > len(params) and epilogue.source.rest is None:
         raise LaunchError(f"the epilogue {epilogue.source.name} has the parameters ({', '.join(p.name for p in params)}), and it is called with "
                           f"{', '.join(places)}" + (f" and {more} of the arguments and tiles" if more else ""))
 
