@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 import tilejit as tile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ml_dtypes import bfloat16, float8_e4m3fn
 from tilejit.errors import CompilationError, DispatchError
+from tilejit.layout import row_lanes, row_numbers, thread_table
+from tilejit.ops.copy_async.gathered import Plan
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 
@@ -95,6 +99,26 @@ def test_instructions_are_as_wide_as_both_sides_allow(options):
 @pytest.mark.parametrize("mode", [32, 64, 128])
 def test_rows_go_to_swizzled_memory(mode):
     check("sm_90a", n=24, c=64, SWIZZLE=mode)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(1, 140), st.integers(1, 40), st.sampled_from((1, 2, 8, 16, 32, 64, 96, 128, 160, 256)), st.sampled_from((1, 2, 4)))
+def test_every_vector_of_every_row_is_moved_once(rows, vectors, threads, vec):
+    """By a thread whose registers hold that row's number."""
+    lanes = row_lanes(vectors * 16, threads)
+    at_once = threads // lanes
+    steps = -(-rows // at_once) * -(-vectors // lanes)
+    plan = Plan(16, vec, steps, threads, (0, 1), (rows, vectors), True, (0,), (), "cg", lanes)
+    moved = np.zeros((rows, vectors), int)
+    layout, domain = row_numbers(rows, threads, lanes)
+    numbers = thread_table(layout, domain, threads)
+    for step in range(steps):
+        for thread in range(threads):
+            if plan.takes_part(thread, step * threads):
+                row, vector = plan.place(thread, step)
+                moved[row, vector] += 1
+                assert numbers[thread, step // plan.across] == row and plan.coordinates(thread, step * threads) == [row, vector * vec]
+    assert (moved == 1).all() and numbers.shape[1] == -(-rows // at_once)
 
 
 def test_no_thread_issues_more_than_its_share():
@@ -219,6 +243,18 @@ def test_rows_that_no_integers_name_are_refused(rows, index):
     shape = (64, 64) if "," in rows else (64,)
     caught = refused(f"tile.copy_async(s, A.take({rows})[:, 0:32])", I=np.zeros(shape, index))
     assert "rows are named by a tile of integers, by a one-dimensional region of signed integers" in str(caught.value)
+
+
+@pytest.mark.parametrize("line, words", [
+    ("tile.copy_async(s, A[tile.load(I[0:64]), 0:32])", "rows of a matrix are named by A.take(rows)[:, k:k + BLOCK]"),
+    ("tile.copy_async(s, A.take(I[0:64]))", "name the columns too, as in A.take(rows)[:, k:k + BLOCK]"),
+    ("tile.copy_async(s, A.take(I[0:64])[0:64, 0:32])", "the columns of taken rows are a slice"),
+    ("tile.copy(s, A.take(I[0:64])[:, 0:32])", "load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"),
+    ("tile.copy_async(s, tile.window(A, (0, 0), (5, 64)).take(I[0:64])[:, 0:32])", "this is a window: name the array"),
+    ("tile.copy_async(s, A.take(I[0:32])[:, 0:32])", "[32, 32] is not [64, 32]"),
+])
+def test_what_are_no_rows_of_a_matrix_is_told_what_to_write(line, words):
+    assert words in str(refused(line).value)
 
 
 @pytest.mark.parametrize("line, array, words", [

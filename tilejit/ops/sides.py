@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
-from ..types import Buffer, Region, Selected, Tile
+from ..types import Buffer, Points, Region, Rows, Selected, Tile
 from .packed import shape_of
 from .regions import reached, whole
+from .selected import Taken
 
 
 def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
@@ -16,7 +17,7 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
         if isinstance(type_of(x), Selected) and name == "copy_async":
             continue
         if not isinstance(type_of(x), (Buffer, Region)):
-            raise g.error(f"{name} moves regions of memory, not {describe(x)}")
+            raise g.error(f"{name} moves regions of memory, not {describe(x)}{_instead(name, x)}")
     dst, src = (x if isinstance(type_of(x), Selected) else whole(g, x) for x in (dst, src))
     if name != "copy_async":
         reached(g, name, dst), reached(g, name, src)
@@ -34,6 +35,15 @@ def checked_sides(g: Builder, name: str, dst, src) -> tuple[Value, Value]:
     if dst.type.scope == "global":
         g.state.setdefault("written", set()).add(dst.type.buffer.arg)
     return dst, src
+
+
+def _instead(name: str, x) -> str:
+    """What to write for elements or rows that an index names."""
+    if isinstance(x, Taken):
+        return ": name the columns too, as in A.take(rows)[:, k:k + BLOCK]"
+    if isinstance(type_of(x), Points) and name == "copy_async":
+        return ": rows of a matrix are named by A.take(rows)[:, k:k + BLOCK], and other elements are loaded and stored"
+    return ": load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))" if isinstance(type_of(x), (Points, Rows)) else ""
 
 
 def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, *options) -> bool:

@@ -98,7 +98,7 @@ def copy_async(g: Builder, dst, src, mbar=None, variant=None, cache=None, fill=0
     """Start an asynchronous copy of the region `src` to the region `dst`; the path is chosen for this call.
 
     Both sides have one dtype and equal extents other than 1. Reads out of bounds give `fill` (0 or "nan"), writes out of bounds
-    are dropped.
+    are dropped. ``A.take(rows)[:, c:c + 64]`` as `src` gathers rows of a matrix into shared memory.
 
     Where the result is used it is a completion token: ``done.wait()`` waits for the copy, whatever its path is, and
     ``done.wait(read=True)`` until a store's source may be written again. Else the kernel waits by hand: a copy with `mbar`
