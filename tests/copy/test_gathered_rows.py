@@ -121,9 +121,10 @@ def test_every_vector_of_every_row_is_moved_once(rows, vectors, threads, vec):
     assert (moved == 1).all() and numbers.shape[1] == -(-rows // at_once)
 
 
-def test_no_thread_issues_more_than_its_share():
-    """128 rows of 128 bytes are 1024 instructions of 16 bytes."""
-    assert check("sm_90a", n=128, num_warps=4).instructions == 8
+@pytest.mark.parametrize("columns, instructions", [(64, 8), (96, 12), (16, 2), (512, 64)])
+def test_no_thread_issues_more_than_its_share(columns, instructions):
+    """128 rows of so many elements of 2 bytes, 16 bytes to an instruction of each of 128 threads."""
+    assert check("sm_90a", n=128, c=columns, shape=(9, 512), num_warps=4).instructions == instructions
 
 
 @pytest.mark.parametrize("target", TARGETS)

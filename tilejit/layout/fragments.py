@@ -124,8 +124,11 @@ def _layout(dims, replicas=()) -> TileLayout:
 
 
 def row_lanes(nbytes: int, threads: int) -> int:
-    """How many neighbouring threads share a row of `nbytes` where each moves 16 of them at a time: a power of two within a warp."""
-    return min(1 << max(nbytes // 16, 1).bit_length() - 1, threads, LANES)
+    """How many neighbouring threads share a row of `nbytes` where each moves 16 of them at a time: a power of two within a warp, the
+    largest of those that leave the fewest idle, and at least two, which fill a sector of 32 bytes."""
+    vectors = max(nbytes // 16, 1)
+    most = min(vectors, threads, LANES)
+    return min((n for n in (1, 2, 4, 8, 16, 32) if min(2, most) <= n <= most), key=lambda n: (-(-vectors // n) * n, -n))
 
 
 def row_numbers(rows: int, threads: int, lanes: int) -> tuple[TileLayout, tuple[int, ...]]:
