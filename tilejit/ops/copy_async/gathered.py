@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...dispatch import Miss, Need, Variant
+from ...dispatch import Need, Variant
 from ...dtypes import int32
 from ...layout import row_lanes
 from ..partition import Side, checked, region_fits
@@ -76,7 +76,7 @@ def _runs(site: CopySite, vec: int) -> bool:
     return region_fits(site, site.src, starts(site), 1, vec) and region_fits(site, site.dst, site.dst_starts, site.dims(site.dst)[-1], vec)
 
 
-def _aligned(site: CopySite) -> bool | Miss:
+def _aligned(site: CopySite) -> bool | str:
     if width(site) is not None:
         return True
     by_hand = "store a tile: tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"
