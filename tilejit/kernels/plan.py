@@ -131,7 +131,7 @@ WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=F
 LOADED = 68, 54          # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
                          # at one time, and where all are at other places, in rounds or along k; but
 FEW = 384                # columns, all that a product has, are few enough for clusters along k to count as the former
-OUTSIDE = 5.5            # cycles for each row of a mean tile's slots that lies outside of the matrix; where those of few tiles do, these take no longer
+OUTSIDE = 5.5            # cycles for each row of a mean tile's slot that lies outside of the matrix; those of few tiles take no longer
 MEMORY = 2330            # bytes that all of them take from memory in a cycle,
 APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
 AGAIN = 0.4              # and so much of an operand that CTAs ask L2 for again: of A for each doubling of the columns of tiles, since their CTAs are
