@@ -335,8 +335,9 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
         shared = way.splits > 1 and way.splits * 2 <= slots
         if shared and way.clustered:
             shared = bn % (8 * way.splits) == 0
-        elif shared:  # not by few of many CTAs: each has the sums of all at once in registers
-            shared = 4 * shares_of(bn, way.splits) >= min(way.splits, bn // 8)
+        elif shared:  # not by few of many CTAs, nor many columns by one: each has the sums of all at once in registers
+            shares = shares_of(bn, way.splits)
+            shared = 4 * shares >= min(way.splits, bn // 8) and bn <= 128 * shares
         if way.pair:
             possible = bn % 16 == 0 and (shared and p.m > bm and p.promoted is None or any(p.uneven) and way.clustered)
         else:
@@ -346,11 +347,11 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
 
 
 def tiles_for(p: Problem) -> list[tuple[int, int]]:
-    """The tiles, and where one of few columns holds all of the matrix, those that have no more: TMA takes longer for what lies outside."""
+    """The tiles, and those of which one, two or three side by side have no more columns than the matrix: TMA takes longer for what lies outside."""
     # columns of an instruction: integers have fewer widths (PTX ISA, "wgmma", shapes); rows of B are pieces of 16 bytes or of multiples of 32
     step = 16 if p.itemsize == 1 and p.n > 32 or p.across[1] and p.n > 8 else 8
-    exact = -(-p.n // step) * step
-    return [*TILES, *((bm, exact) for bm in (64, 128) if exact <= 128 and (bm, exact) not in TILES)]
+    exact = {-(-p.n // count // step) * step for count in (1, 2, 3)}
+    return [*TILES, *((bm, bn) for bm in (64, 128) for bn in sorted(exact) if bn <= 256 and (bm, bn) not in TILES)]
 
 
 def _candidates(p: Problem, processors: int, columns_first: bool | None):
