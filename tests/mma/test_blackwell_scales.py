@@ -11,7 +11,8 @@ from tests.tmem.test_block_scaled import E2M1, FORMS, operand
 from tilejit import kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import COLUMNS, BlackwellConfig, choose
-from tilejit.kernels.plan import SHARED, Problem
+from tilejit.kernels.config import SHARED
+from tilejit.kernels.plan import Problem
 from tilejit.runtime.packed import Packed
 
 E8M0, E4M3 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn

@@ -13,7 +13,8 @@ from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell import NUM_WARPS, persistent, split
 from tilejit.kernels.blackwell_plan import TILES, BlackwellConfig, choose
-from tilejit.kernels.plan import SHARED, Config, Problem
+from tilejit.kernels.config import SHARED
+from tilejit.kernels.plan import Config, Problem
 
 SLOW = [HealthCheck.too_slow]
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.mma.products import BF16, E4M3, LAYOUTS, bias_gelu_residual, close, laid, product
 from tilejit import ArraySpec
-from tilejit.kernels.plan import Config, Problem, choose, shared_rest
+from tilejit.kernels.cycles import shared_rest
+from tilejit.kernels.plan import Config, Problem, choose
 from tilejit.kernels.stream import piece, pieces, shares, stream
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 130, 200, 300, 500)))

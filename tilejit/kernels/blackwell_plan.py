@@ -11,7 +11,9 @@ from functools import lru_cache
 from itertools import product
 from operator import itemgetter
 
-from .plan import EXCHANGE, SHARED, SHORT, SLOT, STAGES_AT_MOST, Problem, narrow
+from .config import SHARED, SLOT, STAGES_AT_MOST, narrow
+from .cycles import EXCHANGE, Problem
+from .plan import SHORT
 from .rules import check_fields
 
 ROWS = 128     # of a CTA's sums

@@ -13,11 +13,12 @@ from ..runtime import driver, streams
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
+from .config import Config, narrow
+from .cycles import MEMORY, TILES, both, tile_cycles
 from .matmul import remember
 from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
-from .plan import MEMORY, TILES, Config, both, narrow, tile_cycles
 from .rules import check_fields, check_halves, check_hopper
 from .views import new, turned
 

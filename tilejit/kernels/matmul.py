@@ -14,13 +14,15 @@ from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
+from .config import SHARED, Config
+from .cycles import Problem, shared_rest
 from .mainloop import BLOCK
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
                        check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span,
                        stored_by_tma)
 from .overlap import most_late
 from .pack import as_readable, readable, uneven
-from .plan import SHARED, Config, Problem, choose, evenly, shared_rest
+from .plan import choose, evenly
 from .rules import check_blackwell, check_hopper, check_pair
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace

@@ -9,7 +9,7 @@ from ..errors import LaunchError
 from ..frontend.source import MISSING
 from ..runtime.arrays import ArrayView, describe
 from .blackwell_plan import BlackwellConfig
-from .plan import Config
+from .config import Config
 from .rules import check_fields
 
 RESULTS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float32", "float8_e4m3fn": "bfloat16", "float8_e5m2": "bfloat16",

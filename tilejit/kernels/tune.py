@@ -17,9 +17,10 @@ from ..runtime.store import open_store
 from ..toolchain.installed import tools
 from ..tuning import Kept, timed
 from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
+from .config import Config
 from .matmul import _planned, folded_tiles, matmul
 from .operands import HOPPER, check_epilogue, check_listed, extents_of, result_dtype, span
-from .plan import Config, ranked
+from .plan import ranked
 from .scales import scale
 from .views import folded, new
 

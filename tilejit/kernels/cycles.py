@@ -1,0 +1,188 @@
+"""A model of the time of matrix products on Hopper: cycles of a multiprocessor. Its constants were measured on an H200; it ranks tiles, it does not
+predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, log2
+from typing import NamedTuple
+
+from .config import SLOT, Config, rows
+
+
+class Way(NamedTuple):
+    """How CTAs take part of a tile: `splits` of them share its k (0: as many as there are for each), in clusters or not; all of them share
+    (`stream`) what makes no whole round; two (`pair`) share its columns of B. The fields are those of `Config`."""
+
+    splits: int = 1
+    stream: bool = False
+    pair: bool = False
+    clustered: bool = True
+
+
+# The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
+TILES = {(128, 256): 0.85, (192, 192): 0.84, (192, 160): 0.8, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785,
+         (128, 128): 0.79, (192, 96): 0.74, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7,
+         (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
+OTHERS = 0.75            # and of those that are as wide as the matrix has columns
+BUSY = 0.3               # of the tensor cores' time: where memory takes as much, it is busy
+CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
+LOADED = 68, 54          # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
+                         # at one time, and where all are at other places, in rounds or along k; but
+FEW = 384                # columns, all that a product has, are few enough for clusters along k to count as the former
+OUTSIDE = 5.5            # cycles for each row of a mean tile's slot that lies outside of the matrix; those of few tiles take no longer
+MEMORY = 2330            # bytes that all of them take from memory in a cycle,
+APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
+AGAIN = 0.4              # and so much of an operand that CTAs ask L2 for again: of A for each doubling of the columns of tiles, since their CTAs are
+                         # no neighbours (of B for that of the rows, if tiles go row by row), and of B for other rows, if neighbours are at other
+                         # places along k
+ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
+                         # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
+PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
+ONCE = 0.2               # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
+MEET = 1000              # and wait so many cycles for each other
+BEGIN = 900              # cycles until a tile's first product, and after its last
+EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
+IN_MEMORY = 0.38, 2400   # for each, and until all see that all have left theirs
+LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
+NEIGHBOURS = 16          # CTAs that started one after the other, whose requests for the same lines of L2 become one if they come at one time
+EVEN = 1.007             # what sharing has to gain at least
+UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
+LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
+MOVED = 0.17             # for each sum that it leaves or takes in
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product: its extents, how many matrices, the bytes of an element of the operands and of the result, whether a user's
+    function is applied to it and whether all arrays that it is given can come by TMA, how threads scale and add
+    up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none),
+    whether A lies by columns and B by rows, k far apart, the bytes of operands that are copied first, in
+    their places and in exchanged ones, whether rows of A and of B are an odd multiple of 16 bytes apart."""
+
+    m: int
+    n: int
+    k: int
+    matrices: int = 1
+    itemsize: float = 2
+    stored: int = 2
+    epilogue: bool = False
+    ahead: bool = False
+    promoted: tuple[bool, ...] | None = None
+    block: int = 0
+    across: tuple[bool, bool] = False, False
+    copied: tuple[int, int] = 0, 0
+    uneven: tuple[bool, bool] = False, False
+
+    def turned(self) -> "Problem":
+        return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1],
+                       copied=self.copied[::-1], uneven=self.uneven[::-1])
+
+    def takes(self, bm: int, bn: int) -> bool:
+        """Whether the registers hold the tile: threads that add up partial sums have those and the scales of columns beside it, and a tile
+        has columns of one block of scales. Then three consumers of 128 columns, though they fit, are mostly slower than two of 256."""
+        if self.promoted is None:
+            return True
+        return (bm, bn) != (192, 128) and (128 % bn == 0 or self.n <= bn <= 128 or bn == 256 and self.promoted[1:] != (True,))
+
+    @property
+    def busy(self) -> bool:
+        """Whether memory takes much of the time that the tensor cores need."""
+        slots = self.matrices * self.m * self.n / 32 * -(-self.k * self.itemsize // SLOT)
+        return self.bytes / MEMORY > BUSY * slots / TILES[LARGE] / 132
+
+    @property
+    def bytes(self) -> float:
+        return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
+
+
+def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, outside: float = 0) -> float:
+    """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B it loads so many (None: all), what others
+    load at one time or (`apart`) not; `outside` of those of a mean tile lie outside of the matrices."""
+    rows = bm + bn if rows is None else rows
+    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
+
+
+def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
+                outside: float = 0) -> float:
+    """The cycles that a CTA takes for a tile of bm by bn, or for its share of the tile's k; the rest is as in `step_cycles`."""
+    return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, outside) + BEGIN + bm * bn / 40
+
+
+def both(computing: float, loading: float) -> float:
+    """The cycles of what goes on at one time: near the longer of the two, and more where they are alike."""
+    return (computing ** 3 + loading ** 3) ** (1 / 3)
+
+
+@lru_cache(maxsize=4096)
+def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int, int, int, float]:
+    """How `left` tiles of `steps` slots, fewer than the CTAs, are done in the least time by all of them: (the last slots of each that other
+    CTAs than its own take, how many those are, in how many parts they take the rests that are too few for all of them, cycles). A
+    helper leaves sums of each tile that it has slots of, the tile's own CTA takes them in."""
+    step, moved = step_cycles(bm, bn), LEFT + bm * bn * MOVED
+    best = (0, 0, 0, steps * step)
+    for helpers in range(1, ctas - left + 1):
+        rounds, more = divmod(left, helpers)
+        for parts in range(1, helpers // more + 1) if more else (1,):
+            given = rounds + (more > 0)
+            rest = min(int((steps * step + (parts - given) * moved) / (step * (1 + rounds + (1 / parts if more else 0)))), steps - 1)
+            time = max((steps - rest) * step + parts * moved, (rounds * rest + (-(-rest // parts) if more else 0)) * step + given * moved)
+            if rest >= parts and time < best[3]:
+                best = rest, helpers, parts, time
+    return best
+
+
+def by_rows(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
+    """Whether tiles go row by row: those that neighbours have in one round are together of fewer rows of A and columns of B then. That is up to
+    1.6 times as fast where columns are few, as in a C^T."""
+    down, across = -(-p.m // bm), -(-p.n // bn)
+    if way != Way() or down * across * p.matrices > processors:
+        return False
+    down, across = min(down, NEIGHBOURS), min(across, NEIGHBOURS)
+    return bm * NEIGHBOURS / across + bn * across < bm * down + bn * NEIGHBOURS / down
+
+
+def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
+    """The cycles that memory takes for the product, or L2 for what TMA asks it for."""
+    shared = way.splits > 1
+    far = p.n * log2(-(-p.m // bm)) if by_rows(p, bm, bn, way, processors) else p.m * log2(-(-p.n // bn))
+    again = AGAIN * p.matrices * p.k * p.itemsize * (far + (p.n if shared and p.m > bm else 0))
+    read = p.bytes * (APART[not way.clustered] if shared else 1) + again
+    asked = bm * p.uneven[0] + bn / (2 if way.pair else 1) * p.uneven[1]
+    return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * asked * ASKED) / processors
+
+
+def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
+    """The cycles that the product takes where all CTAs share what does not make whole rounds of tiles."""
+    tiles, steps = -(-p.m // bm) * -(-p.n // bn) * p.matrices, max(-(-p.k * p.itemsize // SLOT), 1)
+    if tiles % processors == 0 or tiles < processors or (bm, bn) != LARGE:
+        return inf
+    shared = shared_rest(tiles % processors, steps, processors, bm, bn)[3] + LEFT
+    computing = tiles // processors * tile_cycles(p.k, p.itemsize, bm, bn) + shared + BEGIN + bm * bn / 40
+    return both(computing, loading_cycles(p, bm, bn, tiles, processors)) * (EVEN if tiles > 3 * processors else UNEVEN)
+
+
+def places(way: Way | Config, processors: int) -> int:
+    """How many CTAs that take part of tiles in this way the GPU holds at once."""
+    return CLUSTERS[way.splits] * processors // 132 * way.splits if way.clustered else processors
+
+
+def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
+    """The cycles that the product takes in tiles of bm by bn by CTAs that take part in them in this way."""
+    down, across = rows(p.m, bm, way.pair), -(-p.n // bn)
+    tiles = down * across * p.matrices
+    rounds = -(-tiles // max(places(way, processors) // way.splits, 1))
+    mean = p.m / down + p.n / across
+    held = mean if rounds > 1 else min(p.m, bm) + min(p.n, bn)
+    shared = way.splits > 1
+    each, once = (0, 0) if not shared else (EXCHANGE, 0) if way.clustered else IN_MEMORY
+    apart = rounds > 1 or shared and (not way.clustered or down > 1 and p.n > FEW)
+    saved, meet, paired = (0, 0, 1) if not way.pair else (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
+    tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn + once + meet
+    computing = rounds * tile * paired
+    return both(computing, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
+
+
+__all__ = ["Problem", "Way", "cycles", "streamed_cycles"]
