@@ -77,7 +77,7 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
             shared = bn % (8 * way.splits) == 0
         elif shared:  # not by few of many CTAs, nor many columns by one: each has the sums of all at once in registers
             shares = shares_of(bn, way.splits)
-            shared = 4 * shares >= min(way.splits, bn // 8) and bn <= 96 * shares
+            shared = 4 * shares >= min(way.splits, bn // 8) and bn <= (128 if p.itemsize < 4 else 96) * shares
         if way.pair:
             possible = bn % 16 == 0 and (shared and p.m > bm and p.promoted is None or any(p.uneven) and way.clustered)
         else:
@@ -87,10 +87,11 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
 
 
 def tiles_for(p: Problem) -> list[tuple[int, int]]:
-    """The tiles, and those of which up to four side by side have no more columns than the matrix: TMA takes longer for what lies outside."""
+    """The tiles, and those of which one, or up to four where it has more than 128, side by side have no more columns than the matrix: TMA takes longer
+    for what lies outside."""
     # columns of an instruction: integers have fewer widths (PTX ISA, "wgmma", shapes); rows of B are pieces of 16 bytes or of multiples of 32
     step = 16 if p.itemsize == 1 and p.n > 32 or p.across[1] and p.n > 8 else 8
-    exact = {-(-p.n // count // step) * step for count in (1, 2, 3, 4)}
+    exact = {-(-p.n // count // step) * step for count in range(1, 5 if p.n > 128 else 2)}
     return [*TILES, *((bm, bn) for bm in (64, 128) for bn in sorted(exact) if bn <= 256 and (bm, bn) not in TILES)]
 
 
