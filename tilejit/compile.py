@@ -226,8 +226,7 @@ def assemble_graph(lowered: Lowered) -> Code:
         emitted: Emitted = emit(graph)
         llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
         clock("emit")
-        passes = "short" if emitted.pinned and not emitted.libdevice else "light"
-        ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, passes=passes, libdevice=emitted.libdevice))
+        ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice))
         clock("llvm")
         assembled = assemble(ptx)
         clock("assemble")

@@ -75,6 +75,11 @@ class Emitted:
     maps: list = field(default_factory=list)
     pinned: bool = False
 
+    @property
+    def passes(self) -> str:
+        """The passes that suit the text, as `toolchain.llvm` names them."""
+        return "short" if self.pinned and not self.libdevice else "light"
+
 
 class Emitter(PlaceMixin, StructureMixin, InstructionMixin, BarrierMixin, TileMixin, WarpMixin, ControlMixin, TmaMixin, BulkMixin,
               AccumulatorMixin, NamedMapMixin, PtxMixin, TensorMemoryMixin):

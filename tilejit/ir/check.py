@@ -55,11 +55,16 @@ class _Checker:
         if isinstance(operand.type, Tile) and self.visible[operand] is not self.scope:
             raise GraphError(f"the tile {operand!r} is used in another scope than made it{_at(node)}")
 
+    def leave(self, count: int) -> None:
+        """Let nothing be visible but the first `count` values: a block ends, and with it the values that it defines."""
+        while len(self.visible) > count:
+            self.visible.popitem()
+
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def block(self, block: Block, threads: int, node: Node | None = None) -> None:
         """The nodes of a block; what they define is visible to its yields and to nothing after it."""
-        before = dict(self.visible)
+        before = len(self.visible)
         for inner in block.nodes:
             for operand in operands(inner):
                 self.use(operand, inner)
@@ -68,7 +73,7 @@ class _Checker:
                 self.define(value, inner)
         for operand in block.yields:
             self.use(operand, node)
-        self.visible = before
+        self.leave(before)
 
     def node(self, node: Node, threads: int) -> None:
         match node:
@@ -102,12 +107,12 @@ class _Checker:
             raise GraphError(f"the step of a loop is not 0{_at(node)}")
 
     def _loop(self, node: For | While, own: tuple[Value, ...], blocks: tuple[Block, ...], threads: int) -> None:
-        outer = dict(self.visible)
+        outer = len(self.visible)
         for value in (*own, *(c.inner for c in node.carried)):
             self.define(value, node)
         for block in blocks:
             self.block(block, threads, node)
-        self.visible = outer
+        self.leave(outer)
         for carry in node.carried:
             _carry(carry, node)
         _fit(node.body.yields, [c.inner.type for c in node.carried], node)

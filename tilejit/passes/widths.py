@@ -150,7 +150,8 @@ def _traffic(context: Context, place: Value, t: Tile, threads: int) -> tuple[int
     run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
     leaders = np.arange(table.shape[1]) if run == 1 else np.flatnonzero(at[access.axis][0] % run == 0)
     sectors = sum(c * stride for c, stride in zip(at, access.strides)) * access.nbytes // SECTOR
-    return len(leaders), sum(len(np.unique(sectors[inside[:, r], r])) for r in leaders)
+    apart = sectors + np.arange(table.shape[1]) * (np.ptp(sectors) + 1)  # those of each request have numbers of their own
+    return len(leaders), len(np.unique(apart[:, leaders][inside[:, leaders]]))
 
 
 def cost_of_change(source: Tile, target: Tile) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import cached_property
 from inspect import Parameter
 from operator import index
 from typing import Any
@@ -16,7 +17,7 @@ from ..layout import Auto
 from ..types import Buffer, Sym
 from .arrays import ArrayView, checked_shape, describe, row_major
 from .element_types import fits_float32
-from .facts import evaluate_fact
+from .facts import evaluate_fact, kind_of
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,15 @@ class Bound:
     constants: frozenset[str]
     key: tuple
 
-    @property
+    @cached_property
     def runtime(self) -> list:
         """The arguments that are no constants, in order: what a fact's argument number counts."""
         return [v for n, v in self.values.items() if n not in self.constants]
+
+    @cached_property
+    def kinds(self) -> list[list]:
+        """The kinds of `runtime`, as `facts` has them."""
+        return [kind_of(value) for value in self.runtime]
 
     @property
     def names(self) -> list[str]:
@@ -267,4 +273,4 @@ def scalar_dtype(value, n: int, facts: Facts) -> DType:
 
 def answer(fact: tuple, bound: Bound) -> bool:
     """Whether a fact holds for these arguments."""
-    return evaluate_fact(fact, bound.runtime)
+    return evaluate_fact(fact, bound.runtime, bound.kinds)

@@ -157,10 +157,10 @@ def kind_of(argument) -> list:
     return ["scalar", argument.dtype.name]
 
 
-def evaluate_fact(fact, arguments) -> bool:
+def evaluate_fact(fact, arguments, kinds=None) -> bool:
     """Whether `fact` holds for a call's runtime arguments: arrays with pointer, shape, strides (elements) and dtype,
-    and numbers. The one definition, for compiling and for launching."""
-    return bool(evaluate(condition(fact, [kind_of(argument) for argument in arguments]), arguments))
+    and numbers. `kinds` are theirs, where they are known already. The one definition, for compiling and for launching."""
+    return bool(evaluate(condition(fact, kinds or [kind_of(argument) for argument in arguments]), arguments))
 
 
 def describe_fact(fact, names=()) -> str:

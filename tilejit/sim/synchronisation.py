@@ -230,7 +230,7 @@ class Synchronisation:
 
     def wait(self, barrier: SimBarrier, parity: Any) -> RowWait:
         """Wait until the phase of that parity (any integer, mod 2) is over."""
-        parity = np.asarray(parity).reshape(-1, 1)[:, :1]
+        parity = np.broadcast_to(np.asarray(parity).reshape(-1, 1)[:, :1], (self.batch, 1))
         begun = np.zeros((self.batch, 1), np.int64)  # phases over when the wait began
         for where, b in _barriers(self, barrier):
             begun[slice(None) if where is None else where] = b.phase if b is not None else 0
@@ -270,8 +270,7 @@ def _passed(m, barrier: SimBarrier, parity: np.ndarray, begun: np.ndarray) -> np
     for where, b in _barriers(m, barrier):
         if b is not None and b.valid:
             at = slice(None) if where is None else where
-            wanted, old = np.broadcast_to(parity, (m.batch, 1))[at, 0], begun[at, 0]
-            ready[at] = ((b.phase & 1) != (wanted & 1)) | (b.phase > old)
+            ready[at] = ((b.phase & 1) != (parity[at, 0] & 1)) | (b.phase > begun[at, 0])
     return ready
 
 

@@ -23,44 +23,47 @@ class Vectors:
     offsets: np.ndarray
     nbytes: int
 
-    def requests(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(lanes, offsets) of the vectors that the 32 threads of a warp move in one instruction, for each of them."""
-        warp = self.threads // 32
-        order = np.lexsort((self.threads, self.turns, warp))
-        warp, turn, lane, at = warp[order], self.turns[order], self.threads[order] % 32, self.offsets[order]
-        cuts = np.flatnonzero((turn[1:] != turn[:-1]) | (warp[1:] != warp[:-1])) + 1
-        return list(zip(np.split(lane, cuts), np.split(at, cuts))) if len(order) else []
+    def requests(self) -> tuple[int, np.ndarray]:
+        """How many instructions of warps move the vectors, and the number of each one's."""
+        found, number = np.unique(_pairs(self.threads // 32, self.turns), return_inverse=True)
+        return len(found), number
 
 
 def sectors(vectors: Vectors) -> tuple[int, int]:
     """(requests, sectors) of an access to global memory."""
-    requests, nbytes = vectors.requests(), vectors.nbytes
-    count = 0
-    for _, at in requests:
-        touched = (at[:, None] + np.arange(0, max(nbytes, 1), min(nbytes, SECTOR))).reshape(-1) // SECTOR
-        ends = (at + nbytes - 1) // SECTOR
-        count += len(np.unique(np.concatenate([touched, ends])))
-    return len(requests), count
+    count, request = vectors.requests()
+    bytes_ = np.array([*range(0, vectors.nbytes, SECTOR), vectors.nbytes - 1])  # one in each sector
+    return count, len(np.unique(_pairs(request[:, None], (vectors.offsets[:, None] + bytes_) // SECTOR)))
 
 
 def bank_conflicts(vectors: Vectors) -> tuple[int, int]:
     """(requests, extra passes) of an access to shared memory: 32 banks of 4 bytes, vectors of 8 and 16 bytes by half and
     quarter warps, one word for all that read it."""
-    requests, nbytes = vectors.requests(), vectors.nbytes
-    together = 32 * WORD // max(nbytes, WORD)
-    return len(requests), sum(_passes(at[lanes // together == part], nbytes) - 1 for lanes, at in requests for part in np.unique(lanes // together))
+    count, request = vectors.requests()
+    together = 32 * WORD // max(vectors.nbytes, WORD)
+    return count, _extra_passes(_pairs(request, vectors.threads % 32 // together), vectors.offsets, vectors.nbytes)
 
 
-def _passes(offsets: np.ndarray, nbytes: int) -> int:
-    """The different words of the bank that has most of them."""
-    words = np.unique((offsets[..., None] + np.arange(0, max(nbytes, 1), WORD)).reshape(-1) // WORD)
-    return int(np.bincount(words % BANKS, minlength=BANKS).max())
+def _extra_passes(parts: np.ndarray, offsets: np.ndarray, nbytes: int) -> int:
+    """The passes beyond one of each part: the different words of the bank that has most of them. `parts` has the part that each
+    vector is moved in."""
+    found, number = np.unique(parts, return_inverse=True)
+    words = (offsets[:, None] + np.arange(0, max(nbytes, 1), WORD)) // WORD
+    _, first = np.unique(_pairs(number[:, None], words), return_index=True)
+    banks = (number[:, None] * BANKS + words % BANKS).reshape(-1)[first]
+    return int((np.bincount(banks, minlength=len(found) * BANKS).reshape(-1, BANKS).max(axis=1) - 1).sum())
 
 
 def matrix_conflicts(rows: list[np.ndarray], offsets: np.ndarray) -> tuple[int, int]:
     """(requests, extra passes) of ``ldmatrix`` or ``stmatrix``: each matrix of eight rows of 16 bytes is one pass where they lie
     in 32 different banks. `rows` are the elements that begin them, for each instruction (matrices, 8)."""
-    return len(rows), sum(_passes(offsets[row], 16) - 1 for elements in rows for row in elements)
+    elements = np.concatenate(rows)
+    return len(rows), _extra_passes(np.repeat(np.arange(len(elements)), elements.shape[1]), offsets[elements.reshape(-1)], 16)
+
+
+def _pairs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A number for each pair, the same for the same pair alone."""
+    return one * (np.ptp(other) + 1) + other if other.size else one
 
 
 class Traffic:
