@@ -24,7 +24,7 @@ def in_memory(bm, bn, splits, dtype=BF16, stored=2, **options):
     return Config.of(bm, bn, splits=splits, itemsize=np.dtype(dtype).itemsize, stored=stored, clustered=False, **options)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=28, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)), dtypes=st.sampled_from(OPERANDS), fast=st.booleans(), shape=SHAPES,
        splits=st.integers(2, 34), swapped=st.booleans(), behind=st.booleans(), pair=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS,
        batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))

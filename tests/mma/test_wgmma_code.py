@@ -42,9 +42,8 @@ def groups(ptx: str) -> list[list[Written]]:
 def elements(buffer_layout, shape, at, extents, itemsize) -> tuple[int, np.ndarray]:
     """Where a part of a matrix begins, before the swizzle, and the address of each of its elements; the buffer is at 0."""
     plain = buffer_layout.without_swizzle()
-    places = [(at[0], at[1] + r, at[2] + c) for r in range(extents[0]) for c in range(extents[1])]
-    address = lambda layout, place: layout.offset_of(*place, shape=shape) * itemsize
-    return address(plain, at), np.array([address(buffer_layout, p) for p in places]).reshape(extents)
+    rows, columns = (start + index for start, index in zip(at[1:], np.indices(extents)))
+    return plain.offset_of(*at, shape=shape) * itemsize, buffer_layout.offset_of(at[0], rows, columns, shape=shape) * itemsize
 
 
 def read_by(written: tuple[int, int], start: int, mn: int, itemsize: int, major: str) -> np.ndarray:

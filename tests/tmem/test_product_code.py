@@ -56,7 +56,7 @@ def written(ptx: str) -> list[list[Written]]:
 def held(dtype, shape, span) -> np.ndarray:
     """The address of each element of a swizzled buffer at 0."""
     layout = tile.swizzled(dtype, shape, span)
-    return np.array([layout.offset_of(i, j, shape=shape) for i in range(shape[0]) for j in range(shape[1])]).reshape(shape)
+    return layout.offset_of(*np.indices(shape), shape=shape)
 
 
 def read_by(made: tuple[int, int], mn: int, itemsize: int, major: str) -> np.ndarray:

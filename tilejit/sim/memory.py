@@ -47,8 +47,9 @@ class GlobalMemory:
 
     @staticmethod
     def box(flat: np.ndarray, offset: int, extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-        """A strided view into `flat` (the elements, or a shadow of them) that begins at element `offset`."""
-        return strided(flat[offset:], extents, tuple(s * flat.itemsize for s in strides))
+        """A strided view into `flat` (the elements, or a shadow of them) that begins at element `offset`. (`as_strided` takes ten times
+        as long, and a launch makes a hundred thousand of them.)"""
+        return np.ndarray(extents, flat.dtype, flat, offset * flat.itemsize, tuple(s * flat.itemsize for s in strides))
 
     def elements(self, dtype: np.dtype) -> np.ndarray:
         """`flat` seen as elements of another dtype of the same size."""
