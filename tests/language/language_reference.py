@@ -97,7 +97,9 @@ def _exact_cast(x: np.ndarray, source: str, target: str) -> np.ndarray:
     if not is_float(source) and not is_float(target):
         return x.astype(target)
     if is_float(target):
-        return np.array([rounded(v, target) for v in _exact(x)], object).astype(np.float64).astype(np_dtype(target)).reshape(x.shape)
+        numbers, at = np.unique(x.ravel().view(f"u{x.itemsize}"), return_inverse=True)  # by their bits: 0 and -0 differ
+        found = np.array([rounded(v, target) for v in _exact(numbers.view(x.dtype))], object).astype(np.float64).astype(np_dtype(target))
+        return found[at].reshape(x.shape)
     info = np.iinfo(target)
     whole = [0 if v != v else v if v in (np.inf, -np.inf) else int(v) for v in _exact(x)]
     return np.array([int(min(max(v, int(info.min)), int(info.max))) for v in whole], target).reshape(x.shape)

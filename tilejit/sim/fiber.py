@@ -144,9 +144,9 @@ class Fiber(Control):
         return None if operand is None else self.sim.constant(operand)
 
     def define(self, value: Value, x: Any) -> None:
-        if isinstance(x, (int, float, np.generic)) and not isinstance(x, np.ndarray):
+        if isinstance(x, (int, float, np.generic)):
             x = np.asarray(x, value.type.dtype.np)
-        if isinstance(x, np.ndarray) and isinstance(value.type, Scalar) and x.ndim < 2:
+        if isinstance(x, np.ndarray) and x.ndim < 2 and isinstance(value.type, Scalar):
             x = x.reshape(-1, 1)
         self.env[value] = x
 
