@@ -86,6 +86,52 @@ def test_rows_are_named_by_integers_of_any_memory_and_width(options):
     check("sm_90a", **options)
 
 
+@tile.jit(num_warps=1)
+def far(A, I, J, B, FORM: tile.constexpr, ENGINE: tile.constexpr):
+    s, bar = tile.alloc((4, 32), A.dtype), tile.mbarrier()
+    rows = A.take(tile.load(I[0:4]) if FORM == "tile" else (tile.load(I[0]), tile.load(I[1]), J, 2))
+    if ENGINE:  # for its targets alone
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, rows[:, 0:32], mbar=bar)
+        bar.wait(phase=0)
+    else:
+        brought(s, rows, 0, 32)
+        tile.sync()
+    tile.copy(B[0:4, 0:32], s)
+
+
+@pytest.mark.parametrize("target,engine", [("sm_90a", False), ("sm_100a", False), ("sm_100a", True)])
+@pytest.mark.parametrize("form", ["tile", "scalars"])
+def test_a_number_that_32_bits_do_not_hold_names_no_row(target, engine, form):
+    """Not the row of its lower bits."""
+    A, I, B = np.arange(160, dtype=np.float32).reshape(5, 32), np.array([2 ** 32 + 3, 1, -2 ** 40, 2]), np.ones((4, 32), np.float32)
+    far.simulate((1,), A, I, -2 ** 40, B, FORM=form, ENGINE=engine, target=target).raise_first()
+    np.testing.assert_array_equal(B, [A[0] * 0, A[1], A[0] * 0, A[2]])
+    (copy,) = [c for c in far.compile(A, I, -2 ** 40, B, FORM=form, ENGINE=engine, target=target).copies if c.op == "copy_async"]
+    assert copy.variant == ("tma" if engine else "ldgsts")
+
+
+@tile.jit(num_warps=1)
+def told_outside(A, I, B):
+    s, bar = tile.alloc((4, 32), A.dtype), tile.mbarrier()
+    rows = A.take(tile.load(I[0:4]))
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, rows[:, 0:32], mbar=bar)
+    bar.wait(phase=0)
+    tile.copy(B[0:4, 0:32], s)
+
+
+def test_rows_that_a_tile_of_the_scope_outside_names_go_by_the_tensor_engine_alone():
+    """Which takes their numbers from registers of any thread; threads have those of their own scope."""
+    A, I, B = np.arange(160, dtype=np.float32).reshape(5, 32), np.array([4, 0, 9, 2]), np.ones((4, 32), np.float32)
+    told_outside.simulate((1,), A, I, B, target="sm_100a").raise_first()
+    np.testing.assert_array_equal(B, [A[4], A[0], A[0] * 0, A[2]])
+    with pytest.raises(CompilationError, match="needs sm_100 or later; on sm_90a threads copy them, by a tile of their own scope"):
+        told_outside.compile(A, I, B, target="sm_90a")
+
+
 @pytest.mark.parametrize("options", [
     dict(k=4, UNIT=4, vec_bytes=8), dict(k=6, UNIT=2, vec_bytes=4), dict(shape=(40, 70), vec_bytes=4), dict(c=20, vec_bytes=8),
     dict(dtype=np.float32, k=3, UNIT=1, vec_bytes=4), dict(dtype=np.float32, parts=slice(None, None, 2), c=32, vec_bytes=4),

@@ -87,8 +87,8 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
 
 
 def tiles_for(p: Problem) -> list[tuple[int, int]]:
-    """The tiles, and those of which one, or up to four where it has more than 128, side by side have no more columns than the matrix: TMA takes longer
-    for what lies outside."""
+    """The tiles, and those of which one, or up to four where it has more than 128, side by side have no more columns than the matrix: TMA takes
+    longer for what lies outside."""
     # columns of an instruction: integers have fewer widths (PTX ISA, "wgmma", shapes); rows of B are pieces of 16 bytes or of multiples of 32
     step = 16 if p.itemsize == 1 and p.n > 32 or p.across[1] and p.n > 8 else 8
     exact = {-(-p.n // count // step) * step for count in range(1, 5 if p.n > 128 else 2)}

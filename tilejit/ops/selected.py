@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config import architecture
 from ..dtypes import int32
-from ..ir.builder import Builder, describe, type_of
+from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Const, Value
 from ..ir.op import op
@@ -15,7 +15,7 @@ from ..types import Buffer, Patches, Region, Rows, Scalar, Tile, Window
 from .language import as_index, binary, uniform_scalar
 from .memory import load
 from .packed import bytes_along, refused
-from .pointwise import maximum
+from .pointwise import maximum, minimum
 from .sizes import extent_value
 from .slicing import index
 
@@ -212,20 +212,23 @@ def im2col(g: Builder, images, filter, stride=1, padding=0, dilation=1, along=No
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 class Taken:
-    """Rows of a matrix, named one by one: by a scalar each, or by one tile. `tile` is the one that scalars come from."""
+    """Rows of a matrix, named one by one: by a scalar each, or by one tile of `scope`. `tile` is the one of it that scalars come from."""
 
-    def __init__(self, matrix: Value, indices: tuple, count: int, tile: Value | None = None):
-        self.matrix, self.indices, self.count, self.tile = matrix, indices, count, tile
+    def __init__(self, matrix: Value, indices: tuple, count: int, tile: Value | None = None, scope: ExecScope | None = None):
+        self.matrix, self.indices, self.count, self.tile, self.scope = matrix, indices, count, tile, scope
 
     def tile_getitem(self, g: Builder, index) -> Value:
         index = index if isinstance(index, tuple) else (index,)
         if len(index) != 2 or index[0] is not Ellipsis and index[0] != slice(None, None, None):
             raise g.error("the columns of taken rows are a slice: x.take(rows)[:, start:start + BLOCK]")
+        if isinstance(type_of(self.indices[0]), Tile) and g.scope is not self.scope:
+            raise g.error(f"a copy of rows that a register tile of the scope outside this one names needs sm_100 or later; on {g.target} threads "
+                          "copy them, by a tile of their own scope: take the rows in this scope, by numbers in memory, as in x.take(numbers[0:64])")
         column, columns = _slice(g, index[1], "columns")
         if self.matrix.type.dtype.packed:
             column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
         made = g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(self.count, columns))
-        if self.tile is not None:
+        if self.tile is not None and g.scope is self.scope:
             g.state.setdefault(TILES, {})[made] = self.tile
         return made
 
@@ -267,14 +270,21 @@ def _take(g, x, indices):
             raise g.error(f"{NAMED}, not by {describe(indices)}")
         tile = as_index(g, indices, x.type.shape[0])
         if architecture(g.target) < 100:
-            return Taken(x, (tile,), t.shape[0])
-        before = len(g.blocks[-1])
-        scalars = tuple(uniform_scalar(g, index(g, indices, (i,)), "a row", int32) for i in range(t.shape[0]))  # as the engine takes them
+            return Taken(x, (tile,), t.shape[0], scope=g.scope)
+        before, named = len(g.blocks[-1]), in_32_bits(g, tile)
+        scalars = tuple(uniform_scalar(g, index(g, named, (i,)), "a row", int32) for i in range(t.shape[0]))  # as the engine takes them
         g.state.setdefault(SCALARS, set()).update(r for call in g.blocks[-1][before:] for r in call.results)
-        return Taken(x, scalars, t.shape[0], tile)
+        return Taken(x, scalars, t.shape[0], tile, g.scope)
     if not isinstance(indices, tuple) or not indices or not all(isinstance(i, int) or isinstance(type_of(i), Scalar) for i in indices):
         raise g.error(f"{NAMED}, not by {describe(indices)}")
-    return Taken(x, tuple(uniform_scalar(g, i, "a row", int32) for i in indices), len(indices))
+    return Taken(x, tuple(uniform_scalar(g, in_32_bits(g, as_index(g, i)), "a row", int32) for i in indices), len(indices))
+
+
+def in_32_bits(g: Builder, numbers):
+    """Rows' numbers such that 32 bits name a row no matrix has where they do not hold the number."""
+    if isinstance(numbers, int) or type_of(numbers).dtype.bits <= 32:
+        return numbers
+    return maximum.function(g, minimum.function(g, numbers, 2 ** 31 - 1), -1)
 
 
 __all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "patches", "rows"]
