@@ -64,11 +64,10 @@ def test_parameters_given_by_keyword_are_named_one_by_one():
 
 
 def test_only_a_helper_takes_any_number_of_arguments():
-    @tile.jit
     def kernel(x, *rest): ...
 
-    x = np.zeros(8, np.float32)
-    for start in (lambda: kernel[1,](x, x), lambda: kernel.compile(x), lambda: kernel.simulate((1,), x, x)):
+    made, x = tile.jit(kernel), np.zeros(8, np.float32)
+    for start in (lambda: made[1,](x, x), lambda: made.compile(x), lambda: made.simulate((1,), x, x)):
         with pytest.raises(CompilationError, match=r"a kernel's parameters are named one by one, and `\*rest` takes any number"):
             start()
 
