@@ -211,21 +211,25 @@ def experts(X, tokens, starts, W, Y, BM: tile.constexpr, BN: tile.constexpr, BK:
         tile.store(Y[m:m + BM, n:n + BN], acc, mask=at[:, None] < stop)
 
 
+def routed(counts, tokens, k, n):
+    """Tokens, who goes to which of several experts, and their matrices; no result yet, and the exact one."""
+    rng = np.random.default_rng(0)
+    starts = np.cumsum([0, *counts]).astype(np.int32)
+    chosen = rng.integers(0, tokens, starts[-1]).astype(np.int32)
+    x, w = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((tokens, k), (len(counts), k, n)))
+    want = [x[chosen[a:b]].astype(np.float32) @ w[e].astype(np.float32) for e, (a, b) in enumerate(zip(starts, starts[1:]))]
+    return (x, chosen, starts, w, np.full((starts[-1], n), np.nan, np.float32)), np.concatenate(want)
+
+
 @pytest.mark.parametrize("target, variants", [("sm_80", {"ldgsts"}), ("sm_90a", {"ldgsts", "tma"}), ("sm_100a", {"tma"}), ("sm_120a", {"tma"})])
 @pytest.mark.parametrize("stages, specialize", [(1, False), (3, False), (3, True)])
 def test_a_product_of_experts_gathers_its_tokens_in_a_pipelined_loop(target, variants, stages, specialize):
     """Numbers of tokens that are no multiple of the tile, an expert without tokens, K that is no multiple of BK."""
-    rng = np.random.default_rng(0)
-    counts, k, n = [70, 0, 5, 64], 88, 40
-    starts = np.cumsum([0, *counts]).astype(np.int32)
-    tokens = rng.integers(0, 50, starts[-1]).astype(np.int32)
-    x, w = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((50, k), (4, k, n)))
-    y = np.full((starts[-1], n), np.nan, np.float32)
+    arrays, want = routed([70, 0, 5, 64], 50, 88, 40)
     options = dict(BM=64, BN=32, BK=32, STAGES=stages, SPECIALIZE=specialize, target=target)
-    experts.simulate((4, 2 if stages == 3 else 1, 2), x, tokens, starts, w, y, **options).raise_first()
-    want = np.concatenate([x[tokens[a:b]].astype(np.float32) @ w[e].astype(np.float32) for e, (a, b) in enumerate(zip(starts, starts[1:]))])
-    assert (y == want).all()
-    compiled = experts.compile(x, tokens, starts, w, y, **options)
+    experts.simulate((4, 2 if stages == 3 else 1, 2), *arrays, **options).raise_first()
+    assert (arrays[-1] == want).all()
+    compiled = experts.compile(*arrays, **options)
     assert {c.variant for c in compiled.copies} == variants and compiled.cubin and not compiled.spills
 
 

@@ -241,6 +241,26 @@ def test_small_terms_are_added_to_a_large_one_in_float32():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
+def test_tiles_as_wide_as_a_part_of_the_matrix_and_those_that_go_by_rows_are_right():
+    """One, two and more tiles for all rows of A, in exchanged places; ragged ones; B in both orders. Products of small integers are exact."""
+    import torch
+    from tilejit import kernels
+    from tilejit.kernels.plan import TILES, Problem, choose
+    met = set()
+    for (m, n, k), by_rows in itertools.product(((160, 3072, 500), (200, 4096, 1000), (397, 4090, 600), (600, 2048, 800), (512, 2048, 2048)), (False, True)):
+        config = choose(Problem(m, n, 4096, across=(False, by_rows)), 132)
+        met |= {config.order[0]} | ({"wide"} if (config.bm, config.bn) not in TILES and config.bn > 128 else set())
+        a, b = (torch.randint(-2, 3, shape).bfloat16() for shape in ((m, -(-k // 8) * 8), (k, -(-n // 8) * 8)))
+        a, b = a[:, :k], b[:, :n] if by_rows else b[:, :n].t().contiguous().t()
+        want = (a.to(for_references()).float() @ b.to(for_references()).float()).to(torch.bfloat16).cpu()
+        for _ in range(3):
+            got = kernels.matmul(a.cuda(), b.cuda(), torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16), config=config)
+            assert torch.equal(got.cpu(), want), (m, n, k, str(config))
+    assert {"row", "wide"} <= met
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
 def test_tiles_beside_the_sums_come_ahead():
     """A residual by TMA and by loads of threads, through many tiles of each CTA, of which CTAs share the last of the last extents."""
     import torch
