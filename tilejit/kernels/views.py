@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import nullcontext
 
 from ..errors import LaunchError
 from ..runtime.arrays import describe
@@ -46,7 +47,8 @@ def new(like, shape, dtype: str):
     library = sys.modules[type(like).__module__.partition(".")[0]]
     if hasattr(like, "new_empty"):
         return like.new_empty(shape, dtype=getattr(library, dtype))
-    return library.empty(shape, dtype=numpy_dtype(dtype))
+    with like.device if library.__name__ == "cupy" else nullcontext():  # CuPy allocates on the current device
+        return library.empty(shape, dtype=numpy_dtype(dtype))
 
 
 __all__ = ["folded", "folded_row", "new", "turned"]
