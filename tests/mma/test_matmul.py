@@ -1,5 +1,6 @@
 """The matrix product of tilejit.kernels: on the simulator against NumPy in float64, and what the compiler makes of it on Hopper."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +14,9 @@ from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, 
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
+from tilejit.kernels.cycles import FILLING, ORDERS, together
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import TILES, Config, Problem, choose, tiles_for
+from tilejit.kernels.plan import TILES, Config, Problem, choose, ranked, tiles_for
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -193,15 +195,47 @@ def test_groups_of_tiles_have_fewer_rows_where_these_are_much_of_l2_for_many_rou
         assert choose(other, 132).order == ("grouped", 16)
 
 
-def test_one_round_goes_along_the_side_with_fewer_tiles():
-    """So that neighbours share what more tiles are there of, in both places of the operands; where both ways share as much, down the columns."""
+@pytest.mark.parametrize("order", ORDERS)
+def test_neighbours_in_an_order_have_the_rows_and_columns_of_tiles_that_the_model_counts(order):
+    @tile.jit
+    def places(out, DOWN: tile.constexpr, ACROSS: tile.constexpr, ORDER: tile.constexpr):
+        for t in range(16):
+            m, n = tile.tile_at(t, DOWN, ACROSS, *ORDER)
+            tile.store(out[t, 0], m)
+            tile.store(out[t, 1], n)
+
+    for down, across in ((16, 8), (4, 32), (32, 2), (1, 64), (64, 1), (2, 16), (8, 8)):
+        out = np.empty((16, 2), np.int32)
+        places[1](out, DOWN=down, ACROSS=across, ORDER=order)
+        assert together(order, down, across) == (len({*out[:, 0]}), len({*out[:, 1]})), (down, across)
+
+
+def test_one_round_goes_in_the_order_in_which_neighbours_share_most():
+    """Down the columns where no other gains, and where k is too short for a division to pay."""
     for extents, order in (((160, 3072, 3072), "row"), ((3072, 160, 3072), "row"), ((512, 2048, 2048), "snake"), ((2048, 512, 2048), "row"),
-                           ((1024, 1024, 1024), "snake"), ((2048, 2048, 2048), "snake"), ((4096, 4096, 4096), "snake")):
+                           ((1024, 1024, 1024), "snake"), ((1024, 1024, 4096), "grouped"), ((768, 768, 4096), "grouped"), ((4096, 4096, 4096), "snake")):
         assert choose(Problem(*extents), 132).order[0] == order, extents
     config = choose(Problem(160, 3072, 3072), 132)
     assert config.swapped and config.bn == 80   # 48 rows of tiles of C^T, 2 columns
     a, b = drawn(np.random.default_rng(0), (160, 72), BF16), drawn(np.random.default_rng(1), (72, 3072), BF16)
     close(product(a, b, config=config), a, b)
+
+
+def test_tiles_that_fill_one_round_are_taken_in_no_other():
+    assert (choose(Problem(1024, 1280, 5120), 132).bm, choose(Problem(1024, 1280, 5120), 132).bn) == (128, 80)   # 8 x 16 tiles
+    for extents in itertools.product((64, 300, 1000, 4000), repeat=3):
+        for config in ranked(Problem(*extents), 132):
+            if (config.bm, config.bn) in FILLING and not config.swapped:
+                assert config.splits == 1 and config.tiles(*extents[:2]) <= 132
+
+
+@pytest.mark.parametrize("bm, bn", FILLING)
+def test_tiles_that_fill_one_round_are_right_in_each_order(bm, bn):
+    for i, (order, swapped, turned) in enumerate(itertools.product(ORDERS, (False, True), (False, True))):
+        rng = np.random.default_rng(i)
+        a, b = drawn(rng, (2 * bm + 9, 72), BF16), drawn(rng, (72, 3 * bn - 16), BF16)
+        config = replace(Config.of(bm, bn, stages=3, swapped=swapped), order=order)
+        close(product(a, laid(b, "columns") if turned else b, config=config), a, b)
 
 
 def test_an_operand_that_is_read_once_leaves_l2_first():

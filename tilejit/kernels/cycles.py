@@ -5,10 +5,12 @@ predict.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf, log2
+from operator import itemgetter
 from typing import NamedTuple
 
+from ..schedule import POWERS
 from .config import SLOT, Config, rows
 
 
@@ -26,8 +28,12 @@ class Way(NamedTuple):
 TILES = {(128, 256): 0.85, (192, 192): 0.84, (192, 160): 0.8, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785,
          (128, 128): 0.79, (192, 96): 0.74, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7,
          (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
+FILLING = (128, 144), (128, 112), (128, 80), (64, 96), (64, 80)   # tiles for one round, which they may fill better,
+IN_ROUND = {(192, 96): 0.84, (128, 96): 0.83, (128, 64): 0.82, (64, 192): 0.93, (64, 128): 0.94, (64, 64): 0.68, (64, 32): 0.47,
+            **{tile: 0.8 for tile in FILLING}}   # and the shares there, where they are others
 OTHERS = 0.75            # and of those that are as wide as the matrix has columns
-BUSY = 0.3               # of the tensor cores' time: where memory takes as much, it is busy
+BUSY = 0.3               # of the tensor cores' time: where memory takes as much, it is busy,
+WAITS = 1.2              # and where it takes so many times as much, they wait for it
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
 LOADED = 68, 54          # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
                          # at one time, and where all are at other places, in rounds or along k; but
@@ -35,19 +41,32 @@ FEW = 384                # columns, all that a product has, are few enough for c
 OUTSIDE = 5.5            # cycles for each row of a mean tile's slot that lies outside of the matrix; those of few tiles take no longer
 MEMORY = 2330            # bytes that all of them take from memory in a cycle,
 APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
-AGAIN = 0.4              # and so much of an operand that CTAs ask L2 for again: of A for each doubling of the columns of tiles, since their CTAs are
-                         # no neighbours (of B for that of the rows, if tiles go row by row), and of B for other rows, if neighbours are at other
-                         # places along k
+AGAIN = 0.4, 0.19        # and so much of an operand that CTAs ask L2 for again, and in one round that does not wait for memory: of A for each
+                         # doubling of the columns of tiles, since their CTAs are no neighbours (of B for that of the rows, if tiles go row by
+                         # row), and of B for other rows, if neighbours are at other places along k
+
+# In one round, each tile by one CTA, where the tensor cores do not wait for memory
+NEIGHBOURS = 16          # CTAs that started one after the other, whose requests for the same lines of L2 become one if they come at one time
+ORDERS = ("snake", 16), ("row", 16), ("grouped", 4), ("grouped", 8), ("grouped", 2)   # of tiles
+DIVIDED = 400            # cycles until a CTA knows its tile, by divisions,
+BRIEF = 24               # which nothing has to gain that takes fewer slots of k
+SERVED = 28.6            # bytes that L2 gives each multiprocessor in a cycle, if all ask: what neighbours share it gives once
+ROW = 1.11, 3.8          # cycles of TMA for a row of a slot, and for one that lies outside of the matrix, in the tile that has most of these. Rows
+                         # have 128 bytes, or, where columns of B lie side by side and do not fill so many, 64 or 32:
+PIECES = 2.07, 4.5       # so many times more rows of B count then
+AROUND = 2530            # cycles until the first product, and after the last
+MET = 2000               # cycles for which the two of a pair wait for each other
+
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
 ONCE = 0.2               # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
 MEET = 1000              # and wait so many cycles for each other
 BEGIN = 900              # cycles until a tile's first product, and after its last
-EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other, and, if it goes through memory instead,
+EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other,
+JOINED = 1640            # and until all have begun and sent, if none waits for memory; and if sums go through memory instead,
 IN_MEMORY = 0.38, 2400   # for each, and until all see that all have left theirs
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
-NEIGHBOURS = 16          # CTAs that started one after the other, whose requests for the same lines of L2 become one if they come at one time
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
@@ -90,17 +109,27 @@ class Problem:
     @property
     def busy(self) -> bool:
         """Whether memory takes much of the time that the tensor cores need."""
-        slots = self.matrices * self.m * self.n / 32 * -(-self.k * self.itemsize // SLOT)
-        return self.bytes / MEMORY > BUSY * slots / TILES[LARGE] / 132
+        return self.memory > BUSY
 
     @property
+    def waits(self) -> bool:
+        """Whether the tensor cores wait for memory."""
+        return self.memory > WAITS
+
+    @cached_property
+    def memory(self) -> float:
+        """The time that memory takes, in that of the tensor cores."""
+        slots = self.matrices * self.m * self.n / 32 * -(-self.k * self.itemsize // SLOT)
+        return self.bytes / MEMORY / (slots / TILES[LARGE] / 132) if slots else inf
+
+    @cached_property
     def bytes(self) -> float:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
 def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, outside: float = 0) -> float:
-    """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B it loads so many (None: all), what others
-    load at one time or (`apart`) not; `outside` of those of a mean tile lie outside of the matrices."""
+    """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B it loads so many (None:
+    all), what others load at one time or (`apart`) not; `outside` of those of a mean tile lie outside of the matrices."""
     rows = bm + bn if rows is None else rows
     return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
 
@@ -111,9 +140,9 @@ def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: 
     return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, outside) + BEGIN + bm * bn / 40
 
 
-def both(computing: float, loading: float) -> float:
-    """The cycles of what goes on at one time: near the longer of the two, and more where they are alike."""
-    return (computing ** 3 + loading ** 3) ** (1 / 3)
+def both(*cycles: float) -> float:
+    """The cycles of what goes on at one time: near the longest, and more where they are alike."""
+    return sum(c ** 3 for c in cycles) ** (1 / 3)
 
 
 @lru_cache(maxsize=4096)
@@ -134,24 +163,71 @@ def shared_rest(left: int, steps: int, ctas: int, bm: int, bn: int) -> tuple[int
     return best
 
 
-def by_rows(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
-    """Whether tiles go row by row: those that neighbours have in one round are together of fewer rows of A and columns of B then. That is up to
-    1.6 times as fast where columns are few, as in a C^T."""
-    down, across = -(-p.m // bm), -(-p.n // bn)
-    if way != Way() or down * across * p.matrices > processors:
-        return False
-    down, across = min(down, NEIGHBOURS), min(across, NEIGHBOURS)
-    return bm * NEIGHBOURS / across + bn * across < bm * down + bn * NEIGHBOURS / down
+def together(order: tuple[str, int], down: int, across: int) -> tuple[float, float]:
+    """How many rows and columns of tiles, of `down` and `across`, neighbours have."""
+    name, group = order
+    high = min(NEIGHBOURS, group, down)
+    wide = min(NEIGHBOURS if name == "row" else NEIGHBOURS / high, across)
+    return min(NEIGHBOURS / wide, down) if name == "row" or wide == across else high, wide
+
+
+def asked(p: Problem, bm: int, bn: int, order: tuple[str, int]) -> float:
+    """The rows of a slot for which each of the neighbours asks L2, if they ask for what they share together."""
+    high, wide = together(order, -(-p.m // bm), -(-p.n // bn))
+    return (high * min(bm, p.m) + wide * min(bn, p.n)) / (high * wide)
+
+
+def divides(order: tuple[str, int], down: int, across: int) -> bool:
+    """Whether a CTA divides until it knows its tile: `schedule` says where it does not."""
+    name, group = order
+    count = across if name == "row" else min(group, down)
+    return count & (count - 1) != 0 or count > POWERS[-1] or name != "row" and down > group
+
+
+def at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
+    """Whether each tile is that of one CTA, and the GPU holds all at one time."""
+    return way.splits == 1 and not way.stream and rows(p.m, bm, way.pair) * -(-p.n // bn) * p.matrices <= processors
+
+
+def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tuple[str, int] | None:
+    """The order by which neighbours ask L2 for little then, up to 1.6 times as fast; None if tiles are not at work so."""
+    if way.pair or not at_once(p, bm, bn, way, processors):
+        return None
+    if not p.waits:
+        return in_one_round(p, bm, bn, False, processors)[1]
+    return min(ORDERS[:2], key=lambda order: asked(p, bm, bn, order))
+
+
+@lru_cache(maxsize=4096)
+def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
+    """The cycles that a product takes then, that does not wait for memory, in the fastest order of tiles; and this order."""
+    down, across, slots = -(-p.m // bm), -(-p.n // bn), -(-p.k * p.itemsize // SLOT)
+    tiles = rows(p.m, bm, pair) * across * p.matrices
+    pieces = PIECES[bn % 32 > 0] if p.across[1] and bn % 64 else 1
+    outside = (bm if pair and down % 2 else bm * down - p.m) + (bn * across - p.n) * pieces
+    brought = (bm + bn * pieces - outside) * ROW[0] + outside * ROW[1]
+    multiplied = bm * max(bn, 32) / 32 / (IN_ROUND.get((bm, bn)) or TILES.get((bm, bn), OTHERS))
+    best = inf, ORDERS[0]
+    for order in ORDERS[:1] if pair else ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS:
+        served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
+        computing = slots * both(multiplied, brought, served) + AROUND + DIVIDED * divides(order, down, across) + MET * pair
+        again = AGAIN[1] * p.matrices * p.k * p.itemsize * (p.n * log2(down) if order[0] == "row" else p.m * log2(across))
+        best = min(best, (both(computing, reading_cycles(p, bm, bn, tiles, processors, p.bytes + again, pair)), order), key=itemgetter(0))
+    return best
 
 
 def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
-    """The cycles that memory takes for the product, or L2 for what TMA asks it for."""
-    shared = way.splits > 1
-    far = p.n * log2(-(-p.m // bm)) if by_rows(p, bm, bn, way, processors) else p.m * log2(-(-p.n // bn))
-    again = AGAIN * p.matrices * p.k * p.itemsize * (far + (p.n if shared and p.m > bm else 0))
-    read = p.bytes * (APART[not way.clustered] if shared else 1) + again
-    asked = bm * p.uneven[0] + bn / (2 if way.pair else 1) * p.uneven[1]
-    return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * asked * ASKED) / processors
+    """The cycles that memory takes for the product elsewhere, or L2 for what TMA asks it for."""
+    shared, by_rows = way.splits > 1, order_at_once(p, bm, bn, way, processors) == ORDERS[1]
+    far = p.n * log2(-(-p.m // bm)) if by_rows else p.m * log2(-(-p.n // bn))
+    again = AGAIN[0] * p.matrices * p.k * p.itemsize * (far + (p.n if shared and p.m > bm else 0))
+    return reading_cycles(p, bm, bn, tiles, processors, p.bytes * (APART[not way.clustered] if shared else 1) + again, way.pair)
+
+
+def reading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, read: float, pair: bool) -> float:
+    """The cycles that memory takes for so many bytes, or L2 for what TMA asks it for."""
+    uneven = bm * p.uneven[0] + bn / (2 if pair else 1) * p.uneven[1]
+    return max(read / MEMORY * 132, tiles * -(-p.k * p.itemsize // SLOT) * uneven * ASKED) / processors
 
 
 def streamed_cycles(p: Problem, bm: int, bn: int, processors: int) -> float:
@@ -171,18 +247,18 @@ def places(way: Way | Config, processors: int) -> int:
 
 def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     """The cycles that the product takes in tiles of bm by bn by CTAs that take part in them in this way."""
-    down, across = rows(p.m, bm, way.pair), -(-p.n // bn)
+    if at_once(p, bm, bn, way, processors) and not p.waits:
+        return in_one_round(p, bm, bn, way.pair, processors)[0]
+    down, across, shared = rows(p.m, bm, way.pair), -(-p.n // bn), way.splits > 1
     tiles = down * across * p.matrices
     rounds = -(-tiles // max(places(way, processors) // way.splits, 1))
     mean = p.m / down + p.n / across
     held = mean if rounds > 1 else min(p.m, bm) + min(p.n, bn)
-    shared = way.splits > 1
-    each, once = (0, 0) if not shared else (EXCHANGE, 0) if way.clustered else IN_MEMORY
+    each, once = (0, 0) if not shared else (EXCHANGE, JOINED * (not p.waits)) if way.clustered else IN_MEMORY
     apart = rounds > 1 or shared and (not way.clustered or down > 1 and p.n > FEW)
     saved, meet, paired = (0, 0, 1) if not way.pair else (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
     tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn + once + meet
-    computing = rounds * tile * paired
-    return both(computing, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
+    return both(rounds * tile * paired, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
-__all__ = ["Problem", "Way", "cycles", "streamed_cycles"]
+__all__ = ["Problem", "Way", "at_once", "cycles", "order_at_once", "streamed_cycles"]

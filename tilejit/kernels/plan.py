@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, rows, shares_of
-from .cycles import CLUSTERS, LARGE, MEMORY, TILES, Problem, Way, by_rows, cycles, places, streamed_cycles
+from .cycles import CLUSTERS, FILLING, LARGE, MEMORY, TILES, Problem, Way, at_once, cycles, order_at_once, places, streamed_cycles
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
 MANY = 64                # CTAs that share a tile's k without a cluster, at most
@@ -31,7 +31,7 @@ LATE = 128               # columns of a tile that are finished under the next on
 NARROW = 1.03, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then:
 MANY_ROWS = 1024         # with fewer rows of A, or some CTAs for each tile; and with so many
 TURNED = 1.03            # what tiles of more than 64 columns cost where operands have changed places, as measured,
-ACROSS = 0.2             # cycles for each sum that is stored across rows, since operands have changed places,
+ACROSS = 0.2, 0.17       # cycles for each sum that is stored across rows, since operands have changed places, and in one round,
 STAGED = 0.03            # and where that goes through shared memory, for elements of 4 bytes
 COPY = 4000              # cycles for a kernel of its own that copies operands, beside the bytes that it reads and writes
 
@@ -110,14 +110,18 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
     """Each tile and way that there is."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        for bm, bn in filter(lambda t: q.takes(*t), tiles_for(q) if swapped else TILES):
+        always = tiles_for(q) if swapped else TILES
+        for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *FILLING))):
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
             for way in _ways(q, bm, bn, slots, processors):
+                once = not q.waits and at_once(q, bm, bn, way, processors)
+                if (bm, bn) not in always and not (once and way == Way()):
+                    continue
                 cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
-                cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if q.across[1] and bn > 64 and bn % 64 else 1
-                cost *= TURNED if swapped and bn > 64 else 1
-                cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS) / way.splits if swapped else 0
+                cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if not once and q.across[1] and bn > 64 and bn % 64 else 1
+                cost *= TURNED if not once and swapped and bn > 64 else 1
+                cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS[once]) / way.splits if swapped else 0
                 cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
                 if cost < inf:
                     yield Candidate(cost, swapped, bm, bn, way, -(-slots // way.splits))
@@ -139,7 +143,7 @@ def _fitting(p: Problem, processors: int, found: Candidate) -> Config | None:
     by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                       epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored) if tile in TILES else bn,
+                       epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored) if tile in TILES or not swapped else bn,
                        least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted), clustered=way.clustered)
     if config.stages < 2:
         return None
@@ -151,8 +155,7 @@ def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> 
     q, stream = p.turned() if config.swapped else p, found.way.stream
     # At one pace rows of A come once; else every other group ends where the next begins, whose columns of B are still in L2.
     order = ("grouped", 16) if stream else ("snake", group(q, config.bm, config.bn, processors))
-    if by_rows(q, config.bm, config.bn, found.way, processors):
-        order = ("row", 16)
+    order = order_at_once(q, config.bm, config.bn, found.way, processors) or order
     passing = p.busy and not stream and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
     return replace(config, stages=min(config.stages, max(found.steps, 2)), order=order, stream=stream, passing=passing,
                    dependent=not stream and _early(p, config, config.tiles(q.m, q.n) * p.matrices, found.cost, processors))
