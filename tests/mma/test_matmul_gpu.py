@@ -241,6 +241,17 @@ def test_small_terms_are_added_to_a_large_one_in_float32():
 
 @needs_gpu("sm_90a")
 @in_child(timeout=120)
+def test_tiles_that_fill_one_round_are_right_in_each_order():
+    """Ragged in both extents, B in both orders; 9 rows of tiles and more, so that groups are several."""
+    from dataclasses import replace
+    from tilejit.kernels.cycles import FILLING, ORDERS
+    from tilejit.kernels.plan import Config
+    for (bm, bn), order, b_columns in some(itertools.product(FILLING, ORDERS, (False, True)), least=5):
+        checked(8 * bm + 9, 7 * bn - 16, 600, b_columns=b_columns, config=replace(Config.of(bm, bn), order=order))
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
 def test_tiles_as_wide_as_a_part_of_the_matrix_and_those_that_go_by_rows_are_right():
     """One, two and more tiles for all rows of A, in exchanged places; ragged ones; B in both orders. Products of small integers are exact."""
     import torch

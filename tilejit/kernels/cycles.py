@@ -140,9 +140,9 @@ def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: 
     return -(-k * itemsize // (SLOT * splits)) * step_cycles(bm, bn, rows, apart, outside) + BEGIN + bm * bn / 40
 
 
-def both(*cycles: float) -> float:
+def both(computing: float, loading: float, asking: float = 0) -> float:
     """The cycles of what goes on at one time: near the longest, and more where they are alike."""
-    return sum(c ** 3 for c in cycles) ** (1 / 3)
+    return (computing ** 3 + loading ** 3 + asking ** 3) ** (1 / 3)
 
 
 @lru_cache(maxsize=4096)
@@ -218,7 +218,7 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
 
 def loading_cycles(p: Problem, bm: int, bn: int, tiles: int, processors: int, way: Way = Way()) -> float:
     """The cycles that memory takes for the product elsewhere, or L2 for what TMA asks it for."""
-    shared, by_rows = way.splits > 1, order_at_once(p, bm, bn, way, processors) == ORDERS[1]
+    shared, by_rows = way.splits > 1, p.waits and order_at_once(p, bm, bn, way, processors) == ORDERS[1]
     far = p.n * log2(-(-p.m // bm)) if by_rows else p.m * log2(-(-p.n // bn))
     again = AGAIN[0] * p.matrices * p.k * p.itemsize * (far + (p.n if shared and p.m > bm else 0))
     return reading_cycles(p, bm, bn, tiles, processors, p.bytes * (APART[not way.clustered] if shared else 1) + again, way.pair)

@@ -114,9 +114,10 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
         for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *FILLING))):
             tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
-            for way in _ways(q, bm, bn, slots, processors):
+            filling = (bm, bn) not in always
+            for way in (Way(),) if filling else _ways(q, bm, bn, slots, processors):
                 once = not q.waits and at_once(q, bm, bn, way, processors)
-                if (bm, bn) not in always and not (once and way == Way()):
+                if filling and not once:
                     continue
                 cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
                 cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if not once and q.across[1] and bn > 64 and bn % 64 else 1
