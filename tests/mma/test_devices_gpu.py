@@ -6,8 +6,21 @@ from tests.gpu import in_child, needs_gpu, needs_module
 
 pytestmark = [needs_module("torch"), pytest.mark.unsanitized]
 
-# A product by TMA, one whose last round all CTAs share, k by clusters, k through memory, few rows, rows that are copied first.
-EXTENTS = (300, 200, 520), (4096, 4096, 512), (256, 1024, 8192), (512, 512, 16384), (3, 4096, 4096), (130, 70, 33)
+
+def cases():
+    """Extents and configurations: a product by TMA, one whose last round all CTAs share, k by clusters, k through memory, in exchanged places,
+    by pairs, and by the model's choice one whose rows are copied first."""
+    from dataclasses import replace
+    from tilejit.kernels.plan import Config
+    return (((300, 200, 520), Config.of(128, 128)), ((1600, 2600, 512), replace(Config.of(128, 256), stream=True)),
+            ((256, 1024, 8192), Config.of(64, 128, splits=4)), ((512, 512, 16384), in_memory()), ((3, 4096, 4096), Config.of(64, 8, swapped=True)),
+            ((300, 200, 520), replace(Config.of(64, 64), pair=True)), ((130, 70, 33), None))
+
+
+def in_memory():
+    """CTAs that share k leave sums and flags in memory."""
+    from tilejit.kernels.plan import Config
+    return Config.of(64, 128, splits=5, clustered=False)
 
 
 def operands(m, n, k, device):
@@ -28,17 +41,17 @@ def test_products_go_to_the_device_of_their_operands_and_have_the_same_bits_ther
     import torch
     from tilejit import kernels
     torch.cuda.set_device(current)
-    for extents in EXTENTS:
+    for extents, config in cases():
         made = []
         for device in (1, 0):
             a, b = operands(*extents, device)
-            out = kernels.matmul(a, b)
+            out = kernels.matmul(a, b, config=config)
             assert out.device == a.device and torch.cuda.current_device() == current
             for _ in range(150):    # beyond the launches after which they are native
-                again = kernels.matmul(a, b)
+                again = kernels.matmul(a, b, config=config)
             assert torch.equal(again, out)
             made.append(out.cpu())
-        assert torch.equal(*made), extents
+        assert torch.equal(*made), (extents, str(config))
         close(out, a.double() @ b.double())
 
 
@@ -57,11 +70,11 @@ def test_groups_epilogues_graphs_and_tuned_products_run_on_a_second_device():
     bias, residual = torch.zeros(512, device=a.device, dtype=a.dtype), torch.ones_like(out)
     finished = kernels.matmul(a, b, epilogue=bias_gelu_added, arguments=(bias,), tiles=(residual,))
     close(finished, torch.nn.functional.gelu(exact, approximate="tanh") + 1)
-    kernels.matmul(a, b, out)
+    kernels.matmul(a, b, out, config=in_memory())
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(device=1)
     torch.cuda.synchronize(1)
     with torch.cuda.device(1), torch.cuda.graph(graph, stream=side):
-        kernels.matmul(a, b, out)
+        kernels.matmul(a, b, out, config=in_memory())
     for _ in range(3):
         out.zero_()
         graph.replay()

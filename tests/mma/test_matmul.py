@@ -223,10 +223,13 @@ def test_one_round_goes_in_the_order_in_which_neighbours_share_most():
 
 def test_tiles_that_fill_one_round_are_taken_in_no_other():
     assert (choose(Problem(1024, 1280, 5120), 132).bm, choose(Problem(1024, 1280, 5120), 132).bn) == (128, 80)   # 8 x 16 tiles
+    met = set()
     for extents in itertools.product((64, 300, 1000, 4000), repeat=3):
         for config in ranked(Problem(*extents), 132):
             if (config.bm, config.bn) in FILLING and not config.swapped:
+                met.add((config.bm, config.bn))
                 assert config.splits == 1 and config.tiles(*extents[:2]) <= 132
+    assert met == {*FILLING}
 
 
 @pytest.mark.parametrize("bm, bn", FILLING)

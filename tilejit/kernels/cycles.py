@@ -198,7 +198,6 @@ def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tu
     return min(ORDERS[:2], key=lambda order: asked(p, bm, bn, order))
 
 
-@lru_cache(maxsize=4096)
 def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
     """The cycles that a product takes then, that does not wait for memory, in the fastest order of tiles; and this order."""
     down, across, slots = -(-p.m // bm), -(-p.n // bn), -(-p.k * p.itemsize // SLOT)

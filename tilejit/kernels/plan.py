@@ -120,8 +120,9 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
                 if filling and not once:
                     continue
                 cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
-                cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if not once and q.across[1] and bn > 64 and bn % 64 else 1
-                cost *= TURNED if not once and swapped and bn > 64 else 1
+                if not once:
+                    cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if q.across[1] and bn > 64 and bn % 64 else 1
+                    cost *= TURNED if swapped and bn > 64 else 1
                 cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS[once]) / way.splits if swapped else 0
                 cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
                 if cost < inf:
