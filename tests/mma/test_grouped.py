@@ -15,7 +15,7 @@ from tilejit.kernels import grouped as planning
 from tilejit.kernels import grouped_hopper
 from tilejit.kernels.grouped import REGISTERS, _constants, _sequence, choose_grouped
 from tilejit.kernels.plan import TILES as ALL_TILES
-from tilejit.kernels.plan import Config, narrow
+from tilejit.kernels.config import Config, narrow
 
 LAYOUTS = st.sampled_from(("rows", "columns", "padded", "spaced", "reversed"))
 EXTENT = st.one_of(st.integers(0, 40), st.sampled_from((63, 64, 65, 128, 130, 200)))

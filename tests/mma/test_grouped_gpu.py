@@ -69,7 +69,8 @@ def test_every_tile_takes_lists_and_stacked_rows():
     from dataclasses import replace
     from tilejit import kernels
     from tilejit.kernels.grouped import REGISTERS
-    from tilejit.kernels.plan import TILES, Config, narrow
+    from tilejit.kernels.config import Config, narrow
+    from tilejit.kernels.plan import TILES
     torch.manual_seed(0)
     groups = [(300, 600, 520), (1, 40, 8), (0, 8, 8), (129, 264, 1100), (64, 64, 64)]
     a, b = [matrix(m, k, "bfloat16") for m, n, k in groups], [matrix(k, n, "bfloat16", True) for m, n, k in groups]

@@ -12,9 +12,10 @@ from tests.drawn import drawn
 from tests.gpu import for_references, in_child, needs_gpu, some
 from tests.mma.products import BF16, E4M3, LAYOUTS, close, laid, planned, plus_one, product
 from tilejit import ArraySpec, kernels
+from tilejit.kernels.config import narrow
 from tilejit.kernels.finish import newer
 from tilejit.kernels.matmul import PLANS
-from tilejit.kernels.plan import TILES, Config, Problem, choose, narrow
+from tilejit.kernels.plan import TILES, Config, Problem, choose
 
 EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((63, 64, 65, 130, 200, 328, 500)))
 SHAPES = ((64, 32), (64, 64), (128, 64), (128, 160), (64, 192), (128, 224), (192, 128))
@@ -28,16 +29,16 @@ def kept(bm, bn, dtype=BF16, width=32, buffers=0, **options):
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(m=EXTENT, n=EXTENT, k=st.one_of(st.integers(0, 3), EXTENT, st.just(1000)), dtype=st.sampled_from((BF16, np.float16, E4M3)),
        shape=st.sampled_from(SHAPES), buffers=st.integers(1, 4), width=st.sampled_from((16, 32, 64)), stages=st.integers(2, 4), behind=st.booleans(),
-       stream=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS, batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
-@example(m=500, n=500, k=500, dtype=np.float16, shape=(128, 224), buffers=3, width=32, stages=3, behind=True, stream=False, a_is="rows", b_is="rows", batch=(), seed=0)
-@example(m=500, n=328, k=65, dtype=BF16, shape=(128, 160), buffers=2, width=32, stages=2, behind=False, stream=True, a_is="rows", b_is="columns", batch=(), seed=1)
-def test_any_product_whose_results_are_kept_is_right(m, n, k, dtype, shape, buffers, width, stages, behind, stream, a_is, b_is, batch, seed):
-    """More parts than slots of k and fewer, parts that make whole turns of the buffers and that do not, tiles of one CTA and of several,
-    results that TMA cannot store; the simulator finds a part that meets what TMA still reads."""
+       stream=st.booleans(), swapped=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS, batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
+@example(m=500, n=500, k=500, dtype=np.float16, shape=(128, 224), buffers=3, width=32, stages=3, behind=True, stream=False, swapped=False, a_is="rows", b_is="rows", batch=(), seed=0)
+@example(m=500, n=328, k=65, dtype=BF16, shape=(128, 160), buffers=2, width=32, stages=2, behind=False, stream=True, swapped=True, a_is="rows", b_is="columns", batch=(), seed=1)
+def test_any_product_whose_results_are_kept_is_right(m, n, k, dtype, shape, buffers, width, stages, behind, stream, swapped, a_is, b_is, batch, seed):
+    """More parts than slots of k and fewer, parts that make whole turns of the buffers and that do not, tiles of one CTA and of several, operands in
+    exchanged places, results that TMA cannot store; the simulator finds a part that meets what TMA still reads."""
     rng = np.random.default_rng(seed)
     n = n // 8 * 8 or n
     a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
-    close(product(a, b, config=kept(*shape, dtype, width, buffers, stages=stages, behind=behind, stream=stream), fast_accum=True), a, b)
+    close(product(a, b, config=kept(*shape, dtype, width, buffers, stages=stages, behind=behind, stream=stream, swapped=swapped), fast_accum=True), a, b)
 
 
 @pytest.mark.parametrize("stream", [False, True])

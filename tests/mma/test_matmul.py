@@ -147,6 +147,17 @@ def test_the_largest_tile_is_fast_code():
         assert compiled.ptx.count("stmatrix.sync") == 16
 
 
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("bm, bn", [(64, 8), (64, 104), (128, 32), (128, 200), (128, 256), (192, 96), (192, 192)])
+def test_results_of_exchanged_operands_go_to_their_rows_by_way_of_shared_memory(bm, bn, kept):
+    """Threads hold two elements of a column of the result: stmatrix turns them, TMA stores rows of 128 bytes, and nothing spills."""
+    a, out = np.empty((2, 1024, 1024), BF16)
+    launch = planned(a, a.T, out, None, (), replace(Config.of(bm, bn, swapped=True), kept=kept))
+    made, width = launch.kernel.compile(*launch.operands(a, a.T, out), 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants), launch.constants["WIDTH"]
+    assert made.spills == 0 and "st.global" not in made.ptx and launch.constants["KEPT"] is kept
+    assert made.ptx.count(".trans.shared") == made.ptx.count("stmatrix.sync") == -(-width // 16) * (2 if kept else bn // width)
+
+
 @pytest.mark.parametrize("extents,bm,bn,splits,swapped", [
     ((8192, 8192, 8192), 128, 256, 1, False), ((3072, 3072, 3072), 192, 192, 1, False), ((2048, 2048, 2048), 128, 256, 1, False),
     ((512, 512, 512), 64, 32, 1, False), ((64, 4096, 4096), 64, 64, 2, False), ((16, 8192, 8192), 64, 16, 1, True),

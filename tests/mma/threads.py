@@ -102,15 +102,18 @@ class Threads:
         return words
 
     def stmatrix(self, text, address, *words):
-        """Of 16-bit elements: lane l holds two of row l / 4 of each matrix, and gives the address of row l % 8 of matrix l / 8."""
+        """Of 16-bit elements: lane l holds two of row l / 4 of each matrix, of column l / 4 with .trans, and gives the address of row l % 8 of
+        matrix l / 8."""
+        assert len(words) == int(re.search(r"\.x(\d)", text)[1])
         constant = int(re.search(r"\+ (\d+)\]", text)[1])
         at = np.broadcast_to(address + constant, (self.threads,)) // self.itemsize
         assert ((address + constant) % 16 == 0).all()
         thread = np.arange(self.threads)
         for j, word in enumerate(words):
-            start = at[thread // 32 * 32 + 8 * j + thread % 32 // 4]
             for i, v in enumerate(word):
-                self.memory[start + thread % 4 * 2 + i] = v
+                row, column = thread % 32 // 4, thread % 4 * 2 + i
+                row, column = (column, row) if ".trans" in text else (row, column)
+                self.memory[at[thread // 32 * 32 + 8 * j + row] + column] = v
 
     def mma(self, kind, inputs, results):
         a_at, a_count, b_at, b_count = FRAGMENTS[kind]

@@ -55,7 +55,7 @@ class Config:
         registers by need."""
         check_fields(bm=bm, bn=bn, stages=stages, splits=splits)
         bk = bk or along(bm, bn, itemsize)
-        width = width or narrow(bn, 256 // stored)
+        width = width or part(bn, 256 // stored, swapped)
         check_fields(bk=bk, width=width)
         buffers, slot, room = max(bn // width, 1), (bm + bn) * (bk * itemsize + 4 * blocks), SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
@@ -103,6 +103,14 @@ def along(bm: int, bn: int, itemsize: float) -> int:
 def narrow(bn: int, width: int) -> int:
     """The most columns, `width` or fewer, by which `bn` divides as often as by 2."""
     return min(bn & -bn, width)
+
+
+def part(bn: int, most: int, swapped: bool) -> int:
+    """How many of `bn` columns go to the result at once, up to `most`: a power of 2 or all, or, where they are rows of it, since operands have
+    changed places, any part of 32 columns and more, else all."""
+    if not swapped:
+        return narrow(bn, most)
+    return max((width for width in range(32, most + 1, 8) if bn % width == 0), default=bn)
 
 
 __all__ = ["Config"]

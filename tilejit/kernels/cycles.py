@@ -25,20 +25,19 @@ class Way(NamedTuple):
 
 
 # The tiles, with the share of the tensor cores' cycles, at the clock that their power allows, that each makes use of.
-TILES = {(128, 256): 0.85, (192, 192): 0.84, (192, 160): 0.8, (128, 224): 0.825, (128, 192): 0.82, (192, 128): 0.82, (128, 160): 0.785,
-         (128, 128): 0.79, (192, 96): 0.74, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7,
+TILES = {(128, 256): 0.852, (192, 192): 0.848, (192, 160): 0.8, (128, 224): 0.82, (128, 192): 0.83, (192, 128): 0.82, (128, 160): 0.775,
+         (128, 128): 0.8, (192, 96): 0.75, (128, 96): 0.76, (64, 256): 0.78, (64, 192): 0.77, (64, 128): 0.76, (128, 64): 0.76, (128, 32): 0.7,
          (64, 64): 0.7, (64, 32): 0.7, (64, 16): 0.7, (64, 8): 0.7}
 FILLING = (128, 144), (128, 112), (128, 80), (64, 96), (64, 80)   # tiles for one round, which they may fill better,
 IN_ROUND = {(192, 96): 0.84, (128, 96): 0.83, (128, 64): 0.82, (64, 192): 0.93, (64, 128): 0.94, (64, 64): 0.68, (64, 32): 0.47,
             **{tile: 0.8 for tile in FILLING}}   # and the shares there, where they are others
-OTHERS = 0.75            # and of those that are as wide as the matrix has columns
 BUSY = 0.3               # of the tensor cores' time: where memory takes as much, it is busy,
 WAITS = 1.2              # and where it takes so many times as much, they wait for it
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
-LOADED = 68, 54          # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
+LOADED = 60, 47.5        # bytes that a multiprocessor takes from L2 in a cycle: in one round of tiles, whose CTAs ask for the same columns of B
                          # at one time, and where all are at other places, in rounds or along k; but
 FEW = 384                # columns, all that a product has, are few enough for clusters along k to count as the former
-OUTSIDE = 5.5            # cycles for each row of a mean tile's slot that lies outside of the matrix; those of few tiles take no longer
+OUTSIDE = 7.7            # cycles for each row of a mean tile's slot that lies outside of the matrix; those of few tiles take no longer
 MEMORY = 2330            # bytes that all of them take from memory in a cycle,
 APART = 1.075, 1.14      # times what they could where a tile's k is split, and where it is and sums go through memory,
 AGAIN = 0.4, 0.19        # and so much of an operand that CTAs ask L2 for again, and in one round that does not wait for memory: of A for each
@@ -48,10 +47,10 @@ AGAIN = 0.4, 0.19        # and so much of an operand that CTAs ask L2 for again,
 # In one round, each tile by one CTA, where the tensor cores do not wait for memory
 NEIGHBOURS = 16          # CTAs that started one after the other, whose requests for the same lines of L2 become one if they come at one time
 ORDERS = ("snake", 16), ("row", 16), ("grouped", 4), ("grouped", 8), ("grouped", 2)   # of tiles
-DIVIDED = 400            # cycles until a CTA knows its tile, by divisions,
+DIVIDED = 630            # cycles until a CTA knows its tile, by divisions,
 BRIEF = 24               # which nothing has to gain that takes fewer slots of k
-SERVED = 28.6            # bytes that L2 gives each multiprocessor in a cycle, if all ask: what neighbours share it gives once
-ROW = 1.11, 3.8          # cycles of TMA for a row of a slot, and for one that lies outside of the matrix, in the tile that has most of these. Rows
+SERVED = 25.2            # bytes that L2 gives each multiprocessor in a cycle, if all ask: what neighbours share it gives once
+ROW = 0.98, 4.77         # cycles of TMA for a row of a slot, and for one that lies outside of the matrix, in the tile that has most of these. Rows
                          # have 128 bytes, or, where columns of B lie side by side and do not fill so many, 64 or 32:
 PIECES = 2.07, 4.5       # so many times more rows of B count then
 AROUND = 2530            # cycles until the first product, and after the last
@@ -60,12 +59,12 @@ MET = 2000               # cycles for which the two of a pair wait for each othe
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
-ONCE = 0.2               # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
+ONCE = 0.22              # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
 MEET = 1000              # and wait so many cycles for each other
 BEGIN = 900              # cycles until a tile's first product, and after its last
-EXCHANGE = 0.36          # cycles for each sum of a tile that the CTAs of a cluster send each other,
-JOINED = 1640            # and until all have begun and sent, if none waits for memory; and if sums go through memory instead,
-IN_MEMORY = 0.38, 2400   # for each, and until all see that all have left theirs
+EXCHANGE = 0.38          # cycles for each sum of a tile that the CTAs of a cluster send each other,
+JOINED = 1610            # and until all have begun and sent, if none waits for memory; and if sums go through memory instead,
+IN_MEMORY = 0.38, 2540   # for each, and until all see that all have left theirs
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 EVEN = 1.007             # what sharing has to gain at least
 UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
@@ -127,11 +126,22 @@ class Problem:
         return self.matrices * ((self.m + self.n) * self.k * self.itemsize + self.m * self.n * self.stored)
 
 
+@lru_cache(maxsize=None)
+def share(bm: int, bn: int, in_round: bool = False) -> float:
+    """The share of the tensor cores' cycles that a tile makes use of: between those that are known, in proportion."""
+    known = TILES | IN_ROUND if in_round else TILES
+    widths = sorted(wide for high, wide in known if high == bm)
+    above = next((wide for wide in widths if wide >= bn), widths[-1])
+    below = max((wide for wide in widths if wide <= bn), default=above)
+    part = (bn - below) / (above - below) if above > below else 0
+    return known[bm, below] + part * (known[bm, above] - known[bm, below])
+
+
 def step_cycles(bm: int, bn: int, rows: float | None = None, apart: bool = True, outside: float = 0) -> float:
     """The cycles that a CTA takes for one slot of a tile of bm by bn, of whose rows of A and columns of B it loads so many (None:
     all), what others load at one time or (`apart`) not; `outside` of those of a mean tile lie outside of the matrices."""
     rows = bm + bn if rows is None else rows
-    return max(bm * max(bn, 32) / 32 / TILES.get((bm, bn), OTHERS), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
+    return max(bm * max(bn, 32) / 32 / share(bm, bn), rows * SLOT / LOADED[apart] + outside * OUTSIDE)
 
 
 def tile_cycles(k: int, itemsize: int, bm: int, bn: int, splits: int = 1, rows: float | None = None, apart: bool = True,
@@ -205,7 +215,7 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
     pieces = PIECES[bn % 32 > 0] if p.across[1] and bn % 64 else 1
     outside = (bm if pair and down % 2 else bm * down - p.m) + (bn * across - p.n) * pieces
     brought = (bm + bn * pieces - outside) * ROW[0] + outside * ROW[1]
-    multiplied = bm * max(bn, 32) / 32 / (IN_ROUND.get((bm, bn)) or TILES.get((bm, bn), OTHERS))
+    multiplied = bm * max(bn, 32) / 32 / share(bm, bn, True)
     best = inf, ORDERS[0]
     for order in ORDERS[:1] if pair else ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS:
         served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)

@@ -363,10 +363,10 @@ def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: i
 
 
 def _staged(z: ArrayView, width: int) -> tuple[int, bool]:
-    """How many columns TMA stores at once to the result on Hopper, 0 where it cannot, and whether by columns: elements of 32 bits only, since
-    threads hold two of a row side by side."""
-    across = z.nbytes_per_element == 4 and z.strides[-1] != 1 and z.shape[-1] > 1
-    return width if stored_by_tma(z.turned if across else z, width) else 0, across
+    """How many columns TMA stores at once to the result on Hopper, 0 where it cannot, and whether by columns: those of elements of 16 bits come
+    to their buffers by stmatrix."""
+    across = z.nbytes_per_element > 1 and z.strides[-1] != 1 and z.shape[-1] > 1
+    return width if stored_by_tma(*((z.turned, 64) if across else (z, width))) else 0, across
 
 
 def _copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:

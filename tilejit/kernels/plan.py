@@ -10,10 +10,13 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from .config import SLOT, Config, along, narrow, rows, shares_of
+from .config import SLOT, Config, along, part, rows, shares_of
 from .cycles import CLUSTERS, FILLING, LARGE, MEMORY, TILES, Problem, Way, at_once, cycles, order_at_once, places, streamed_cycles
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
+WIDEST = {64: 256, 128: 256, 192: 192}   # columns of tiles of so many rows: registers hold no more
+NARROWEST = 48           # and the fewest of those that are chosen to fit a matrix,
+ROUNDS = 4               # where so many rounds of them, at most, cover it
 MANY = 64                # CTAs that share a tile's k without a cluster, at most
 LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless memory is busy
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
@@ -28,11 +31,10 @@ NEARLY = 0.7             # of the multiprocessors: where fewer CTAs share tiles'
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
 LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
-NARROW = 1.03, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then:
+NARROW = 1.08, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then:
 MANY_ROWS = 1024         # with fewer rows of A, or some CTAs for each tile; and with so many
-TURNED = 1.03            # what tiles of more than 64 columns cost where operands have changed places, as measured,
-ACROSS = 0.2, 0.17       # cycles for each sum that is stored across rows, since operands have changed places, and in one round,
-STAGED = 0.03            # and where that goes through shared memory, for elements of 4 bytes
+ACROSS = 0.21            # cycles for each sum that is stored across rows, since operands have changed places,
+STAGED = 0.03            # and where that goes through shared memory
 COPY = 4000              # cycles for a kernel of its own that copies operands, beside the bytes that it reads and writes
 
 
@@ -86,13 +88,31 @@ def _ways(p: Problem, bm: int, bn: int, slots: int, processors: int):
             yield way
 
 
+def unit(p: Problem) -> int:
+    """Columns by which tiles differ: integers have fewer widths of an instruction (PTX ISA, "wgmma", shapes), and rows of B are pieces of 16
+    bytes or of multiples of 32."""
+    return 16 if p.itemsize == 1 and p.n > 32 or p.across[1] and p.n > 8 else 8
+
+
+def part_of(p: Problem, count: int) -> int:
+    """The columns of tiles of which so many side by side have no more than the matrix: TMA takes longer for what lies outside."""
+    return -(-p.n // count // unit(p)) * unit(p)
+
+
 def tiles_for(p: Problem) -> list[tuple[int, int]]:
-    """The tiles, and those of which one, or up to four where it has more than 128, side by side have no more columns than the matrix: TMA takes
-    longer for what lies outside."""
-    # columns of an instruction: integers have fewer widths (PTX ISA, "wgmma", shapes); rows of B are pieces of 16 bytes or of multiples of 32
-    step = 16 if p.itemsize == 1 and p.n > 32 or p.across[1] and p.n > 8 else 8
-    exact = {-(-p.n // count // step) * step for count in range(1, 5 if p.n > 128 else 2)}
+    """The tiles, and those as wide as the matrix, or up to a fourth of it where it has more than 128 columns."""
+    exact = {part_of(p, count) for count in range(1, 5 if p.n > 128 else 2)}
     return [*TILES, *((bm, bn) for bm in (64, 128) for bn in sorted(exact) if bn <= 256 and (bm, bn) not in TILES)]
+
+
+def fitting(p: Problem, processors: int) -> Iterator[tuple[int, int]]:
+    """The tiles as wide as a part of the matrix by which the fewest columns stand one after the other in a CTA's tiles: two for each height."""
+    for bm, most in WIDEST.items():
+        down, found = -(-p.m // bm) * p.matrices, {}
+        for count in range(-(-p.n // most), min(p.n // NARROWEST, ROUNDS * processors // down) + 1):
+            if (bn := part_of(p, count)) <= most:
+                found.setdefault(bn, -(-down * -(-p.n // bn) // processors) * bn)
+        yield from ((bm, bn) for bn in sorted(found, key=found.get)[:2])
 
 
 class Candidate(NamedTuple):
@@ -106,25 +126,27 @@ class Candidate(NamedTuple):
     steps: int
 
 
+def expected(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, processors: int) -> float:
+    """The cycles that the model expects of a tile and a way to take part in tiles, for a problem as it is then."""
+    once, tiles = not q.waits and at_once(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
+    cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
+    if not once:
+        cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if q.across[1] and bn > 64 and bn % 64 else 1
+    cost += -(-tiles // processors) * bm * bn * (STAGED if way.splits == 1 else ACROSS / way.splits) if swapped else 0
+    return cost + (COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0)
+
+
 def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iterator[Candidate]:
     """Each tile and way that there is."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        always = tiles_for(q) if swapped else TILES
-        for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *FILLING))):
-            tiles = -(-q.m // bm) * -(-q.n // bn) * p.matrices
+        always, fitted = (tiles_for(q), {*fitting(q, processors)}) if swapped else (TILES, ())
+        for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *fitted, *FILLING))):
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
-            filling = (bm, bn) not in always
-            for way in (Way(),) if filling else _ways(q, bm, bn, slots, processors):
-                once = not q.waits and at_once(q, bm, bn, way, processors)
-                if filling and not once:
+            for way in _ways(q, bm, bn, slots, processors) if (bm, bn) in always else (Way(),):
+                if (bm, bn) not in always and (bm, bn) not in fitted and (q.waits or not at_once(q, bm, bn, way, processors)):
                     continue
-                cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
-                if not once:
-                    cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if q.across[1] and bn > 64 and bn % 64 else 1
-                    cost *= TURNED if swapped and bn > 64 else 1
-                cost += -(-tiles // processors) * bm * bn * (STAGED if p.stored == 4 else ACROSS[once]) / way.splits if swapped else 0
-                cost += COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0
+                cost = expected(p, q, swapped, bm, bn, way, processors)
                 if cost < inf:
                     yield Candidate(cost, swapped, bm, bn, way, -(-slots // way.splits))
 
@@ -145,7 +167,7 @@ def _fitting(p: Problem, processors: int, found: Candidate) -> Config | None:
     by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                       epilogue=p.epilogue and not q.ahead, width=narrow(bn, width // p.stored) if tile in TILES or not swapped else bn,
+                       epilogue=p.epilogue and not q.ahead, width=part(bn, width // p.stored, swapped),
                        least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted), clustered=way.clustered)
     if config.stages < 2:
         return None

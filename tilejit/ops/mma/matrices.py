@@ -80,13 +80,12 @@ class Matrices:
             return buffer.type.layout.offset_of(*full, shape=buffer.type.shape) * nbytes
 
         for group in self.groups:
-            key = (group.count, group.odd, group.high)
+            first, flipped = origins.setdefault((group.count, group.odd, group.high), (group, {}))
             if group.flip is None:
                 at, constant = offset(group, region.starts), 0
             else:
-                if key not in origins:
-                    origins[key] = {0: offset(group, [0 if isinstance(start, int) else start for start in region.starts])}
-                flipped = origins[key]
+                if not flipped:
+                    flipped[0] = offset(first, [0 if isinstance(start, int) else start for start in region.starts])
                 if group.flip not in flipped:
                     flipped[group.flip] = flipped[0] ^ (group.flip * nbytes)
                 at, constant = flipped[group.flip], group.step * nbytes

@@ -1,7 +1,7 @@
 """stmatrix: a tile of 16-bit elements in an accumulator's layout, stored to shared memory in 8 by 8 matrices.
 
 A variant of ``tile.store``'s plan: a warp stores four matrices with an instruction, 16 rows by 16 columns, where plain
-stores would take four. PTX ISA, "Warp-level matrix store instruction: stmatrix".
+stores would take four, or eight where memory is contiguous along the rows (``.trans``). PTX ISA, "Warp-level matrix store instruction: stmatrix".
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ def plan_matrices(g, call) -> StMatrix | None:
     t, target = type_of(call.args[1]), call.args[0].type
     if not isinstance(t, Tile) or not isinstance(target, Region) or target.scope != "shared" or call.args[2] is not None:
         return None
-    if t.dtype.bits != 16 or len(t.shape) != 2 or g.scope.threads % 128 or t.shape[1] % 16 or g.target == "sm_80":
+    if t.dtype.bits != 16 or len(t.shape) != 2 or g.scope.threads % 128 or t.shape[1] % 8 or g.target == "sm_80":
         return None
     held = wgmma.accumulator(t.dtype, t.shape, g.scope.threads)
     if held is None or (held.layout, held.domain) != (t.layout, t.domain):
         return None
-    starts = g.definition(call.args[0]).args[1:]
-    rows_of_16_bytes = shared_runs(target.buffer.layout, target.buffer.shape, target.kept[1], 8) and g.divisor(starts[target.kept[1]]) % 8 == 0
+    starts, buffer = g.definition(call.args[0]).args[1:], target.buffer
+    lies = [d for d in (1, 0) if shared_runs(buffer.layout, buffer.shape, target.kept[d], 8) and g.divisor(starts[target.kept[d]]) % 8 == 0]
     access: AccessPlan = plan_access(g, call.args[0], t, False)
-    if not rows_of_16_bytes or access.checked:
+    if not lies or access.checked:
         return None
-    return StMatrix(0, False, groups_of(t, target, starts, 0, False, g.scope.threads))
+    transposed = lies[0] == 0
+    return StMatrix(0, transposed, groups_of(t, target, starts, 0, transposed, g.scope.threads))
 
 
 def emit(e, plan: StMatrix, target, t: Tile, values: list) -> None:
     words = e.packed_words(values)
     for group, (address, constant) in zip(plan.groups, plan.addresses(e, target, t)):
-        e.asm(f"stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0 + {constant}], {{$1, $2, $3, $4}};", [],
-              [address, *words[group.word:group.word + 4]], convergent=True)
+        registers = ", ".join(f"${1 + i}" for i in range(group.count))
+        e.asm(f"stmatrix.sync.aligned.m8n8.x{group.count}{'.trans' if plan.transposed else ''}.shared.b16 [$0 + {constant}], {{{registers}}};", [],
+              [address, *words[group.word:group.word + group.count]], convergent=True)
 
 
 _plain_plan, _plain_emit = store_.rules["plan"], store_.rules["emit"]
