@@ -61,13 +61,14 @@ ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row o
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
 ONCE = 0.22              # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
 MEET = 1000              # and wait so many cycles for each other
+FLAT = 1.06              # what tiles cost in one round that waits for memory if they have fewer rows of the larger matrix than of the other
 BEGIN = 900              # cycles until a tile's first product, and after its last
 EXCHANGE = 0.38          # cycles for each sum of a tile that the CTAs of a cluster send each other,
 JOINED = 1610            # and until all have begun and sent, if none waits for memory; and if sums go through memory instead,
 IN_MEMORY = 0.38, 2540   # for each, and until all see that all have left theirs
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 EVEN = 1.007             # what sharing has to gain at least
-UNEVEN = 1.05            # what it costs in few rounds that CTAs are at different places along k at one time
+UNEVEN = 1.08            # what it costs in few rounds that CTAs are at different places along k at one time
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
 MOVED = 0.17             # for each sum that it leaves or takes in
 
@@ -267,7 +268,8 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     apart = rounds > 1 or shared and (not way.clustered or down > 1 and p.n > FEW)
     saved, meet, paired = (0, 0, 1) if not way.pair else (ONCE * bn, MEET, 1) if shared else (0, 0, PAIRED)
     tile = tile_cycles(p.k, p.itemsize, bm, bn, way.splits, held - saved, apart, bm + bn - mean) + each * bm * bn + once + meet
-    return both(rounds * tile * paired, loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
+    flat = p.waits and rounds == 1 and not shared and (min(p.n, bn) > bm if p.m > p.n else min(p.m, bm) > bn)
+    return both(rounds * tile * paired * (FLAT if flat else 1), loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
 __all__ = ["Problem", "Way", "at_once", "cycles", "order_at_once", "streamed_cycles"]
