@@ -59,7 +59,7 @@ MET = 2000               # cycles for which the two of a pair wait for each othe
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
 PAIRED = 1.03            # what pairs cost: they are slower by 1.4 to 4 % where L2 has time enough,
-ONCE = 0.22              # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
+ONCE = 0.28              # but for those whose tiles' k is shared through memory: they ask L2 for so much less of a tile's columns of B,
 MEET = 1000              # and wait so many cycles for each other
 FLAT = 1.06              # what tiles cost in one round that waits for memory if they have fewer rows of the larger matrix than of the other
 BEGIN = 900              # cycles until a tile's first product, and after its last
