@@ -177,3 +177,15 @@ def test_the_model_chooses_what_the_kernels_take():
     for rows in (24, 72):
         a, b = np.asfortranarray(np.ones((rows, 200), np.float16)), np.ones((200, 304), np.float16)
         close(kernels.matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_model_chooses_columns_that_tma_stores_at_once_where_results_lie_by_columns(dtype):
+    """Also of tiles that are as wide as the result, or fill one round."""
+    stored = np.dtype(dtype).itemsize
+    for m, n in ((24, 1280), (72, 1280), (200, 1280), (1024, 1280), (1280, 300)):
+        for config in ranked(Problem(m, n, 2000, stored=stored), 132, True):
+            check_hopper(config, 2, False, False, stored if config.width * stored >= 32 else None)
+    for m, n in ((24, 600), (200, 72), (208, 600)):
+        a, b, out = np.ones((m, 40), np.float16), np.ones((40, n), np.float16), np.zeros((m, n), dtype, order="F")
+        close(kernels.matmul(a, b, out), a, b)

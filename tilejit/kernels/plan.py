@@ -10,8 +10,9 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from .config import SLOT, Config, along, part, rows, shares_of
+from .config import SLOT, Config, along, narrow, part, rows, shares_of
 from .cycles import CLUSTERS, FILLING, LARGE, MEMORY, TILES, Problem, Way, at_once, cycles, order_at_once, places, streamed_cycles
+from .rules import stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
 WIDEST = {64: 256, 128: 256, 192: 192}   # columns of tiles of so many rows: registers hold no more
@@ -65,7 +66,7 @@ def ranked(p: Problem, processors: int, columns_first: bool | None = None) -> li
 
 def _by_cost(p: Problem, processors: int, columns_first: bool | None) -> Iterator[Config]:
     for found in sorted(_candidates(p, processors, columns_first), key=attrgetter("cost")):
-        config = _fitting(p, processors, found)
+        config = _fitting(p, processors, found, columns_first is True)
         if config is not None:
             yield _finished(p, processors, found, config)
 
@@ -153,8 +154,9 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
                     yield Candidate(cost, swapped, bm, bn, way, -(-slots // way.splits))
 
 
-def _fitting(p: Problem, processors: int, found: Candidate) -> Config | None:
-    """The configuration of a candidate; None where shared memory has no two slots of it."""
+def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Config | None:
+    """The configuration of a candidate; None where shared memory has no two slots of it. `by_rows` says that what are rows of the result once
+    the operands have changed places lie in one piece, so that TMA may store them."""
     _, swapped, bm, bn, way, _ = found
     q, tile = p.turned() if swapped else p, (bm, bn)
     # In one round nothing hides the stores but their own parts, which are narrow then. So it is with wide elements,
@@ -168,8 +170,10 @@ def _fitting(p: Problem, processors: int, found: Candidate) -> Config | None:
     late = LATE if several and long and q.ahead else 0
     by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
+    columns = part(bn, width // p.stored, swapped)
+    columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, width // p.stored)
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                       epilogue=p.epilogue and not q.ahead, width=part(bn, width // p.stored, swapped),
+                       epilogue=p.epilogue and not q.ahead, width=columns,
                        least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted), clustered=way.clustered)
     if config.stages < 2:
         return None

@@ -116,9 +116,14 @@ def check_tile(config, itemsize: float, by_rows: bool, staged: int | None, group
     if config.bn % config.width:
         raise LaunchError("config.width columns at a time go to the result: it is a divisor of config.bn, which is "
                           f"{config.bn}, not {config.width}")
-    if staged is not None and config.width * staged not in (32, 64) and config.width * staged % 128:
+    if staged is not None and not stored_at_once(config.width * staged):
         raise LaunchError(f"TMA stores 32, 64 or a multiple of 128 bytes of a row: config.width is {32 // staged}, {64 // staged} or a multiple of "
                           f"{128 // staged} columns, not {config.width}")
+
+
+def stored_at_once(nbytes: int) -> bool:
+    """Whether TMA stores so many bytes of a row at once, from a buffer swizzled by as many, or by 128."""
+    return nbytes in (32, 64) or nbytes % 128 == 0
 
 
 def check_cluster(splits: int) -> None:
@@ -146,4 +151,4 @@ def check_halves(config) -> None:
                           f"multiples of 16, not {config.bn} and {config.bk}")
 
 
-__all__ = ["check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair"]
+__all__ = ["check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "stored_at_once"]
