@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -183,6 +184,23 @@ class SharedAccess:
             at = int(np.argmax(bad))
             self.finding("tmem", f"warp {int(warps[at])} accesses lane {int(lanes[at])} of tensor memory, and its quarter is lanes "
                          f"{int(warps[at]) % 4 * 32} to {int(warps[at]) % 4 * 32 + 31}", threads=(int(self.low + np.asarray(owner).reshape(-1)[at]),))
+
+    def matrix_origin(self, region: SimRegion) -> np.ndarray:
+        """The byte of shared memory at which a region begins, before the swizzle, (B or 1, 1)."""
+        buffer, t = region.buffer, region.type.buffer
+        origin = t.layout.without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
+        return np.asarray(np.asarray(origin) * t.dtype.nbytes + buffer.base).reshape(-1, 1)
+
+    def in_buffer(self, region: SimRegion, starts: tuple | None = None) -> bool:
+        """Whether a region that an engine takes as it lies is inside its buffer, a finding where it is not. `starts`, (B or 1, 1) each,
+        are those of the region unless given."""
+        starts = starts or tuple(s[:, :1].astype(np.int64) for s in region.starts)
+        beyond = [(s < 0) | (s + n > size) for s, n, size in zip(starts, region.type.extents, region.buffer.shape)]
+        if not any(b.any() for b in beyond):
+            return True
+        first = [np.where(b & (s >= 0), np.maximum(s, size), s) for s, b, size in zip(starts, beyond, region.buffer.shape)]
+        self._outside(region.buffer, first, reduce(np.logical_or, beyond))
+        return False
 
     def _outside(self, buffer: SimBuffer, coords, bad: np.ndarray) -> None:
         where = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -54,10 +54,10 @@ class PairOperations:
 
     def tensor_copy(self, plan, dst, src) -> None:
         """Every copy of a plan, as one operation of the thread."""
-        if not self.alive(dst.buffer, "written"):
+        if not self.alive(dst.buffer, "written") or not all(map(self.in_buffer, (dst, src))):
             return
         form, shared, tensor = plan.form, src.buffer.memory, dst.buffer.memory
-        begin = self._matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
+        begin = self.matrix_origin(src) if plan.moves[1] else np.asarray(src.buffer.base).reshape(-1, 1)
         into = self._fragment_base(dst) if plan.moves[0] else np.asarray(dst.buffer.base).reshape(-1, 1)
         targets = np.stack([target_units(form, address) for address, _ in plan.places])  # (copies, replicas, rows, units)
         descriptor = plan.descriptor
@@ -78,12 +78,6 @@ class PairOperations:
         self.pair_operation("the tcgen05.cp", plan.cta_group, {"begin": begin, "into": into}, collect, land,
                             lambda peer: [Span("shared", begin, lambda s: np.unique(sources(s)) - s, UNIT, peer)],
                             lambda peer: [Span("tmem", into, np.unique(targets), UNIT, peer)])
-
-    def _matrix_origin(self, region) -> np.ndarray:
-        """The byte of shared memory at which a region begins, before the swizzle, (B or 1, 1)."""
-        buffer, t = region.buffer, region.type.buffer
-        origin = t.layout.without_swizzle().offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=t.shape)
-        return np.asarray(np.asarray(origin) * t.dtype.nbytes + buffer.base).reshape(-1, 1)
 
     def pair_operation(self, what: str, cta_group: int, params: dict, collect, land, reads, writes) -> None:
         """An operation of the tensor cores by one thread: on this CTA, or (`cta_group` 2) on both CTAs of its pair, each with its

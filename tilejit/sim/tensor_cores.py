@@ -43,6 +43,8 @@ class TensorCores:
     def wgmma(self, plan, call, acc: np.ndarray | None, a: Any, b: Any) -> np.ndarray:
         """``acc + a @ b`` by wgmma: what is in memory now is what it reads; the clocks know that it reads until the wait."""
         t: Tile = call.result.type
+        if not all(self.in_buffer(r) for r in ((b,) if plan.a is None else (a, b))):
+            return np.zeros((1, *t.shape), t.dtype.np) if acc is None else acc
         left, right = call.args[1].type, call.args[2].type
         reads = []
         if plan.a is None:
@@ -65,9 +67,7 @@ class TensorCores:
     def _matrix(self, region, type_, made: Derived, mn: int, rows: tuple[int, ...], reads: list) -> np.ndarray:
         """The elements (B, mn, k) of an operand in shared memory. Adds the bytes that it takes to `reads`."""
         buffer, itemsize = region.buffer, type_.dtype.nbytes
-        layout = type_.buffer.layout.without_swizzle()
-        origin = layout.offset_of(*(s[:, :1].astype(np.int64) for s in region.starts), shape=type_.buffer.shape)
-        start = np.asarray(np.asarray(origin) * itemsize + buffer.base).reshape(-1, 1)
+        start = self.matrix_origin(region)
         reads.append(Span(buffer.memory.scope, start, lambda at: chunks(made, int(at), mn, itemsize, rows) - at, CHUNK, buffer.peer))
         data, found = buffer.memory.typed(type_.dtype.np), None
         own = self.rows_of(buffer.peer)

@@ -98,7 +98,7 @@ class TensorMemoryAccess:
         """``tcgen05.ld``: what is there now is what it brings; its source is free after the wait."""
         tile = call.result.type
         self.collective("tcgen05.ld")
-        if not self.alive(region.buffer, "read"):
+        if not self.alive(region.buffer, "read") or not self.in_buffer(region):
             return np.zeros((1, *tile.shape), tile.dtype.np)
         place, owner, elements = self.fragment_place(plan, region, tile)
         dtype = tile.dtype.np
@@ -115,7 +115,7 @@ class TensorMemoryAccess:
         """``tcgen05.st``: the elements are there after the wait."""
         tile = call.args[1].type
         self.collective("tcgen05.st")
-        if not self.alive(region.buffer, "written"):
+        if not self.alive(region.buffer, "written") or not self.in_buffer(region):
             return
         self.sim.version += 1
         place, owner, elements = self.fragment_place(plan, region, tile)

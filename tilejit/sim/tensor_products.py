@@ -77,6 +77,8 @@ class TensorProducts:
         """Every instruction of a plan, as one operation of the thread on its CTA or its pair."""
         if not all(self.alive(r.buffer, "used") for r in (acc, a, *scales) if r.buffer.memory.scope == "tmem"):
             return
+        if not all(map(self.in_buffer, (acc, a, b, *scales))):
+            return
         steps = [Instruction.decoded(plan.idesc(step), plan.kind) for step in range(plan.steps)]
         group, n = plan.cta_group, steps[0].n
         ranks = (self.rank,) if group == 1 else (self.rank & ~1, self.rank | 1)
@@ -118,8 +120,8 @@ class _Product:
     def origins(self) -> dict:
         """Where each operand begins in its memory, (B or 1, 1)."""
         m = self.m
-        found = {"acc": m._fragment_base(self.acc), "b": m._matrix_origin(self.b),
-                 "a": m._matrix_origin(self.a) if self.plan.a is not None else m._fragment_base(self.a)}
+        found = {"acc": m._fragment_base(self.acc), "b": m.matrix_origin(self.b),
+                 "a": m.matrix_origin(self.a) if self.plan.a is not None else m._fragment_base(self.a)}
         return found | {f"scale{i}": m._fragment_base(s) for i, s in enumerate(self.scales)}
 
     # -- shared memory -----------------------------------------------------------------------------------------------------
@@ -211,9 +213,9 @@ class _Product:
         """The bytes that the operation reads in the CTA of rank `peer`."""
         m = self.m
         chunks = lambda name: lambda start: np.unique(self._named(name, int(start)) // UNIT) * UNIT - int(start)
-        spans = [Span("shared", m._matrix_origin(self.b), chunks("b"), UNIT, peer)]
+        spans = [Span("shared", m.matrix_origin(self.b), chunks("b"), UNIT, peer)]
         if self.plan.a is not None:
-            spans.append(Span("shared", m._matrix_origin(self.a), chunks("a"), UNIT, peer))
+            spans.append(Span("shared", m.matrix_origin(self.a), chunks("a"), UNIT, peer))
         else:
             spans.append(Span("tmem", m._fragment_base(self.a), np.unique(self._a_bytes() // 4) * 4, 4, peer))
         for i, s in enumerate(self.scales):

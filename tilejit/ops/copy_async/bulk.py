@@ -102,7 +102,8 @@ def emit(e, plan: Plan, call, dst, src, mbar, mask=None):
 def simulate(m, plan: Plan, call, dst, src, mbar, mask=None):
     array, shared = (dst, src) if plan.store else (src, dst)
     for thread, positions in issuers(m, plan.each_thread):
-        origin = region_bytes(shared, thread, positions)
+        if (origin := region_bytes(m, shared, thread, positions)) is None:
+            continue
         starts = [of_thread(s, thread, positions) for s in array.starts]
         for at, step in plan.places:
             own = iter(at)

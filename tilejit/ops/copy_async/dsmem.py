@@ -107,7 +107,9 @@ def emit(e, plan: Plan, call, dst, src, mbar):
 
 def simulate(m, plan: Plan, call, dst, src, mbar):
     for thread, positions in issuers(m, plan.each_thread):
-        to, of = (region_bytes(r, thread, positions) for r in (dst, src))
+        to, of = (region_bytes(m, r, thread, positions) for r in (dst, src))
+        if to is None or of is None:
+            continue
         for there, here in plan.places:
             m.bulk_copy(dst.buffer, to + there, src.buffer, of + here, plan.chunk_bytes, mbar, kind=plan.reduce and plan.reduce[0],
                         positions=positions)

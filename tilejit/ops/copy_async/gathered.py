@@ -114,7 +114,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     at = (row, vector * plan.vec)
     target = ldgsts.coordinates(dst, [at[d] for d in plan.order])
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
-    return m.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside, active=active)
+    if m.in_buffer(dst):
+        m.cp_async(dst.buffer, address, src.buffer, np.where(inside, pointer, 0), plan.vec_bytes, valid=inside, active=active)
 
 
 def numbers(src) -> np.ndarray:

@@ -49,7 +49,8 @@ def simulate(m, plan: Plan, call, dst, src, mbar):
     nbytes = src.type.dtype.nbytes
     pointer = sum(c * m.resolve(s) for c, s in zip(source, src.type.buffer.strides)) * nbytes
     address = dst.type.buffer.layout.offset_of(*target, shape=dst.type.buffer.shape) * nbytes
-    return m.cp_async(dst.buffer, address, src.buffer, pointer, plan.vec_bytes, valid=inside, active=active)
+    if m.in_buffer(dst):
+        m.cp_async(dst.buffer, address, src.buffer, pointer, plan.vec_bytes, valid=inside, active=active)
 
 
 def coordinates(region, at: list) -> list:

@@ -90,8 +90,10 @@ def of_thread(scalar: np.ndarray, thread: int, positions: np.ndarray | None) -> 
     return result
 
 
-def region_bytes(region, thread: int, positions: np.ndarray | None) -> np.ndarray:
-    """Where a shared region begins in its buffer, in bytes before the swizzle, as `thread` knows it: (B or 1, 1)."""
-    t = region.type
-    at = t.buffer.layout.without_swizzle().offset_of(*(of_thread(s, thread, positions) for s in region.starts), shape=t.buffer.shape)
-    return np.asarray(at).reshape(-1, 1) * t.dtype.nbytes
+def region_bytes(m, region, thread: int, positions: np.ndarray | None) -> np.ndarray | None:
+    """Where a shared region begins in its buffer, in bytes before the swizzle, as `thread` knows it: (B or 1, 1). None, and a finding, where it
+    is not inside the buffer."""
+    t, starts = region.type, tuple(of_thread(s, thread, positions) for s in region.starts)
+    if not m.in_buffer(region, starts):
+        return None
+    return np.asarray(t.buffer.layout.without_swizzle().offset_of(*starts, shape=t.buffer.shape)).reshape(-1, 1) * t.dtype.nbytes

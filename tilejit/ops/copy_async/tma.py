@@ -356,7 +356,8 @@ def simulate_by(reading: Callable[..., AbstractContextManager], m, plan: Plan, d
     array, shared = (dst, src) if plan.store else (src, dst)
     for thread, positions in issuers(m, plan.each_thread):
         starts = [of_thread(s, thread, positions) for s in array.starts]
-        origin = region_bytes(shared, thread, positions)
+        if (origin := region_bytes(m, shared, thread, positions)) is None:
+            continue
         with reading(positions) as maps:
             for described, where in maps:
                 for at, step in plan.moves(starts):
