@@ -141,6 +141,16 @@ def test_rows_that_fit_no_swizzle_are_told_the_layout_that_fits():
     assert kernel(laid, "dot(a, b)").compile(SPEC).products[0].variant == "wgmma"
 
 
+@pytest.mark.parametrize("product", ["a, b[:, 40:128]", "b[:, 32:96], a, trans_a=True"])
+def test_a_part_that_begins_inside_of_a_row_of_the_swizzle_is_not_called_unswizzled(product):
+    """What goes by another path for that is warned of with the same words."""
+    lines, words = operands((64, 64), (64, 256), "float16"), "begins inside of the 64 elements of a row of the swizzle and goes on beyond them"
+    refused([*lines, f"tile.mma_async(None, {product})"], words, 3)
+    kernel = tile.jit(source="def k(x):\n" + "".join(f"    {t}\n" for t in [*lines, f"tile.dot({product})"]))
+    warned, = kernel.compile(SPEC).warnings
+    assert words in warned and "layout=tile.auto" not in warned
+
+
 @tile.jit
 def staged(A, B, C, LAYOUT: tile.constexpr, ROLES: tile.constexpr):
     a, b = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 72), B.dtype, layout=LAYOUT)

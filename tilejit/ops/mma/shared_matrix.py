@@ -63,7 +63,7 @@ def shared_matrix(t: Region, starts, k_first: bool, mn: int, align: int, divisor
     span = SPANS[mode]
     named = derived(rows.at, ks.at, mn, itemsize, span)
     if isinstance(named, Miss):
-        return _plain(t) if named is PLAIN else named
+        return _plain(t, rows, span) if named is PLAIN else named
     period = 8 * span if span else 16
     inside = span > 0 and named.descriptor.major == "k"  # of a row of the atom
     begins = gcd(layout.offset.get("m", 0) * itemsize, *(x.common for x in found if not (inside and x is ks)))
@@ -99,8 +99,13 @@ def sideways(name: str, t: Region, columns: int) -> Miss:
     return Miss(words, words if columns >= NARROW else "")
 
 
-def _plain(t: Region) -> Miss:
-    """That region `t` is `PLAIN`, and what allocation a matrix descriptor names. Rows that fit no swizzle stay row-major with tile.auto."""
+def _plain(t: Region, along: Along, span: int) -> Miss:
+    """That region `t` is `PLAIN`, and what allocation, or part of it, a matrix descriptor names. Rows that fit no swizzle stay row-major with
+    tile.auto."""
+    if span and len(along.at) > 1 and along.at[1] - along.at[0] == t.dtype.nbytes and any(begin % span for begin in along.begins):
+        words = (f"begins inside of the {span // t.dtype.nbytes} elements of a row of the swizzle and goes on beyond them: begin it at a multiple of "
+                 "so many, or give its allocation a narrower swizzle")
+        return Miss(f"it {words}", words)
     *_, rows, columns = t.buffer.shape
     width, lies = columns * t.dtype.nbytes, "lies row after row in shared memory"
     if rows % 8 == 0 and width % 32 == 0:
