@@ -104,6 +104,20 @@ def test_pending_over_the_end_of_a_loop():
     refused(kernel, "read before it is there")
 
 
+def test_what_leaves_a_branch_is_awaited_in_it():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C):
+        a, b = started(A, B)
+        acc = tile.zeros((64, 64))
+        for i in range(3):
+            if i % 2 == 0:
+                acc = tile.mma_async(acc, a, b, trans_b=True)
+            tile.mma_commit()
+            tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    refused(kernel, r"its group is not closed: mma_commit\(\), then mma_wait\(0\), in the branch that starts it: what leaves a branch is read at its end")
+
+
 def test_products_in_flight_over_trips():
     """One group stays pending from trip to trip; the accumulator is read after the loop."""
     @tile.jit(num_warps=4)

@@ -115,7 +115,8 @@ class _Checker:
             if o in state.results:
                 age, call = state.results[o]
                 what = "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {what}", node.loc)
+                where = ", in the branch that starts it: what leaves a branch is read at its end" if isinstance(node, If) else ""
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {what}{where}", node.loc)
 
     def hand(self, operands, targets, state: _State, node) -> None:
         """Control flow hands operands on under other names."""
