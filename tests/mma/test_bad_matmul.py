@@ -40,10 +40,19 @@ def of_nothing(sums, row, column):
     (dict(arguments=0), "arguments is a tuple"),
     (dict(scale_a="two"), "scale_a is a number or an array of factors, not str"),
     (dict(scale_b=True), "scale_b is a number or an array of factors, not bool"),
+    (dict(config=dict(bm=64)), "config is a Config for sm_90a, not {'bm': 64}"),
+    (dict(precision=["tf32"]), r"precision is None, or 'tf32' .* not \['tf32'\]"),
 ])
 def test_options_that_no_product_takes(options, words):
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(A, B, **options)
+
+
+@pytest.mark.parametrize("options,words", [(dict(config=dict(bm=64)), "config is a Config"), (dict(precision=["tf32"]), "precision is None")])
+def test_options_that_no_products_of_groups_take(options, words):
+    for a, b, more in (([A], [B], {}), (A, B[None], dict(offs=np.array([64], np.int32)))):
+        with pytest.raises(LaunchError, match=words):
+            kernels.grouped_matmul(a, b, **options, **more)
 
 
 @pytest.mark.parametrize("late", [-64, 128, 192, 1000])

@@ -15,7 +15,7 @@ from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
 from .config import Config, narrow
 from .cycles import MEMORY, TILES, both, tile_cycles
-from .matmul import remember
+from .matmul import recalled, remember
 from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
@@ -61,7 +61,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
         raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
     found = [seen(some) for some in (a, b, out or ())]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
-    plan = PLANS.get(key)
+    plan = recalled(PLANS, key)
     if plan is None:
         plan = _planned(*([describe(x) for x in some] for some in (a, b, out or ())), precision, config, epilogue, len(arguments))
         remember(PLANS, key, plan, most=256)
@@ -294,7 +294,7 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     arrays = (a, b, offs) if out is None else (a, b, offs, out)
     forms, addresses = seen(arrays)
     key = "stacked", forms, out is None, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
-    plan = PLANS.get(key)
+    plan = recalled(PLANS, key)
     if plan is None:
         plan = _planned_stack(describe(a), describe(b), describe(offs), None if out is None else describe(out), precision, config, epilogue,
                               len(arguments))

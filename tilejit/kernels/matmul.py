@@ -76,7 +76,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     forms, addresses = seen(arrays)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, out is None, precision, scaled, fast_accum, epilogue, len(arguments), config, target
-    launch = known = PLANS.get(key)
+    launch = known = recalled(PLANS, key)
     if launch is None:
         x, y, z = describe(a), describe(b), None if out is None else describe(out)
         if max(len(x.shape), len(y.shape)) > 3:
@@ -187,6 +187,14 @@ def folded_tiles(tiles, z: ArrayView) -> tuple:
 
 
 PLANS: dict[tuple, Launch] = {}  # by all that `_planned` depends on
+
+
+def recalled(plans: dict, key: tuple):
+    """The plan of a call, None for one that has not been made before, or whose options are of kinds that planning refuses in words."""
+    try:
+        return plans.get(key)
+    except TypeError:  # no hash
+        return None
 
 
 def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
