@@ -248,6 +248,8 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     ([LOOP, COPY, "    total += tile.load(s)", "total += tile.load(s)"], "outside of it, it holds nothing", 7),
     ([LOOP, COPY, "    tile.store(s, total)"], "only the copies directly in the loop's body write it", 6),
     ([LOOP, COPY, "    total += tile.load(s)", LOOP, COPY, "    total += tile.load(s)"], "filled by two pipelined loops", 8),
+    ([LOOP, "    tile.copy_async(s.reshape((2, 32))[0], A[i, 0:32])", "    total += tile.load(s)"], "this copy fills a view of a buffer", 5),
+    (["t = s.view(A.dtype)", LOOP, "    tile.copy_async(t, A[i, 0:64])", "    total += tile.load(t)"], "let them fill what tile.alloc made", 6),
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "this load decides where", 5),
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "the kernel writes what it reads", 5),
     ([LOOP, "    tile.copy_async(s, A[tile.load(A[0, i], sem='acquire').to(tile.int32), 0:64])", "    total += tile.load(s)"],

@@ -114,6 +114,15 @@ class Context:
             operand = self.made[operand].args[0]
         return operand
 
+    def bytes_of(self, operand: Operand) -> tuple[Operand, range]:
+        """The allocation behind a place in memory, and the bytes of it that the place's buffer, which may be a view, can have."""
+        buffer = self.buffer_of(operand)
+        made = self.made.get(buffer)
+        if made is None or made.op.name != "buffer_view":
+            return buffer, range(1 << 62)
+        first = made.attrs["offset"]
+        return made.args[0], range(first, first + buffer.type.nbytes)
+
     def divisor(self, operand: Operand) -> int:
         """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""
         if not type_of(operand).dtype.is_int:
@@ -269,16 +278,26 @@ class Context:
             self.scope = outer
 
 
-def written_by_threads(context: Context) -> set[Value]:
-    """The shared buffers that threads may write themselves, or by copies that do not complete on a barrier. What a pipelined
-    loop's copies bring is ordered by the loop."""
+def written_by_threads(context: Context) -> Callable[[Operand], bool]:
+    """Whether threads may themselves write what a place in shared memory is part of, or copies that do not complete on a barrier, through
+    whichever view. What a pipelined loop's copies bring is ordered by the loop."""
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
-    found = set()
+    found: dict[Operand, list[range]] = {}
     for call in context.calls:
         by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead and not call.attrs["options"].get("token"))
         if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
-            found.update(context.buffer_of(place) for place in written([call]) if getattr(place.type, "scope", None) == "shared")
-    return found
+            for place in written([call]):
+                if getattr(place.type, "scope", None) == "shared":
+                    buffer, part = context.bytes_of(place)
+                    found.setdefault(buffer, []).append(part)
+
+    def touches(operand: Operand) -> bool:
+        if getattr(type_of(operand), "scope", None) != "shared":
+            return False
+        buffer, part = context.bytes_of(operand)
+        return any(part.start < other.stop and other.start < part.stop for other in found.get(buffer, ()))
+
+    return touches
 
 
 def wraps(dtype, low: int | None, high: int | None) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.builder import Facts
-from ..ir.graph import Block, Call, For, Graph, If, Node, Scope, Value, While, walk
+from ..ir.graph import Block, Call, For, Graph, If, Node, Scope, While, walk
 from .context import Context, written_by_threads
 
 WAITS = ("mma_commit", "mma_wait", "mbarrier_wait", "ring_release")  # they order nothing that the wait's barrier would
@@ -63,7 +63,7 @@ class _Waits:
                    for n in walk(Block((node,))))
 
     def multiplies(self, call: Call) -> bool:
-        return call.op.name == "mma_async" and not any(self.context.buffer_of(a) in self.written for a in call.args if isinstance(a, Value))
+        return call.op.name == "mma_async" and not any(map(self.written, call.args))
 
 
 def _computes(node: Node) -> bool:

@@ -15,6 +15,7 @@ from ..ops.copy_async import copy_async_
 from ..ops.copy_async.site import CopySite
 from ..ops.memory import load_
 from ..ops.pipeline import pipeline_slot
+from ..ops.shared import alloc_shared
 from ..types import Barrier, BarrierRef
 from ..ops.tmem.slots import reads_late
 from .context import Context
@@ -98,6 +99,9 @@ class Finder:
         staged = Staged(loop, slot, copies, places, [])
         for copy in copies:
             buffer = self.context.definition(copy.args[0]).args[0]
+            if self.context.definition(buffer).op is not alloc_shared:
+                raise CompilationError("this copy fills a view of a buffer, and a pipelined loop makes rings of slots of the buffers that its copies "
+                                       "fill: let them fill what tile.alloc made, by its regions", copy.loc)
             if self.owner.setdefault(buffer, loop) is not loop:
                 raise CompilationError(f"{called(buffer)} is filled by two pipelined loops; give each a buffer of its own", copy.loc)
         staged.by_commit = self.by_commit(loop)

@@ -130,7 +130,7 @@ class TensorDots:
     def order_operands(self, *matrices: Value) -> bool:
         """What threads wrote is seen by the tensor cores after a fence of theirs, before the scope's next barrier. Whether there is
         one."""
-        if any(self.context.buffer_of(x) in self.written for x in matrices):
+        if any(map(self.written, matrices)):
             self.g.call(fence_proxy_async)
             return True
         return False

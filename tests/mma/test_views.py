@@ -1,0 +1,92 @@
+"""Products of views of shared memory: what threads write through one view, tensor cores read through another."""
+
+import re
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+A = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float16)
+X = A.astype(np.float64)
+
+
+@tile.jit(num_warps=4)
+def of_view(A, C, WRITTEN: tile.constexpr, READ: tile.constexpr):
+    arena = tile.alloc((24576,), tile.uint8, align=1024)
+    s = arena[8192:16384].view(A.dtype, (64, 64), tile.swizzled(A.dtype, (64, 64), 128))
+    turned, rows = s.permute((1, 0)), s.reshape((2, 32, 64))
+    if WRITTEN == "turned":
+        tile.store(turned, tile.load(A[0:64, 0:64]).T)
+    elif WRITTEN == "rows":
+        for i in tile.static_range(2):
+            tile.store(rows[i], tile.load(A[32 * i:32 * i + 32, 0:64]))
+    else:
+        tile.store(s, tile.load(A[0:64, 0:64]))
+    tile.sync()
+    x = turned if READ == "turned" else rows.reshape((64, 64)) if READ == "rows" else s
+    tile.store(C[0:64, 0:64], tile.dot(x, x, trans_b=True))
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("written", ["s", "turned", "rows"])
+@pytest.mark.parametrize("read", ["s", "turned", "rows"])
+def test_what_threads_wrote_through_one_view_is_fenced_before_a_product_of_another(written, read, target):
+    c = np.full((64, 64), np.nan, np.float32)
+    of_view.simulate(1, A, c, WRITTEN=written, READ=read, target=target).raise_first()
+    x = X.T if read == "turned" else X
+    np.testing.assert_array_equal(c, x @ x.T)
+    made = of_view.compile(A, c, WRITTEN=written, READ=read, target=target)
+    assert made.products[0].variant in ("wgmma", "tcgen05") and made.graph.count("fence_proxy_async") == 1
+
+
+@tile.jit(num_warps=4)
+def beside(A, C, FIRST: tile.constexpr):
+    arena = tile.alloc((32768,), tile.uint8, align=1024)
+    s = arena[0:8192].view(A.dtype, (64, 64), tile.swizzled(A.dtype, (64, 64), 128))
+    other = arena[FIRST:FIRST + 16384].view(C.dtype, (64, 64))
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[0:64, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    acc = tile.dot(s, s, trans_b=True)
+    tile.sync()
+    tile.store(other, acc)
+    tile.sync()
+    tile.store(C[0:64, 0:64], tile.load(other))
+
+
+@pytest.mark.parametrize("first, fences", [(8192, 0), (7168, 1), (0, 1)])
+def test_what_threads_write_beside_an_operand_in_its_allocation_needs_no_fence(first, fences):
+    c = np.zeros((64, 64), np.float32)
+    beside.simulate(1, A, c, FIRST=first).raise_first()
+    np.testing.assert_array_equal(c, X @ X.T)
+    assert beside.compile(A, c, FIRST=first, target="sm_90a").graph.count("fence_proxy_async") == fences
+
+
+@tile.jit(num_warps=4)
+def turned_over(A, C, n):
+    """Threads write what the next trip's products read through another view."""
+    s, sC = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128)), tile.alloc((64, 64), C.dtype, layout=tile.auto)
+    turned = s.permute((1, 0))
+    tile.store(s, tile.load(A[0:64, 0:64]))
+    tile.sync()
+    for i in range(n):
+        acc = tile.zeros((64, 64))
+        for _ in range(2):
+            acc = tile.dot(turned, turned, acc, trans_b=True)
+        tile.sync()
+        tile.store(sC, acc * (1 / 128))
+        tile.store(s, (acc * (1 / 128)).to(A.dtype))
+        tile.sync()
+        tile.copy_async(C[i * 64:i * 64 + 64, 0:64], sC).wait(read=True)
+
+
+def test_a_wait_that_orders_what_threads_write_through_another_view_stays_at_the_end_of_the_trip():
+    c, x = np.zeros((192, 64), np.float32), X
+    turned_over.simulate(1, A, c, 3).raise_first()
+    for i in range(3):
+        np.testing.assert_allclose(c[i * 64:i * 64 + 64], 2 * x.T @ x / 128, rtol=1e-5, atol=1e-5)
+        x = c[i * 64:i * 64 + 64].astype(np.float16).astype(np.float64)
+    text = turned_over.compile(A, c, 3).graph
+    assert re.search(r"bulk_commit\(\)\s+bulk_wait\(n=0, read=True\)\s+sync\(\)", text) and text.count("bulk_wait") == 1
