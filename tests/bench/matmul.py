@@ -1,6 +1,6 @@
 r"""Matrix products against cuBLAS (torch.mm, torch._scaled_mm, torch._int_mm), on the GPU.
 
-    python tests/bench/matmul.py [--shapes large|small|rows|other|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles]
+    python tests/bench/matmul.py [--shapes large|small|rows|ragged|other|4096x4096x4096,...] [--dtype bfloat16] [--sustained] [--tiles]
     [--epilogue] [--blocks] [--triton] [--once]
 
 Bursts: after a pause of 120 ms about 4e12 flop at once, the candidates in turn, the median of the rounds; in such bursts
@@ -38,6 +38,7 @@ SMALL = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (3072, 3072, 3
          (16, 8192, 8192), (4097, 4095, 4100))
 WEIGHTS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (10240, 8192), (8192, 28672))  # of language models, (N, K)
 ROWS = tuple((m, *weight) for m in (1, 16, 64, 128, 512) for weight in WEIGHTS)
+RAGGED = tuple((m, *weight) for m in (100, 222, 333, 577, 777, 1500) for weight in WEIGHTS)
 OTHER = ((1000, 1000, 1000), (3000, 3000, 3000), (5000, 5000, 5000), (6000, 6000, 6000), (100, 104, 20000), (256, 256, 65536), (512, 512, 32768),
          (1024, 1024, 16384), (1536, 1536, 1536), (2048, 2048, 8192), (2560, 2560, 2560), (5120, 5120, 5120), (4096, 1024, 4096),
          (1024, 16384, 1024), (32768, 512, 512))
@@ -238,10 +239,10 @@ def main() -> None:
     parser.add_argument("--triton", action="store_true", help="compare with Triton too")
     parser.add_argument("--sustained", action="store_true", help="back to back, without pauses")
     parser.add_argument("--once", action="store_true", help="run everything three times, for a profiler, and time nothing")
-    parser.add_argument("--shapes", help="such as 4096x4096x4096,512x512x512; 'large', 'small', 'rows' or 'other'")
+    parser.add_argument("--shapes", help="such as 4096x4096x4096,512x512x512; 'large', 'small', 'rows', 'ragged' or 'other'")
     parser.add_argument("--dtype", default="bfloat16")
     arguments = parser.parse_args()
-    named = {"large": LARGE, "small": SMALL, "rows": ROWS, "other": OTHER, None: LARGE + SMALL}
+    named = {"large": LARGE, "small": SMALL, "rows": ROWS, "ragged": RAGGED, "other": OTHER, None: LARGE + SMALL}
     shapes = named.get(arguments.shapes) or tuple(tuple(map(int, s.split("x"))) for s in arguments.shapes.split(","))
     dtype = getattr(torch, arguments.dtype)
     processors = torch.cuda.get_device_properties(0).multi_processor_count

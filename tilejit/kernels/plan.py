@@ -108,13 +108,13 @@ def tiles_for(p: Problem) -> list[tuple[int, int]]:
 
 
 def fitting(p: Problem, processors: int) -> Iterator[tuple[int, int]]:
-    """The tiles as wide as a part of the matrix by which the fewest columns stand one after the other in a CTA's tiles: two for each height."""
+    """The tiles as wide as a part of the matrix by which the fewest columns stand one after the other in a CTA's tiles: three for each height."""
     for bm, most in WIDEST.items():
         down, found = -(-p.m // bm) * p.matrices, {}
         for count in range(-(-p.n // most), min(p.n // NARROWEST, ROUNDS * processors // down) + 1):
             if (bn := part_of(p, count)) <= most:
                 found.setdefault(bn, -(-down * -(-p.n // bn) // processors) * bn)
-        yield from ((bm, bn) for bn in sorted(found, key=found.get)[:2])
+        yield from ((bm, bn) for bn in sorted(found, key=found.get)[:3])
 
 
 class Candidate(NamedTuple):
