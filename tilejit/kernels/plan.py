@@ -34,9 +34,9 @@ L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read
 LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
 NARROW = 1.05, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then:
 MANY_ROWS = 1024         # with fewer rows of A, or some CTAs for each tile; and with so many
-TURNED = 1.02            # what tiles cost where operands have changed places and the tensor cores wait for memory, as measured,
-ACROSS = 0.21            # cycles for each sum that is stored across rows, since operands have changed places,
-STAGED = 0.03            # and where that goes through shared memory
+TURNED = 1.02            # what tiles cost where operands have changed places and the tensor cores wait for memory, as measured, or for an epilogue
+ACROSS = 0.21            # cycles for each sum that is stored across rows, since operands have changed places, or beside which an epilogue's are loaded,
+STAGED = 0.03            # and where it is only stored, through shared memory
 COPY = 4000              # cycles for a kernel of its own that copies operands, beside the bytes that it reads and writes
 
 
@@ -134,8 +134,9 @@ def expected(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, 
     cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
     if not once:
         cost *= NARROW[way.splits == 1 and q.m >= MANY_ROWS] if q.across[1] and bn > 64 and bn % 64 else 1
-    cost *= TURNED if swapped and q.waits else 1
-    cost += -(-tiles // processors) * bm * bn * (STAGED if way.splits == 1 else ACROSS / way.splits) if swapped else 0
+    if swapped:
+        cost *= TURNED if q.waits or p.epilogue else 1
+        cost += -(-tiles // processors) * bm * bn * (STAGED if way.splits == 1 and not p.epilogue else ACROSS / way.splits)
     return cost + (COPY + 2 * q.copied[0] / (MEMORY * processors / 132) if q.copied[0] else 0)
 
 
