@@ -172,13 +172,12 @@ class GlobalShadow:
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1
         them, epochs = other[where] - 1, epoch[where]
-        for cta in np.unique(me):
-            mine = me == cta
-            known = clocks.rows.get(int(cta))
+        late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
+        for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells of one CTA
+            known = clocks.rows.get(int(me[mine[0]]))
             if known is not None:
-                ordered = known[them[mine]] >= epochs[mine]
-                index = tuple(w[mine][ordered] for w in where)
-                bad[index] = False
+                late[mine] = known[them[mine]] < epochs[mine]
+        bad[where] = late
         return bad
 
 
