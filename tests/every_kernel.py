@@ -22,8 +22,9 @@ import ast
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from zlib import crc32
 
@@ -207,17 +208,30 @@ def says_what_is_missing(message: str, target: str) -> bool:
 
 def of_the_tests_own(found: Lowered) -> bool:
     """Whether a graph has ops that a test declared for the simulator alone (`tests/sim/engine_ops.py`)."""
-    ops = {call.op for call in walk(found.graph.body) if isinstance(call, Call)}
-    return any(Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS) and "emit" not in op.rules for op in ops)
+    return any(map(_of_the_simulator_alone, {call.op for call in walk(found.graph.body) if isinstance(call, Call)}))
+
+
+@cache
+def _of_the_simulator_alone(op) -> bool:
+    return "emit" not in op.rules and Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS)
 
 
 # -- what there is to be lowered -------------------------------------------------------------------------------------------
+
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Those of a module, at any depth. (Statements alone are looked at: expressions are most of a tree, and hold none.)"""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.FunctionDef):
+            yield inner
+        if isinstance(inner, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield from _functions(inner)
+
 
 def defined() -> dict[Place, str]:
     """The name of each function under ``@tile.jit`` in the files of `tests/`, by its place."""
     found = {}
     for path in TESTS.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and any(ast.unparse(d).startswith(("tile.jit", "tilejit.jit", "jit")) for d in node.decorator_list):
+        for node in _functions(ast.parse(path.read_text())):
+            if any(ast.unparse(d).startswith(("tile.jit", "tilejit.jit", "jit")) for d in node.decorator_list):
                 found[str(path), node.lineno] = node.name
     return found
