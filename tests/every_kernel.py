@@ -19,6 +19,7 @@ too (`defined`): a new kernel cannot be forgotten, not even one that only a mach
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import re
 from collections import Counter
@@ -64,18 +65,20 @@ class Sighting:
 class Kernels:
     """What the tests of this process lowered.
 
-    `claims` is a folder that the processes of one run share: the first to claim a graph's code assembles it.
+    `claims` is a file that the processes of one run share: the first to claim a graph's code assembles it.
     """
 
     def __init__(self, claims: Path):
-        self.claims = claims
+        claims.parent.mkdir(parents=True, exist_ok=True)
+        self.claims = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self.claimed: set[bytes] = set()  # what the file says, as far as it was read
+        self.read = 0                     # bytes of it
         self.sightings: dict[tuple, Sighting] = {}
         self.walked: set[Place] = set()  # kernels and helpers that were lowered, or were begun to be
         self.count: Counter = Counter()  # by target and outcome
         self.refused: Counter = Counter()  # versions that are `_alike`, by target
         self.queue = Queue()
         self.watching = True
-        claims.mkdir(parents=True, exist_ok=True)
         self._watch()
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -170,11 +173,15 @@ class Kernels:
         return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
 
     def _claim(self, key: str) -> bool:
+        line = key.encode() + b"\n"
+        fcntl.flock(self.claims, fcntl.LOCK_EX)
         try:
-            os.close(os.open(self.claims / key, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
+            since = os.pread(self.claims, os.fstat(self.claims).st_size - self.read, self.read)
+            self.read += len(since)
+            self.claimed.update(since.splitlines(keepends=True))
+            return line not in self.claimed and os.write(self.claims, line) > 0
+        finally:
+            fcntl.flock(self.claims, fcntl.LOCK_UN)
 
 
 def _alike(sighting: Sighting, test: str) -> tuple:
