@@ -195,8 +195,9 @@ class Box:
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return self.box(array, *self.args)
 
-    def assign(self, array: np.ndarray, values) -> None:
-        self(array)[...] = values
+    def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
+        """Set the cells, where the mask `mine` holds."""
+        np.copyto(self(array), values, casting="unsafe", where=True if mine is None else mine)
 
 
 class Index:
@@ -208,8 +209,9 @@ class Index:
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return array[self.index]
 
-    def assign(self, array: np.ndarray, values) -> None:
-        array[self.index] = values
+    def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
+        """Set the cells, where the mask `mine` holds."""
+        array[self.index] = values if mine is None else np.where(mine, values, self(array))
 
 
 def overlapping(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -168,5 +168,4 @@ class ThreadShadow:
                 threads = np.where(again, EVERY, threads)
         new = {"cta": who.ids, "thread": threads, "column": clocks.column(who.m.rank, atoms), "epoch": who.epochs(atoms), "line": who.m.line}
         for name, value in new.items():
-            array = getattr(marks, name)
-            view.assign(array, value if mine is None else np.where(mine, value, view(array)))
+            view.assign(getattr(marks, name), value, mine)
