@@ -47,9 +47,13 @@ class Module:
 
     def numbered(self, number: int, file: int) -> str:
         """The kernel and what follows, with the kernel's name and the files' numbers as these say."""
-        text = re.sub(rf"(?<=\.entry ){self.name}(?=\()|\b{self.name}(?=_param_\d)", f"{self.name}_{number}", self.body)
-        lines = lambda m: f"{m[1]}{int(m[2]) + file}{m[3]}"
-        return re.sub(r"^(\s*\.loc\s+)(\d+)(\s)", lines, text, flags=re.M) + re.sub(r"^(\s*\.file\s+)(\d+)(\s)", lines, self.tail, flags=re.M)
+        text = self.body + self.tail
+        for before, after in ((".entry ", "("), (" ", "_param_"), ("[", "_param_")):
+            text = text.replace(f"{before}{self.name}{after}", f"{before}{self.name}_{number}{after}")
+        for n in range(self.files if file else 0, 0, -1):  # from the last: none is numbered twice
+            for directive in (".loc", ".file"):
+                text = text.replace(f"\t{directive}\t{n} ", f"\t{directive}\t{n + file} ")
+        return text
 
     @property
     def files(self) -> int:

@@ -53,8 +53,10 @@ def fail_with(problems: list[str]) -> None:
 
 
 def pytest_collection_finish(session):
-    """Modules, tests and what they hold stay; a pass of the garbage collector over them takes 0.2 s."""
+    """Modules, tests and what they hold stay; a pass of the garbage collector over them takes 0.2 s. Passes over what tests make took
+    2 % of the time."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # and what a test makes is mostly gone by itself
 
 
 # -- nothing is forgotten --------------------------------------------------------------------------------------------------

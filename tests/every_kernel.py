@@ -19,11 +19,13 @@ too (`defined`): a new kernel cannot be forgotten, not even one that only a mach
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from zlib import crc32
 
@@ -63,18 +65,20 @@ class Sighting:
 class Kernels:
     """What the tests of this process lowered.
 
-    `claims` is a folder that the processes of one run share: the first to claim a graph's code assembles it.
+    `claims` is a file that the processes of one run share: the first to claim a graph's code assembles it.
     """
 
     def __init__(self, claims: Path):
-        self.claims = claims
+        claims.parent.mkdir(parents=True, exist_ok=True)
+        self.claims = os.open(claims, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self.claimed: set[bytes] = set()  # what the file says, as far as it was read
+        self.read = 0                     # bytes of it
         self.sightings: dict[tuple, Sighting] = {}
         self.walked: set[Place] = set()  # kernels and helpers that were lowered, or were begun to be
         self.count: Counter = Counter()  # by target and outcome
         self.refused: Counter = Counter()  # versions that are `_alike`, by target
         self.queue = Queue()
         self.watching = True
-        claims.mkdir(parents=True, exist_ok=True)
         self._watch()
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -169,11 +173,15 @@ class Kernels:
         return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
 
     def _claim(self, key: str) -> bool:
+        line = key.encode() + b"\n"
+        fcntl.flock(self.claims, fcntl.LOCK_EX)
         try:
-            os.close(os.open(self.claims / key, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
+            since = os.pread(self.claims, os.fstat(self.claims).st_size - self.read, self.read)
+            self.read += len(since)
+            self.claimed.update(since.splitlines(keepends=True))
+            return line not in self.claimed and os.write(self.claims, line) > 0
+        finally:
+            fcntl.flock(self.claims, fcntl.LOCK_UN)
 
 
 def _alike(sighting: Sighting, test: str) -> tuple:
@@ -207,17 +215,30 @@ def says_what_is_missing(message: str, target: str) -> bool:
 
 def of_the_tests_own(found: Lowered) -> bool:
     """Whether a graph has ops that a test declared for the simulator alone (`tests/sim/engine_ops.py`)."""
-    ops = {call.op for call in walk(found.graph.body) if isinstance(call, Call)}
-    return any(Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS) and "emit" not in op.rules for op in ops)
+    return any(map(_of_the_simulator_alone, {call.op for call in walk(found.graph.body) if isinstance(call, Call)}))
+
+
+@cache
+def _of_the_simulator_alone(op) -> bool:
+    return "emit" not in op.rules and Path(op.rules["infer"].__code__.co_filename).is_relative_to(TESTS)
 
 
 # -- what there is to be lowered -------------------------------------------------------------------------------------------
+
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Those of a module, at any depth. (Statements alone are looked at: expressions are most of a tree, and hold none.)"""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.FunctionDef):
+            yield inner
+        if isinstance(inner, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield from _functions(inner)
+
 
 def defined() -> dict[Place, str]:
     """The name of each function under ``@tile.jit`` in the files of `tests/`, by its place."""
     found = {}
     for path in TESTS.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and any(ast.unparse(d).startswith(("tile.jit", "tilejit.jit", "jit")) for d in node.decorator_list):
+        for node in _functions(ast.parse(path.read_text())):
+            if any(ast.unparse(d).startswith(("tile.jit", "tilejit.jit", "jit")) for d in node.decorator_list):
                 found[str(path), node.lineno] = node.name
     return found

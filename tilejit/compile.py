@@ -87,13 +87,15 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         graph = replace(graph, body=without_unused(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
     checked = config().check or _under_pytest()
+    body = None
     for name, run in PASSES:
         try:
             graph = run(graph, facts)
         except RecursionError:
             raise too_deep(graph.loc) from None
-        if checked:
+        if checked and graph.body is not body:
             check(graph)
+        body = graph.body
         clock(name)
     return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph),
                    product_records(graph), graph.layouts,

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from .errors import CompilationError
 from .names import nearest
+
+
+@cache
+def _numpy(name: str):
+    """NumPy's dtype of that name, or that of ml_dtypes."""
+    import numpy
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        import ml_dtypes
+        return numpy.dtype(getattr(ml_dtypes, name))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,13 +72,7 @@ class DType:
     @property
     def np(self):
         """The NumPy dtype of an element by itself."""
-        import numpy
-        name = self.numpy or self.name
-        try:
-            return numpy.dtype(name)
-        except TypeError:
-            import ml_dtypes
-            return numpy.dtype(getattr(ml_dtypes, name))
+        return _numpy(self.numpy or self.name)
 
     def __reduce__(self):
         return dtype_of, (self.name,)

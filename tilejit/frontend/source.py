@@ -55,7 +55,7 @@ class Source:
     """
 
     def __init__(self, name: str, text: str, file: str, first_line: int, namespace: Mapping[str, Any],
-                 cells: Mapping[str, CellType], defaults: Mapping[str, Any] | None = None):
+                 cells: Mapping[str, CellType], defaults: Mapping[str, Any] | None = None, tree: ast.FunctionDef | None = None):
         self.name = name
         self.text = text
         self.file = file
@@ -65,7 +65,7 @@ class Source:
         self.lines = text.splitlines()
         self._spans: dict[ast.AST, tuple] = {}
         self._taken: dict[tuple, tuple[int | None, ...]] = {}
-        self.tree = self._parse()
+        self.tree = self._parse() if tree is None else tree
         self._defaults = defaults
 
     def __repr__(self) -> str:
@@ -118,7 +118,8 @@ class Source:
         node = functions[0]
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         piece = "\n".join(text.splitlines()[first - 1:node.end_lineno]) + "\n"
-        return cls(node.name, piece, file, first, {} if namespace is None else namespace, {})
+        tree = node if isinstance(node, ast.FunctionDef) else None
+        return cls(node.name, piece, file, first, {} if namespace is None else namespace, {}, tree=tree)
 
     def _parse(self) -> ast.FunctionDef:
         # An indented function is parsed as the body of an `if`, so that columns stay the file's.

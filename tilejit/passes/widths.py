@@ -8,13 +8,14 @@ one shape are weighed together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 
 from ..ir.builder import type_of
 from ..ir.graph import Block, Call, Const, For, Graph, Operand, Value, While, blocks
-from ..layout import thread_table
+from ..layout import TileLayout, thread_table
 from ..ops.layout_change import register_moves
 from ..types import Points, Region, Scalar, Tile
 from .context import Context
@@ -144,10 +145,16 @@ def wasteful(context: Context, place: Value, have: Tile, want: Tile, threads: in
 def _traffic(context: Context, place: Value, t: Tile, threads: int) -> tuple[int, int]:
     """How many requests the first warp makes for a tile, and how many sectors they touch."""
     access = _of_region(context, context.made[place])
-    table = thread_table(t.layout, t.domain, threads)[:LANES]
-    at = np.unravel_index(table, t.domain)
-    inside = np.logical_and.reduce([c < extent for c, extent in zip(at, t.shape)])
     run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
+    return _counted(access, t.layout, t.domain, t.shape, threads, run)
+
+
+@lru_cache(maxsize=4096)
+def _counted(access: Access, layout: TileLayout, domain: tuple, shape: tuple, threads: int, run: int) -> tuple[int, int]:
+    """The same where each register takes a vector of `run` elements."""
+    table = thread_table(layout, domain, threads)[:LANES]
+    at = np.unravel_index(table, domain)
+    inside = np.logical_and.reduce([c < extent for c, extent in zip(at, shape)])
     leaders = np.arange(table.shape[1]) if run == 1 else np.flatnonzero(at[access.axis][0] % run == 0)
     sectors = sum(c * stride for c, stride in zip(at, access.strides)) * access.nbytes // SECTOR
     apart = sectors + np.arange(table.shape[1]) * (np.ptp(sectors) + 1)  # those of each request have numbers of their own

@@ -20,7 +20,7 @@ class LastWait:
     phase: int
 
 
-@dataclass
+@dataclass(eq=False)
 class MBarrier:
     """An mbarrier. `phase` counts the phases that are over; `tx` the bytes still to come (negative: come too early).
 

@@ -69,7 +69,7 @@ class Clocks:
     def exchange(self, rank: int, atoms: np.ndarray) -> None:
         """Values made of what these atoms have read pass between them: those reads are over before what any of them does next,
         but nothing that they have written is visible for it."""
-        self.known[np.ix_([rank], atoms, [READ], rank * self.width + atoms)] = self.now[rank, atoms]
+        self.known[rank, atoms[:, None], READ, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
     def fence(self, rank: int, atoms: np.ndarray) -> None:

@@ -59,7 +59,8 @@ class Fiber(Control):
             return True
         if self.polled == self.sim.version:
             return False
-        if np.all(self.wait.ready()):
+        ready = self.wait.ready()
+        if ready is True or ready is not False and np.all(ready):
             return True
         self.polled = self.sim.version
         return False

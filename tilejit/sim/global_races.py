@@ -172,13 +172,12 @@ class GlobalShadow:
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1
         them, epochs = other[where] - 1, epoch[where]
-        for cta in np.unique(me):
-            mine = me == cta
-            known = clocks.rows.get(int(cta))
+        late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
+        for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells of one CTA
+            known = clocks.rows.get(int(me[mine[0]]))
             if known is not None:
-                ordered = known[them[mine]] >= epochs[mine]
-                index = tuple(w[mine][ordered] for w in where)
-                bad[index] = False
+                late[mine] = known[them[mine]] < epochs[mine]
+        bad[where] = late
         return bad
 
 
@@ -196,8 +195,9 @@ class Box:
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return self.box(array, *self.args)
 
-    def assign(self, array: np.ndarray, values) -> None:
-        self(array)[...] = values
+    def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
+        """Set the cells, where the mask `mine` holds."""
+        np.copyto(self(array), values, casting="unsafe", where=True if mine is None else mine)
 
 
 class Index:
@@ -209,8 +209,9 @@ class Index:
     def __call__(self, array: np.ndarray) -> np.ndarray:
         return array[self.index]
 
-    def assign(self, array: np.ndarray, values) -> None:
-        array[self.index] = values
+    def assign(self, array: np.ndarray, values, mine: np.ndarray | None = None) -> None:
+        """Set the cells, where the mask `mine` holds."""
+        array[self.index] = values if mine is None else np.where(mine, values, self(array))
 
 
 def overlapping(extents: tuple[int, ...], strides: tuple[int, ...]) -> bool:

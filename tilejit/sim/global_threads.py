@@ -5,11 +5,12 @@ Kept only for memory that a kernel writes and touches more than once. Between cl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from .clocks import ORDER, READ
+from .clocks import ORDER, READ, Clocks
 
 EVERY = -2     # each thread of the scope accesses the cell
 NOBODY = -3    # an asynchronous copy, whose place among the CTA's threads is not judged here
@@ -58,28 +59,30 @@ class Accessor:
 
     def epochs(self, atoms: np.ndarray) -> np.ndarray:
         """The epoch of an access by each of `atoms`, broadcastable to the cells."""
-        worlds = self.m.peek()
-        if len(worlds) == 1:
-            return worlds[0][0].clocks.now[self.m.rank, atoms]
-        found = np.zeros(np.broadcast_shapes(self.ids.shape, atoms.shape), np.int32)
-        for world, positions in worlds:
-            found = np.where(np.isin(self.ids, self.m.ctas[positions] + 1), world.clocks.now[self.m.rank, atoms], found)
-        return found
+        now, world = self._by_world(self.ids, lambda clocks: clocks.now[self.m.rank], 0)
+        return now[world, atoms]
 
     def ordered(self, where: tuple, shape: tuple, plane: int, columns, epochs: np.ndarray) -> np.ndarray:
         """Whether the accesses (column, epoch) at the cells `where` are known to come before."""
         ids = np.broadcast_to(self.ids, shape)[where]
         mine = None if self.kind else np.broadcast_to(self.atoms(), shape)[where]
-        result = np.zeros(len(epochs), bool)
+        known, world = self._by_world(ids, lambda clocks: clocks.known[self.m.rank, :, plane], -1)
         columns = np.broadcast_to(columns, epochs.shape)
-        for world, positions in self.m.peek():
-            known = world.clocks.known[self.m.rank, :, plane]
-            at = slice(None) if positions is None else np.isin(ids, self.m.ctas[positions] + 1)
-            if mine is None:
-                result[at] = (known[self.atoms()][:, columns[at]] >= epochs[at]).all(axis=0)
-            else:
-                result[at] = known[mine[at], columns[at]] >= epochs[at]
-        return result
+        if mine is not None:
+            return known[world, mine, columns] >= epochs
+        return (known[world, self.atoms()[:, None], columns] >= epochs).all(axis=0)
+
+    def _by_world(self, ids: np.ndarray, of: Callable[[Clocks], np.ndarray], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
+        """What the clocks of each world of the machine's CTAs have, and for each of `ids` which of these is its own; where it is of none
+        (MANY), one that is all `nobody`."""
+        worlds = self.m.peek()
+        found = [of(world.clocks) for world, _ in worlds]
+        if len(worlds) == 1:
+            return found[0][None], 0
+        number = np.zeros(int(self.m.ctas.max()) + 3, np.int64)  # by CTA + 1; the last is that of MANY
+        for n, (_, positions) in enumerate(worlds):
+            number[self.m.ctas[positions] + 1] = n + 1
+        return np.stack([np.full_like(found[0], nobody), *found]), number[ids]
 
 
 class ThreadShadow:
@@ -165,5 +168,4 @@ class ThreadShadow:
                 threads = np.where(again, EVERY, threads)
         new = {"cta": who.ids, "thread": threads, "column": clocks.column(who.m.rank, atoms), "epoch": who.epochs(atoms), "line": who.m.line}
         for name, value in new.items():
-            array = getattr(marks, name)
-            view.assign(array, value if mine is None else np.where(mine, value, view(array)))
+            view.assign(getattr(marks, name), value, mine)

@@ -52,7 +52,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         self.target = self.sim.graph.target
         self.report = self.sim.report
         self.checks = self.sim.checks
-        self._worlds: tuple[int, list] | None = None
+        self._worlds: tuple[int, list] | None = None  # with the number of cuts at which they were so
+        self._peeked: tuple[int, list] | None = None
 
     # -- where am I ------------------------------------------------------------------------------------------------------
 
@@ -152,6 +153,15 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
 
     def peek(self, positions: np.ndarray | None = None) -> list[tuple[World, np.ndarray | None]]:
         """The worlds that hold these CTAs, uncut."""
+        if len(self.sim.worlds) == 1:
+            return [(self.sim.worlds[0], positions)]
+        if positions is None:
+            if self._peeked is None or self._peeked[0] != self.sim.cuts:
+                self._peeked = self.sim.cuts, self._peek(None)
+            return self._peeked[1]
+        return self._peek(positions)
+
+    def _peek(self, positions: np.ndarray | None) -> list[tuple[World, np.ndarray | None]]:
         rows = self.rows if positions is None else self.rows[positions]
         numbers = self.sim.world_of[rows % self.sim.clusters]
         if (numbers == numbers[0]).all():

@@ -39,15 +39,46 @@ class RowWait(Wait):
 class BarrierWait(RowWait):
     """A wait on an mbarrier."""
 
-    def barriers(self):
-        """(world, rank, MBarrier) of each barrier that is waited for and not over."""
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cuts, self._places, self._states, self._answer = -1, [], None, False
+
+    def ready(self) -> Any:
+        """Asked again only where a barrier is another, or in another phase, than the last time."""
+        if self._cuts != self.m.sim.cuts:
+            self._forget()
+            self._cuts = self.m.sim.cuts
+            self._places = [(world.barriers, (rank, number)) for world, rank, number, _ in self._named()]
+        states = []
+        for barriers, key in self._places:
+            b = barriers.get(key)
+            states.append(None if b is None else (b, b.phase, b.valid))
+        if states != self._states:
+            ready = super().ready()
+            self._states, self._answer = states, True if ready.all() else ready if ready.any() else False
+        return self._answer
+
+    def bound(self, fiber, rows: np.ndarray) -> "BarrierWait":
+        new = super().bound(fiber, rows)
+        new._forget()
+        return new
+
+    def _named(self):
+        """(world, rank, number, phases over when the wait began) of each barrier that is waited for."""
         barrier, parity, begun = self.params
         for positions, (index, peer, old) in self.m.cases(barrier.index, barrier.peer, begun):
-            rank, number = self.m.rank if peer is None else peer, barrier.first + (index or 0)
             for world, _ in self.m.peek(positions):
-                b = world.barriers.get((rank, number))
-                if b is not None and b.phase == old:
-                    yield world, rank, b
+                yield world, self.m.rank if peer is None else peer, barrier.first + (index or 0), old
+
+    def barriers(self):
+        """(world, rank, MBarrier) of each barrier that is waited for and not over."""
+        for world, rank, number, old in self._named():
+            b = world.barriers.get((rank, number))
+            if b is not None and b.phase == old:
+                yield world, rank, b
 
 
 class ChildWait(RowWait):

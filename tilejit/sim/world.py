@@ -14,7 +14,7 @@ from .shadow import PENDING, Cells, Shadow, index_of
 from .values import take
 
 
-@dataclass
+@dataclass(eq=False)
 class AsyncOp:
     """An operation in flight, the same one in every cluster of its world.
 

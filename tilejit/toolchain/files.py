@@ -32,9 +32,12 @@ def unseal(text: bytes) -> bytes | None:
 
 def write_sealed(path: Path, data: bytes) -> None:
     """Put `data` at `path` in one step: a reader sees the old file, the new one or none. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{os.urandom(8).hex()}.tmp"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    temporary, flags = path.parent / f".{os.urandom(8).hex()}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        handle = os.open(temporary, flags, 0o644)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(temporary, flags, 0o644)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(seal(data))
