@@ -35,8 +35,8 @@ LATE = 128               # columns of a tile that are finished under the next on
 NARROW = 1.05, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then:
 MANY_ROWS = 1024         # with fewer rows of A, or some CTAs for each tile; and with so many
 TURNED = 1.02            # what tiles cost where operands have changed places and the tensor cores wait for memory, as measured, or for an epilogue
-ACROSS = 0.21            # cycles for each sum that is stored across rows, since operands have changed places, or beside which an epilogue's are loaded,
-STAGED = 0.03            # and where it is only stored, through shared memory
+ACROSS = 0.21            # cycles for each sum that is stored across rows, since operands have changed places, or that an epilogue takes,
+STAGED = 0.03            # and where it is only stored, by way of shared memory
 COPY = 4000              # cycles for a kernel of its own that copies operands, beside the bytes that it reads and writes
 
 
