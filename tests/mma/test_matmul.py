@@ -16,7 +16,7 @@ from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.cycles import FILLING, ORDERS, together
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import TILES, Config, Problem, choose, ranked, tiles_for
+from tilejit.kernels.plan import NARROWEST, ROUNDS, TILES, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -175,6 +175,22 @@ def test_tiles_are_as_wide_as_a_part_of_a_matrix_of_few_columns_in_steps_that_in
                                 (1100, 2, set())):
         found = tiles_for(Problem(4096, m, 4096, itemsize=itemsize))
         assert {bn for _, bn in found} - {bn for _, bn in TILES} == widths and {bm for bm, bn in found if bn in widths} <= {64, 128}
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("rows", [100, 222, 577, 777, 1500, 2560])
+def test_of_exchanged_operands_a_tile_is_as_wide_as_the_part_of_the_rows_that_leaves_the_fewest_columns_to_multiply(rows, by_rows):
+    """One after the other, in as many rounds as there are; of every height the fewest that any width would leave."""
+    for columns in (1152, 4096, 8192):
+        found = list(fitting(Problem(columns, rows, 4096, across=(False, by_rows)), 132))
+        rounds = lambda bm, bn: -(-(-(-columns // bm) * -(-rows // bn)) // 132)
+        for bm, most in WIDEST.items():
+            widths = [bn for bn in range(NARROWEST + 16, most + 1, 16 if by_rows else 8) if rounds(bm, bn) <= ROUNDS]
+            mine = [rounds(bm, bn) * bn for high, bn in found if high == bm]
+            assert len(mine) <= 3 and (not widths or min(mine) <= min(rounds(bm, bn) * bn for bn in widths)), (columns, bm)
+    for extents, tile_ in (((777, 8192, 8192), (128, 200)), ((2560, 2560, 2560), (128, 200)), ((222, 4096, 4096), (64, 112))):
+        config = choose(Problem(*extents), 132)
+        assert config.swapped and (config.bm, config.bn) == tile_
 
 
 @pytest.mark.parametrize("dtype,width", [(BF16, 104), (BF16, 200), (np.float16, 72), (np.float32, 40), (np.float32, 136), (np.int8, 80), (np.int8, 144),
