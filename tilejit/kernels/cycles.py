@@ -68,7 +68,7 @@ JOINED = 1610            # and until all have begun and sent, if none waits for 
 IN_MEMORY = 0.38, 2540   # for each, and until all see that all have left theirs
 LARGE = 128, 256         # tiles that are worth sharing: smaller ones take as much from L2 as there is
 EVEN = 1.007             # what sharing has to gain at least
-UNEVEN = 1.08            # what it costs in few rounds that CTAs are at different places along k at one time
+UNEVEN = 1.06            # what it costs in few rounds that CTAs are at different places along k at one time
 LEFT = 2000              # cycles until another CTA sees that there are sums for it, beside those for the sums themselves:
 MOVED = 0.17             # for each sum that it leaves or takes in
 
