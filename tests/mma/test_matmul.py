@@ -193,6 +193,12 @@ def test_of_exchanged_operands_a_tile_is_as_wide_as_the_part_of_the_rows_that_le
         assert config.swapped and (config.bm, config.bn) == tile_
 
 
+def test_tiles_that_fit_rows_are_not_of_results_of_4_bytes_beside_which_few_slots_have_room():
+    problem = Problem(1500, 1152, 4304, itemsize=4, stored=4)
+    assert {(c.bm, c.bn) for c in ranked(problem, 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
+    assert not {(c.bm, c.bn) for c in ranked(replace(problem, itemsize=2, stored=2), 132) if c.swapped} <= {*tiles_for(problem.turned()), *FILLING}
+
+
 @pytest.mark.parametrize("dtype,width", [(BF16, 104), (BF16, 200), (np.float16, 72), (np.float32, 40), (np.float32, 136), (np.int8, 80), (np.int8, 144),
                                          (E4M3, 56)])
 @pytest.mark.parametrize("layout", ["rows", "columns"])

@@ -144,7 +144,8 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
     """Each tile and way that there is."""
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
-        always, fitted = (tiles_for(q), {*fitting(q, processors)}) if swapped else (TILES, ())
+        always = tiles_for(q) if swapped else TILES
+        fitted = {*fitting(q, processors)} if swapped and p.stored == 2 else ()   # wider results leave too few slots beside them
         for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *fitted, *FILLING))):
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
             for way in _ways(q, bm, bn, slots, processors) if (bm, bn) in always else (Way(),):
