@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 import tilejit as tile
 from tests.mma.pipelined_product import product
 
@@ -19,15 +20,17 @@ def test_a_tile_is_stored_while_the_next_one_is_multiplied():
 
 
 @tile.jit(num_warps=4)
-def turned_over(A, C, n):
-    """Threads write what the next trip's products read: the wait at the trip's end is the barrier between them, and stays there."""
-    s, sC = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), C.dtype, layout=tile.auto)
+def turned_over(A, C, n, VIEWED: tile.constexpr):
+    """Threads write what the next trip's products read, perhaps through another view: the wait at the trip's end is the barrier between them,
+    and stays there."""
+    s, sC = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128)), tile.alloc((64, 64), C.dtype, layout=tile.auto)
+    read = s.permute((1, 0)) if VIEWED else s
     tile.store(s, tile.load(A[0:64, 0:64]))
     tile.sync()
     for i in range(n):
         acc = tile.zeros((64, 64))
         for _ in range(2):
-            acc = tile.dot(s, s, acc, trans_b=True)
+            acc = tile.dot(read, read, acc, trans_b=True)
         tile.sync()
         tile.store(sC, acc * (1 / 128))
         tile.store(s, (acc * (1 / 128)).to(A.dtype))
@@ -35,15 +38,17 @@ def turned_over(A, C, n):
         tile.copy_async(C[i * 64:i * 64 + 64, 0:64], sC).wait(read=True)
 
 
-def test_a_wait_that_orders_what_threads_write_stays_at_the_end_of_the_trip():
+@pytest.mark.parametrize("viewed", [False, True])
+def test_a_wait_that_orders_what_threads_write_stays_at_the_end_of_the_trip(viewed):
     """The products of the next trip read it."""
     a = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float16)
     c, x = np.zeros((192, 64), np.float32), a.astype(np.float64)
-    turned_over.simulate(1, a, c, 3).raise_first()
+    turned_over.simulate(1, a, c, 3, VIEWED=viewed).raise_first()
     for i in range(3):
+        x = x.T if viewed else x
         np.testing.assert_allclose(c[i * 64:i * 64 + 64], 2 * x @ x.T / 128, rtol=1e-5, atol=1e-5)
         x = c[i * 64:i * 64 + 64].astype(np.float16).astype(np.float64)
-    text = turned_over.compile(a, c, 3).graph
+    text = turned_over.compile(a, c, 3, VIEWED=viewed).graph
     assert re.search(r"bulk_commit\(\)\s+bulk_wait\(n=0, read=True\)\s+sync\(\)", text) and text.count("bulk_wait") == 1
 
 

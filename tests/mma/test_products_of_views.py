@@ -1,7 +1,5 @@
 """Products of views of shared memory: what threads write through one view, tensor cores read through another."""
 
-import re
-
 import numpy as np
 import pytest
 import tilejit as tile
@@ -62,31 +60,3 @@ def test_what_threads_write_beside_an_operand_in_its_allocation_needs_no_fence(f
     beside.simulate(1, A, c, FIRST=first).raise_first()
     np.testing.assert_array_equal(c, X @ X.T)
     assert beside.compile(A, c, FIRST=first, target="sm_90a").graph.count("fence_proxy_async") == fences
-
-
-@tile.jit(num_warps=4)
-def turned_over(A, C, n):
-    """Threads write what the next trip's products read through another view."""
-    s, sC = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128)), tile.alloc((64, 64), C.dtype, layout=tile.auto)
-    turned = s.permute((1, 0))
-    tile.store(s, tile.load(A[0:64, 0:64]))
-    tile.sync()
-    for i in range(n):
-        acc = tile.zeros((64, 64))
-        for _ in range(2):
-            acc = tile.dot(turned, turned, acc, trans_b=True)
-        tile.sync()
-        tile.store(sC, acc * (1 / 128))
-        tile.store(s, (acc * (1 / 128)).to(A.dtype))
-        tile.sync()
-        tile.copy_async(C[i * 64:i * 64 + 64, 0:64], sC).wait(read=True)
-
-
-def test_a_wait_that_orders_what_threads_write_through_another_view_stays_at_the_end_of_the_trip():
-    c, x = np.zeros((192, 64), np.float32), X
-    turned_over.simulate(1, A, c, 3).raise_first()
-    for i in range(3):
-        np.testing.assert_allclose(c[i * 64:i * 64 + 64], 2 * x.T @ x / 128, rtol=1e-5, atol=1e-5)
-        x = c[i * 64:i * 64 + 64].astype(np.float16).astype(np.float64)
-    text = turned_over.compile(A, c, 3).graph
-    assert re.search(r"bulk_commit\(\)\s+bulk_wait\(n=0, read=True\)\s+sync\(\)", text) and text.count("bulk_wait") == 1
