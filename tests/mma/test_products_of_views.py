@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.gpu import in_child, needs_gpu
 import tilejit as tile
 
 A = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float16)
@@ -35,6 +36,18 @@ def test_what_threads_wrote_through_one_view_is_fenced_before_a_product_of_anoth
     np.testing.assert_array_equal(c, x @ x.T)
     made = of_view.compile(A, c, WRITTEN=written, READ=read, target=target)
     assert made.products[0].variant in ("wgmma", "tcgen05") and made.graph.count("fence_proxy_async") == 1
+
+
+@needs_gpu("sm_90a")
+@in_child()
+def test_tensor_cores_of_the_gpu_read_through_one_view_what_threads_wrote_through_another():
+    for written in ("s", "turned", "rows"):
+        for read in ("s", "turned", "rows"):
+            for _ in range(20):  # without the fence some are right, by luck
+                c = np.full((64, 64), np.nan, np.float32)
+                of_view[(1,)](A, c, WRITTEN=written, READ=read, backend="cuda")
+                x = X.T if read == "turned" else X
+                np.testing.assert_array_equal(c, x @ x.T)
 
 
 @tile.jit(num_warps=4)
