@@ -29,7 +29,7 @@ import time
 import torch
 from product_kernels import bias_gelu, bias_gelu_narrow_residual, bias_gelu_residual, bias_gelu_rounded_residual
 from tilejit import kernels
-from tilejit.kernels.pack import uneven
+from tilejit.kernels.pack import alignment
 from tilejit.kernels.plan import TILES, Config, Problem, choose
 from tilejit.runtime.arrays import describe
 
@@ -196,8 +196,8 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
     checked(shape, sets, dtype)
     copied = (n * k * dtype.itemsize, 0) if dtype == torch.float32 and not b_nk else (0, 0)
     across = False, not b_nk and dtype.itemsize == 2
-    apart = uneven(describe(sets[0][0]), (2, 4)), uneven(describe(sets[0][1].t()), (2,))
-    chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size(), across=across, copied=copied, uneven=apart), processors)
+    aligned = alignment(describe(sets[0][0]), (2, 4)), alignment(describe(sets[0][1].t()), (2,))
+    chosen = choose(Problem(m, n, k, 1, dtype.itemsize, sets[0][2].element_size(), across=across, copied=copied, aligned=aligned), processors)
     bases, candidates = ["cuBLAS"], {"cuBLAS": cublas(dtype), str(chosen): ours(dtype)}
     if arguments.triton and b_nk:
         import triton_product

@@ -14,9 +14,10 @@ from tests.mma.products import (BF16, E4M3, EXTENT, LAYOUTS, OPERANDS, TARGETS, 
 from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
-from tilejit.kernels.cycles import FILLING, ORDERS, together
+from tilejit.kernels.config import part
+from tilejit.kernels.cycles import FILLING, ORDERS, asked, in_rounds, together
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.plan import NARROWEST, ROUNDS, TILES, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
+from tilejit.kernels.plan import NARROWEST, ROUNDS, TILES, WHOLE, WIDEST, Config, Problem, choose, fitting, ranked, tiles_for
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -185,12 +186,34 @@ def test_of_exchanged_operands_a_tile_is_as_wide_as_the_part_of_the_rows_that_le
         found = list(fitting(Problem(columns, rows, 4096, across=(False, by_rows)), 132))
         rounds = lambda bm, bn: -(-(-(-columns // bm) * -(-rows // bn)) // 132)
         for bm, most in WIDEST.items():
-            widths = [bn for bn in range(NARROWEST + 16, most + 1, 16 if by_rows else 8) if rounds(bm, bn) <= ROUNDS]
+            widths = [bn for bn in range(NARROWEST + 16, most + 1, 16 if by_rows else 8)
+                      if rounds(bm, bn) <= ROUNDS and (bm * bn <= WHOLE or part(bn, 64, True) < bn)]
             mine = [rounds(bm, bn) * bn for high, bn in found if high == bm]
             assert len(mine) <= 3 and (not widths or min(mine) <= min(rounds(bm, bn) * bn for bn in widths)), (columns, bm)
     for extents, tile_ in (((777, 8192, 8192), (128, 200)), ((2560, 2560, 2560), (128, 200)), ((222, 4096, 4096), (64, 112))):
         config = choose(Problem(*extents), 132)
         assert config.swapped and (config.bm, config.bn) == tile_
+
+
+def test_in_several_rounds_neighbours_go_along_the_rows_where_they_ask_for_less_so():
+    """Where a few tiles side by side make a row, and not where groups of rows are."""
+    for extents, by_rows in (((577, 8192, 8192), True), ((777, 6144, 4096), True), ((640, 10240, 8192), True), ((8192, 8192, 512), False),
+                             ((6000, 2048, 2048), False), ((512, 28672, 4096), False)):
+        config = choose(Problem(*extents), 132)
+        assert config.swapped == by_rows and config.order == (("row", 16) if by_rows else ("snake", 16)), extents
+        p = Problem(*extents).turned() if by_rows else Problem(*extents)
+        assert config.tiles(p.m, p.n) > 132 and (asked(p, config.bm, config.bn, ("row", 16)) < asked(p, config.bm, config.bn, ("snake", 16))) == by_rows
+
+
+def test_rows_that_lie_astride_of_lines_cost_a_multiprocessor_time():
+    for aligned in (32, 64):
+        p = Problem(3000, 1152, 4096, aligned=(aligned, 128))
+        assert in_rounds(p, 128, 104, 2, 128, 104) > in_rounds(replace(p, aligned=(128, 128)), 128, 104, 2, 128, 104)
+
+
+@pytest.mark.parametrize("bn, most, width", [(200, 64, 40), (208, 64, 104), (216, 64, 72), (136, 64, 136), (256, 64, 64), (80, 32, 40), (24, 64, 24)])
+def test_results_of_exchanged_operands_go_in_the_widest_parts_up_to_a_width_or_in_the_next_larger_ones(bn, most, width):
+    assert part(bn, most, True) == width and bn % part(bn, most, False) == 0
 
 
 def test_tiles_that_fit_rows_are_not_of_results_of_4_bytes_beside_which_few_slots_have_room():

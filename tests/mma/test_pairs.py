@@ -13,7 +13,7 @@ from tests.mma.products import BF16, E4M3, E5M2, LAYOUTS, close, laid, planned, 
 from tilejit import ArraySpec, LaunchError, kernels
 from tilejit.kernels.config import narrow, rows
 from tilejit.kernels.matmul import _on_hopper, _planned
-from tilejit.kernels.pack import uneven
+from tilejit.kernels.pack import alignment
 from tilejit.kernels.plan import LATE, Config, Problem, choose, ranked
 from tilejit.runtime.arrays import describe
 
@@ -136,22 +136,21 @@ def test_each_brings_half_of_the_columns_or_of_their_k_and_the_largest_tiles_do_
 
 def test_pairs_are_for_operands_whose_rows_are_an_odd_multiple_of_16_bytes_apart():
     for extents in ((5000, 5000, 5000), (3000, 3000, 3000), (4097, 4095, 4104)):
-        assert choose(Problem(*extents, uneven=(True, True)), 132).pair
+        assert choose(Problem(*extents, aligned=(16, 16)), 132).pair
         assert not any(c.pair and c.clustered for c in ranked(Problem(*extents), 132))
-    assert choose(Problem(5000, 5000, 5000, uneven=(True, True)), 132).kept
-    assert Problem(1, 2, 3, uneven=(True, False)).turned().uneven == (False, True)
+    assert choose(Problem(5000, 5000, 5000, aligned=(16, 16)), 132).kept
+    assert Problem(1, 2, 3, aligned=(16, 32)).turned().uneven == (False, True)
 
 
-@pytest.mark.parametrize("pitch,is_uneven", [(5000, True), (4104, True), (6000, False), (4096, False), (4100, False)])
-def test_the_distance_of_rows_is_that_of_the_operands_as_they_are_read(pitch, is_uneven):
+@pytest.mark.parametrize("pitch,aligned", [(5000, 16), (4104, 16), (6000, 32), (4000, 64), (4032, 128), (4096, 128), (4100, 128)])
+def test_the_distance_of_rows_is_that_of_the_operands_as_they_are_read(pitch, aligned):
     """Rows that TMA cannot read are copied into lines of whole 128 bytes."""
     x = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4096, 4000), (2 * pitch, 2))
-    assert uneven(describe(x), (2,)) is uneven(describe(x.T), (2,)) is is_uneven
-    if is_uneven:
-        assert not uneven(describe(x.T), ())
+    assert alignment(describe(x), (2,)) == alignment(describe(x.T), (2,)) == aligned
+    assert alignment(describe(x.T), ()) == 128
 
     def told(problem, processors, by_columns):
-        assert problem.uneven == (is_uneven, False)
+        assert problem.aligned == (aligned, 128) and problem.uneven == (aligned == 16, False)
         return choose(problem, processors, by_columns)
 
     y = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (4000, 4096), (8192, 2))

@@ -107,10 +107,11 @@ def narrow(bn: int, width: int) -> int:
 
 def part(bn: int, most: int, swapped: bool) -> int:
     """How many of `bn` columns go to the result at once, up to `most`: a power of 2 or all, or, where they are rows of it, since operands have
-    changed places, any part of 32 columns and more, else all."""
+    changed places, any part of 32 columns and more; where there is none, the next larger one."""
     if not swapped:
         return narrow(bn, most)
-    return max((width for width in range(32, most + 1, 8) if bn % width == 0), default=bn)
+    parts = [width for width in range(32, bn + 1, 8) if bn % width == 0]
+    return max((width for width in parts if width <= most), default=min(parts, default=bn))
 
 
 __all__ = ["Config"]

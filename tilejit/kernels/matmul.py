@@ -21,7 +21,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, ch
                        check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span,
                        stored_by_tma)
 from .overlap import most_late
-from .pack import as_readable, readable, uneven
+from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
 from .rules import check_blackwell, check_hopper, check_pair
 from .scales import block_of, by_rows, in_units, of_blocks, scale
@@ -239,7 +239,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
                           (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)),
-                          (uneven(x, either[0]), uneven(y.turned, either[1])))
+                          (alignment(x, either[0]), alignment(y.turned, either[1])))
         by_columns = True if z.strides[-1] != 1 and z.strides[-2] == 1 else None
         config = (choice or (choose if target in HOPPER else choose_blackwell))(problem, processors, by_columns)
     swapped = config.swapped

@@ -56,9 +56,11 @@ def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
     return inner and 0 not in x.shape and x.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in far)
 
 
-def uneven(x: ArrayView, either: tuple[int, ...]) -> bool:
-    """Whether the matrices [.., rows, k] of `x` are read as they lie, with lines an odd multiple of 16 bytes apart."""
-    return readable(x, either) and any(s != 1 and s * x.nbytes_per_element % 32 for s in x.strides[-2:])
+def alignment(x: ArrayView, either: tuple[int, ...]) -> int:
+    """The power of 2, 16 to 128, that divides the bytes between lines of the matrices [.., rows, k] of `x` as they are read: those that are
+    copied first lie in whole 128 bytes."""
+    apart = [s * x.nbytes_per_element for s in x.strides[-2:] if s != 1] if readable(x, either) else []
+    return min([NBYTES, *(a & -a for a in apart)])
 
 
 def as_readable(x, either: tuple[int, ...]):
