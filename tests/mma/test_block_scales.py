@@ -71,6 +71,12 @@ def test_tiles_splits_and_exchanged_operands_with_scales(bm, bn, splits, swapped
         checked(np.random.default_rng(1), 200, 331, 1100, by_row, by_column, config=config, out=np.float32)
 
 
+@pytest.mark.parametrize("m", [36, 70, 120])
+def test_rows_of_scales_in_exchanged_places_take_any_number_of_bytes_of_a_slot(m):
+    """As the model chooses tiles as wide as so few rows."""
+    checked(np.random.default_rng(1), m, 331, 400, True, False, out=np.float32)
+
+
 def test_scaled_sums_go_through_the_epilogue_and_tiles_come_ahead():
     rng = np.random.default_rng(2)
     m, n, k = 300, 328, 520

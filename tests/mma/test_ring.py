@@ -200,6 +200,29 @@ def test_a_ring_lays_its_buffers_as_auto_does_and_takes_the_word():
     assert made[0] == made[1] and "Swizzle" in made[0][0] and "Swizzle" in made[2][0]
 
 
+@pytest.mark.parametrize("extent", [20, 64, 80])
+def test_slots_of_one_dimension_begin_where_tma_does_and_may_be_viewed(extent):
+    @tile.jit(num_warps=8)
+    def summed(X, Y, N: tile.constexpr):
+        ring = tile.ring(2, row=((N,), X.dtype))
+        with tile.warpgroup(0):
+            with tile.elect():
+                for i in range(X.shape[0]):
+                    with ring.produce() as slot:
+                        tile.copy_async(slot.row, X[i, 0:N], mbar=slot.full, variant="tma")
+        with tile.warpgroup(1):
+            total = tile.zeros((N // 4, 4))
+            for i in range(X.shape[0]):
+                with ring.consume() as slot:
+                    total += tile.load(slot.row.view(shape=(N // 4, 4)))
+            tile.store(Y[0:N], tile.reshape(total, (N,)))
+
+    X = np.random.default_rng(0).random((5, 68), np.float32)
+    Y = np.empty(extent, np.float32)
+    summed.simulate(1, X, Y, N=extent, target="sm_90a").raise_first()
+    np.testing.assert_allclose(Y[:68], X[:, :extent].sum(0), rtol=1e-6)
+
+
 def test_what_a_ring_is_made_of():
     @tile.jit(num_warps=4)
     def nothing(X):

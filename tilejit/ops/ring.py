@@ -10,10 +10,10 @@ arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 from typing import Any
 
-from ..dtypes import arriving, dtype_of, int32
+from ..dtypes import DType, arriving, dtype_of, int32
 from ..errors import CompilationError
 from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import MEMBERS, builtin
@@ -267,12 +267,20 @@ def _buffer(g: Builder, name: str, stages: int, spec, filled: str, cta_group: in
     if filled == "products":
         return _accumulators(g, stages, shape, dtype_of(dtype), layout, cta_group)
     if layout is None or isinstance(layout, Auto):
-        slots = auto if len(shape) > 1 else None
+        in_line = len(shape) == 1 and filled == "copies"
+        slots = _lines(stages, *shape, dtype_of(dtype)) if in_line else auto if len(shape) > 1 else None
     elif isinstance(layout, TileLayout):
         slots = TileLayout([(stages, layout.span(), axis.m), *layout.shards], layout.replicas, layout.offset, layout.swizzle)
     else:
         raise g.error(f"the layout of {name} is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
     return allocated(g, (stages, *shape), dtype, slots, buffer_of_ring=name)
+
+
+def _lines(stages: int, extent: int, dtype: DType) -> TileLayout:
+    """Slots of one dimension, each at a multiple of 128 bytes, where boxes of TMA begin. Unlike those by `auto` they may be viewed."""
+    elements, units = dtype.packing
+    step = lcm(128, units * dtype.nbytes) // (units * dtype.nbytes) * elements
+    return TileLayout([(stages, -(-extent // step) * step, axis.m), (extent, 1, axis.m)])
 
 
 def _accumulators(g: Builder, stages: int, shape: tuple[int, ...], dtype, layout, cta_group: int) -> Value:
