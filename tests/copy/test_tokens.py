@@ -47,6 +47,53 @@ def both_ways(A, B, PATH: tile.constexpr):
     tile.store(s, tile.zeros((128, 32), A.dtype))
 
 
+@tile.jit
+def multiplied(A, B, C):
+    sA, sB = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+    a, b = tile.copy_async(sA, A[0:64, 0:64]), tile.copy_async(sB, B[0:64, 0:64])
+    a.wait()
+    b.wait()
+    acc = tile.mma_async(None, sA, sB)
+    tile.mma_commit()
+    tile.mma_wait(0)
+    tile.store(C[0:64, 0:64], acc)
+
+
+@tile.jit
+def passed_on(A, B, C):
+    s = tile.alloc((64, 64), A.dtype)
+    tile.copy_async(s, A[0:64, 0:64]).wait()
+    with tile.elect():
+        tile.copy_async(C[0:64, 0:64], s, variant="tma")
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@pytest.mark.parametrize("kernel", [multiplied, passed_on])
+@pytest.mark.parametrize("columns,path", [(64, "ldgsts"), (61, "vector")])
+@pytest.mark.filterwarnings("ignore::tilejit.TileWarning")
+def test_the_wait_for_what_threads_bring_has_the_fence_for_the_async_proxy(kernel, columns, path):
+    a, b = (RNG.integers(-2, 3, shape).astype(np.float16) for shape in ((64, columns), (columns, columns)))
+    c = np.zeros((64, 64), np.float32 if kernel is multiplied else np.float16)
+    kernel.simulate(1, a, b, c, target="sm_90a").raise_first()
+    want = a @ b if kernel is multiplied else a
+    assert kernel.compile(a, b, c, target="sm_90a").copies[0].variant == path and (c[:, :columns] == want).all()
+
+
+def test_a_product_has_one_fence_and_barrier_for_each_token_and_no_fence_stands_where_threads_alone_read():
+    @tile.jit
+    def product(A, C):
+        s = tile.alloc((64, 64), A.dtype, layout=tile.auto)
+        tile.copy_async(s, A[0:64, 0:64]).wait()
+        tile.store(C[0:64, 0:64], tile.dot(s, s))
+
+    square = tile.ArraySpec((64, 64), "float16")
+    graph = str(product.compile(square, square, target="sm_90a").graph)
+    assert graph.count("fence_proxy_async()") == graph.count(" sync()") == 1
+    array = tile.ArraySpec((128, 32), "float16")
+    assert "fence_proxy_async" not in str(stage_any.compile(array, array, target="sm_90a").graph)
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_load_and_a_store_complete_by_their_tokens(path):
     """The proxy fence and the barriers of both are the compiler's."""

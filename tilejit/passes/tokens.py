@@ -5,7 +5,8 @@ waits for it.
 Copies that complete by bytes get a slot of a block of mbarriers, by the copy's number: its thread waits until the slot's
 last phase is over, announces the bytes and issues; waiting is for the parity of the number. Copies to tensor memory get such a
 slot as well, on which a commit arrives, and the fence after the wait. Where every other path waits in
-the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it. A multicast is made by all CTAs of
+the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it, and before it the proxy fence where
+products or engines read the buffer by themselves. A multicast is made by all CTAs of
 the cluster together: they meet at its barrier before it, and each announces what all of them bring it. PTX ISA, "Asynchronous
 copy completion mechanisms".
 """
@@ -29,11 +30,13 @@ from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ..types import Barrier, BarrierRef, Scalar, Uniformity
 from .announced import check_announced
 from .clusters import at_rank, blocks_alike, of_cluster
+from .context import Context
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
 ON_BARRIERS = {"bytes", "commit"}  # what completes on mbarriers
 ON_ENGINES = {"bulk", *ON_BARRIERS}
+BY_THREADS = {"group", "issue"}    # what threads write
 MAX_PENDING = (1 << 20) - 1        # bytes of an mbarrier's phase (PTX ISA, tx-count)
 
 
@@ -47,13 +50,14 @@ class Pool:
     block: Value | None = None
     slots: int = 1
     each: For | None = None
+    fenced: bool = False  # whether the async proxy reads what threads wrote
 
     @property
     def kinds(self) -> set[str]:
         return {c.choice.plan.completion for c in self.copies}
 
 
-def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
+def complete_tokens(graph: Graph, facts: Facts) -> Graph:
     """The graph with the waits of its tokens written out, and the bytes announced by hand compared with the copies'."""
     graph = check_announced(graph)
     pools: dict[str, Pool] = {}
@@ -65,8 +69,11 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
     if not pools:
         return graph
     _refuse_mixtures(graph.body)
+    context = Context(graph, facts)
+    read = _read_by_engines(context)
     distance, made, multicasts = Distance(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
+        pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read for c in pool.copies)
         if not pool.kinds & ON_BARRIERS:
             continue
         if CHOSEN in name:
@@ -85,6 +92,13 @@ def complete_tokens(graph: Graph, facts: Facts | None = None) -> Graph:
 
 def _token(call: Call) -> bool:
     return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
+
+
+def _read_by_engines(context: Context) -> set[Operand]:
+    """The shared buffers that products and copies read by the async proxy. Copies that give tokens have a fence of their own."""
+    readers = (c for c in context.calls if c.op.name in ("mma_async", "tensor_mma")
+               or c.op.name == "copy_async" and not _token(c) and c.choice.plan.completion in ON_ENGINES)
+    return {context.bytes_of(a)[0] for c in readers for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
 
 
 def _loop_over_warpgroups(graph: Graph, pool: Pool) -> For | None:
@@ -325,6 +339,8 @@ def _awaited(wait: Call, pool: Pool, distance: Distance) -> list[Call]:
         nodes.append(Call(bars.bulk_wait, (), {"n": later, "read": wait.attrs["read"]}, (), loc))
     if "commit" in kinds:
         nodes.append(Call(tcgen05_fence, (), {"side": "after_thread_sync"}, (), loc))
+    if pool.fenced:
+        nodes.append(_do(bars.fence_proxy_async, loc))
     if kinds - ON_BARRIERS:
         nodes.append(_do(sync, loc))
     return nodes
