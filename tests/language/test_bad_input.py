@@ -53,6 +53,8 @@ SOURCES = {
     "tile.store(y[0:64], tile.full((64,), 2**40, tile.int32))": "1099511627776 does not fit in int32",
     "tile.store(y[0:64], tile.cast(tile.load(x[0:64]), 'float33'))": "'float33' is not an element type",
     "tile.store(y[0:64], tile.zeros((n,)))": "the extents of a shape are constants: declare them as tile.constexpr parameters",
+    "tile.store(y[0:64], tile.zeros((x, 3)))": "an extent is an integer, as in the shape (128, 64), not a global buffer float32",
+    "tile.ring(2, A=(x.dtype, (64, 64)))": "an extent is an integer, as in the shape (128, 64), not DType",
     "tile.store(y[0:64], tile.zeros((-3,)))": "an extent cannot be negative",
     "tile.store(y[0:n], tile.load(x[0:n]))": "n is a number of the launch: declare the parameter as n: tile.constexpr",
     "tile.store(y[3:n + 4], tile.load(x[0:64]))": "n is a number of the launch: declare the parameter as n: tile.constexpr",

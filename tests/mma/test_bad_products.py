@@ -223,6 +223,12 @@ def test_conditions_that_a_product_into_registers_does_not_take(acc, accumulate,
     refused([*operands((64, 64), (64, 64), "float16"), f"tile.mma_async({acc}, a, b, trans_b=True, accumulate={accumulate})"], words, 3)
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_one_thread_starts_no_product_into_registers(target):
+    refused([*operands((64, 64), (64, 64), "float16"), "with tile.elect():", "    tile.mma_async(None, a, b, trans_b=True)"],
+            "whole warpgroups start a product into registers: leave out tile.elect()", 4, target=target)
+
+
 R, FILL = "ring = tile.ring(2, A=((64, 64), tile.float32))", "    tile.copy_async(slot.A, x[0:64, 0:64], mbar=slot.full)"
 
 

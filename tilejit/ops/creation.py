@@ -138,6 +138,8 @@ def checked_shape(g: Builder, shape) -> tuple[int, ...]:
     """A tile's shape: constants of at least 0."""
     shape = shape if isinstance(shape, tuple) else (shape,)
     for extent in shape:
+        if not isinstance(type_of(extent), Scalar):
+            raise g.error(f"an extent is an integer, as in the shape (128, 64), not {describe(extent)}")
         constant_integer(g, extent, "an extent", "the extents of a shape are constants: declare them as tile.constexpr parameters")
         if extent < 0:
             raise g.error(f"an extent cannot be negative: {shape}")

@@ -90,6 +90,9 @@ def mma_async(g: Builder, acc, a, b, trans_a=False, trans_b=False, dtype=None, p
     if any(o is not None for o in (kind, scale_a, scale_b, block)):
         raise g.error("kind=, scale_a=, scale_b= and block= are for products into tensor memory")
     collective(g, "mma_async")
+    if g.scope.threads == 1:
+        raise g.error("whole warpgroups start a product into registers: leave out tile.elect() or tile.thread(..); one thread starts those into "
+                      "tensor memory, whose accumulator is a buffer of tile.alloc(.., scope=\"tmem\")")
     acc, condition = (acc, ()) if accumulate is True else (None, ()) if accumulate is False else (acc, (_condition(g, acc, accumulate),))
     a, b = _operand(g, a, "a", registers=True), _operand(g, b, "b", registers=False)
     dtype = _dtype(g, acc, a.type.dtype, dtype)
