@@ -84,7 +84,7 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     """The matrix product ``a @ b``, added to the tile `acc` if that is given; the result is a tile [m, n].
 
     `a` is [m, k] and `b` is [k, n], each a register tile or a matrix in shared memory; ``trans_a=True`` takes `a` as [k, m],
-    ``trans_b=True`` takes `b` as [n, k]. Any extents are right. Sums are of the accumulator's dtype, or `dtype`: float32 by
+    ``trans_b=True`` takes `b` as [n, k]. Any extents of at least 1 are right. Sums are of the accumulator's dtype, or `dtype`: float32 by
     default, float64 for float64 operands, int32 for integers (int64 for those of 64 bits), where they wrap; float16 where asked
     for. float32 is multiplied exactly unless `precision="tf32"`, which rounds the operands to 10 bits of mantissa. What the
     scope's threads have written to shared memory must have been synchronised (``sync()``); the call itself orders these writes
