@@ -146,6 +146,31 @@ def stores(index: str):
     return tile.jit(source=f"def k(x):\n    n = x.shape[0]\n    tile.store(x[0, {index}], 0)\n").compile(SQUARE)
 
 
+@pytest.mark.parametrize("loop", ["for i in range(6):", "while i < 6:"])
+@pytest.mark.parametrize("begin,trip,divisor", [
+    ("0, 0", "a + 16, b", 16), ("64, 0", "a - 24, b", 8), ("0, 0", "a + n * 16, b", 16), ("48, 32", "b, a", 16), ("0, 8", "b, a + 12", 4),
+    ("16, 0", "a * 3, b", 16), ("12, 0", "a + n * 6, b", 6), ("0, 0", "a + a + 1, b", 1), ("0, 48", "b, b + 1", 1), ("40, 8", "tile.maximum(a, 8) + (24 if i % 2 == 0 else b), b", 8),
+    ("0, 0", "inner(a) + 6, b", 2), ("n, 0", "a + 16, b", 1)])
+def test_what_a_loop_carries_is_known_to_be_a_multiple_of_what_every_trip_keeps(loop, begin, trip, divisor):
+    kernel = tile.jit(source=f"def k(out, n):\n    a, b = {begin}\n    i = 0\n    {loop}\n        tile.store(out[i], a)\n        a, b = {trip}\n"
+                             f"        {'i = i + 1' if 'while' in loop else 'pass'}\n    tile.store(out[6], a)\n")
+    kernel.source.globals.update(tile=tile, inner=four_more)
+    out = np.zeros(7, np.int32)
+    kernel.simulate(1, out, 5).raise_first()
+    bound, options, _ = kernel._bind((out, 5), {})
+    graph = kernel.version(bound, options, "sm_90a").lowered.graph
+    inside, after = (c.args[1] for c in walk(graph.body) if isinstance(c, Call) and c.op.name == "store")
+    known = [Context(graph, Facts(lambda fact: False)).divisor(x) for x in (inside, after)]
+    assert known == [divisor, divisor] and not (out % divisor).any()
+
+
+@tile.jit
+def four_more(a):
+    for j in range(4):
+        a = a + 2
+    return a
+
+
 def test_what_is_written_twice_in_a_slice_is_one_number():
     for start in ("tile.program_id(0) * 16", "tile.program_id(0) // 2 * 16", "n % 48", "tile.minimum(n, tile.program_id(1))", "x.shape[1] - 16"):
         stores(f"{start}:{start} + 16")

@@ -9,7 +9,7 @@ from math import gcd, lcm, prod
 
 from ..dtypes import int32, int64, integer_range, keeps, stored
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, rises, walk, written
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, rises, walk, written
 from ..types import Points, Region, Scalar, Selected, Tile
 
 
@@ -41,6 +41,7 @@ class Context:
         self.made: dict[Value, Call] = {}
         self.loops: dict[Value, For] = {}
         self.ways: dict[Value, tuple[Operand, Operand]] = {}  # what a branch chooses -> the one or the other
+        self.carried: dict[Value, tuple[Operand, Operand]] = {}  # what a loop carries or leaves -> how it begins, and what a trip makes of it
         self.calls: list[Call] = []
         for node in walk(graph.body):
             if isinstance(node, Call):
@@ -50,8 +51,12 @@ class Context:
                 self.loops[node.index] = node
             if isinstance(node, If):
                 self.ways.update(zip(node.results, zip(node.then.yields, node.orelse.yields)))
+            if isinstance(node, (For, While)):
+                for carry, following in zip(node.carried, node.body.yields):
+                    self.carried[carry.inner] = self.carried[carry.result] = carry.init, following
         self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
         self._divisors: dict[Value, int] = {}
+        self._supposed: dict[Value, int] = {}  # divisors of carried values, while it is found out whether a trip keeps them
         self._intervals: dict[tuple[Value, bool], tuple[int | None, int | None]] = {}
         self._promised: dict[tuple[object, bool], Promise] = {}
 
@@ -130,7 +135,6 @@ class Context:
         if isinstance(operand, Const):
             return abs(operand.value) or 1 << 62
         if operand not in self._divisors:
-            self._divisors[operand] = 1  # a carried value that needs itself
             promised = self._promised.get((self._key(operand), False), Promise()).divisor
             self._divisors[operand] = held_by(type_of(operand).dtype, lcm(self._divisor(operand), promised))
         return self._divisors[operand]
@@ -141,12 +145,26 @@ class Context:
             return gcd(self.divisor(loop.start), self.divisor(loop.step))
         if value in self.ways:
             return gcd(*map(self.divisor, self.ways[value]))
+        if value in self.carried:
+            return self._divisor_of_carried(value)
         call, t = self.made.get(value), type_of(value)
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call)
         known = t.dtype in (int32, int64) and not wraps(t.dtype, *self._from_definition(value, False))
         return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
+
+    def _divisor_of_carried(self, value: Value) -> int:
+        """The largest number that divides what a loop begins with, and that every trip keeps so."""
+        init, following = self.carried[value]
+        divisors, supposed, kept = self._divisors, self._supposed, self.divisor(init)
+        while True:
+            found, self._supposed = kept, supposed | {value: kept}
+            self._divisors = dict(self._supposed)
+            kept = gcd(found, self.divisor(following))
+            if kept == found:
+                self._divisors, self._supposed = divisors, supposed
+                return found
 
     def _divisor_of(self, call: Call) -> int:
         parts = [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)]
