@@ -1,6 +1,7 @@
 """What `matmul` and `grouped_matmul` cannot do as asked is an error that says what to give instead, before anything is launched."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from tests.gpu import in_child, needs_gpu
 from tests.mma.products import added, close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
-from tilejit.kernels.operands import lines, meeting
+from tilejit.kernels.operands import lines, meeting, overlaps
 from tilejit.kernels.plan import Config
 from tilejit.runtime.arrays import describe
 
@@ -193,6 +194,13 @@ def test_matrices_that_share_no_byte_meet_only_where_their_lines_do_not_tell():
                 shared += meets
         kept += len(found)
     assert shared and kept < 3 * shared, (shared, kept)
+
+
+def test_elements_of_a_result_that_share_an_address_are_found_in_any_strides():
+    for m, n, down, across in product(range(1, 5), range(1, 5), range(-5, 6), range(-5, 6)):
+        v = np.lib.stride_tricks.as_strided(np.zeros(64, np.float16)[32:], (m, n), (2 * down, 2 * across))
+        places = {i * down + j * across for i in range(m) for j in range(n)}
+        assert overlaps(describe(v)) == (len(places) < m * n), (m, n, down, across)
 
 
 def in_place(home, back):

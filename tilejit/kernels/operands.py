@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from math import gcd
+
 import numpy as np
 import tilejit as tile
 
@@ -116,8 +119,14 @@ def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None
     floats = z.dtype.startswith(("float", "bfloat"))
     if not changed and (z.dtype != "int32" if sums == tile.int32 else not floats):
         raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")
-    if 0 not in shape and any(s == 0 and e > 1 for s, e in zip(z.strides, z.shape)):
-        raise LaunchError("out has elements that lie in one place: it is a broadcast view")
+    if 0 not in shape and overlaps(z):
+        raise LaunchError("out has elements that lie in one place, as those of a broadcast view do")
+
+
+def overlaps(v: ArrayView) -> bool:
+    """Whether two elements of a view, in one plane of it, have one address."""
+    steps = [(abs(s), e) for s, e in zip(v.strides, v.shape) if e > 1]
+    return any(s == 0 for s, _ in steps) or any(t // gcd(s, t) < e and s // gcd(s, t) < f for (s, e), (t, f) in combinations(steps, 2))
 
 
 def check_tiles(tiles: list[ArrayView], z: ArrayView) -> None:
