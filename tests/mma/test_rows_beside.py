@@ -137,10 +137,10 @@ def test_rows_may_be_all_that_an_epilogue_gets():
     np.testing.assert_array_equal(kernels.matmul(several, b, epilogue=with_biases, tiles=[bias], config=config), several.astype(np.float32) @ b.astype(np.float32) + bias)
 
 
-@pytest.mark.parametrize("shape", [(71,), (73,), (1, 72), (100,), (72, 1), ()])
+@pytest.mark.parametrize("shape", [(71,), (73,), (100,), (72, 1), ()])
 def test_rows_of_other_lengths_are_refused(shape):
     a, b, *_ = given((100, 72), 30, np.float32)
-    with pytest.raises(LaunchError, match=r"the result's shape, which is \(100, 72\), or rows of all its columns, \(72,\), not"):
+    with pytest.raises(LaunchError, match=r"as arrays of \(100, 72\), \(1, 72\), \(100, 1\), \(72,\) do, and tiles\[0\] is of \("):
         kernels.matmul(a, b, epilogue=with_bias, tiles=(np.zeros(shape, np.float32),))
 
 
@@ -148,7 +148,7 @@ def test_rows_of_several_matrices_have_their_leading_dimensions_or_none():
     a, b, bias, _, more = given((20, 72), 30, np.float32, (2, 2))
     for wrong in (more.reshape(4, 72), more[0], more[:1], more[..., :71]):
         for call in (kernels.matmul, kernels.tune):
-            with pytest.raises(LaunchError, match=r"rows of all its columns, \(2, 2, 72\) or \(72,\), not"):
+            with pytest.raises(LaunchError, match=r", \(72,\), \(2, 2, 72\) do, and tiles\[0\] is of \("):
                 call(a, b, epilogue=with_biases, tiles=(wrong,))
 
 

@@ -20,17 +20,31 @@ def box(X, z, i, j, extents):
 
 
 @tile.jit
-def line(x, z, first, count: tile.constexpr):
-    """`count` elements of x from `first` on (of its row `z`, if it has several)."""
-    if len(x.shape) == 2:
-        return x[z, first:first + count]
+def line(x, z, first, count: tile.constexpr, AXES: tile.constexpr):
+    """`count` elements of x from `first` on, along the last of its `AXES` (those of matrix `z`, if each has its own)."""
+    own = z if AXES[0] == "z" else 0
+    if len(AXES) == 3:
+        return x[own, 0, first:first + count]
+    if len(AXES) == 2:
+        return x[own, first:first + count]
     return x[first:first + count]
 
 
 @tile.jit
-def is_line(x, BATCHED: tile.constexpr):
+def is_line(AXES: tile.constexpr):
     """Whether one of the epilogue's tiles is of an array that all rows of a result have."""
-    return len(x.shape) < (3 if BATCHED else 2)
+    return "m" not in AXES
+
+
+@tile.jit
+def beside(x, z, m, n, shape, AXES: tile.constexpr, row=None):
+    """What the user's function gets of an array x for sums of `shape` from row `m` and column `n` on, with 1 for the extents that x has so;
+    `row` has the columns if they came ahead."""
+    COLUMNS: tile.constexpr = shape[1] if AXES[-1] == "n" else 1
+    if not is_line(AXES):
+        return tile.load(box(x, z if AXES[0] == "z" else 0, m, n if AXES[-1] == "n" else 0, (shape[0], COLUMNS)))
+    found = tile.load(line(x, z, n if AXES[-1] == "n" else 0, COLUMNS, AXES) if row is None else row)
+    return found[None, :] if AXES[:-1] not in ("", "z") else found
 
 
 @tile.jit
@@ -52,6 +66,7 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.co
     user's function, with its arguments and the tiles of the arrays after them: of those that came ahead `there` is one of the sums' shape,
     and `lines` have rows for the tile, from whose column `AT` on the sums are."""
     SCALED, EPILOGUE, BATCHED, SWAPPED, TILES = FINISH
+    COUNT: tile.constexpr = len(TILES)
     if MIXED:
         acc = in_order(acc)
     if SCALED:
@@ -60,14 +75,13 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.co
         return acc
     if SWAPPED:
         acc, m, n = tile.transpose(acc), n, m
-    arguments = extra[:len(extra) - TILES]
-    for t in tile.static_range(TILES):
-        x = extra[len(extra) - TILES + t]
-        if is_line(x, BATCHED):
-            arguments = (*arguments, tile.load(lines[t][AT:AT + acc.shape[1]] if lines and lines[t] is not None else line(x, z, n, acc.shape[1])))
+    arguments = extra[:len(extra) - COUNT]
+    for t in tile.static_range(COUNT):
+        x, row = extra[len(extra) - COUNT + t], lines[t][AT:AT + acc.shape[1]] if lines and lines[t] is not None else None
+        if TILES[t][-2:] == "mn" and there is not None:
+            arguments, there = (*arguments, there), None
         else:
-            first, there = there, None
-            arguments = (*arguments, first if first is not None else tile.load(box(x, z, m, n, acc.shape)))
+            arguments = (*arguments, beside(x, z, m, n, acc.shape, TILES[t], row))
     made = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
     tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue returns a tile of the shape of its sums")
     return tile.transpose(made) if SWAPPED else made
@@ -89,11 +103,11 @@ def staging(DTYPE: tile.constexpr, CONSUMERS: tile.constexpr, BUFFERS: tile.cons
 
 
 @tile.jit
-def is_staged(extra, FINISH: tile.constexpr, AHEAD: tile.constexpr):
+def is_staged(FINISH: tile.constexpr, AHEAD: tile.constexpr):
     """Whether one of the epilogue's tiles comes to the buffers of the results; rows that come ahead have room of their own."""
     found = False
     for t in tile.static_range(len(AHEAD)):
-        found = found or AHEAD[t] and not is_line(extra[len(extra) - len(AHEAD) + t], FINISH[2])
+        found = found or AHEAD[t] and not is_line(FINISH[4][t])
     return found
 
 
@@ -103,7 +117,7 @@ def rooms(extra, FINISH: tile.constexpr, AHEAD: tile.constexpr, CONSUMERS: tile.
     made = ()
     for t in tile.static_range(len(AHEAD)):
         x = extra[len(extra) - len(AHEAD) + t]
-        made = (*made, tile.alloc((CONSUMERS, BN), x.dtype) if AHEAD[t] and is_line(x, FINISH[2]) else None)
+        made = (*made, tile.alloc((CONSUMERS, BN), x.dtype) if AHEAD[t] and is_line(FINISH[4][t]) else None)
     return made
 
 
@@ -164,7 +178,7 @@ def send(values, buffer, target, NEWER: tile.constexpr, PREFETCH: tile.constexpr
 def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AHEAD: tile.constexpr):
     """One thread brings what comes ahead of the epilogue's tiles: of one of the results' shape its rows, as wide as the tile, to the parts of
     `stage`, from which TMA has read the last tile; of rows, to `lines`."""
-    WIDTH, NBYTES = stage.shape[2], stage.nbytes if is_staged(extra, FINISH, AHEAD) else 0
+    WIDTH, NBYTES = stage.shape[2], stage.nbytes if is_staged(FINISH, AHEAD) else 0
     for t in tile.static_range(len(AHEAD)):
         NBYTES = NBYTES if lines[t] is None else NBYTES + lines[t].nbytes
     tile.bulk_wait(0, read=True)
@@ -173,11 +187,12 @@ def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AH
         if AHEAD[t] and lines[t] is None:
             x = extra[len(extra) - len(AHEAD) + t]
             for part in tile.static_range(stage.shape[0]):
-                tile.copy_async(stage[part], box(x, z, row, column + part * WIDTH, (64, WIDTH)), mbar=ready, variant="tma", prefetch_map=True)
+                source = box(x, z if FINISH[4][t][0] == "z" else 0, row, column + part * WIDTH, (64, WIDTH))
+                tile.copy_async(stage[part], source, mbar=ready, variant="tma", prefetch_map=True)
     for t in tile.static_range(len(AHEAD)):
         if lines[t] is not None:
             x = extra[len(extra) - len(AHEAD) + t]
-            tile.copy_async(lines[t], line(x, z, column, lines[t].shape[0]), mbar=ready, variant="tma", prefetch_map=True)
+            tile.copy_async(lines[t], line(x, z, column, lines[t].shape[0], FINISH[4][t]), mbar=ready, variant="tma", prefetch_map=True)
 
 
 @tile.jit
@@ -186,8 +201,8 @@ def finish(sums, buffer, z, row, column, AT: tile.constexpr, how, FIRST: tile.co
     it came ahead; not sent yet. The `FIRST` of a tile waits until TMA has read what is there. `how` is what `finished` takes after the
     place, what comes ahead, and where rows do."""
     SA, SB, extra, FINISH, MIXED, AHEAD, lines = how
-    beside = tile.load(buffer) if is_staged(extra, FINISH, AHEAD) else None
-    put(finished(sums, z, row, column + AT, SA, SB, extra, FINISH, MIXED, beside, lines, AT), buffer, FIRST and not AHEAD)
+    there = tile.load(buffer) if is_staged(FINISH, AHEAD) else None
+    put(finished(sums, z, row, column + AT, SA, SB, extra, FINISH, MIXED, there, lines, AT), buffer, FIRST and not AHEAD)
 
 
 @tile.jit
@@ -253,6 +268,6 @@ def store(sums, stage, C, z, row, column, how):
         PARTS: tile.constexpr = WIDE * len(sums) // WIDTH
         for part in tile.static_range(PARTS):
             buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
-            beside = tile.load(buffer) if is_staged(extra, FINISH, AHEAD) else None
-            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, beside, lines, part * WIDTH)
+            there = tile.load(buffer) if is_staged(FINISH, AHEAD) else None
+            values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, there, lines, part * WIDTH)
             send(values, buffer, box(C, z, row, at, (64, WIDTH)), None if AHEAD else newer(part, PARTS, stage.shape[0]))

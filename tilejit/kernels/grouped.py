@@ -214,7 +214,7 @@ def _constants(config: Config, across: tuple[bool, bool], sums, width: int, epil
         check_parameters(epilogue, ("the sums", "the product's number", "the row", "the column"), extras)
     return dict(BM=config.bm, BN=config.bn, BK=config.bk, STAGES=config.stages, ORDER=config.order, BEHIND=config.behind, REGS=config.regs,
                 A_KM=across[0], B_KN=across[1], SUMS=sums, WIDTH=width, BUFFERS=config.buffers,
-                FINISH=((), epilogue, True, swapped, 0), EXTRAS=extras, KEPT=config.kept and width > 0 and epilogue is None, PAIR=config.pair,
+                FINISH=((), epilogue, True, swapped, ()), EXTRAS=extras, KEPT=config.kept and width > 0 and epilogue is None, PAIR=config.pair,
                 cluster=2 if config.pair else None, num_warps=config.num_warps)
 
 

@@ -17,8 +17,8 @@ from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .config import SHARED, Config
 from .cycles import Problem, shared_rest
 from .mainloop import BLOCK
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
-                       check_tiles, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, of_shape, places_of, result_dtype, span,
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
+                       comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of, result_dtype, span,
                        stored_by_tma)
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
@@ -57,11 +57,12 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
 
     `epilogue` is a function under ``@tile.jit`` through which the sums go before they are stored: it takes a tile of them,
     the row and the column of its first element (the number of the matrix before these, in a product with leading
-    dimensions) and the `arguments`, arrays or numbers; it returns a tile of the same shape. `tiles` are arrays of the result's
-    shape, such as a residual, or rows that all of its rows have ([N], or [..., N] with the leading dimensions), such as a bias: after the
-    arguments the function gets of each of them the tile that lies where the sums do, of a row its columns. On Hopper the first of the
-    result's shape, if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run, and rows with it
-    whose elements lie side by side from a multiple of 16 bytes on. Arguments and tiles together are up to four; a TileWarning says where
+    dimensions) and the `arguments`, arrays or numbers; it returns a tile of the same shape. `tiles` are arrays that broadcast to the result as
+    NumPy has it, with all of its leading dimensions or none: a residual [..., M, N], a bias [N] or [..., 1, N], factors of rows [..., M, 1].
+    After the arguments the function gets of each of them the tile that lies where the sums do, with the extents of 1 that the array has.
+    Rows [..., N], one for each matrix, are taken too, and the function gets their columns, [n]. On Hopper the first
+    of [M, N], if it has the result's dtype and rows of whole 16 bytes, is brought while the products still run, and rows with it whose
+    elements lie side by side from a multiple of 16 bytes on. Arguments and tiles together are up to four; a TileWarning says where
     an epilogue has more values at once than there are registers. The same call gives the same bits each time. `out` lies apart
     from the operands; a tile may be the result itself, as the sums are added to it. LaunchError says what does not fit.
 
@@ -182,8 +183,7 @@ def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled:
 
 def folded_tiles(tiles, z: ArrayView) -> tuple:
     """An epilogue's tiles for a result with several leading dimensions, seen as one. LaunchError for shapes that do not fit."""
-    check_tiles([describe(t) for t in tiles], z)
-    return tuple(folded(t, "tiles") if len(t.shape) == len(z.shape) else folded_row(t) for t in tiles)
+    return tuple(folded_row(t) if axes == "zn" else folded(t, "tiles") for t, axes in zip(tiles, axes_of([describe(t) for t in tiles], z)))
 
 
 PLANS: dict[tuple, Launch] = {}  # by all that `_planned` depends on
@@ -223,7 +223,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     shape = (*batch, m, n)
     z = ArrayView(0, shape, row_major(shape), result_dtype(x.dtype, scaled), x.device) if out is None else out
     check_out(z, shape, tile.float32 if scaled else sums, epilogue is not None)
-    check_tiles(tiles, z)
+    axes = axes_of(tiles, z)
     if 0 in shape:
         return Launch(shape, z.dtype)
     spans = tuple(map(span, (x, y, *tiles, z)))
@@ -235,7 +235,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     matrices = z.shape[0] if len(z.shape) == 3 else 1
     either, itemsize = EITHER_MAJOR.get(target, ((1, 2), (1, 2))), x.nbytes_per_element if per == 1 else 1 / per
     if config is None:
-        ahead = any(_ahead(tiles, z, 16)) or bool(epilogue) and not (arguments or tiles) and stored_by_tma(z, 16)
+        ahead = any(_ahead(tiles, axes, z, 16)) or bool(epilogue) and not (arguments or tiles) and stored_by_tma(z, 16)
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
                           (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)),
@@ -259,14 +259,15 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if target in HOPPER and config.stream:
         if promoted is not None:
             raise LaunchError("CTAs share tiles of sums that the tensor cores make alone: config.stream goes with no block scales and no exact sums")
-        kernel, grid, constants, shares, room = _streamed(config, z, tiles, matrices, steps, sums, processors, x.nbytes_per_element)
+        kernel, grid, constants, shares, room = _streamed(config, z, (tiles, axes), matrices, steps, sums, processors, x.nbytes_per_element)
     elif target in HOPPER:
         blocks = promoted and promoted[::-1 if swapped else 1]
-        kernel, grid, constants, shares, room = _on_hopper(config, z, tiles, blocks, matrices, steps, sums, processors, x.nbytes_per_element)
+        kernel, grid, constants, shares, room = _on_hopper(config, z, (tiles, axes), blocks, matrices, steps, sums, processors,
+                                                              x.nbytes_per_element)
     else:
         kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
-                      FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, len(tiles)))
+                      FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, axes))
     if epilogue is not None:
         constants["spills"] = ANY
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
@@ -275,7 +276,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     return Launch(shape, z.dtype, kernel, grid, constants, swapped, (turn_a, turn_b, swapped), copied, either, rows, shares, room, spans)
 
 
-def _on_hopper(config: Config, z: ArrayView, beside: list[ArrayView], promoted: tuple | None, matrices: int, steps: int, sums,
+def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | None, matrices: int, steps: int, sums,
                processors: int, itemsize: int) -> tuple:
     """The kernel with its grid, the constants and options that are its own, and what else it takes; `steps` are the slots of k of a tile,
     `itemsize` the operands' bytes. `promoted` is None where the tensor cores sum alone, else whether each operand's block scales are by
@@ -313,8 +314,8 @@ def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums) -
     return hopper.split, grid, constants, (), ((count, config.splits, config.bm // 64, 64 * config.bn), sums.name)
 
 
-def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, along: int) -> dict:
-    """How results are stored, which of the arrays beside them come ahead, and how many columns are finished under the products of the next
+def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int) -> dict:
+    """How results are stored, which of the arrays `beside` them, given with their axes, come ahead, and how many columns are finished under the products of the next
     tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
     if not 0 <= config.late < config.bn:
         raise LaunchError(f"a tile leaves over fewer than its {config.bn} columns, and the configuration's late is {config.late}")
@@ -322,24 +323,24 @@ def _results(config: Config, z: ArrayView, beside: list[ArrayView], slots: int, 
     ahead, late = (), 0
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
-        ahead = _ahead(beside, z, width, config.bn, left // (config.bm // 64))
+        ahead = _ahead(*beside, z, width, config.bn, left // (config.bm // 64))
         late = min(config.late, most_late(slots)) // width * width if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 
 
-def _ahead(tiles: list[ArrayView], z: ArrayView, width: int, bn: int = 256, left: int = SHARED) -> tuple[bool, ...]:
-    """Which of an epilogue's tiles TMA can bring: the first of the result's shape, in buffers of `width` columns, and with it, or where there is
-    none of this shape, rows, of which `bn` columns at once take up to `left` bytes; () for none."""
-    first, made = of_shape(tiles, z), []
-    for t in tiles:
-        row = t is not first and len(t.shape) < len(z.shape) and line_comes_ahead(t, bn) and bn * t.nbytes_per_element <= left
+def _ahead(tiles: list[ArrayView], axes: tuple[str, ...], z: ArrayView, width: int, bn: int = 256, left: int = SHARED) -> tuple[bool, ...]:
+    """Which of an epilogue's tiles TMA can bring: the first that has both of the result's axes, in buffers of `width` columns, and with it, or where
+    there is none, rows, of which `bn` columns at once take up to `left` bytes; () for none."""
+    first, made = next((i for i, along in enumerate(axes) if along[-2:] == "mn"), None), []
+    for i, (t, along) in enumerate(zip(tiles, axes)):
+        row = along[-1] == "n" and "m" not in along and line_comes_ahead(t, bn) and bn * t.nbytes_per_element <= left
         left -= bn * t.nbytes_per_element if row else 0
-        made.append(row or t is first)
-    possible = stored_by_tma(z, width) if first is None else comes_ahead(first, z, width)
+        made.append(row or i == first)
+    possible = stored_by_tma(z, width) if first is None else comes_ahead(tiles[first], z, width)
     return tuple(made) if possible and any(made) else ()
 
 
-def _streamed(config: Config, z: ArrayView, beside: list[ArrayView], matrices: int, steps: int, sums, processors: int,
+def _streamed(config: Config, z: ArrayView, beside: tuple, matrices: int, steps: int, sums, processors: int,
               itemsize: int) -> tuple:
     """The kernel in which all CTAs share tiles, with its grid, its constants, how they share and the room that it needs; `steps` are the slots of
     k of a tile."""

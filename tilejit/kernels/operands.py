@@ -47,9 +47,37 @@ def line_comes_ahead(line: ArrayView, width: int) -> bool:
             and width <= 256 and width * size % 128 == 0)
 
 
-def of_shape(tiles: list[ArrayView], z: ArrayView) -> ArrayView | None:
-    """The first of an epilogue's tiles that is of the result's shape, and no row."""
-    return next((t for t in tiles if len(t.shape) == len(z.shape)), None)
+def axes_of(tiles: list[ArrayView], z: ArrayView) -> tuple[str, ...]:
+    """What the axes of an epilogue's tiles are: "m" and "n" rows and columns of the result, "z" all leading extents that it has, "1" an extent of
+    1 for all of them. LaunchError for those that do not broadcast to the result."""
+    for i, t in enumerate(tiles):
+        if t.device != z.device:
+            raise LaunchError(f"the result is on {z.device}, and tiles[{i}] on {t.device}")
+    return tuple(_axes(f"tiles[{i}]", t.shape, z.shape) for i, t in enumerate(tiles))
+
+
+def _axes(name: str, shape: tuple[int, ...], result: tuple[int, ...]) -> str:
+    *before, m, n = result
+    lead = tuple(before)
+    rows = "zn" if lead and shape == (*lead, n) else ""
+    as_numpy = _broadcast(shape, lead, m, n)
+    if rows and as_numpy[-2:] == "mn" and m > 1:
+        raise LaunchError(f"{name} of shape {shape} may be a row for each matrix of the result or one matrix for all of them: see it as "
+                          f"{(*lead, 1, n)} or as {(*(1,) * len(lead), m, n)}")
+    if not (rows or as_numpy):
+        taken = dict.fromkeys((result, (*lead, 1, n), (*lead, m, 1), (m, n), (1, n), (m, 1), (n,), (*lead, n)))
+        raise LaunchError(f"tiles broadcast to the result's shape, as arrays of {', '.join(map(str, taken))} do, and {name} is of {shape}")
+    return rows or as_numpy
+
+
+def _broadcast(shape: tuple[int, ...], lead: tuple[int, ...], m: int, n: int) -> str:
+    """The axes of an array that NumPy would broadcast to matrices of m by n, each of its own or all the same; "" for others."""
+    *before, rows, columns = (1, *shape) if len(shape) == 1 else shape or (0, 0)
+    first = "z" if tuple(before) == lead else "1"
+    if rows not in (1, m) or columns not in (1, n) or len(before) > len(lead) or first == "1" and any(e != 1 for e in before):
+        return ""
+    axes = ("m" if rows == m else "1") + ("n" if columns == n else "1")
+    return axes[-1] if len(shape) == 1 else first * bool(before) + axes
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------------------
@@ -127,16 +155,6 @@ def overlaps(v: ArrayView) -> bool:
     """Whether two elements of a view, in one plane of it, have one address."""
     steps = [(abs(s), e) for s, e in zip(v.strides, v.shape) if e > 1]
     return any(s == 0 for s, _ in steps) or any(t // gcd(s, t) < e and s // gcd(s, t) < f for (s, e), (t, f) in combinations(steps, 2))
-
-
-def check_tiles(tiles: list[ArrayView], z: ArrayView) -> None:
-    rows = dict.fromkeys(((*z.shape[:-2], z.shape[-1]), z.shape[-1:]))
-    for t in tiles:
-        if t.shape != z.shape and t.shape not in rows:
-            raise LaunchError(f"tiles are arrays of the result's shape, which is {z.shape}, or rows of all its columns, "
-                              f"{' or '.join(map(str, rows))}, not {t.shape}")
-        if t.device != z.device:
-            raise LaunchError(f"the result is on {z.device}, and an array of tiles on {t.device}")
 
 
 def check_epilogue(epilogue, arguments, tiles) -> None:
