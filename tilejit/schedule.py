@@ -8,8 +8,10 @@ from .dtypes import int32, uint32
 from .frontend.ranges import loop_over
 from .ir.builder import Builder, describe, type_of
 from .ir.builtin import builtin
+from .frontend.source import MISSING
 from .ir.graph import Const
 from .jit import Kernel, jit
+from .names import nearest
 from .ops.atomics import BUILTINS as ATOMICS
 from .ops.ids import num_programs, program_id
 from .ops.language import binary, strong_cast
@@ -17,6 +19,7 @@ from .ops.pointwise import cast, maximum
 from .types import Points, Region, Scalar
 
 
+LARGEST_GROUP = 1 << 15  # rows of tiles: those of a group are fewer than 2^31 where it has up to 65535 columns
 POWERS = tuple(1 << n for n in range(1, 8))  # of 2 by which tiles are not divided
 
 # -- orders: functions of the tile's number t, which is not negative, and the extents of the grid of tiles --------------------
@@ -149,16 +152,43 @@ def tile_at(g: Builder, t, tiles_m, tiles_n, order="grouped", group=8):
     `order` is "row", "column", "grouped" (groups of `group` rows, column by column), "snake" (the same, every other group
     backwards), "hilbert", or a helper under ``@tile.jit`` that takes (t, tiles_m, tiles_n, group) and returns (m, n).
     """
-    if isinstance(order, str) and order not in ORDERS:
-        raise g.error(f"order is {', '.join(map(repr, ORDERS))} or a helper under @tile.jit, not {order!r}")
-    if not isinstance(order, (str, Kernel)):
-        raise g.error(f"order is a name or a helper under @tile.jit, not {describe(order)}")
-    if isinstance(group, bool) or not isinstance(group, int) or group < 1:
-        raise g.error(f"group is a constant of at least 1, not {describe(group)}")
+    _check_integers(g, t=t)
+    _check_order(g, tiles_m, tiles_n, order, group)
+    return _placed(g, t, tiles_m, tiles_n, order, group)
+
+
+def _placed(g: Builder, t, tiles_m, tiles_n, order, group: int):
     place = g.invoke(helper(ORDERS[order]) if isinstance(order, str) else order, (maximum.function(g, t, 0), tiles_m, tiles_n, group), {})
-    if not isinstance(place, tuple) or len(place) != 2:
-        raise g.error(f"an order returns (m, n), not {describe(place)}")
+    if not isinstance(place, tuple) or len(place) != 2 or not all(map(_is_integer, place)):
+        raise g.error(f"an order returns (m, n), two integers, not {describe(place)}")
     return place
+
+
+def _is_integer(x) -> bool:
+    t = type_of(x)
+    return isinstance(t, Scalar) and t.dtype.is_int
+
+
+def _check_integers(g: Builder, **given) -> None:
+    for what, x in given.items():
+        if not _is_integer(x):
+            raise g.error(f"{what} is an integer, not {describe(x)}")
+
+
+def _check_order(g: Builder, tiles_m, tiles_n, order, group) -> None:
+    """CompilationError for what is no grid of tiles, no order or no group."""
+    _check_integers(g, tiles_m=tiles_m, tiles_n=tiles_n)
+    for what, x in (("tiles_m", tiles_m), ("tiles_n", tiles_n)):
+        if isinstance(x, int) and x < 0:
+            raise g.error(f"{what} is a number of tiles, at least 0, not {x}")
+    if not isinstance(order, Kernel) and (not isinstance(order, str) or order not in ORDERS):
+        raise g.error(f"order is {', '.join(map(repr, ORDERS))} or a helper under @tile.jit, not {describe(order)}{nearest(order, ORDERS)}")
+    if isinstance(order, Kernel):
+        params = order.source.params
+        if not sum(p.default is MISSING for p in params) <= 4 or len(params) < 4 and order.source.rest is None:
+            raise g.error(f"an order takes (t, tiles_m, tiles_n, group), and {order.source.name} takes ({', '.join(p.name for p in params)})")
+    if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST_GROUP:
+        raise g.error(f"group is a constant, 1 to {LARGEST_GROUP} rows of tiles, not {describe(group)}")
 
 
 @builtin
@@ -170,15 +200,21 @@ def tile_order(g: Builder, tiles_m, tiles_n, order="grouped", group=8, first=Non
     """
     first = g.call(program_id, axis=0) if first is None else first
     stride = g.call(num_programs, axis=0) if stride is None else stride
-    for what, x in (("tiles_m", tiles_m), ("tiles_n", tiles_n), ("first", first), ("stride", stride)):
-        t = type_of(x)
-        if not isinstance(t, Scalar) or not t.dtype.is_int:
-            raise g.error(f"{what} is an integer, not {describe(x)}")
+    _check_order(g, tiles_m, tiles_n, order, group)
+    _check_integers(g, first=first, stride=stride)
     total = tiles_m * tiles_n if isinstance(tiles_m, int) and isinstance(tiles_n, int) else binary(g, "*", tiles_m, tiles_n)
     first, stride = (x.value if isinstance(x, Const) else x for x in (first, stride))
     if isinstance(stride, int) and stride < 1:
         raise g.error(f"stride is at least 1, not {stride}")
-    return loop_over(g, first, total, stride, item=lambda g, t: tile_at.function(g, t, tiles_m, tiles_n, order, group))
+    if isinstance(first, int) and first < 0:
+        raise g.error(f"first is at least 0, not {first}")
+    here = g.loc
+
+    def item(g: Builder, t):
+        with g.at(here):
+            return _placed(g, t, tiles_m, tiles_n, order, group)
+
+    return loop_over(g, first, total, stride, item=item)
 
 
 @builtin

@@ -82,9 +82,86 @@ def test_an_order_may_be_the_kernel_s_own():
     assert out.tolist() == [102, 101, 100, 2, 1, 0]
 
 
-def test_an_unknown_order_is_refused():
-    with pytest.raises(CompilationError, match="order is 'row', 'column', 'grouped', 'snake', 'hilbert' or a helper"):
-        counted[1,](np.zeros((2, 2), np.int32), 2, 2, ORDER="spiral", GROUP=1)
+@tile.jit
+def of_few(t, tiles_m):
+    return t, tiles_m
+
+
+@tile.jit
+def of_one(t, tiles_m, tiles_n, group):
+    return t
+
+
+@tile.jit
+def of_floats(t, tiles_m, tiles_n, group):
+    return t, 0.5 * t
+
+
+@tile.jit
+def of_tiles(t, tiles_m, tiles_n, group):
+    return tile.arange(4), t
+
+
+NAMES = "'row', 'column', 'grouped', 'snake', 'hilbert' or a helper under @tile.jit"
+
+
+@pytest.mark.parametrize("given,words", [
+    (dict(order="spiral"), f"order is {NAMES}, not str 'spiral'"),
+    (dict(order="Grouped"), f"order is {NAMES}, not str 'Grouped' (did you mean 'grouped'?)"),
+    (dict(order=None), f"order is {NAMES}, not NoneType"),
+    (dict(order=("grouped", 8)), f"order is {NAMES}, not tuple ('grouped', 8)"),
+    (dict(order=lambda t, tiles_m, tiles_n, group: (t, 0)), f"order is {NAMES}, not function"),
+    (dict(order=of_few), "an order takes (t, tiles_m, tiles_n, group), and of_few takes (t, tiles_m)"),
+    (dict(order=of_one), "an order returns (m, n), two integers, not a scalar int32"),
+    (dict(order=of_floats), "an order returns (m, n), two integers, not a tuple (a scalar int32, a scalar float32)"),
+    (dict(order=of_tiles), "an order returns (m, n), two integers, not a tuple (a tile int32[4], a scalar int32)"),
+    (dict(group=0), "group is a constant, 1 to 32768 rows of tiles, not the number 0"),
+    (dict(group=1 << 31), "group is a constant, 1 to 32768 rows of tiles, not the number 2147483648"),
+    (dict(group=2.0), "group is a constant, 1 to 32768 rows of tiles, not the number 2.0"),
+    (dict(group=True), "group is a constant, 1 to 32768 rows of tiles, not the number True"),
+    (dict(tiles_m=2.5), "tiles_m is an integer, not the number 2.5"),
+    (dict(tiles_n=(2, 2)), "tiles_n is an integer, not tuple (2, 2)"),
+    (dict(tiles_n=-1), "tiles_n is a number of tiles, at least 0, not -1"),
+])
+def test_what_is_no_grid_of_tiles_no_order_or_no_group_is_refused_where_it_is_given(given, words):
+    """At the call of `tile_order` and `tile_at`, though the order of a loop is a helper that the loop calls."""
+    given = dict(tiles_m=2, tiles_n=3, order="grouped", group=8) | given
+    M, N, ORDER, GROUP = given.values()
+
+    @tile.jit
+    def in_a_loop(out):
+        for m, n in tile.tile_order(M, N, ORDER, GROUP):
+            tile.store(out[m, n], 1)
+
+    @tile.jit
+    def by_number(out):
+        m, n = tile.tile_at(tile.program_id(0), M, N, ORDER, GROUP)
+        tile.store(out[m, n], 1)
+
+    for kernel, call in ((in_a_loop, "tile.tile_order("), (by_number, "tile.tile_at(")):
+        with pytest.raises(CompilationError) as caught:
+            kernel[1,](np.zeros((2, 3), np.int32))
+        message, _, line, carets = str(caught.value).splitlines()
+        assert message == words and line[carets.index("^"):].startswith(call)
+
+
+def test_a_loop_over_tiles_begins_at_one_of_them():
+    @tile.jit
+    def from_before(out):
+        for m, n in tile.tile_order(2, 2, first=-1):
+            tile.atomic_add(out[m, n], 1)
+    with pytest.raises(CompilationError, match="first is at least 0, not -1"):
+        from_before[1,](np.zeros((2, 2), np.int32))
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_a_tile_has_a_number_that_is_an_integer(order):
+    @tile.jit
+    def by_half(out):
+        m, n = tile.tile_at(1.5, 2, 2, order)
+        tile.store(out[m, n], 1)
+    with pytest.raises(CompilationError, match="t is an integer, not the number 1.5"):
+        by_half[1,](np.zeros((2, 2), np.int32))
 
 
 @pytest.mark.parametrize("stride", [0, -1])

@@ -17,8 +17,8 @@ from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .config import SHARED, Config
 from .cycles import Problem, shared_rest
 from .mainloop import BLOCK
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_apart, check_epilogue, check_listed, check_out, check_parameters, check_target,
-                       comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of, result_dtype, span,
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_apart, check_epilogue, check_listed, check_out, check_parameters,
+                       check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of, result_dtype, span,
                        stored_by_tma)
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
@@ -315,8 +315,8 @@ def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums) -
 
 
 def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int) -> dict:
-    """How results are stored, which of the arrays `beside` them, given with their axes, come ahead, and how many columns are finished under the products of the next
-    tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
+    """How results are stored, which of the arrays `beside` them, given with their axes, come ahead, and how many columns are finished under the
+    products of the next tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
     if not 0 <= config.late < config.bn:
         raise LaunchError(f"a tile leaves over fewer than its {config.bn} columns, and the configuration's late is {config.late}")
     width, across = _staged(z, config.width)

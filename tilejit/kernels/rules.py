@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import LaunchError
 from ..jit import Kernel
 from ..ops.mma.tcgen05_kinds import columns_allowed
-from ..schedule import ORDERS
+from ..schedule import LARGEST_GROUP, ORDERS
 
 ALONG = 32     # bytes of k of one instruction of the tensor cores
 CLUSTER = 16   # CTAs, at most
@@ -37,7 +37,7 @@ def is_integer(x: Any) -> bool:
 
 
 def is_order(x: Any) -> bool:
-    return (isinstance(x, tuple) and len(x) == 2 and number()(x[1])
+    return (isinstance(x, tuple) and len(x) == 2 and number(1, LARGEST_GROUP)(x[1])
             and (isinstance(x[0], Kernel) or isinstance(x[0], str) and x[0] in ORDERS))
 
 
@@ -55,7 +55,8 @@ RULES = {  # by the field; the others are EITHER
     "width":   Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
     "buffers": Rule("a number of buffers, at least 1", number()),
     "late":    Rule("a number of columns", is_integer),
-    "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, at least 1, as in ('grouped', 16)",
+    "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, 1 to {LARGEST_GROUP}, as in "
+                    "('grouped', 16)",
                     is_order),
     "regs":    Rule("a pair of numbers, multiples of 8 from 24 to 256, or None, as in (40, 232)", is_pair_of_registers),
 }
