@@ -21,10 +21,11 @@ from ..ir.graph import Const, Value
 from ..ir.op import op
 from ..layout import Auto, TileLayout, auto, axis
 from ..names import nearest
+from ..types import Scalar
 from . import barriers
 from .creation import checked_shape
-from .language import binary, compare, getitem
-from .pointwise import where
+from .language import binary, compare, getitem, uniform_scalar
+from .pointwise import assume, where
 from .reduce import collective
 from .ring_release import arrivals, ring_release
 from .shared import allocated
@@ -195,10 +196,13 @@ def flipped(g: Builder, phase):
     return phase ^ 1 if isinstance(phase, int) else binary(g, "^", phase, 1)
 
 
-def advanced(g: Builder, stages: int, stage, phase) -> tuple:
-    """The cursor on the next slot: the parity changes where the ring begins again."""
-    if isinstance(stage, int) and isinstance(phase, int):
-        return (stage + 1) % stages, phase ^ (stage + 1 == stages)
+def advanced(g: Builder, stages: int, stage, phase, n=1) -> tuple:
+    """The cursor `n` slots on: the parity changes where the ring begins again."""
+    if isinstance(stage, int) and isinstance(phase, int) and isinstance(n, int):
+        return (stage + n) % stages, phase ^ (stage + n) // stages & 1
+    if n != 1:
+        place = binary(g, "+", stage, n)
+        return binary(g, "%", place, stages), binary(g, "^", phase, binary(g, "&", binary(g, "//", place, stages), 1))
     following = binary(g, "+", stage, 1)
     around = compare(g, "==", following, stages)
     return where.function(g, around, 0, following), where.function(g, around, flipped(g, phase), phase)
@@ -213,11 +217,11 @@ def ring(g: Builder, stages, *, consumers=1, filled="copies", multicast=False, c
     ``with r.produce() as slot:`` waits for an empty slot and arms its barrier with the bytes of all its buffers, which
     copies with ``mbar=slot.full`` then bring. ``with r.consume() as slot:`` waits for a full slot, and releases it at the
     end of the block or with ``slot.release()``, once the scope has read it; ``r.consume(behind=True)`` releases the slot
-    before it instead, and ``r.release()`` the last one, so that a product may run while the next slot is awaited. `consumers`
-    counts the warpgroups (or narrower scopes) that release each slot. With ``filled="stores"`` the producer writes
-    the slot by ordinary stores, and it is full at the end of the producer's block: so a scope hands numbers to
-    others. With `multicast` the rings of a cluster's CTAs turn together: a slot is empty when the consumers of all
-    of them have released it, and copies with ``multicast=`` may fill it everywhere; the bytes of all producers together are the slot's.
+    before it instead, and ``r.release()`` the last one, so that a product may run while the next slot is awaited. ``r.skip(n)``
+    passes over `n` slots that another scope consumes. `consumers` counts the warpgroups (or narrower scopes) that release
+    each slot. With ``filled="stores"`` the producer writes the slot by ordinary stores, and it is full at the end of the producer's block:
+    so a scope hands numbers to others. With `multicast` the rings of a cluster's CTAs turn together: a slot is empty when the consumers
+    of all of them have released it, and copies with ``multicast=`` may fill it everywhere; the bytes of all producers together are the slot's.
 
     Products into tensor memory (sm_100a, sm_103a) that read a slot give it back by their commit when they are done, and the one
     thread that starts them goes on at once. With ``filled="products"`` the buffers are in tensor memory: the thread that produces a
@@ -309,6 +313,26 @@ def _consume(g: Builder, ring: Ring, behind=False) -> Turn:
     return Turn(ring, "consume", behind)
 
 
+def _skip(g: Builder, ring: Ring, n) -> None:
+    """The next `n` slots are for other scopes to consume, and the scope's place is behind them. Nothing is awaited: that the others have seen these
+    slots full is for the kernel to order (`tile.turns`)."""
+    collective(g, "skip() of a ring")
+    place = _cursor(g, ring, "consume")
+    if any(isinstance(turn, Turn) and turn.cursor == place for turn in g.entered):
+        raise g.error("skip() stands outside of the blocks in which its scope holds slots of the ring")
+    if g.cells.get(_cursor(g, ring, "held"), 0) != 0:
+        raise g.error("consume(behind=True) may have left a slot here: give it back with release() before")
+    n, t = n.value if isinstance(n, Const) else n, type_of(n)
+    if not isinstance(t, Scalar) or not t.dtype.is_int:
+        raise g.error(f"n is an integer, not {describe(n)}")
+    if isinstance(n, int) and n < 0:
+        raise g.error(f"slots are skipped forwards: n is at least 0, not {n}")
+    if not isinstance(n, int):
+        n = uniform_scalar(g, n, "the number of slots that are skipped")
+        assume.function(g, compare(g, ">=", n, 0))
+    g.cells[place] = advanced(g, ring.stages, *g.cells.setdefault(place, START), n)
+
+
 def _check_releases(g: Builder, ring: Ring) -> None:
     """CompilationError where the scope releases a slot more often than the ring counts."""
     releases = arrivals(g.scope.threads)
@@ -362,5 +386,6 @@ def _release(g: Builder, slot: Slot) -> None:
 
 MEMBERS[Ring, "produce"] = (_produce, True)
 MEMBERS[Ring, "consume"] = (_consume, True)
+MEMBERS[Ring, "skip"] = (_skip, True)
 MEMBERS[Ring, "release"] = (_release_held, True)
 MEMBERS[Slot, "release"] = (_release, True)
