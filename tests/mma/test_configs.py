@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tilejit as tile
 from tests.mma.products import close
 from tilejit import kernels
-from tilejit.errors import CompilationError, LaunchError
+from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
+from tilejit.kernels.matmul import FEW, _planned
 from tilejit.kernels.plan import Config, Problem, ranked
-from tilejit.kernels.rules import check_blackwell, check_fields, check_hopper
+from tilejit.kernels.rules import check_blackwell, check_fields, check_hopper, check_registers
+from tilejit.runtime.arrays import describe
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 HOPPER, BLACKWELL = Config(64, 64, 64, 3, regs=(None, None), width=32), BlackwellConfig(64, 64, 3, width=32)
@@ -50,6 +53,10 @@ OF_HOPPER = [
     (dict(splits=3), "each of 3 CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is 64"),
     (dict(buffers=0), "config.buffers is a number of buffers, at least 1, not 0"),
     (dict(late=0.5), "config.late is a number of columns, not 0.5"),
+    (dict(bm=192, bn=208, width=16), "192 rows of a tile are 512 threads with 128 registers each, too few for the sums of 208 columns: with "
+                                     "config.bm=192 config.bn is up to 200; 256 go with 64 or 128 rows"),
+    (dict(bm=128, bn=256, width=128, stages=4, buffers=2), "slots take 196608 bytes of shared memory, and config.buffers=2 buffers of "
+                                                           "config.width=128 columns of the result 65536: together at most 232448"),
     (dict(regs=None), r"config.regs is a pair of numbers, multiples of 8 from 24 to 256, or None, as in \(40, 232\), not None"),
     (dict(regs=(40,)), "config.regs is"),
     (dict(regs=(40, 232, 1)), "config.regs is"),
@@ -88,6 +95,59 @@ def test_columns_that_some_operands_cannot_have(bn, operands, words):
     close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
 
 
+@pytest.mark.parametrize("bn,fits", [(208, "16"), (48, "16"), (96, "16, 32")])
+def test_columns_at_once_that_tma_cannot_store_are_refused_with_those_that_it_can(bn, fits):
+    """Of a result by columns whose operands have changed places: what goes at once otherwise is any part of 32 columns and more."""
+    a, b = np.ones((64, 128), np.float16), np.ones((128, 64), np.float16)
+    with pytest.raises(LaunchError, match=f"not {bn // 2}; divisors of config.bn = {bn} among these are {fits}$"):
+        kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=bn // 2))
+    close(kernels.matmul(a, b, np.zeros((64, 64), np.float16, order="F"), config=Config.of(64, bn, swapped=True, width=16)), a, b)
+
+
+@tile.jit
+def plus(sums, row, column, x):
+    return sums + x
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("bm,bn,swapped", [(128, 200, True), (64, 104, True), (64, 24, True), (192, 200, False)])
+def test_any_tile_goes_with_results_by_rows_and_by_columns_and_with_an_epilogue(bm, bn, swapped, order, dtype):
+    """By stores of the threads, where no divisor of a tile's columns has as many bytes as TMA stores at once: so it is with these of 2 bytes."""
+    size = np.dtype(dtype).itemsize
+    config = Config.of(bm, bn, swapped=swapped, stored=size, width=8 if size == 4 else 0)
+    rng = np.random.default_rng(0)
+    few = lambda *shape: rng.integers(-2, 3, shape).astype(np.float16)
+    a, b, x = few(208, 96), np.asfortranarray(few(96, 240)), few(208, 240)
+    want = a.astype(np.float32) @ b.astype(np.float32)
+    for options, result in ((dict(), want), (dict(epilogue=plus, tiles=(x,)), want + x)):
+        got = kernels.matmul(a, b, np.full((208, 240), np.nan, dtype, order=order), config=config, **options)
+        np.testing.assert_array_equal(got, result)
+
+
+def compile_three(dtype, by_columns, bn):
+    """Three consumers multiply tiles of so many columns; few registers spill at most."""
+    n, size, out = 4096, np.dtype(dtype).itemsize, np.int32 if dtype == np.int8 else dtype
+    big = lambda t, turned: np.lib.stride_tricks.as_strided(np.zeros(16, t), (n, n), (n * np.dtype(t).itemsize, np.dtype(t).itemsize)[::-1 if turned else 1])
+    a, b, c = big(dtype, by_columns), big(dtype, True), big(out, False)
+    config = Config.of(192, bn, itemsize=size, stored=c.itemsize)
+    launch = _planned(*map(describe, (a, b, c)), "tf32" if dtype == np.float32 else None, (), True, None, 0, [], config, "sm_90a")
+    spec = lambda x: tile.ArraySpec(x.shape, x.dtype.name)
+    launch.kernel.compile(spec(a), spec(b), spec(c), 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants | dict(spills=FEW))
+
+
+@pytest.mark.parametrize("dtype,by_columns,most", [(np.float16, False, 200), (np.float16, True, 200), (np.int8, False, 192), (np.float32, False, 200),
+                                                   (np.float32, True, 192)])
+def test_registers_hold_the_widest_tile_that_is_taken_and_no_wider(dtype, by_columns, most, monkeypatch):
+    """The rule says what the assembler would."""
+    compile_three(dtype, by_columns, most)
+    with pytest.raises(LaunchError, match=f"with config.bm=192 config.bn is up to {most if dtype != np.int8 else 200}; 256 go"):
+        compile_three(dtype, by_columns, most + 16)
+    monkeypatch.setattr("tilejit.kernels.rules.BESIDE", (0, 0))
+    with pytest.raises(ToolchainError, match="Insufficient registers"):
+        compile_three(dtype, by_columns, most + 16)
+
+
 def test_numbers_of_numpy_are_taken_as_pythons():
     config = replace(HOPPER, bn=np.int64(64), stages=np.int32(3), late=np.int64(0), order=("grouped", np.int64(4)), swapped=np.False_, kept=np.True_)
     close(kernels.matmul(A, B, config=config), A, B)
@@ -112,6 +172,7 @@ def test_a_configuration_that_cannot_be_made(make, words):
 
 @pytest.mark.parametrize("fields,words", [
     (dict(splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
+    (dict(bm=192, bn=208, width=16), "with config.bm=192 config.bn is up to 200"),
     (dict(bn=100), "config.bn is 8 to 256"),
     (dict(bn=72, width=24), "B lies by rows: .* config.bn is 8 or a multiple of 16 columns, not 72"),
     (dict(width=48), "config.width .* is a divisor of config.bn, which is 64, not 48"),
@@ -171,6 +232,7 @@ def test_the_model_chooses_what_the_kernels_take():
                 for config in ranked(problem, 132):
                     check_fields(**vars(config))
                     check_hopper(config, 2, False, across[0 if config.swapped else 1], None)
+                    check_registers(config, config.bn)
                 for config in ranked_blackwell(problem, 148):
                     check_fields(**vars(config))
                     check_blackwell(config, 2, False, across[0 if config.swapped else 1], None)

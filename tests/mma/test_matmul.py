@@ -139,7 +139,7 @@ def test_the_largest_tile_is_fast_code():
     c = Config()
     for b_kn in (True, False):
         constants = dict(BM=c.bm, BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=b_kn,
-                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, ACROSS=False, DEPENDENT=False, FINISH=((), None, False, False, 0),
+                         SUMS=tile.float32, WIDTH=128, BUFFERS=1, ACROSS=False, DEPENDENT=False, FINISH=((), None, False, False, ()),
                          EXTRAS=0, AHEAD=(),
                          PROMOTED=False, BLOCKS=())
         compiled = persistent.compile(*specs, 1.0, 1.0, 0, 0, 0, 0, **constants, num_warps=c.num_warps)

@@ -59,7 +59,7 @@ def test_any_order_of_events_gives_the_product(pair, seed):
 
 def constants(c: BlackwellConfig, a_km=False, b_kn=False, by_tma=True) -> dict:
     return dict(BN=c.bn, BK=c.bk, STAGES=c.stages, ORDER=c.order, PAIR=c.pair, A_KM=a_km, B_KN=b_kn, SUMS=tile.float32, WIDTH=c.width, BY_TMA=by_tma,
-                BUFFERS=2, FINISH=((), None, False, False, 0), EXTRAS=0, BLOCK=0, PLACES=2, DEPENDENT=False, num_warps=NUM_WARPS,
+                BUFFERS=2, FINISH=((), None, False, False, ()), EXTRAS=0, BLOCK=0, PLACES=2, DEPENDENT=False, num_warps=NUM_WARPS,
                 cluster=2 if c.pair else None)
 
 
@@ -120,7 +120,7 @@ def test_a_split_of_k_assembles_without_spills(target):
     c = BlackwellConfig.of(64, splits=4)
     spec = ArraySpec((64, 65536), "bfloat16")
     own = dict(BN=c.bn, BK=c.bk, STAGES=c.stages, SPLITS=c.splits, A_KM=False, B_KN=False, SUMS=tile.float32,
-               FINISH=((), None, False, False, 0), EXTRAS=0,
+               FINISH=((), None, False, False, ()), EXTRAS=0,
                BLOCK=0, num_warps=NUM_WARPS, cluster=c.splits)
     compiled = split.compile(spec, spec, ArraySpec((64, 64), "bfloat16"), 1.0, 1.0, 0, 0, 0, 0, **own, target=target)
     assert compiled.spills == 0 and {x.variant for x in compiled.copies} == {"tma", "dsmem", "tcgen05_ldst"}

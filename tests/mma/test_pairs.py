@@ -91,7 +91,7 @@ def test_pairs_have_as_many_tiles_each_as_their_rounds_allow(m, processors, matr
     tiles = config.tiles(m, 5000)
     assert tiles == rows(m, 128, True) * 20 and rows(m, 128, True) == 2 * -(-m // 256)
     z = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (matrices, m, 5000), (2 * m * 5000, 10000, 2))
-    grid = _on_hopper(config, describe(z), [], None, matrices, 10, tile.float32, processors, 2)[1]
+    grid = _on_hopper(config, describe(z), ([], ()), None, matrices, 10, tile.float32, processors, 2)[1]
     pairs, at_once = tiles * matrices // 2, max(processors // 2, 1)
     assert grid == (ctas,) and -(-pairs // (ctas // 2)) == -(-pairs // at_once)
 

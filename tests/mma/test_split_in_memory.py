@@ -95,7 +95,7 @@ def test_flags_are_0_after_each_of_several_launches_whichever_cta_comes_first(ro
             c, partial = np.full((m, n), np.nan, BF16), np.full((tiles, splits, bm // 64, 64 * bn), np.nan, np.float32)
             report = split.simulate((tiles * splits, 1), a, b, c, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=64, STAGES=3, SPLITS=splits,
                                     SHARES=config.shares, CLUSTERED=False, BEHIND=True, REGS=config.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-                                    FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=asked,
+                                    FINISH=((), None, False, False, ()), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=asked,
                                     num_warps=config.num_warps, pdl=True, seed=int(rng.integers(100)))
             assert not report.findings and not flags.any()
             close(c, a, b.T)
@@ -179,7 +179,7 @@ def test_sums_move_as_threads_hold_them(bm, bn, splits):
     partial, flags = ArraySpec((4, splits, bm // 64, 64 * bn), "float32"), ArraySpec((1024, 3), "int64")
     compiled = split.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, partial, flags, BM=bm, BN=bn, BK=c.bk, STAGES=c.stages, SPLITS=splits,
                              SHARES=c.shares, CLUSTERED=False, BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32,
-                             FINISH=((), None, False, False, 0), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=PATIENCE,
+                             FINISH=((), None, False, False, ()), EXTRAS=0, PROMOTED=False, BLOCKS=(), DEPENDENT=True, PATIENCE=PATIENCE,
                              num_warps=c.num_warps, pdl=True, spills=0)
     assert compiled.spills == 0 and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == bn // 8 and compiled.ptx.count("ld.global.v4.b32") == splits * bn // c.shares // 8

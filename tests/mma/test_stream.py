@@ -63,7 +63,7 @@ def test_any_number_of_ctas_may_share_tiles(ahead, tiles, steps, ctas, rest, hel
                       BK=64, STAGES=stages, ORDER=("grouped", 2),
                       BEHIND=behind, REGS=(None, None), A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=width, ACROSS=False,
                       BUFFERS=2 if width == 32 else 1,
-                      FINISH=((), plus, False, False, 1) if ahead else ((), None, False, False, 0), EXTRAS=int(ahead), AHEAD=(True,) * ahead,
+                      FINISH=((), plus, False, False, ("mn",)) if ahead else ((), None, False, False, ()), EXTRAS=int(ahead), AHEAD=(True,) * ahead,
                       KEPT=kept and not ahead and width > 0, num_warps=8)
         if ahead:
             exact = a.astype(np.float64) @ b.T.astype(np.float64) + beside.astype(np.float64)
@@ -125,7 +125,7 @@ def test_what_is_left_for_others_moves_as_threads_hold_it(shape):
     compiled = stream.compile(matrix, matrix, matrix, 1.0, 1.0, 0, 0, 0, 0, *shares(300, 132, 9, 8, 2), partial, flags, BM=c.bm, BN=c.bn, BK=c.bk,
                               STAGES=c.stages, ORDER=c.order,
                               BEHIND=c.behind, REGS=c.regs, A_KM=False, B_KN=False, SUMS=tile.float32, WIDTH=c.width, BUFFERS=c.buffers, ACROSS=False,
-                              FINISH=((), None, False, False, 0), EXTRAS=0, AHEAD=(), num_warps=c.num_warps, spills=0)
+                              FINISH=((), None, False, False, ()), EXTRAS=0, AHEAD=(), num_warps=c.num_warps, spills=0)
     assert compiled.spills == 0 and "convert_layout" not in compiled.graph
     assert compiled.ptx.count("st.global.v4.b32") == compiled.ptx.count("ld.global.v4.b32") == c.bn // 8
 

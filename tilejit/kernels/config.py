@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from . import rules
 from .rules import check_fields
 
-SHARED = 232448 - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
+SHARED = rules.SHARED - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
 STAGES_AT_MOST = 16
 SLOT = 128               # bytes of k in a slot: a row of the widest swizzle
 

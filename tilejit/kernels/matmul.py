@@ -23,7 +23,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
-from .rules import check_blackwell, check_hopper, check_pair
+from .rules import check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
@@ -251,7 +251,9 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
     if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or a_km and x.dtype == "float32"):
         config = replace(config, kept=False)  # no slots to send results under, or no registers for these
-    staged = z.nbytes_per_element if config.splits == 1 and stored_by_tma(z, config.width) else None
+    staged = z.nbytes_per_element if config.splits == 1 and _by_tma(z, config) else None
+    if target in HOPPER:
+        check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), a_km and x.dtype == "float32")
     if target in HOPPER and config.pair:
         check_pair(config)
     (check_hopper if target in HOPPER else check_blackwell)(config, itemsize, sums == tile.int32, b_kn, staged)
@@ -319,7 +321,8 @@ def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int
     products of the next tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
     if not 0 <= config.late < config.bn:
         raise LaunchError(f"a tile leaves over fewer than its {config.bn} columns, and the configuration's late is {config.late}")
-    width, across = _staged(z, config.width)
+    width, across = _staged(z, config)
+    check_shared(config, along, z.nbytes_per_element if width else 0)
     ahead, late = (), 0
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
@@ -365,17 +368,22 @@ def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: i
         return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
-    by_tma = stored_by_tma(z, config.width)
+    by_tma = _by_tma(z, config)
     return blackwell.persistent, (grid,), constants | dict(
         PAIR=config.pair, ORDER=config.order, WIDTH=config.width, BY_TMA=by_tma, BUFFERS=2 if config.bn >= 2 * config.width else 1,
         PLACES=config.places(block), DEPENDENT=config.dependent, pdl=config.dependent, cluster=2 if config.pair else None)
 
 
-def _staged(z: ArrayView, width: int) -> tuple[int, bool]:
+def _by_tma(z: ArrayView, config: Config | BlackwellConfig) -> bool:
+    """Whether TMA stores columns of the result at once: not where no divisor of a tile's columns has as many bytes as it takes."""
+    return stored_by_tma(z, config.width) and bool(widths(config.bn, z.nbytes_per_element))
+
+
+def _staged(z: ArrayView, config: Config) -> tuple[int, bool]:
     """How many columns TMA stores at once to the result on Hopper, 0 where it cannot, and whether by columns: those of elements of 16 bits come
     to their buffers by stmatrix."""
     across = z.nbytes_per_element > 1 and z.strides[-1] != 1 and z.shape[-1] > 1
-    return width if stored_by_tma(*((z.turned, 64) if across else (z, width))) else 0, across
+    return config.width if (stored_by_tma(z.turned, 64) if across else _by_tma(z, config)) else 0, across
 
 
 def _copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:

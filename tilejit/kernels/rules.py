@@ -18,6 +18,9 @@ from ..schedule import LARGEST_GROUP, ORDERS
 
 ALONG = 32     # bytes of k of one instruction of the tensor cores
 CLUSTER = 16   # CTAs, at most
+SHARED = 232448  # bytes of shared memory of a CTA on Hopper
+REGISTERS = 65536
+BESIDE = 26, 30  # registers that the assembler needs beside the sums of an instruction, with A in shared memory and in registers
 
 
 class Rule(NamedTuple):
@@ -119,7 +122,35 @@ def check_tile(config, itemsize: float, by_rows: bool, staged: int | None, group
                           f"{config.bn}, not {config.width}")
     if staged is not None and not stored_at_once(config.width * staged):
         raise LaunchError(f"TMA stores 32, 64 or a multiple of 128 bytes of a row: config.width is {32 // staged}, {64 // staged} or a multiple of "
-                          f"{128 // staged} columns, not {config.width}")
+                          f"{128 // staged} columns, not {config.width}; divisors of config.bn = {config.bn} among these are "
+                          f"{', '.join(map(str, widths(config.bn, staged)))}")
+
+
+def check_registers(config, columns: int, loaded: bool = False) -> None:
+    """LaunchError where a thread on Hopper has too few registers for an instruction of so many `columns`, with elements of A that threads have
+    `loaded` or without."""
+    threads = 32 * config.num_warps
+    each = min(REGISTERS // threads, 255) // 8 * 8
+    most = min(2 * (each - BESIDE[loaded]) // 8 * 8, 256)
+    if columns > most:
+        raise LaunchError(f"{config.bm} rows of a tile are {threads} threads with {each} registers each, too few for the sums of {columns} columns: "
+                          f"with config.bm={config.bm} config.bn is up to {most}; 256 go with 64 or 128 rows")
+
+
+def check_shared(config, along: int, stored: int) -> None:
+    """LaunchError where slots, of `along` bytes of each row of A and column of B, and buffers for results of `stored` bytes an element (0 without)
+    do not fit in shared memory on Hopper."""
+    slots = config.stages * (config.bm + config.bn) * along
+    buffers = config.bm * config.width * config.buffers * stored
+    if slots + buffers > SHARED:
+        raise LaunchError(f"config.stages={config.stages} slots take {slots} bytes of shared memory, and config.buffers={config.buffers} buffers of "
+                          f"config.width={config.width} columns of the result {buffers}: together at most {SHARED}. Config.of chooses what fits "
+                          "beside another by `itemsize` and `stored`, the bytes of an operand's and of a result's element")
+
+
+def widths(bn: int, stored: int) -> list[int]:
+    """How many of `bn` columns, of so many bytes each, TMA can store at once."""
+    return [width for width in range(8, bn + 1, 8) if bn % width == 0 and stored_at_once(width * stored)]
 
 
 def stored_at_once(nbytes: int) -> bool:
@@ -152,4 +183,5 @@ def check_halves(config) -> None:
                           f"multiples of 16, not {config.bn} and {config.bk}")
 
 
-__all__ = ["check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "stored_at_once"]
+__all__ = ["SHARED", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "check_registers", "check_shared",
+           "stored_at_once", "widths"]
