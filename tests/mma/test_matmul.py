@@ -339,7 +339,7 @@ def test_wrong_operands_are_errors():
         "under @tile.jit": lambda: kernels.matmul(a, b, epilogue=abs),
         "there is none": lambda: kernels.matmul(a, b, arguments=(1,)),
         "up to 4 arguments and tiles, not 5": lambda: kernels.matmul(a, b, epilogue=plus_one, arguments=(1, 2, 3), tiles=(a, a)),
-        r"tiles are arrays of the result's shape, which is \(64, 64\), or rows of all its columns, \(64,\), not \(63,\)":
+        r"tiles broadcast to the result's shape, as arrays of \(64, 64\), \(1, 64\), \(64, 1\), \(64,\) do, and tiles\[0\] is of \(63,\)$":
             lambda: kernels.matmul(a, b, epilogue=bias_gelu_added, arguments=(single[0],), tiles=(a[0, :63],)),
     }.items():
         with pytest.raises(LaunchError, match=match):
