@@ -27,6 +27,7 @@ from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
 from .passes.pending import check_products
 from .passes.pipeline import write_pipelines
+from .passes.places import check_places
 from .passes.registers import check_registers, check_shares
 from .passes.shared import place_shared
 from .passes.shared_layouts import choose_shared_layouts
@@ -54,10 +55,10 @@ class Lowered:
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
 
 
-PASSES = (("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines), ("layouts", assign_layouts),
-          ("registers", lambda graph, facts: check_registers(check_shares(graph))), ("variants", choose_variants),
-          ("tokens", complete_tokens), ("waits", wait_late),
-          ("products", check_products), ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
+PASSES = (("places", check_places), ("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines),
+          ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(check_shares(graph))),
+          ("variants", choose_variants), ("tokens", complete_tokens), ("waits", wait_late), ("products", check_products),
+          ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
 def _uncollected(stages):
