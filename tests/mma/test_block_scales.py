@@ -77,6 +77,12 @@ def test_rows_of_scales_in_exchanged_places_take_any_number_of_bytes_of_a_slot(m
     checked(np.random.default_rng(1), m, 331, 400, True, False, out=np.float32)
 
 
+def test_scales_of_a_tile_whose_width_is_no_multiple_of_32():
+    """They come by TMA to a ring whose slots each begin where it may write."""
+    for m, n in ((33, 130), (200, 331)):
+        checked(np.random.default_rng(1), m, n, 300, True, True, config=Config.of(64, 48, 128, itemsize=1, stored=4, stages=3, blocks=True))
+
+
 def test_scaled_sums_go_through_the_epilogue_and_tiles_come_ahead():
     rng = np.random.default_rng(2)
     m, n, k = 300, 328, 520

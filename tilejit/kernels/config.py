@@ -58,7 +58,8 @@ class Config:
         bk = bk or along(bm, bn, itemsize)
         width = width or part(bn, 256 // stored, swapped)
         check_fields(bk=bk, width=width)
-        buffers, slot, room = max(bn // width, 1), (bm + bn) * (bk * itemsize + 4 * blocks), SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
+        factors = sum(-(-n // 32) * 128 for n in (bm, bn)) if blocks else 0  # slots of them begin at multiples of 128 bytes
+        buffers, slot, room = max(bn // width, 1), (bm + bn) * bk * itemsize + factors, SHARED - (bm * narrow(bn, 64) * 4 if epilogue else 0)
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         aside = bm * width * buffers * stored if splits == 1 else 4 * bm * bn * (splits - 1) // splits if clustered else 0
