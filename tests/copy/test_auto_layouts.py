@@ -1,5 +1,6 @@
 """``layout=tile.auto``: the compiler chooses a shared buffer's layout by its uses, and says why."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tilejit as tile
@@ -55,7 +56,7 @@ def test_a_copy_that_takes_no_swizzle_leaves_the_rows_plain():
     (record,) = by_bulk.compile(a, b).layouts
     assert record.chosen == "row-major" and record.layout == "S[(16, 64):(64, 1)]"
     name, why = record.declined[0]
-    assert name == "a swizzle of 128 bytes" and why == "line 45: bulk needs a shared layout without a swizzle: Swizzle(3, 3, 3)"
+    assert name == "a swizzle of 128 bytes" and why == "line 46: bulk needs a shared layout without a swizzle: Swizzle(3, 3, 3)"
     assert "align=128)" in by_bulk.compile(a, b).graph
 
 
@@ -175,7 +176,10 @@ def test_rings_and_pipelined_loops_choose_by_uses_too():
     assert (c == a.astype("float32") @ b.astype("float32")).all() and chosen(loop, a, b, c) == ["a swizzle of 64 bytes"]
 
 
-@pytest.mark.parametrize("rows, columns, want", [(3, 16, "row-major, each slot at a multiple of 128 bytes"), (4, 16, "row-major")])
+APART = "row-major, each slot at a multiple of 128 bytes"
+
+
+@pytest.mark.parametrize("rows, columns, want", [(3, 16, APART), (4, 16, "row-major"), (12, 8, APART), (12, 24, APART), (16, 8, "row-major")])
 def test_slots_of_a_ring_lie_apart_where_the_engine_reaches_none_close_behind_another(rows, columns, want):
     @tile.jit(num_warps=5)
     def ring(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
@@ -192,6 +196,45 @@ def test_slots_of_a_ring_lie_apart_where_the_engine_reaches_none_close_behind_an
     a, b = halves((5 * rows, columns)), np.zeros((5 * rows, columns), "float16")
     ring.simulate((1,), a, b, ROWS=rows, COLUMNS=columns).raise_first()
     assert (a == b).all() and chosen(ring, a, b, ROWS=rows, COLUMNS=columns) == [want]
+    copy, = (c for c in ring.compile(a, b, ROWS=rows, COLUMNS=columns, target="sm_90a").copies if c.dst_scope == "shared")
+    assert (copy.variant, copy.instructions) == ("tma", 1)  # and no row by a bulk copy of its own
+
+
+NARROW = {
+    "in": """
+with tile.elect():
+    bar.arrive_expect_tx(s.nbytes)
+    tile.copy_async(s, A[0:R, 0:C], mbar=bar)
+bar.wait(phase=0)
+tile.copy(B[0:R, 0:C], s)
+""", "out": """
+tile.copy(s, A[0:R, 0:C])
+tile.fence_proxy_async()
+tile.sync()
+with tile.elect():
+    tile.copy_async(B[0:R, 0:C], s)
+    tile.bulk_commit()
+    tile.bulk_wait(0)
+""", "ahead": """
+for i in tile.pipelined(range(3), stages=2):
+    tile.copy_async(s, A[i * R:i * R + R, 0:C])
+    tile.store(B[i * R:i * R + R, 0:C], tile.load(s))
+"""}
+
+
+@pytest.mark.parametrize("way", NARROW)
+@pytest.mark.parametrize("rows", [8, 12])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "uint8"])
+def test_rows_of_16_bytes_lie_as_one_instruction_of_tma_takes_them(dtype, rows, way):
+    body = ("s, bar = tile.alloc((R, C), A.dtype, layout=tile.auto), tile.mbarrier()" + NARROW[way]).replace("\n", "\n    ")
+    kernel = tile.jit(source=f"def k(A, B, R: tile.constexpr, C: tile.constexpr):\n    {body}\n")
+    t = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    columns, trips = 16 // t.itemsize, 3 if way == "ahead" else 1
+    a = np.random.default_rng(0).integers(1, 100, (rows * trips, columns)).astype(t)
+    b, constants = np.zeros_like(a), dict(R=rows, C=columns)
+    kernel.simulate((1,), a, b, target="sm_90a", **constants).raise_first()
+    taken = {(c.variant, c.instructions) for c in kernel.compile(a, b, target="sm_90a", **constants).copies if c.op == "copy_async"}
+    assert (a == b).all() and taken == {("tma", 1)} and chosen(kernel, a, b, **constants) == ["row-major"]
 
 
 @tile.jit(num_warps=2)

@@ -4,7 +4,8 @@ The candidates are the standard swizzles that the rows allow, the widest first, 
 a choice of its own is asked what it would be by each. The best candidate is one that no use declines; then one that leaves no
 use a slower path (a copy by ordinary loads and stores, a product by other instructions); then, where products or register
 tiles take the buffer, which read down its rows, the widest swizzle; and where copies alone do, what they need the fewest
-instructions for. The slots of a ring may also lie apart, where TMA reaches no slot that lies close behind another.
+instructions for. The slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close
+behind another, and bulk copies move a row each.
 """
 
 from __future__ import annotations
@@ -75,13 +76,15 @@ class Open:
 
     def cost(self, name: str) -> tuple:
         uses, at = self.uses[name], list(self.layouts).index(name)
-        return len(uses.declined), len(uses.slower), name == APART, *((at, uses.instructions) if self.by_rows else (uses.instructions, -at))
+        swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
+        rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
+        return len(uses.declined), len(uses.slower), *rank
 
     @property
     def settled(self) -> bool:
         """Whether nothing can be better than the first candidate."""
         first = self.uses[next(iter(self.layouts))]
-        return len(self.layouts) == 1 or self.by_rows and not first.declined and not first.slower
+        return len(self.layouts) == 1 or self.by_rows and APART not in self.layouts and not first.declined and not first.slower
 
     @property
     def chosen(self) -> str:
@@ -95,7 +98,7 @@ class Open:
                 continue
             uses = self.uses.get(other)
             if uses is None or (len(uses.declined), len(uses.slower)) == (len(best.declined), len(best.slower)):
-                more = uses is not None and uses.instructions > best.instructions and not self.by_rows
+                more = uses is not None and uses.instructions > best.instructions and (not self.by_rows or name == APART)
                 why = f"{uses.instructions} instructions a thread for its copies, {best.instructions} by {name}" if more else f"{name} comes first"
             else:
                 why = uses.objections(best)
