@@ -100,3 +100,21 @@ def test_small_scratch_is_shared_where_shared_memory_is_short():
     generous = turned.compile(a, a, target="sm_90a")
     tight = turned.compile(a, a, target="sm_90a", max_shared=generous.shared_bytes - 64)
     assert tight.shared_bytes < generous.shared_bytes
+
+
+@tile.jit(num_warps=4)
+def one_or_the_other(x, y, n, ROWS: tile.constexpr, COLUMNS: tile.constexpr):
+    if n > 0 if ROWS and COLUMNS else ROWS > 0:
+        a = tile.load(x[0:128, 0:96])
+        tile.store(y[0:128, 0:96], a / tile.sum(a, axis=0)[None, :])
+    else:
+        a = tile.load(x[0:96, 0:128])
+        tile.store(y[0:96, 0:128], a / tile.sum(a, axis=0)[None, :])
+
+
+def test_branches_of_which_one_runs_share_registers_and_scratch():
+    """What both need is what the larger of them does, though each holds a tile of 96 registers."""
+    x = np.ones((128, 128), np.float32)
+    one, other, both = (one_or_the_other.compile(x, x, 1, ROWS=rows, COLUMNS=columns, target="sm_90a") for rows, columns in ((1, 0), (0, 1), (1, 1)))
+    assert min(one.registers, other.registers) > 96 and both.registers <= max(one.registers, other.registers) + 16
+    assert both.shared_bytes == max(one.shared_bytes, other.shared_bytes) > 0
