@@ -4,31 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from math import gcd, lcm, prod
 
 from ..dtypes import int32, int64, integer_range, keeps, stored
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, rises, walk, written
 from ..types import Points, Region, Scalar, Selected, Tile
+from .intervals import held_by, interval, joint, wraps
+from .promises import Promise, Promises, of_condition, of_loop
+
+PLACES = (Region, Points, Selected)
+INDICES = int32, int64  # whose arithmetic is taken not to wrap: to wrap an index is an error of the kernel
+
+
+Bounds = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
-class Promise:
-    """What ``tile.assume`` says of an integer: bounds (None: none), a divisor, and (size, n) of each size of an array that it is
-    less than by at least n."""
+class Carried:
+    """What a loop carries: its name in the body, how it begins, what a trip makes of it, and the body."""
 
-    low: int | None = None
-    high: int | None = None
-    divisor: int = 1
-    under: frozenset = frozenset()
+    inner: Value
+    init: Operand
+    following: Operand
+    body: Block
 
-    def __and__(self, other: "Promise") -> "Promise":
-        return Promise(max((x for x in (self.low, other.low) if x is not None), default=None),
-                       min((x for x in (self.high, other.high) if x is not None), default=None), lcm(self.divisor, other.divisor),
-                       self.under | other.under)
 
-PLACES = (Region, Points, Selected)
+@dataclass(frozen=True)
+class Known:
+    """What is promised at a place in the graph, by (what, whether it may wrap), and what has been found with it: divisors, bounds, and by how
+    much a number is more than what a loop carries. `supposed` are divisors of carried values, while it is found out whether a trip keeps them."""
+
+    promised: dict[tuple[object, bool], Promise]
+    supposed: dict[Value, int] = field(default_factory=dict)
+    divisors: dict[Value, int] = field(default_factory=dict)
+    intervals: dict[tuple[Value, bool], Bounds] = field(default_factory=dict)
+    growths: dict[tuple[Operand, Value], Bounds | None] = field(default_factory=dict)
 
 
 class Context:
@@ -41,73 +54,85 @@ class Context:
         self.made: dict[Value, Call] = {}
         self.loops: dict[Value, For] = {}
         self.ways: dict[Value, tuple[Operand, Operand]] = {}  # what a branch chooses -> the one or the other
-        self.carried: dict[Value, tuple[Operand, Operand]] = {}  # what a loop carries or leaves -> how it begins, and what a trip makes of it
+        self.tests: dict[Value, Operand] = {}                 # -> by which condition
+        self.carried: dict[Value, Carried] = {}               # what a loop carries or leaves
         self.calls: list[Call] = []
+        self._entered: dict[Block, Callable[[bool], Promises]] = {}  # what is known where a block runs
         for node in walk(graph.body):
-            if isinstance(node, Call):
+            self._note(node)
+        self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
+        self._anywhere = self._known = Known({})
+        self._inside: dict[Block, tuple[Known, Known]] = {}  # what is known in a block, and around it
+
+    def _note(self, node: Node) -> None:
+        match node:
+            case Call():
                 self.calls.append(node)
                 self.made.update((r, node) for r in node.results)
-            if isinstance(node, For):
-                self.loops[node.index] = node
-            if isinstance(node, If):
-                self.ways.update(zip(node.results, zip(node.then.yields, node.orelse.yields)))
-            if isinstance(node, (For, While)):
-                for carry, following in zip(node.carried, node.body.yields):
-                    self.carried[carry.inner] = self.carried[carry.result] = carry.init, following
-        self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
-        self._divisors: dict[Value, int] = {}
-        self._supposed: dict[Value, int] = {}  # divisors of carried values, while it is found out whether a trip keeps them
-        self._intervals: dict[tuple[Value, bool], tuple[int | None, int | None]] = {}
-        self._promised: dict[tuple[object, bool], Promise] = {}
+            case If(test=test, then=then, orelse=orelse, results=results):
+                self.ways.update(zip(results, zip(then.yields, orelse.yields)))
+                self.tests.update(dict.fromkeys(results, test))
+                self._entered[then] = partial(of_condition, self, test, True)
+                self._entered[orelse] = partial(of_condition, self, test, False)
+            case For(index=index, body=body):
+                self.loops[index] = node
+                self._entered[body] = partial(of_loop, self, node)
+            case While(test=test, body=body):
+                self._entered[body] = partial(of_condition, self, test.yields[0], True)
+        if isinstance(node, (For, While)):
+            for carry, following in zip(node.carried, node.body.yields):
+                self.carried[carry.inner] = self.carried[carry.result] = Carried(carry.inner, carry.init, following, node.body)
 
     @contextmanager
     def inside(self, block: Block):
-        """In a block and those inside it, what ``tile.assume`` promises there is known."""
-        found = [((key, wrapping), promise) for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed" for wrapping in self.kinds
-                 for key, promise in self._promises(n.args[0], wrapping)]
-        if not found:
+        """In a block and those inside it, what its condition or its loop says is known, and what ``tile.assume`` promises there."""
+        outer = self._known
+        if self._inside.get(block, (None,))[0] is not outer:
+            self._inside[block] = outer, self._entering(block)
+        with self._knowing(self._inside[block][1]):
             yield
-            return
-        outer = self._promised, self._divisors, self._intervals
-        self._promised, self._divisors, self._intervals = dict(self._promised), {}, {}
+
+    def _entering(self, block: Block) -> Known:
+        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed"]
+        found = [((key, wrapping), promise) for wrapping in self.kinds for key, promise in (
+            *self._entered.get(block, lambda wrapping: ())(wrapping), *(p for c in conditions for p in of_condition(self, c, True, wrapping)))]
+        if not found:
+            return self._known
+        promised = dict(self._known.promised)
         for key, promise in found:
-            self._promised[key] = self._promised.get(key, Promise()) & promise
+            promised[key] = promised.get(key, Promise()) & promise
+        return Known(promised)
+
+    @contextmanager
+    def _knowing(self, known: Known):
+        outer, self._known = self._known, known
         try:
             yield
         finally:
-            self._promised, self._divisors, self._intervals = outer
+            self._known = outer
 
-    def _promises(self, condition: Operand, wrapping: bool):
-        """(what, Promise) of each integer that a condition which holds tells of; `wrapping` as in `bounds`."""
-        call = self.made.get(condition)
-        name = call.op.name if call is not None else None
-        if name == "bit_and":
-            for part in call.args:
-                yield from self._promises(part, wrapping)
-        if name not in ("eq", "ge", "gt", "le", "lt"):
-            return
-        one, other = call.args if name not in ("le", "lt") else call.args[::-1]
-        apart = name in ("gt", "lt")  # one > other
-        for x, y in ((one, other), (other, one)) if name == "eq" else ():
-            low, high = self.bounds(y, wrapping)
-            yield self._key(x), Promise(low, high)
-            rest = self.made.get(x)
-            if low == high == 0 and rest is not None and rest.op.name == "mod" and isinstance(rest.args[1], Const):
-                yield self._key(rest.args[0]), Promise(divisor=abs(int(rest.args[1].value)) or 1)
-        if name != "eq":
-            low, high = self.bounds(other, wrapping)[0], self.bounds(one, wrapping)[1]
-            yield self._key(one), Promise(low=None if low is None else low + apart)
-            yield self._key(other), Promise(high=None if high is None else high - apart, under=frozenset([(self._key(one), int(apart))]))
-            part = self.made.get(other)
-            if part is not None and part.op.name == "add" and isinstance(part.args[1], Const):  # x + n <= size
-                yield self._key(part.args[0]), Promise(under=frozenset([(self._key(one), int(part.args[1].value) + apart)]))
+    def _promise(self, key, wrapping: bool = False) -> Promise:
+        return self._known.promised.get((key, wrapping), Promise())
 
-    def _key(self, operand: Operand):
+    def key(self, operand: Operand):
         """What stands for an integer in promises: sizes are asked anew where they are named, and wider integers are the same."""
         call = self.made.get(operand)
         if call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
-            return self._key(call.args[0])
+            return self.key(call.args[0])
         return call.attrs["sym"] if call is not None and call.op.name == "size_of" else operand
+
+    def sum_of(self, operand: Operand) -> tuple[object, int]:
+        """An integer as what stands for it in promises (None for 0), and the constant that is added to that."""
+        total = 0
+        while True:
+            operand = self.key(operand)
+            if isinstance(operand, Const):
+                return None, total + int(operand.value)
+            call = self.made.get(operand)
+            if call is None or call.op.name not in ("add", "sub") or not isinstance(call.args[1], Const) or type_of(operand).dtype not in INDICES:
+                return operand, total
+            total += int(call.args[1].value) * (1 if call.op.name == "add" else -1)
+            operand = call.args[0]
 
     def definition(self, value: Value) -> Call:
         """The call that made a value."""
@@ -134,10 +159,12 @@ class Context:
             return 1
         if isinstance(operand, Const):
             return abs(operand.value) or 1 << 62
-        if operand not in self._divisors:
-            promised = self._promised.get((self._key(operand), False), Promise()).divisor
-            self._divisors[operand] = held_by(type_of(operand).dtype, lcm(self._divisor(operand), promised))
-        return self._divisors[operand]
+        if operand in self._known.supposed:
+            return self._known.supposed[operand]
+        if operand not in self._known.divisors:
+            promised = self._promise(self.key(operand)).divisor
+            self._known.divisors[operand] = held_by(type_of(operand).dtype, lcm(self._divisor(operand), promised))
+        return self._known.divisors[operand]
 
     def _divisor(self, value: Value) -> int:
         if value in self.loops:
@@ -146,25 +173,13 @@ class Context:
         if value in self.ways:
             return gcd(*map(self.divisor, self.ways[value]))
         if value in self.carried:
-            return self._divisor_of_carried(value)
+            return self._carried_divisor(value)
         call, t = self.made.get(value), type_of(value)
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call)
-        known = t.dtype in (int32, int64) and not wraps(t.dtype, *self._from_definition(value, False))
+        known = t.dtype in INDICES and not wraps(t.dtype, *self._from_definition(value, False))
         return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
-
-    def _divisor_of_carried(self, value: Value) -> int:
-        """The largest number that divides what a loop begins with, and that every trip keeps so."""
-        init, following = self.carried[value]
-        divisors, supposed, kept = self._divisors, self._supposed, self.divisor(init)
-        while True:
-            found, self._supposed = kept, supposed | {value: kept}
-            self._divisors = dict(self._supposed)
-            kept = gcd(found, self.divisor(following))
-            if kept == found:
-                self._divisors, self._supposed = divisors, supposed
-                return found
 
     def _divisor_of(self, call: Call) -> int:
         parts = [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)]
@@ -205,29 +220,39 @@ class Context:
             return None, None
         if isinstance(operand, Const):
             return int(operand.value), int(operand.value)
-        if (operand, wrapping) not in self._intervals:
-            self._intervals[operand, wrapping] = self._interval(operand, dtype, wrapping)
-        return self._intervals[operand, wrapping]
+        if (operand, wrapping) not in self._known.intervals:
+            self._known.intervals[operand, wrapping] = None, None  # a carried value that needs itself
+            self._known.intervals[operand, wrapping] = self._interval(operand, dtype, wrapping)
+        return self._known.intervals[operand, wrapping]
 
     def fits(self, start: Operand, extent: int, size) -> bool:
         """Whether `extent` indices from `start` on are provably those of an array's `size`, a number or a symbol."""
         low, high = self.bounds(start)
-        least = size if isinstance(size, int) else self._promised.get((size, False), Promise()).low
+        least = size if isinstance(size, int) else self._promise(size).low
         if low is None or low < 0:
             return False
         if None not in (high, least) and high + extent <= least:
             return True
-        return any(known == size and n >= extent for known, n in self._promised.get((self._key(start), False), Promise()).under)
+        base, plus = self.sum_of(start)
+        return self._under(base, plus + extent, size, frozenset())
+
+    def _under(self, base, n: int, size, seen: frozenset) -> bool:
+        """Whether ``base + n <= size`` is known, by promises and what loops carry, from one to the next."""
+        known = set(self._promise(base).under)
+        if base in self.carried and self._falls(base):
+            init, plus = self.sum_of(self.carried[base].init)
+            known.add((init, -plus))
+        return any(other == size and apart >= n or other not in seen and self._under(other, n - apart, size, seen | {base}) for other, apart in known)
 
     def _interval(self, operand: Operand, dtype, wrapping: bool) -> tuple[int | None, int | None]:
         low, high = self._from_definition(operand, wrapping)
         least, most = integer_range(dtype) if dtype.is_int else (0, 1)
-        if wraps(dtype, low, high) or dtype not in (int32, int64) and None in (low, high):
+        if wraps(dtype, low, high) or dtype not in INDICES and None in (low, high):
             low, high = least, most
         if wrapping:
             low, high = least if low is None else low, most if high is None else high
-        if self._promised:
-            promise = self._promised.get((self._key(operand), wrapping), Promise()) & Promise(low, high)
+        if self._known.promised:
+            promise = self._promise(self.key(operand), wrapping) & Promise(low, high)
             return promise.low, promise.high
         return low, high
 
@@ -241,10 +266,76 @@ class Context:
             return low, (None if high is None else max(high - 1, low or 0))
         if operand in self.ways:
             return joint(*(self.bounds(way, wrapping) for way in self.ways[operand]))
+        if operand in self.carried and not wrapping:
+            return self._carried_bounds(operand)
         call = self.made.get(operand)
         if call is None or not isinstance(type_of(operand), Scalar):
             return None, None
         return self._bounds(call, wrapping)
+
+    # -- what loops carry ------------------------------------------------------------------------------------------------
+
+    def _around(self, value: Value) -> Known:
+        """What is known around the loop that carries a value, and so in each of its trips; what one trip knows says nothing of the others."""
+        return self._inside.get(self.carried[value].body, (self._anywhere,))[0]
+
+    def _carried_divisor(self, value: Value) -> int:
+        """The largest number that divides what a loop begins with, and that every trip keeps so."""
+        carried = self.carried[value]
+        kept, supposed, promised = self.divisor(carried.init), self._known.supposed, self._around(value).promised
+        while True:
+            found = kept
+            with self._knowing(Known(promised, supposed | {value: found})):
+                kept = gcd(found, self.divisor(carried.following))
+            if kept == found:
+                return found
+
+    def _carried_bounds(self, value: Value) -> Bounds:
+        low, high = self.bounds(self.carried[value].init)
+        return low if self._rises(value) else None, high if self._falls(value) else None
+
+    def _rises(self, value: Value) -> bool:
+        """Whether no trip makes what a loop carries smaller."""
+        low, _ = self._trip(value)
+        return low is not None and low >= 0
+
+    def _falls(self, value: Value) -> bool:
+        """Whether no trip makes what a loop carries larger."""
+        _, high = self._trip(value)
+        return high is not None and high <= 0
+
+    def _trip(self, value: Value) -> Bounds:
+        """Bounds of what a trip adds to what a loop carries."""
+        carried = self.carried[value]
+        return value.type.dtype in INDICES and self._growth(carried.following, carried.inner) or (None, None)
+
+    def _growth(self, operand: Operand, inner: Value) -> Bounds | None:
+        """Bounds of what `operand` is more than `inner`, which the body of a loop begins with; None where it is no sum with it."""
+        around = self._around(inner)
+        if (operand, inner) not in around.growths:
+            around.growths[operand, inner] = None
+            with self._knowing(around):
+                around.growths[operand, inner] = self._grown(operand, inner)
+        return around.growths[operand, inner]
+
+    def _grown(self, operand: Operand, inner: Value) -> Bounds | None:
+        if operand is inner:
+            return 0, 0
+        if operand in self.ways:
+            one, other = (self._growth(way, inner) for way in self.ways[operand])
+            return one and other and joint(one, other)
+        if operand in self.carried:
+            first = self._growth(self.carried[operand].init, inner)
+            return first and (first[0] if self._rises(operand) else None, first[1] if self._falls(operand) else None)
+        call = self.made.get(operand)
+        name = call.op.name if call is not None else ""
+        if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+            return self._growth(call.args[0], inner)
+        for x, y in (call.args, call.args[::-1])[:2 if name == "add" else 1] if name in ("add", "sub") else ():
+            before = self._growth(x, inner)
+            if before is not None:
+                return interval(name, before, self.bounds(y))
+        return None
 
     def _bounds(self, call: Call, wrapping: bool) -> tuple[int | None, int | None]:
         name = call.op.name
@@ -298,12 +389,12 @@ class Context:
 
 def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     """Whether threads may themselves write what a place in shared memory is part of, or copies that do not complete on a barrier, through
-    whichever view. What a pipelined loop's copies bring is ordered by the loop, what has a token by its wait."""
+    whichever view. What a pipelined loop's copies bring is ordered by the loop."""
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
-        ordered = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token"))
-        if (call.op.effect == "writes" or "written" in call.op.rules) and not ordered:
+        by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead and not call.attrs["options"].get("token"))
+        if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
             for place in written([call]):
                 if getattr(place.type, "scope", None) == "shared":
                     buffer, part = context.bytes_of(place)
@@ -316,59 +407,3 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
         return any(part.start < other.stop and other.start < part.stop for other in found.get(buffer, ()))
 
     return touches
-
-
-def wraps(dtype, low: int | None, high: int | None) -> bool:
-    """Whether bounds show that an integer is computed which its dtype does not hold."""
-    least, most = integer_range(dtype) if dtype.is_int else (0, 1)
-    return low is not None and low < least or high is not None and high > most
-
-
-def held_by(dtype, divisor: int) -> int:
-    """What is left of a divisor that is larger than any number of a dtype: a multiple of it has wrapped, and kept the powers of two."""
-    most = 1 << min(dtype.bits - 2, 62)
-    return divisor if divisor <= most else min(divisor & -divisor, most)
-
-
-def joint(one: tuple, other: tuple) -> tuple[int | None, int | None]:
-    """Bounds of a number that lies in one interval or in the other."""
-    (a, b), (c, d) = one, other
-    return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))
-
-
-def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | None]:
-    """Bounds of an operation on integers that lie in two intervals; None where an end is not known.
-
-    Index arithmetic that wraps is an error of the kernel, so it is taken not to.
-    """
-    (a, b), (c, d) = one, other
-    both = lambda f, x, y: None if None in (x, y) else f(x, y)
-    if name == "add":
-        return both(lambda x, y: x + y, a, c), both(lambda x, y: x + y, b, d)
-    if name == "sub":
-        return both(lambda x, y: x - y, a, d), both(lambda x, y: x - y, b, c)
-    if name == "minimum":
-        return both(min, a, c), min((x for x in (b, d) if x is not None), default=None)
-    if name == "maximum":
-        return max((x for x in (a, c) if x is not None), default=None), both(max, b, d)
-    if name == "mul":
-        if None not in (a, b, c, d):
-            corners = (a * c, a * d, b * c, b * d)
-            return min(corners), max(corners)
-        return (a * c, None) if None not in (a, c) and a >= 0 and c >= 0 else (None, None)
-    if name == "bit_and":
-        tops = [high for low, high in (one, other) if low is not None and low >= 0]
-        return (0, min((x for x in tops if x is not None), default=None)) if tops else (None, None)
-    if c is None or c != d:
-        if name == "mod" and c is not None and c >= 0:
-            rest = 0, None if d is None else max(d - 1, 0)
-            return rest if c else joint(rest, one)  # x % 0 is x
-        return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and min(a, c) >= 0 else (None, None)  # x // 0 is 0
-    if name == "mod" and c > 0:
-        return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)
-    step = {"floordiv": c, "shr": 1 << c if 0 <= c < 63 else 0, "shl": 1 << c if 0 <= c < 63 else 0}.get(name, 0)
-    if step <= 0:
-        return None, None
-    if name == "shl":
-        return both(lambda x, y: x * y, a, step), both(lambda x, y: x * y, b, step)
-    return both(lambda x, y: x // y, a, step), both(lambda x, y: x // y, b, step)
