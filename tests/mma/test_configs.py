@@ -43,14 +43,18 @@ OF_EITHER = [
     (dict(pair=1), "config.pair is True or False, not 1"),
 ]
 OF_HOPPER = [
-    (dict(bm=100), "config.bm is 64, 128 or 192 rows, not 100"),
-    (dict(bm=256), "config.bm is .* not 256"),
+    (dict(bm=100), "config.bm is 64, 128, 192 or 256 rows, not 100"),
+    (dict(bm=320), "config.bm is .* not 320"),
     (dict(bm=0), "config.bm is .* not 0"),
     (dict(stages=1, behind=True), "config.behind has a product run on .* config.stages is at least 2, not 1"),
     (dict(stages=1, late=32), "config.late has a product run on .* config.stages is at least 2, not 1"),
     (dict(splits=2, stream=True), "config.stream has all CTAs share .* it is 1 with config.stream, not 2"),
     (dict(splits=2, pair=True), "config.pair goes with config.splits where"),
     (dict(splits=3), "each of 3 CTAs stores a multiple of 8 columns of a tile, and the configuration's bn is 64"),
+    (dict(bm=256, splits=2), "consumers of tiles of 256 rows .* config.splits is 1 with config.bm 256, not 2"),
+    (dict(bm=256, stream=True), "config.stream is False with config.bm 256, not True"),
+    (dict(bm=256, kept=True), "config.kept is False with config.bm 256, not True"),
+    (dict(bm=256, late=32), "config.late is 0 with config.bm 256, not 32"),
     (dict(buffers=0), "config.buffers is a number of buffers, at least 1, not 0"),
     (dict(late=0.5), "config.late is a number of columns, not 0.5"),
     (dict(bm=192, bn=208, width=16), "192 rows of a tile are 512 threads with 128 registers each, too few for the sums of 208 columns: with "
@@ -155,7 +159,7 @@ def test_numbers_of_numpy_are_taken_as_pythons():
 
 
 @pytest.mark.parametrize("make,words", [
-    (lambda: Config.of(100, 64), "config.bm is 64, 128 or 192 rows, not 100"),
+    (lambda: Config.of(100, 64), "config.bm is 64, 128, 192 or 256 rows, not 100"),
     (lambda: Config.of(64, 0), "config.bn is 8 to 256"),
     (lambda: Config.of(64, 64, -64), "config.bk is a number of elements, at least 1, not -64"),
     (lambda: Config.of(64, 64, splits=0), "config.splits is a number of CTAs, at least 1, not 0"),
@@ -179,6 +183,7 @@ def test_a_configuration_that_cannot_be_made(make, words):
     (dict(bk=40), "config.bk is a multiple of 16 elements, not 40"),
     (dict(pair=True, bk=40), "multiples of 16, not 64 and 40"),
     (dict(order="snake"), "config.order is"),
+    (dict(bm=256), "grouped_matmul has tiles of consumers of 64 rows: config.bm is up to 192, not 256"),
 ])
 def test_a_configuration_that_grouped_products_have_no_kernel_for(fields, words):
     config = replace(HOPPER, **fields)
@@ -195,7 +200,7 @@ def drawn(rng: random.Random, base, **fields):
 
 
 @pytest.mark.parametrize("target,base,fields", [
-    ("sm_90a", HOPPER, dict(bm=(64, 128, 192), buffers=(1, 2, 3), kept=(False, True), late=(0, 0, 8, 16, 20), stream=(False, False, True),
+    ("sm_90a", HOPPER, dict(bm=(64, 128, 192, 256), buffers=(1, 2, 3), kept=(False, True), late=(0, 0, 8, 16, 20), stream=(False, False, True),
                             behind=(False, True), clustered=(False, True))),
     ("sm_100a", BLACKWELL, {}),
 ])
@@ -205,7 +210,7 @@ def test_a_configuration_is_refused_by_name_or_gives_the_product(target, base, f
     rng, values = random.Random(0), np.random.default_rng(0)
     a, b = values.integers(-2, 3, (200, 160)).astype(np.float16), values.integers(-2, 3, (160, 88)).astype(np.float16)
     taken = 0
-    for _ in range(60):
+    for _ in range(90):
         config = drawn(rng, base, bn=(8, 16, 24, 32, 48, 64, 72, 80), bk=(16, 40, 64, 96), stages=(1, 2, 3), splits=(1, 1, 1, 2, 3, 4),
                        width=(8, 8, 12, 16, 16, 24, 32, 64), pair=(False, False, True), swapped=(False, True),
                        order=(("grouped", 2), ("row", 1), ("hilbert", 3)), **fields)

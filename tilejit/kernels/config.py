@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import rules
-from .rules import check_fields
+from .rules import HIGH, check_fields
 
 SHARED = rules.SHARED - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
 STAGES_AT_MOST = 16
@@ -65,13 +65,18 @@ class Config:
         aside = bm * width * buffers * stored if splits == 1 else 4 * bm * bn * (splits - 1) // splits if clustered else 0
         stages = min((room - aside) // slot, stages)
         # With setmaxnreg the assembler also knows each role's addresses to be uniform, where there are several consumers.
-        regs = {64: (None, None), 128: (40, 232), 192: (32, 160)}[bm]
-        return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bn < 256 or bm == 64, width=width, buffers=buffers,
+        regs = {64: (None, None), 128: (40, 232), 192: (32, 160), 256: (40, 232)}[bm]
+        return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bm == 64 or bm < HIGH and bn < 256, width=width, buffers=buffers,
                       clustered=clustered)
 
     @property
     def num_warps(self) -> int:
-        return 4 * (1 + self.bm // 64)
+        return 4 * (1 + self.consumers)
+
+    @property
+    def consumers(self) -> int:
+        """The warpgroups that multiply: of 64 rows of a tile each, or of 128 of the highest."""
+        return 2 if self.bm == HIGH else self.bm // 64
 
     @property
     def shares(self) -> int:

@@ -1,6 +1,6 @@
 """What is done with the sums of a tile on Hopper: factors and the user's function, then through buffers in shared memory to the result.
 
-A consumer stores its 64 rows by TMA from buffers of some columns each. What the user's function takes beside the sums may come to
+A consumer stores its rows by TMA from buffers of some columns each. What the user's function takes beside the sums may come to
 the same buffers before.
 """
 
@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import tilejit as tile
 
+from .rules import HIGH
+
 PIECE = 16  # columns that are finished at once under the products of another tile
+
+
+@tile.jit
+def rows_of(BM: tile.constexpr):
+    """The rows of each consumer of a tile of BM rows."""
+    return 128 if BM == HIGH else 64
 
 
 @tile.jit
@@ -95,9 +103,11 @@ def columns(sums, first: tile.constexpr, count: tile.constexpr):
 
 
 @tile.jit
-def staging(DTYPE: tile.constexpr, CONSUMERS: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr, ACROSS: tile.constexpr):
-    """BUFFERS buffers of 64 rows and WIDTH columns for each consumer's results; columns lie in one piece if those of the result do (`ACROSS`)."""
-    shape = (CONSUMERS, BUFFERS, WIDTH, 64) if ACROSS else (CONSUMERS, BUFFERS, 64, WIDTH)
+def staging(DTYPE: tile.constexpr, BM: tile.constexpr, BUFFERS: tile.constexpr, WIDTH: tile.constexpr, ACROSS: tile.constexpr):
+    """BUFFERS buffers of a consumer's rows and WIDTH columns for the results of each consumer of BM rows; columns lie in one piece if those of
+    the result do (`ACROSS`)."""
+    ROWS: tile.constexpr = rows_of(BM)
+    shape = (BM // ROWS, BUFFERS, WIDTH, ROWS) if ACROSS else (BM // ROWS, BUFFERS, ROWS, WIDTH)
     stage = tile.alloc(shape, DTYPE, layout=tile.swizzled(DTYPE, shape, min(shape[3] * DTYPE.nbytes, 128)))
     return stage.permute((0, 1, 3, 2)) if ACROSS else stage
 
@@ -148,7 +158,7 @@ def send_all(stage, X, z, row, column):
     with tile.elect():
         for part in tile.static_range(stage.shape[0]):
             at = column + part * stage.shape[2]
-            target = X[row:row + 64, at:at + stage.shape[2]] if z is None else box(X, z, row, at, (64, stage.shape[2]))
+            target = X[row:row + stage.shape[1], at:at + stage.shape[2]] if z is None else box(X, z, row, at, (stage.shape[1], stage.shape[2]))
             tile.copy_async(target, stage[part], variant="tma", prefetch_map=z is not None)
         tile.bulk_commit()
 
@@ -187,7 +197,7 @@ def bring(stage, lines, ready, extra, z, row, column, FINISH: tile.constexpr, AH
         if AHEAD[t] and lines[t] is None:
             x = extra[len(extra) - len(AHEAD) + t]
             for part in tile.static_range(stage.shape[0]):
-                source = box(x, z if FINISH[4][t][0] == "z" else 0, row, column + part * WIDTH, (64, WIDTH))
+                source = box(x, z if FINISH[4][t][0] == "z" else 0, row, column + part * WIDTH, (stage.shape[1], WIDTH))
                 tile.copy_async(stage[part], source, mbar=ready, variant="tma", prefetch_map=True)
     for t in tile.static_range(len(AHEAD)):
         if lines[t] is not None:
@@ -270,4 +280,4 @@ def store(sums, stage, C, z, row, column, how):
             buffer, at = stage[part % stage.shape[0]], column + part * WIDTH
             there = tile.load(buffer) if is_staged(FINISH, AHEAD) else None
             values = finished(columns(sums, part * WIDTH, WIDTH), z, row, at, SA, SB, extra, FINISH, MIXED, there, lines, part * WIDTH)
-            send(values, buffer, box(C, z, row, at, (64, WIDTH)), None if AHEAD else newer(part, PARTS, stage.shape[0]))
+            send(values, buffer, box(C, z, row, at, values.shape), None if AHEAD else newer(part, PARTS, stage.shape[0]))

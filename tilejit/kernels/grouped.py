@@ -19,7 +19,7 @@ from .matmul import recalled, remember
 from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
-from .rules import check_fields, check_halves, check_hopper, check_registers
+from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
@@ -190,6 +190,8 @@ def _fitting(config: Config | None, size: int) -> Config | None:
         raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
     if config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
+    if config.bm == HIGH:
+        raise LaunchError(f"grouped_matmul has tiles of consumers of 64 rows: config.bm is up to 192, not {HIGH}")
     if config.pair:
         check_halves(config)
     # No registers for wider results. A buffer more than a tile has parts would leave its stores unread until after the next piece's.

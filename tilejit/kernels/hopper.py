@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import bring, box, columns, finished, room_of, rooms, staging, store
+from .finish import bring, box, columns, finished, room_of, rooms, rows_of, staging, store
 from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, none, one_loop, slots, tile_rows
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
@@ -67,11 +67,12 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN, BLOCKS, PAIR)
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS) if WIDTH else None
+    CONSUMERS: tile.constexpr = BM // rows_of(BM)
+    stage = staging(C.dtype, BM, BUFFERS, WIDTH, ACROSS) if WIDTH else None
     if AHEAD:
-        ready = tile.mbarrier(n=BM // 64)
+        ready = tile.mbarrier(n=CONSUMERS)
     extra = (E0, E1, E2, E3)[:EXTRAS]
-    room = rooms(extra, FINISH, AHEAD, BM // 64, BN)
+    room = rooms(extra, FINISH, AHEAD, CONSUMERS, BN)
     if DEPENDENT:
         tile.griddepcontrol_wait()
         tile.griddepcontrol_launch_dependents()
@@ -82,7 +83,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
                 fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING, PAIR)
                 turn = -1 if BLOCKS else steps - 2 - turn
-    with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
+    with tile.each_warpgroup(range(1, 1 + CONSUMERS), regs=REGS[1]) as warpgroup:
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
         lines = room_of(room, w)
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
@@ -95,12 +96,12 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
             BEGUN = not (BEHIND or PROMOTED)
             ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)
             if ONE:
-                sums = none(BN, SUMS, PROMOTED)
+                sums = none(BM, BN, SUMS, PROMOTED)
             for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
                 i, n = tile.tile_at(t, rows, across, *ORDER)
                 z, row, column = corner(i, n, w, down, BM, BN, SEVERAL)
                 if not ONE:
-                    sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BN, SUMS, PROMOTED)
+                    sums = (begun(ring, w, A_KM, B_KN),) if BEGUN else none(BM, BN, SUMS, PROMOTED)
                 done = 1 if BEGUN and not ONE else 0
                 if AHEAD:
                     first, done = done, min(done + time_of(tile.program_id(0), steps), steps)
@@ -230,7 +231,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         if CLUSTERED:
             with tile.elect():
                 arrived[w].arrive_expect_tx((SPLITS - 1) * 64 * PART * 4)
-        own = added(none(BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
+        own = added(none(BM, BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
         if CLUSTERED:
             total = through_cluster(own, parts, arrived, w, rank, SPLITS)
             store_share(total, C, z, m + w * 64, n + rank * PART, how)

@@ -1,12 +1,12 @@
 """The loop of a matrix product on Hopper: a ring of slots of operands in shared memory, the producer's thread that fills it by TMA, and the
-consumer warpgroups, of which each multiplies 64 rows of a tile by wgmma.
+consumer warpgroups, of which each multiplies 64 rows of a tile by wgmma, or 128 of the highest.
 """
 
 from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import box
+from .finish import box, rows_of
 
 BLOCK = 128  # the rows and the k of a block of scales
 
@@ -34,7 +34,7 @@ def corner(i, n, w, down, BM: tile.constexpr, BN: tile.constexpr, SEVERAL: tile.
     """Where the rows of consumer `w` of a tile begin: (which matrix, row, column)."""
     tile.assume((i >= 0) & (n >= 0))
     z, m = matrix_and_row(i, down, SEVERAL)
-    return z, m * BM + w * 64, n * BN
+    return z, m * BM + w * rows_of(BM), n * BN
 
 
 @tile.jit
@@ -42,11 +42,12 @@ def slots(STAGES: tile.constexpr, A, B, BM: tile.constexpr, BN: tile.constexpr, 
           BLOCKS: tile.constexpr = (), PAIR: tile.constexpr = False):
     """The ring: BK of k of the tile's rows of A and columns of B in each slot, and their scales where there are those of `BLOCKS`. The rings
     of a `PAIR` of CTAs turn together."""
+    CONSUMERS: tile.constexpr = BM // rows_of(BM)
     a, b = ((BK, BM) if A_KM else (BM, BK), A.dtype), ((BK, BN) if B_KN else (BN, BK), B.dtype)
     if BLOCKS:
-        return tile.ring(STAGES, A=a, B=b, SA=(scales(BM, BLOCKS[0]), tile.float32), SB=(scales(BN, BLOCKS[1]), tile.float32), consumers=BM // 64,
+        return tile.ring(STAGES, A=a, B=b, SA=(scales(BM, BLOCKS[0]), tile.float32), SB=(scales(BN, BLOCKS[1]), tile.float32), consumers=CONSUMERS,
                          multicast=PAIR)
-    return tile.ring(STAGES, A=a, B=b, consumers=BM // 64, multicast=PAIR)
+    return tile.ring(STAGES, A=a, B=b, consumers=CONSUMERS, multicast=PAIR)
 
 
 @tile.jit
@@ -104,10 +105,11 @@ def entering(part):
 
 @tile.jit
 def product(acc, slot, w, A_KM: tile.constexpr, B_KN: tile.constexpr, accumulate=True):
-    """``acc + A @ B`` of the 64 rows of consumer `w`, started; where not `accumulate` it begins at zero."""
-    rows = slot.A
-    if slot.A.shape[1 if A_KM else 0] > 64:
-        rows = slot.A[:, w * 64:w * 64 + 64] if A_KM else slot.A[w * 64:w * 64 + 64, :]
+    """``acc + A @ B`` of the rows of consumer `w`, started; where not `accumulate` it begins at zero."""
+    BM, rows = slot.A.shape[1 if A_KM else 0], slot.A
+    ROWS: tile.constexpr = rows_of(BM)
+    if BM > ROWS:
+        rows = slot.A[:, w * ROWS:w * ROWS + ROWS] if A_KM else slot.A[w * ROWS:w * ROWS + ROWS, :]
     if A_KM and slot.A.dtype == tile.float32:
         acc = tile.mma_async(acc, entering(rows), slot.B, trans_b=not B_KN, precision="tf32", accumulate=accumulate)
     else:
@@ -129,7 +131,7 @@ def begun(ring, w, A_KM: tile.constexpr, B_KN: tile.constexpr):
 @tile.jit
 def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, MIXED: tile.constexpr = False,
                FRESH: tile.constexpr = False):
-    """A consumer: `acc` and its 64 rows over `steps` slots. With `BEHIND` a product still runs while the next slot is awaited,
+    """A consumer: `acc` and its rows over `steps` slots. With `BEHIND` a product still runs while the next slot is awaited,
     which small tiles need to keep the tensor cores busy; large ones have another consumer for that, and use for every free
     slot. `MIXED` operands, those of `entering`, are then in one of two sets of registers in turn. `FRESH`: `acc` does not count."""
     TURNS: tile.constexpr = 2 if BEHIND and MIXED else 1
@@ -149,10 +151,10 @@ def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr
 
 
 @tile.jit
-def none(BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
-    """No sums yet: one tile, or those of `promoted`, each of as many columns as have one scale."""
+def none(BM: tile.constexpr, BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
+    """No sums of a consumer yet: one tile, or those of `promoted`, each of as many columns as have one scale."""
     COLUMNS = min(BN, BLOCK) if PROMOTED else BN
-    return (tile.zeros((64, COLUMNS), SUMS),) * (BN // COLUMNS)
+    return (tile.zeros((rows_of(BM), COLUMNS), SUMS),) * (BN // COLUMNS)
 
 
 @tile.jit

@@ -23,7 +23,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
-from .rules import check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
+from .rules import HIGH, check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
@@ -256,6 +256,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), a_km and x.dtype == "float32")
     if target in HOPPER and config.pair:
         check_pair(config)
+    if target in HOPPER and config.bm == HIGH and a_km and x.dtype == "float32":
+        raise LaunchError(f"float32 that lies by columns comes from registers, 64 rows to a consumer: config.bm is up to 192, not {HIGH}")
     (check_hopper if target in HOPPER else check_blackwell)(config, itemsize, sums == tile.int32, b_kn, staged)
     shares, room, steps = (), None, max(-(-k // config.bk), 1)
     if target in HOPPER and config.stream:
@@ -289,6 +291,8 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
         raise LaunchError(f"threads add up tiles of up to {BLOCK} columns, or of a multiple, and the configuration's bn is {config.bn}")
     if promoted and not promoted[1] and BLOCK % config.bn and config.bn < BLOCK < z.shape[-1]:
         raise LaunchError(f"a tile's columns have the scale of one block of {BLOCK}, and the configuration's bn is {config.bn}, no divisor of it")
+    if promoted is not None and config.bm == HIGH:
+        raise LaunchError(f"threads add up the sums of 64 rows in each consumer, and the configuration's bm is {HIGH}, of which two have 128 each")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
     if config.splits > 1:
@@ -326,7 +330,7 @@ def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int
     ahead, late = (), 0
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
-        ahead = _ahead(*beside, z, width, config.bn, left // (config.bm // 64))
+        ahead = _ahead(*beside, z, width, config.bn, left // config.consumers)
         late = min(config.late, most_late(slots)) // width * width if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
 from .cycles import CLUSTERS, FILLING, LARGE, MEMORY, TILES, Problem, Way, at_once, cycles, order_at_once, order_in_rounds, places, streamed_cycles
-from .rules import stored_at_once
+from .rules import HIGH, stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
-WIDEST = {64: 256, 128: 256, 192: 192}   # columns of tiles of so many rows: registers hold no more
+WIDEST = {64: 256, 128: 256, 192: 192, 256: 192}   # columns of tiles of so many rows: registers hold no more
 NARROWEST = 48           # and the fewest of those that are chosen to fit a matrix,
 WHOLE = 128 * 160        # sums of a tile that may go to the result at one time, and
 ROUNDS = 4               # where so many rounds of them, at most, cover it
@@ -154,7 +154,8 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
         for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *fitted, *FILLING))):
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
             for way in _ways(q, bm, bn, slots, processors) if (bm, bn) in always else (Way(),):
-                if (bm, bn) not in always and (bm, bn) not in fitted and (q.waits or not at_once(q, bm, bn, way, processors)):
+                once = not q.waits and at_once(q, bm, bn, way, processors)
+                if not once and (bm == HIGH or (bm, bn) not in always and (bm, bn) not in fitted):
                     continue
                 cost = expected(p, q, swapped, bm, bn, way, processors)
                 if cost < inf:
@@ -177,7 +178,7 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     late = LATE if several and long and q.ahead else 0
     by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
-    columns = part(bn, width // p.stored, swapped)
+    columns = part(bn, (48 if swapped else 32) if bm == HIGH else width // p.stored, swapped)
     columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, width // p.stored)
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                        epilogue=p.epilogue and not q.ahead, width=columns,

@@ -21,6 +21,7 @@ CLUSTER = 16   # CTAs, at most
 SHARED = 232448  # bytes of shared memory of a CTA on Hopper
 REGISTERS = 65536
 BESIDE = 26, 30  # registers that the assembler needs beside the sums of an instruction, with A in shared memory and in registers
+HIGH = 256     # rows of a tile of two consumers that multiply 128 rows each
 
 
 class Rule(NamedTuple):
@@ -50,7 +51,7 @@ def is_pair_of_registers(x: Any) -> bool:
 
 EITHER = Rule("True or False", lambda x: isinstance(x, (bool, np.bool_)))
 RULES = {  # by the field; the others are EITHER
-    "bm":      Rule("64, 128 or 192 rows", number(64, 192, 64)),
+    "bm":      Rule("64, 128, 192 or 256 rows", number(64, 256, 64)),
     "bn":      Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
     "bk":      Rule("a number of elements, at least 1", number()),
     "stages":  Rule("a number of slots, at least 1", number()),
@@ -87,7 +88,16 @@ def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged:
                           f"with config.stream, not {config.splits}")
     if config.splits > 1 and config.clustered:
         check_cluster(config.splits)
+    check_high(config)
     check_tile(config, itemsize, by_rows, staged)
+
+
+def check_high(config) -> None:
+    """LaunchError for tiles of 256 rows where consumers of 64 rows, of which there are no four, share, keep or finish sums."""
+    for field, words in (("splits", "1"), ("stream", "False"), ("kept", "False"), ("late", "0")):
+        if config.bm == HIGH and getattr(config, field) > (field == "splits"):
+            raise LaunchError(f"the consumers of tiles of {HIGH} rows have 128 rows of sums each, which stay theirs until these are stored at once: "
+                              f"config.{field} is {words} with config.bm {HIGH}, not {getattr(config, field)}")
 
 
 def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
@@ -183,5 +193,5 @@ def check_halves(config) -> None:
                           f"multiples of 16, not {config.bn} and {config.bk}")
 
 
-__all__ = ["SHARED", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "check_registers", "check_shared",
-           "stored_at_once", "widths"]
+__all__ = ["HIGH", "SHARED", "check_blackwell", "check_fields", "check_halves", "check_high", "check_hopper", "check_pair", "check_registers",
+           "check_shared", "stored_at_once", "widths"]

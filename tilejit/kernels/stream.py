@@ -194,7 +194,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
     rows = down * C.shape[0] if len(C.shape) == 3 else down
     ring = slots(STAGES, A, B, BM, BN, BK, A_KM, B_KN)
     MIXED: tile.constexpr = A_KM and A.dtype == tile.float32
-    stage = staging(C.dtype, BM // 64, BUFFERS, WIDTH, ACROSS) if WIDTH else None
+    stage = staging(C.dtype, BM, BUFFERS, WIDTH, ACROSS) if WIDTH else None
     if AHEAD:
         ready = tile.mbarrier(n=BM // 64)
     extra = (E0, E1, E2, E3)[:EXTRAS]
