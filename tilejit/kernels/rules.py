@@ -16,12 +16,12 @@ from ..jit import Kernel
 from ..ops.mma.tcgen05_kinds import columns_allowed
 from ..schedule import LARGEST_GROUP, ORDERS
 
-ALONG = 32     # bytes of k of one instruction of the tensor cores
-CLUSTER = 16   # CTAs, at most
+ALONG = 32       # bytes of k of one instruction of the tensor cores
+CLUSTER = 16     # CTAs, at most
 SHARED = 232448  # bytes of shared memory of a CTA on Hopper
 REGISTERS = 65536
 BESIDE = 26, 30  # registers that the assembler needs beside the sums of an instruction, with A in shared memory and in registers
-HIGH = 256     # rows of a tile of two consumers that multiply 128 rows each
+HIGH = 256       # rows of a tile of two consumers that multiply 128 rows each
 
 
 class Rule(NamedTuple):
