@@ -32,7 +32,7 @@ TILES = {(128, 256): 0.852, (192, 192): 0.848, (192, 160): 0.8, (128, 224): 0.82
 FILLING = (128, 144), (128, 112), (128, 80), (64, 96), (64, 80), (256, 192), (256, 160), (256, 128)   # tiles for one round that may fill it better,
 # and the shares there, where they are others
 IN_ROUND = {(256, 192): 0.895, (256, 160): 0.868, (256, 128): 0.84, (256, 96): 0.83, (192, 96): 0.84, (128, 96): 0.83, (128, 64): 0.82,
-            (64, 192): 0.93, (64, 128): 0.94, (64, 80): 0.72, (64, 64): 0.68, (64, 32): 0.47, **dict.fromkeys(FILLING[:4], 0.8)}
+            (64, 192): 0.93, (64, 128): 0.94, (64, 64): 0.68, (64, 32): 0.47, **dict.fromkeys(FILLING[:5], 0.8)}
 BUSY = 0.3               # of the tensor cores' time: where memory takes as much, it is busy,
 WAITS = 1.2              # and where it takes so many times as much, they wait for it
 CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 14}   # of a size that 132 multiprocessors hold at once: they share a group of 16 or 18
@@ -63,10 +63,11 @@ SERVED = 25.2            # bytes that L2 gives each multiprocessor in a cycle, i
 ROW = 0.98, 4.77         # cycles of TMA for a row of a slot, and for one that lies outside of the matrix, in the tile that has most of these. Rows
                          # have 128 bytes, or, where columns of B lie side by side and do not fill so many, 64 or 32:
 PIECES = 2.07, 4.5       # so many times more rows of B count then
-ALONE = 0.955            # and of what these come to a slot takes so much
+ALONE = 0.955            # and of what these come to a slot is so much, but not of single tiles of up to SMALL nor of sums by threads
+SMALL = 64 * 128         # elements
 AROUND = 2530            # cycles until the first product, and after the last
 MET = 2000               # cycles for which the two of a pair wait for each other
-HIGHER = 3000            # cycles that tiles of the most rows take more until they begin and end
+HIGHER = 3000            # cycles that tiles of 256 rows take more until they begin and end
 
 ASKED = 4.1              # cycles of a multiprocessor in which L2 serves a row of 128 bytes if rows are an odd multiple of 16 bytes apart: TMA asks
                          # 4.4 times for such a row, L2 answers 0.58 requests a cycle, and neighbours' requests for the same make 0.54 of them
@@ -241,11 +242,12 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
     outside = (bm if pair and down % 2 else bm * down - p.m) + (bn * across - p.n) * pieces
     brought = (bm + bn * pieces - outside) * ROW[0] + outside * ROW[1]
     multiplied = bm * max(bn, 32) / 32 / share(bm, bn, True)
+    part = ALONE if p.promoted is None and (pair or bm * bn > SMALL) else 1
     best = inf, ORDERS[0]
     for order in ORDERS[:1] if pair else ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS:
         served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
         until = AROUND + HIGHER * (bm == HIGH) + DIVIDED * divides(order, down, across) + MET * pair
-        computing = slots * both(multiplied, brought, served) * ALONE + until
+        computing = slots * both(multiplied, brought, served) * part + until
         again = AGAIN[1] * p.matrices * p.k * p.itemsize * (p.n * log2(down) if order[0] == "row" else p.m * log2(across))
         best = min(best, (both(computing, reading_cycles(p, bm, bn, tiles, processors, p.bytes + again, pair)), order), key=itemgetter(0))
     return best

@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
-from .cycles import CLUSTERS, FILLING, LARGE, MEMORY, TILES, Problem, Way, at_once, cycles, order_at_once, order_in_rounds, places, streamed_cycles
+from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, at_once, cycles, order_at_once, order_in_rounds, places,
+                     streamed_cycles)
 from .rules import HIGH, stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
@@ -26,7 +27,6 @@ SHORT = 400000           # cycles below which it pays that a launch begins while
 BRIEF = 14000            # cycles below which it pays all the same with tiles of at most SMALL elements, which ask L2 for most in a cycle,
 FULL_BRIEF = 22000       # with larger ones where memory takes more than FULL of the time,
 LARGE_BRIEF = 50000      # and with larger ones elsewhere
-SMALL = 64 * 128
 FULL = 0.6
 NEARLY = 0.7             # of the multiprocessors: where fewer CTAs share tiles' k, but too many for two grids side by side, and memory takes more
                          # than FULL, a launch that begins early is up to 18 % slower
