@@ -164,6 +164,9 @@ def loads(at: str, rows: int = 1) -> str:
     (f"tile.assume(size % 8 == 0)\ni = 0\nwhile i < size:\n    {loads('i', 8)}\n    i += 8", False),
     (f"t = tile.program_id(0)\nwhile t < size:\n    {loads('t')}\n    t += tile.num_programs(0)", False),
     (f"i = size - 1\nwhile i >= 0:\n    {loads('i')}\n    i -= 1", False),
+    (f"i = size\nwhile i >= 0:\n    {loads('i')}\n    i -= 1", True),
+    (f"i = size - 3\nwhile i >= 0:\n    {loads('i', 3)}\n    i -= 1", False),
+    (f"i = size - 3\nwhile i >= 0:\n    {loads('i', 4)}\n    i -= 1", True),
     (f"at = size\nfor i in range(n):\n    at -= 4\n    if at >= 0:\n        {loads('at', 4)}", False),
     (f"i = 0\nwhile i < size:\n    k = tile.cast(tile.load(y[0, i]), tile.int32)\n    if k >= 0:\n        {loads('i')}\n    i += k", True),  # not in each trip
 ])
