@@ -144,7 +144,7 @@ def check_registers(config, columns: int, loaded: bool = False) -> None:
     most = min(2 * (each - BESIDE[loaded]) // 8 * 8, 256)
     if columns > most:
         raise LaunchError(f"{config.bm} rows of a tile are {threads} threads with {each} registers each, too few for the sums of {columns} columns: "
-                          f"with config.bm={config.bm} config.bn is up to {most}; 256 go with 64 or 128 rows")
+                          f"with config.bm={config.bm} config.bn is up to {most}; 256 go with 128 rows and fewer")
 
 
 def check_shared(config, along: int, stored: int) -> None:

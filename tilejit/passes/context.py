@@ -389,12 +389,12 @@ class Context:
 
 def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     """Whether threads may themselves write what a place in shared memory is part of, or copies that do not complete on a barrier, through
-    whichever view. What a pipelined loop's copies bring is ordered by the loop."""
+    whichever view. What a pipelined loop's copies bring is ordered by the loop, what has a token by its wait."""
     ahead = {n for loop in walk(context.graph.body) if isinstance(loop, For) and loop.pipeline for n in loop.body.nodes}
     found: dict[Operand, list[range]] = {}
     for call in context.calls:
-        by_bytes = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead and not call.attrs["options"].get("token"))
-        if (call.op.effect == "writes" or "written" in call.op.rules) and not by_bytes:
+        ordered = call.op.name == "copy_async" and (call.args[2] is not None or call in ahead or call.attrs["options"].get("token"))
+        if (call.op.effect == "writes" or "written" in call.op.rules) and not ordered:
             for place in written([call]):
                 if getattr(place.type, "scope", None) == "shared":
                     buffer, part = context.bytes_of(place)
