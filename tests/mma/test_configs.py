@@ -58,7 +58,7 @@ OF_HOPPER = [
     (dict(buffers=0), "config.buffers is a number of buffers, at least 1, not 0"),
     (dict(late=0.5), "config.late is a number of columns, not 0.5"),
     (dict(bm=192, bn=208, width=16), "192 rows of a tile are 512 threads with 128 registers each, too few for the sums of 208 columns: with "
-                                     "config.bm=192 config.bn is up to 200; 256 go with 64 or 128 rows"),
+                                     "config.bm=192 config.bn is up to 200; 256 go with 128 rows and fewer"),
     (dict(bm=128, bn=256, width=128, stages=4, buffers=2), "slots take 196608 bytes of shared memory, and config.buffers=2 buffers of "
                                                            "config.width=128 columns of the result 65536: together at most 232448"),
     (dict(regs=None), r"config.regs is a pair of numbers, multiples of 8 from 24 to 256, or None, as in \(40, 232\), not None"),
