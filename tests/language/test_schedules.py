@@ -6,6 +6,7 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError
+from tilejit.kernels.mainloop import tile_rows
 from tilejit.schedule import ORDERS
 
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -83,11 +84,6 @@ def test_an_order_may_be_the_kernel_s_own():
 
 
 @tile.jit
-def of_few(t, tiles_m):
-    return t, tiles_m
-
-
-@tile.jit
 def of_one(t, tiles_m, tiles_n, group):
     return t
 
@@ -111,7 +107,7 @@ NAMES = "'row', 'column', 'grouped', 'snake', 'hilbert' or a helper under @tile.
     (dict(order=None), f"order is {NAMES}, not NoneType"),
     (dict(order=("grouped", 8)), f"order is {NAMES}, not tuple ('grouped', 8)"),
     (dict(order=lambda t, tiles_m, tiles_n, group: (t, 0)), f"order is {NAMES}, not function"),
-    (dict(order=of_few), "an order takes (t, tiles_m, tiles_n, group), and of_few takes (t, tiles_m)"),
+    (dict(order=tile_rows), "an order takes (t, tiles_m, tiles_n, group), and tile_rows takes (M, BM, PAIR)"),
     (dict(order=of_one), "an order returns (m, n), two integers, not a scalar int32"),
     (dict(order=of_floats), "an order returns (m, n), two integers, not a tuple (a scalar int32, a scalar float32)"),
     (dict(order=of_tiles), "an order returns (m, n), two integers, not a tuple (a tile int32[4], a scalar int32)"),
