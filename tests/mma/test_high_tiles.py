@@ -13,7 +13,7 @@ from tests.gpu import in_child, needs_gpu, some
 from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, planned, plus_one, product
 from tests.mma.test_matmul_gpu import checked
 from tilejit import ArraySpec, kernels
-from tilejit.errors import LaunchError
+from tilejit.errors import LaunchError, ToolchainError
 from tilejit.kernels.config import Config, part
 from tilejit.kernels.plan import HIGH, WIDEST, Problem, choose, ranked
 
@@ -67,15 +67,31 @@ def test_consumers_of_128_rows_have_no_registers_for_operands_and_none_for_sums_
         product(np.asfortranarray(a) if columns else a, b, config=high(64, dtype))
 
 
+def compiled(config, by_rows=False):
+    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (5120, 5120), (10240, 2))
+    spec, turned = ArraySpec((5120, 5120), "bfloat16"), ArraySpec((5120, 5120), "bfloat16", (1, 5120))
+    launch = planned(big, big if by_rows else big.T, big, None, (), config)
+    return launch.kernel.compile(spec, spec, turned if config.swapped else spec, 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants)
+
+
 @pytest.mark.parametrize("bn,swapped,by_rows", [*product_of((96, 136, 168, 184, 192), (True,), (False,)), *product_of((96, 144, 160, 192), (True,), (True,)),
                                                 *product_of((128, 160, 192), (False,), (False, True))])
 def test_the_tiles_that_the_model_takes_do_not_spill(bn, swapped, by_rows):
     """B by columns and by rows, and the widest results."""
-    big = np.lib.stride_tricks.as_strided(np.zeros(16, BF16), (5120, 5120), (10240, 2))
-    spec, turned = ArraySpec((5120, 5120), "bfloat16"), ArraySpec((5120, 5120), "bfloat16", (1, 5120))
-    launch = planned(big, big if by_rows else big.T, big, None, (), Config.of(HIGH, bn, swapped=swapped, width=part(bn, 48 if swapped else 32, swapped)))
-    made = launch.kernel.compile(spec, spec, turned if swapped else spec, 1.0, 1.0, 0, 0, 0, 0, target="sm_90a", **launch.constants)
+    made = compiled(Config.of(HIGH, bn, swapped=swapped, width=part(bn, 48 if swapped else 32, swapped)), by_rows)
     assert made.spills == 0 and made.ptx.count(f"wgmma.mma_async.sync.aligned.m64n{bn}k16") % 8 == 0
+
+
+@pytest.mark.parametrize("registers,most", [((40, 232), 200), ((40, 200), 168), ((None, None), 136)])
+def test_a_consumer_s_registers_hold_the_widest_tile_that_is_taken_and_no_wider(registers, most, monkeypatch):
+    """The rule says what the assembler would."""
+    widest = lambda bn: replace(Config.of(HIGH, bn, width=8), regs=registers)
+    assert compiled(widest(most)).spills == 0
+    with pytest.raises(LaunchError, match=f"with config.bm=256 config.bn is up to {most}; 256 go with 128 rows and fewer"):
+        compiled(widest(most + 8))
+    monkeypatch.setattr("tilejit.kernels.rules.BESIDE", (0, 0))
+    with pytest.raises(ToolchainError, match="serialized"):
+        compiled(widest(most + 8))
 
 
 def test_the_model_takes_them_for_one_round_of_plain_products_of_16_bits():
