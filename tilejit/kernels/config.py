@@ -23,7 +23,8 @@ class Config:
     through each of `buffers` to the result; `late` how many of a tile's last columns are finished under the next tile's products, `kept`
     whether without an epilogue all are stored under those; `dependent` whether the launch may begin before the grid ahead has ended;
     `stream` whether all CTAs share what does not make whole rounds of tiles; `passing` whether B goes through L2 without a stay; `pair`
-    whether two CTAs whose tiles lie one above the other each bring half of their columns of B for both;
+    whether two CTAs whose tiles lie one above the other each bring half of their columns of B for both; `alone` how many of the last slots of a
+    CTA's last tile one consumer multiplies after the other, so that it stores under the other's products;
     `regs` the registers of a producer's and of a consumer's thread (None: what the launch gives).
     """
 
@@ -45,6 +46,7 @@ class Config:
     kept: bool = False
     pair: bool = False
     clustered: bool = True
+    alone: int = 0
 
     @staticmethod
     def of(bm: int, bn: int, bk: int = 0, splits: int = 1, swapped: bool = False, itemsize: int = 2, stored: int = 2,

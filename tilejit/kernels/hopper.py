@@ -9,13 +9,20 @@ from __future__ import annotations
 import tilejit as tile
 
 from .finish import bring, box, columns, finished, room_of, rooms, rows_of, staging, store
-from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, none, one_loop, slots, tile_rows
+from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied_in_turn, none, one_loop, slots, tile_rows
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
 
 PATIENCE = 4000   # times that a CTA asks whether all that share its tile are there: a quarter of a millisecond on an H200
 COLUMN = 128      # rows of tiles up to which `split` goes column by column, without a division where they are a power of 2
 COUNTED = 30      # bits of a flag in which CTAs are counted
+
+
+@tile.jit
+def in_turn(t, total, slots, ALONE: tile.constexpr):
+    """How many of the last `slots` of tile `t` of `total` the consumers multiply one after the other: up to ALONE of a CTA's last tile, since no
+    products of a next one hide its stores."""
+    return max(min(slots, ALONE), 0) if t + tile.num_programs(0) >= total else 0
 
 
 @tile.jit
@@ -53,15 +60,16 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
                DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False,
-               LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, PAIR: tile.constexpr = False):
+               LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, PAIR: tile.constexpr = False, ALONE: tile.constexpr = 0):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
     turn, which lie by columns if the results do (`ACROSS`), or (0) by stores; with `KEPT` under the first products of the next tile. TMA
     brings those of the epilogue's tiles for which `AHEAD` says so during the products, one of the result's shape to the buffers. The LATE
     last columns of a tile, if there are buffers for all of its columns, are finished under the first slots of the next, which all tiles
-    have that many pieces of. With `PROMOTED` threads add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`. With `PAIR` the
-    tiles of a cluster of two are neighbours in a column, whose B they bring together: ORDER has these one after the other where each matrix
-    has an even number of rows of tiles, the last perhaps below it."""
+    have that many pieces of. The last ALONE slots of a CTA's last tile one consumer multiplies after the other. With `PROMOTED` threads
+    add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`. With `PAIR` the tiles of a cluster of two are neighbours in a
+    column, whose B they bring together: ORDER has these one after the other where each matrix has an even number of rows of tiles, the
+    last perhaps below it."""
     M, N, K = C.shape[-2], C.shape[-1], A.shape[-2 if A_KM else -1]
     down, across, steps = tile_rows(M, BM, PAIR), tile.cdiv(N, BN), tile.cdiv(K, BK)
     rows = down * C.shape[0] if len(C.shape) == 3 else down
@@ -73,17 +81,20 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         ready = tile.mbarrier(n=CONSUMERS)
     extra = (E0, E1, E2, E3)[:EXTRAS]
     room = rooms(extra, FINISH, AHEAD, CONSUMERS, BN)
-    if DEPENDENT:
-        tile.griddepcontrol_wait()
-        tile.griddepcontrol_launch_dependents()
+    baton = tile.turns(CONSUMERS) if ALONE else None
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
             turn = -1
             for i, n in tile.tile_order(rows, across, *ORDER):
                 z, m = matrix_and_row(i, down, len(C.shape) == 3)
+                if DEPENDENT:  # here, since it takes some hundred cycles until the tile is known
+                    tile.griddepcontrol_wait()
+                    tile.griddepcontrol_launch_dependents()
                 fill(ring, A, B, z, m * BM, n * BN, 0, steps, turn, BK, A_KM, B_KN, SA, SB, BLOCKS, PASSING, PAIR)
                 turn = -1 if BLOCKS else steps - 2 - turn
     with tile.each_warpgroup(range(1, 1 + CONSUMERS), regs=REGS[1]) as warpgroup:
+        if DEPENDENT:
+            tile.griddepcontrol_wait()
         w, phase, SEVERAL = warpgroup - 1, 0, len(C.shape) == 3
         lines = room_of(room, w)
         how = SA, SB, extra, FINISH, MIXED, AHEAD, lines
@@ -108,7 +119,10 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                     sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                     with tile.elect():
                         bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-                sums = added(sums, ring, w, done, steps, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
+                alone = in_turn(t, rows * across, steps - done - 1, ALONE) if ALONE else 0
+                sums = added(sums, ring, w, done, steps - alone, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
+                if ALONE:
+                    sums = (multiplied_in_turn(sums[0], ring, w, alone, baton, A_KM, B_KN),)
                 if AHEAD:
                     ready[w].wait(phase=phase)
                     phase = phase ^ 1
@@ -219,13 +233,15 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         room = partial[number, 0:SPLITS, 0:BM // 64, 0:64 * BN]
         doing = tile.alloc((BM // 64,), tile.uint32)
     extra = (E0, E1, E2, E3)[:EXTRAS]
-    if DEPENDENT:
-        tile.griddepcontrol_wait()
-        tile.griddepcontrol_launch_dependents()
     with tile.warpgroup(0, regs=REGS[0]):
         with tile.elect():
+            if DEPENDENT:
+                tile.griddepcontrol_wait()
+                tile.griddepcontrol_launch_dependents()
             fill(ring, A, B, z, m, n, first, stop, -1, BK, A_KM, B_KN, SA, SB, BLOCKS, PAIR=PAIR)
     with tile.each_warpgroup(range(1, 1 + BM // 64), regs=REGS[1]) as warpgroup:
+        if DEPENDENT:
+            tile.griddepcontrol_wait()
         w = warpgroup - 1
         how = SA, SB, extra, FINISH, MIXED
         if CLUSTERED:

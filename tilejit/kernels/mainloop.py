@@ -151,6 +151,23 @@ def multiplied(acc, ring, w, steps, BEHIND: tile.constexpr, A_KM: tile.constexpr
 
 
 @tile.jit
+def multiplied_in_turn(acc, ring, w, steps, baton, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's last `steps` slots, of which the ring has room for all: while one consumer multiplies them, as fast as all would, the ones
+    before store their results, and the ones behind wait. Without any, nothing."""
+    if steps > 0:
+        baton.take(w)
+    for i in range(steps):
+        with ring.consume(behind=True) as slot:
+            acc = product(acc, slot, w, A_KM, B_KN)
+            tile.mma_wait(1)
+    if steps > 0:
+        baton.pass_on(w)
+    tile.mma_wait(0)
+    ring.release()
+    return acc
+
+
+@tile.jit
 def none(BM: tile.constexpr, BN: tile.constexpr, SUMS: tile.constexpr, PROMOTED: tile.constexpr):
     """No sums of a consumer yet: one tile, or those of `promoted`, each of as many columns as have one scale."""
     COLUMNS = min(BN, BLOCK) if PROMOTED else BN

@@ -23,7 +23,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
-from .rules import HIGH, check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
+from .rules import HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
 from .scales import block_of, by_rows, in_units, of_blocks, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
@@ -254,6 +254,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     staged = z.nbytes_per_element if config.splits == 1 and _by_tma(z, config) else None
     if target in HOPPER:
         check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), a_km and x.dtype == "float32")
+        check_alone(config, promoted is not None, a_km and x.dtype == "float32")
     if target in HOPPER and config.pair:
         check_pair(config)
     if target in HOPPER and config.bm == HIGH and a_km and x.dtype == "float32":
@@ -298,7 +299,7 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
     if config.splits > 1:
         return _split(config, z, constants, matrices, sums)
     constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
-    constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, cluster=2 if config.pair else None)
+    constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, ALONE=config.alone, cluster=2 if config.pair else None)
     group = 2 if config.pair else 1
     return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants, (), None
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
 from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, at_once, cycles, order_at_once, order_in_rounds, places,
-                     streamed_cycles)
+                     streamed_cycles, takes_turns)
 from .rules import HIGH, stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
@@ -21,7 +21,8 @@ NARROWEST = 48           # and the fewest of those that are chosen to fit a matr
 WHOLE = 128 * 160        # sums of a tile that may go to the result at one time, and
 ROUNDS = 4               # where so many rounds of them, at most, cover it
 MANY = 64                # CTAs that share a tile's k without a cluster, at most
-LONG = 16                # slots of k from which three of them at a time are enough, so that buffers for a whole tile pay, unless memory is busy
+LONG = 16                # slots of k from which three at a time are enough, so that buffers for a whole tile pay, unless memory is busy, or
+                         # consumers take turns, so that only one of them waits for its stores
 SHORT = 400000           # cycles below which it pays that a launch begins while the grid ahead ends, unless memory is busy: CTAs that take
                          # multiprocessors as these come free have no neighbours at the same operands, and a launch may take 1.4 times as long
 BRIEF = 14000            # cycles below which it pays all the same with tiles of at most SMALL elements, which ask L2 for most in a cycle,
@@ -32,6 +33,7 @@ NEARLY = 0.7             # of the multiprocessors: where fewer CTAs share tiles'
                          # than FULL, a launch that begins early is up to 18 % slower
 PANEL = 32 << 20         # bytes of the rows of A of a group that are much of L2
 L2 = 50 << 20            # bytes: a larger operand, which all rows of tiles read at one time, leaves nothing there for later
+TURN = 6                 # slots that a consumer has in its turn, at most
 LATE = 128               # columns of a tile that are finished under the next one's products: 64 are up to 0.3 % slower, 0.7 % where B lies by rows
 NARROW = 1.03, 1.12      # what tiles cost whose columns lie side by side but are no multiple of 64, since TMA goes by rows of 64 bytes then: where
                          # CTAs share k or wait for memory, and in several rounds
@@ -180,9 +182,9 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
     columns = part(bn, (48 if swapped else 32) if bm == HIGH else width // p.stored, swapped)
     columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, width // p.stored)
+    least = 3 if (q.ahead or long and (p.epilogue or not takes_turns(q, bm, bn, way.pair))) and not by_columns else 4
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                       epilogue=p.epilogue and not q.ahead, width=columns,
-                       least=3 if (long or q.ahead) and not by_columns and not kept else 4, blocks=bool(p.promoted), clustered=way.clustered)
+                       epilogue=p.epilogue and not q.ahead, width=columns, least=least, blocks=bool(p.promoted), clustered=way.clustered)
     if config.stages < 2:
         return None
     return replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
@@ -197,8 +199,11 @@ def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> 
         order = order_at_once(q, config.bm, config.bn, found.way, processors) or order_in_rounds(q, config.bm, config.bn, order[1])
     tiles = config.tiles(q.m, q.n) * p.matrices
     by_columns = order[0] != "row" or tiles <= processors   # that columns of B are asked for at one time only
+    stages = min(config.stages, max(found.steps, 2))
+    once = not q.waits and at_once(q, config.bm, config.bn, found.way, processors)
+    alone = min(stages, TURN) if once and takes_turns(q, config.bm, config.bn, config.pair) else 0
     passing = p.busy and not stream and by_columns and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
-    return replace(config, stages=min(config.stages, max(found.steps, 2)), order=order, stream=stream, passing=passing,
+    return replace(config, stages=stages, order=order, stream=stream, passing=passing, alone=alone,
                    dependent=not stream and _early(p, config, tiles, found.cost, processors))
 
 

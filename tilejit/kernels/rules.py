@@ -59,6 +59,7 @@ RULES = {  # by the field; the others are EITHER
     "width":   Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
     "buffers": Rule("a number of buffers, at least 1", number()),
     "late":    Rule("a number of columns", is_integer),
+    "alone":   Rule("a number of slots, at least 0", number(0)),
     "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, 1 to {LARGEST_GROUP}, as in "
                     "('grouped', 16)",
                     is_order),
@@ -80,9 +81,9 @@ def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged:
     if integers and config.bn > 32 and config.bn % 16:
         raise LaunchError("the tensor cores multiply 8, 16, 24, 32 and multiples of 16 columns of integers: config.bn is one of these, not "
                           f"{config.bn}")
-    if (config.behind or config.late) and config.stages < 2:
-        raise LaunchError(f"config.{'behind' if config.behind else 'late'} has a product run on while the next slot is awaited: config.stages is at "
-                          f"least 2, not {config.stages}")
+    for field in ("behind", "late", "alone"):
+        if getattr(config, field) and config.stages < 2:
+            raise LaunchError(f"config.{field} has a product run on while the next slot is awaited: config.stages is at least 2, not {config.stages}")
     if config.stream and config.splits > 1:
         raise LaunchError("config.stream has all CTAs share what makes no whole round of tiles, with config.splits so many share each tile: it is 1 "
                           f"with config.stream, not {config.splits}")
@@ -90,6 +91,25 @@ def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged:
         check_cluster(config.splits)
     check_high(config)
     check_tile(config, itemsize, by_rows, staged)
+
+
+def check_alone(config, added: bool, loaded: bool) -> None:
+    """LaunchError where consumers cannot multiply the last slots one after the other: `added` says that threads add up the sums of each slot,
+    `loaded` that they load an operand's."""
+    if not config.alone:
+        return
+    if config.alone > config.stages:
+        raise LaunchError(f"one consumer multiplies the last {config.alone} slots while the others still hold them: config.alone is at most "
+                          f"config.stages, which is {config.stages}")
+    if config.bm == 64:
+        raise LaunchError(f"tiles of 64 rows have one consumer, and nobody to take turns with: config.alone is 0 with config.bm 64, not {config.alone}")
+    for field in ("splits", "stream", "kept", "late"):
+        if getattr(config, field) > (field == "splits"):
+            raise LaunchError("consumers take turns where each stores its part of a tile at once, and by itself: config.alone is 0 with "
+                              f"config.{field} {getattr(config, field)}, not {config.alone}")
+    if added or loaded:
+        raise LaunchError(f"threads {'add up the sums' if added else 'load an operand'} of one slot at a time, and consumers go side by side for it: "
+                          f"config.alone is 0, not {config.alone}")
 
 
 def check_high(config) -> None:

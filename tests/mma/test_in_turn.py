@@ -1,0 +1,134 @@
+"""Consumers that multiply the last slots of a CTA's last tile one after the other: on the simulator against NumPy, on the GPU, where the model has
+them do so, and launches that wait for the grid ahead once they know their tile."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.drawn import drawn
+from tests.gpu import in_child, needs_gpu, needs_module, some
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, plus_one, product
+from tests.mma.test_matmul_gpu import checked
+from tilejit import kernels
+from tilejit.errors import LaunchError
+from tilejit.kernels.config import Config
+from tilejit.kernels.cycles import WIDE
+from tilejit.kernels.plan import TURN, Problem, choose, ranked
+
+EXTENT = st.one_of(st.integers(1, 40), st.sampled_from((127, 128, 129, 200, 257, 520)))
+PROCESSORS = 132
+
+
+def in_turn(bm, bn, alone, dtype=BF16, **options):
+    """A configuration for operands of the dtype, with results of 2 bytes or, of integers and float32, of 4."""
+    itemsize = np.dtype(dtype).itemsize
+    config = Config.of(bm, bn, itemsize=itemsize, stored=4 if itemsize == 4 or dtype is np.int8 else 2, width=8 if bn % 16 else 16,
+                       **{key: options.pop(key) for key in ("stages", "swapped") if key in options})
+    return replace(config, alone=min(alone, config.stages), **options)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(m=EXTENT, n=EXTENT, slots=st.integers(0, 6), more=st.integers(-3, 3), dtype=st.sampled_from((BF16, np.float16, E4M3, np.int8)),
+       bm=st.sampled_from((128, 192, 256)), bn=st.sampled_from((8, 32, 64, 128)), stages=st.integers(2, 4), alone=st.integers(1, 4), behind=st.booleans(),
+       swapped=st.booleans(), a_is=LAYOUTS, b_is=LAYOUTS, batch=st.sampled_from(((), (), (3,))), seed=st.integers(0, 99))
+@example(m=520, n=520, slots=5, more=1, dtype=BF16, bm=128, bn=64, stages=3, alone=3, behind=True, swapped=False, a_is="rows", b_is="columns", batch=(), seed=0)
+@example(m=520, n=520, slots=3, more=0, dtype=BF16, bm=192, bn=64, stages=4, alone=4, behind=False, swapped=True, a_is="columns", b_is="rows", batch=(), seed=1)
+@example(m=257, n=129, slots=1, more=0, dtype=np.int8, bm=256, bn=32, stages=2, alone=2, behind=True, swapped=False, a_is="rows", b_is="columns", batch=(3,), seed=2)
+def test_any_product_whose_last_slots_go_in_turn_is_right(m, n, slots, more, dtype, bm, bn, stages, alone, behind, swapped, a_is, b_is, batch, seed):
+    """With fewer slots than a turn has, as many and more, none among them; several tiles to a CTA, of which the last is done so."""
+    rng, k = np.random.default_rng(seed), max(slots * 128 // np.dtype(dtype).itemsize + more, 0)
+    a, b = laid(drawn(rng, (*batch, m, k), dtype), a_is), laid(drawn(rng, (*batch, k, n), dtype), b_is)
+    config = in_turn(bm, bn, alone, dtype, stages=stages, swapped=swapped)
+    config = replace(config, behind=behind)
+    close(product(a, b, config=config, fast_accum=True), a, b)
+
+
+@pytest.mark.parametrize("bm,swapped", [(128, False), (192, True), (256, False)])
+def test_turns_change_no_bit(bm, swapped):
+    rng = np.random.default_rng(0)
+    a, b = drawn(rng, (300, 520), BF16), drawn(rng, (520, 264), BF16)
+    config = in_turn(bm, 64, 3, swapped=swapped)
+    assert (product(a, b, config=config).view(np.uint16) == product(a, b, config=replace(config, alone=0)).view(np.uint16)).all()
+
+
+def test_epilogues_pairs_and_tf32_go_with_turns():
+    rng = np.random.default_rng(0)
+    a, b, beside = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((300, 400), (400, 136), (300, 136)))
+    out, sums = np.empty((300, 136), np.float16), a.astype(np.float32) @ b.astype(np.float32)
+    assert (kernels.matmul(a, b, out, plus_one, config=in_turn(128, 64, 3)) == sums + 1).all()
+    assert (kernels.matmul(a, b, out, added, tiles=(beside,), config=in_turn(128, 64, 3)) == sums + beside).all()
+    assert (kernels.matmul(a, b, out, config=in_turn(128, 64, 3, pair=True, order=("column", 1))) == sums).all()
+    x, y = drawn(rng, (200, 300), np.float32), laid(drawn(rng, (300, 72), np.float32), "columns")
+    close(product(x, y, config=in_turn(128, 64, 3, np.float32)), x, y)
+
+
+def test_the_model_has_large_tiles_in_one_round_go_in_turn_and_no_others():
+    assert choose(Problem(2048, 2048, 2048), PROCESSORS).alone == choose(Problem(2048, 2048, 2048), PROCESSORS).stages == 4
+    for p in (Problem(2048, 2048, 2048), Problem(1024, 4096, 1024), Problem(2048, 2048, 256), Problem(777, 5120, 5120), Problem(4096, 4096, 4096),
+              Problem(2048, 2048, 2048, epilogue=True), Problem(1024, 4096, 1024, itemsize=1, promoted=()), Problem(1024, 4096, 1024, itemsize=4, stored=4),
+              Problem(1024, 4096, 1024, itemsize=4, stored=4, across=(True, False)), Problem(1000, 3000, 1000, aligned=(16, 16)), Problem(64, 8192, 8192)):
+        for config in ranked(p, PROCESSORS):
+            q = p.turned() if config.swapped else p
+            mixed = p.itemsize == 4 and q.across[0]
+            once = config.splits == 1 and not config.stream and config.tiles(q.m, q.n) <= PROCESSORS and not q.waits
+            large = config.bm > 64 and config.bm * config.bn >= WIDE and not config.pair and p.promoted is None and not mixed
+            assert config.alone == (min(config.stages, TURN) if once and large else 0), (p, config)
+
+
+@pytest.mark.parametrize("options,dtype,words", [
+    (dict(bm=64), np.float16, "tiles of 64 rows have one consumer, and nobody to take turns with: config.alone is 0 with config.bm 64, not 2"),
+    (dict(stages=2, alone=3), np.float16, "multiplies the last 3 slots while the others still hold them: config.alone is at most config.stages, which is 2"),
+    (dict(stages=1, alone=1), np.float16, "config.alone has a product run on while the next slot is awaited: config.stages is at least 2, not 1"),
+    (dict(stream=True), np.float16, "config.alone is 0 with config.stream True, not 2"),
+    (dict(kept=True), np.float16, "config.alone is 0 with config.kept True, not 2"),
+    (dict(late=16), np.float16, "config.alone is 0 with config.late 16, not 2"),
+    (dict(splits=2), np.float16, "config.alone is 0 with config.splits 2, not 2"),
+    (dict(bk=128), E4M3, "threads add up the sums of one slot at a time, and consumers go side by side for it: config.alone is 0, not 2"),
+    (dict(bk=32), np.float32, "threads load an operand of one slot at a time, .* config.alone is 0, not 2"),
+    (dict(alone=-1), np.float16, "config.alone is a number of slots, at least 0, not -1"),
+    (dict(alone=True), np.float16, "config.alone is a number of slots, at least 0, not True"),
+])
+def test_consumers_that_cannot_take_turns_are_told_why(options, dtype, words):
+    fields = dict(bm=128, bn=64, bk=64, stages=3, width=16, alone=2) | options
+    a, b = np.ones((200, 256), dtype), np.ones((64, 256), dtype).T
+    with pytest.raises(LaunchError, match=words):
+        product(np.asfortranarray(a) if dtype == np.float32 else a, b, config=Config(**fields))
+
+
+# -- on the GPU --------------------------------------------------------------------------------------------------------------
+
+@needs_module("torch")
+@needs_gpu("sm_90a")
+@in_child(timeout=240)
+def test_last_slots_in_turn_are_right_on_the_gpu():
+    tiles = ((128, 128, 6), (128, 256, 4), (192, 128, 4), (256, 128, 4), (128, 200, 4), (128, 64, 8))
+    for (bm, bn, alone), swapped in some([(tile, swapped) for tile in tiles for swapped in (False, True)], least=4):
+        for m, n, k in ((1024, 1024, 2048), (777, 1000, 520), (2048, 2048, 64), (300, 5000, 1000)):
+            config = Config.of(bm, bn, swapped=swapped)
+            checked(m, n, k, config=replace(config, alone=min(alone, config.stages)))
+    for dtype in ("float16", "float8_e4m3fn", "int8", "float32"):
+        options = dict(fast_accum=True) if dtype.startswith("float8") else {}
+        checked(1024, 2048, 1024, dtype, b_columns=True, **options)
+
+
+@needs_module("torch")
+@needs_gpu("sm_90a")
+@in_child(timeout=240)
+def test_products_of_each_others_results_wait_for_the_grid_ahead():
+    """Each launch multiplies what the one before has stored, over what the one before that has read, while grids overlap: the bits are those of
+    launches that do not begin early."""
+    import torch
+    for rows, width, config in ((512, 512, Config.of(64, 64)), (1024, 1024, Config.of(128, 128)), (2048, 1024, Config.of(128, 256)),
+                                (256, 1024, Config.of(64, 64, splits=2)), (256, 1024, Config.of(64, 128, splits=3, clustered=False))):
+        torch.manual_seed(rows)
+        start, turn = torch.randn(rows, width, device="cuda").bfloat16(), (torch.randn(width, width, device="cuda") / width ** 0.5).bfloat16()
+        results = []
+        for early in (False, True):
+            x, y = start.clone(), torch.empty_like(start)
+            for _ in range(40):
+                kernels.matmul(x, turn, y, config=replace(config, dependent=early))
+                x, y = y, x
+            results.append(x)
+        assert torch.equal(*results) and results[0].isfinite().all()
