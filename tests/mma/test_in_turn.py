@@ -68,12 +68,11 @@ def test_the_model_has_large_tiles_in_one_round_go_in_turn_and_no_others():
     assert choose(Problem(2048, 2048, 2048), PROCESSORS).alone == choose(Problem(2048, 2048, 2048), PROCESSORS).stages == 4
     for p in (Problem(2048, 2048, 2048), Problem(1024, 4096, 1024), Problem(2048, 2048, 256), Problem(777, 5120, 5120), Problem(4096, 4096, 4096),
               Problem(2048, 2048, 2048, epilogue=True), Problem(1024, 4096, 1024, itemsize=1, promoted=()), Problem(1024, 4096, 1024, itemsize=4, stored=4),
-              Problem(1024, 4096, 1024, itemsize=4, stored=4, across=(True, False)), Problem(1000, 3000, 1000, aligned=(16, 16)), Problem(64, 8192, 8192)):
+              Problem(1024, 4096, 1024, itemsize=1), Problem(1000, 3000, 1000, aligned=(16, 16)), Problem(64, 8192, 8192)):
         for config in ranked(p, PROCESSORS):
             q = p.turned() if config.swapped else p
-            mixed = p.itemsize == 4 and q.across[0]
             once = config.splits == 1 and not config.stream and config.tiles(q.m, q.n) <= PROCESSORS and not q.waits
-            large = config.bm > 64 and config.bm * config.bn >= WIDE and not config.pair and p.promoted is None and not mixed
+            large = config.bm > 64 and config.bm * config.bn >= WIDE and not config.pair and p.promoted is None and p.itemsize < 4
             assert config.alone == (min(config.stages, TURN) if once and large else 0), (p, config)
 
 
@@ -108,9 +107,10 @@ def test_last_slots_in_turn_are_right_on_the_gpu():
         for m, n, k in ((1024, 1024, 2048), (777, 1000, 520), (2048, 2048, 64), (300, 5000, 1000)):
             config = Config.of(bm, bn, swapped=swapped)
             checked(m, n, k, config=replace(config, alone=min(alone, config.stages)))
-    for dtype in ("float16", "float8_e4m3fn", "int8", "float32"):
+    for dtype in ("float16", "float8_e4m3fn", "int8"):
         options = dict(fast_accum=True) if dtype.startswith("float8") else {}
         checked(1024, 2048, 1024, dtype, b_columns=True, **options)
+    checked(1024, 2048, 1024, "float32", b_columns=True, config=replace(Config.of(128, 128, itemsize=4, stored=4), alone=3))
 
 
 @needs_module("torch")

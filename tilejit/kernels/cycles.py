@@ -238,8 +238,8 @@ def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tu
 
 def takes_turns(p: Problem, bm: int, bn: int, pair: bool) -> bool:
     """Whether the consumers of such a tile take its last slots one after the other in one round that does not wait for memory: not where threads
-    add up sums, or load an operand."""
-    return bm > 64 and bm * bn >= WIDE and p.promoted is None and not pair and not (p.itemsize == 4 and p.across[0])
+    add up the sums of each slot, nor of float32, which they may load from slots."""
+    return bm > 64 and bm * bn >= WIDE and p.promoted is None and not pair and p.itemsize < 4
 
 
 def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
