@@ -157,7 +157,7 @@ class _Dots(TensorDots):
         acc, a, b = call.args
         g, t, result = self.g, call.attrs, call.result.type
         a, b = self.in_memory(a), self.in_memory(b)
-        acc = g.call(splat, Const(0, result.dtype), shape=result.shape) if acc is None else acc
+        acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape) if acc is None else acc
         k = a.type.shape[0 if t["trans_a"] else 1]
         each = -(-result.size // self.context.scope.threads)
         step = max(1, min(k, WRITTEN_OUT // each))
