@@ -79,6 +79,8 @@ class _Lives:
         self.define(c.inner for c in node.carried)
         if isinstance(node, While):
             self.block(node.test)
+            self.step()
+            self.use(c.inner for c in node.carried)  # where the loop ends, they are its results
         self.block(node.body)
         self.step()
         self.use(node.body.yields)
@@ -165,8 +167,9 @@ class Pinned:
             self._join(a, b)
 
     def _overlap(self, x: Value, y: Value) -> bool:
+        """Whether both are there at once; what control flow hands on together is, if only to be handed on again."""
         start, needed = self.lives.start, self.lives.needed
-        return needed(x, start[y]) and needed(y, start[x])
+        return start[x] == start[y] or needed(x, start[y]) and needed(y, start[x])
 
 
 __all__ = ["Pinned", "is_product"]
