@@ -484,3 +484,16 @@ def test_zeros_along_k_of_float8_are_converted_as_zeros(a, b, target):
     assert ("m16n8k32" in made.ptx) == (target == "sm_120a")
     ragged_then_loop[1,](x, y, c, d)
     np.testing.assert_allclose(c, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype,other", [("float8_e4m3fn", "float16"), ("bfloat16", "float8_e5m2"), ("float16", "float8_e5m2"), ("bfloat16", "float16")])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+def test_floats_of_two_dtypes_are_multiplied_in_one_that_holds_both(dtype, other, target):
+    """From shared memory and from registers, by the instructions of that dtype."""
+    for places in ("ab", "a", ""):
+        check(33, 24, 50, dtype, other, places=places, target=target, variant="mma_sync")
+    specs = [tile.ArraySpec((64, 64), name) for name in (dtype, other, "float32")]
+    options = dict(a_shape=(64, 64), b_shape=(64, 64), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=None, VARIANT=None, TWICE=False)
+    made = product.compile(*specs, target=target, **options)
+    kind = "tf32.tf32" if "float8" not in dtype + other else "bf16.bf16" if "bfloat16" in (dtype, other) else "f16.f16"
+    assert made.products[0].variant == "mma_sync" and f".f32.{kind}.f32" in made.ptx
