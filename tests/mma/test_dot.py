@@ -69,8 +69,9 @@ FLOATS8, INTS8 = ("float8_e4m3fn", "float8_e5m2"), ("int8", "uint8")
 TYPES = [("float16", "float16", "float32", None), ("float16", "float16", "float16", None), ("bfloat16", "bfloat16", "float32", None),
          ("float32", "float32", "float32", "tf32"), ("float64", "float64", "float64", None),
          *((a, b, acc, None) for a in FLOATS8 for b in FLOATS8 for acc in ("float32", "float16")),
-         *((a, b, "int32", None) for a in INTS8 for b in INTS8)]
-BY_THREADS = [("float32", "float32", "float32", None), ("int32", "int32", "int32", None), ("float16", "bfloat16", "float32", None)]
+         *((a, b, "int32", None) for a in INTS8 for b in INTS8),
+         ("float16", "bfloat16", "float32", None), ("bfloat16", "float8_e4m3fn", "float32", None), ("float8_e5m2", "float16", "float16", None)]
+BY_THREADS = [("float32", "float32", "float32", None), ("int32", "int32", "int32", None), ("float16", "float32", "float32", None)]
 
 
 @settings(max_examples=100, deadline=None)
