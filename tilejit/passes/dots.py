@@ -48,7 +48,8 @@ class _Dots(TensorDots):
         self.context = context
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
-        self.reduced = reduced_axes(context)
+        self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
+        self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
         self.prepare()
 
@@ -124,9 +125,10 @@ class _Dots(TensorDots):
         return acc
 
     def warps(self, call: Call) -> tuple[int, int]:
-        """Which warp makes which part: whole rows, where a comes row by row from registers or the result is reduced along them."""
-        a, result = call.args[1].type, call.result.type
-        rows = isinstance(a, Tile) or 1 in self.reduced.get(result.shape, ())
+        """Which warp makes which part: whole rows, where a comes row by row from registers, or the result is reduced along them or looks like
+        such an a."""
+        result = call.result.type
+        rows = isinstance(call.args[1].type, Tile) or result.shape in self.by_rows
         return arrangement(result.shape, self.context.scope.threads // 32, self.multiplied_as(call)[0].bits, rows)
 
     def multiplied_as(self, call: Call) -> tuple[DType, DType]:
