@@ -70,11 +70,12 @@ TYPES = [("float16", "float16", "float32", None), ("float16", "float16", "float1
          ("float32", "float32", "float32", "tf32"), ("float64", "float64", "float64", None),
          *((a, b, acc, None) for a in FLOATS8 for b in FLOATS8 for acc in ("float32", "float16")),
          *((a, b, "int32", None) for a in INTS8 for b in INTS8)]
-BY_THREADS = [("float32", "float32", "float32", None), ("int32", "int32", "int32", None), ("float16", "bfloat16", "float32", None)]
+MIXED = [("float16", "bfloat16", "float32", None), ("bfloat16", "float8_e4m3fn", "float32", None), ("float8_e5m2", "float16", "float16", None)]
+BY_THREADS = [("float32", "float32", "float32", None), ("int32", "int32", "int32", None), ("float16", "float32", "float32", None)]
 
 
 @settings(max_examples=100, deadline=None)
-@given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + BY_THREADS), st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]),
+@given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + MIXED + BY_THREADS), st.booleans(), st.booleans(), st.sampled_from(["ab", "a", "b", ""]),
        st.sampled_from([1, 2, 4, 6, 8]), st.sampled_from(["sm_80", "sm_90a", "sm_120a"]))
 def test_any_extents_types_majors_and_places_give_the_product(m, n, k, types, ta, tb, places, warps, target):
     """Operands in registers or shared memory, either way round, in any number of warps."""
@@ -484,3 +485,40 @@ def test_zeros_along_k_of_float8_are_converted_as_zeros(a, b, target):
     assert ("m16n8k32" in made.ptx) == (target == "sm_120a")
     ragged_then_loop[1,](x, y, c, d)
     np.testing.assert_allclose(c, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype,other", [("float8_e4m3fn", "float16"), ("bfloat16", "float8_e5m2"), ("float16", "float8_e5m2"), ("bfloat16", "float16")])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+def test_floats_of_two_dtypes_are_multiplied_in_one_that_holds_both(dtype, other, target):
+    """From shared memory and from registers, by the instructions of that dtype."""
+    for places in ("ab", "a", ""):
+        check(33, 24, 50, dtype, other, places=places, target=target, variant="mma_sync")
+    specs = [tile.ArraySpec((64, 64), name) for name in (dtype, other, "float32")]
+    options = dict(a_shape=(64, 64), b_shape=(64, 64), TA=False, TB=True, PLACES="ab", LAYOUT=tile.auto, PRECISION=None, VARIANT=None, TWICE=False)
+    made = product.compile(*specs, target=target, **options)
+    kind = "tf32.tf32" if "float8" not in dtype + other else "bf16.bf16" if "bfloat16" in (dtype, other) else "f16.f16"
+    assert made.products[0].variant == "mma_sync" and f".f32.{kind}.f32" in made.ptx
+
+
+@tile.jit
+def chained(A, B, C, TURNED: tile.constexpr):
+    """``A @ B @ B``, or ``(A @ B).T @ B``, with the first product in registers."""
+    a, b = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+    tile.copy(a, A[0:64, 0:64])
+    tile.copy(b, B[0:64, 0:64])
+    tile.sync()
+    first = tile.dot(a, b, variant="mma_sync").to(A.dtype)
+    tile.store(C[0:64, 0:64], tile.dot(first, b, trans_a=TURNED, variant="mma_sync"))
+
+
+@pytest.mark.parametrize("warps", [2, 4])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
+def test_a_product_that_another_takes_from_registers_is_made_where_that_needs_it(target, warps):
+    """Each warp has whole rows of both, and no shared memory comes between; a transposed one has to pass through it."""
+    a, b = (np.random.default_rng(n).integers(-2, 3, (64, 64)).astype(np.float16) for n in (1, 2))
+    c, first = np.zeros((64, 64), np.float32), a.astype(float) @ b.astype(float)
+    for turned in (False, True):
+        made = chained.compile(a, b, c, TURNED=turned, target=target, num_warps=warps)
+        assert (made.ptx.count("bar.sync") == 1, "ld.shared" in made.ptx) == (not turned, turned)
+        chained.simulate(1, a, b, c, TURNED=turned, target=target, num_warps=warps).raise_first()
+        np.testing.assert_array_equal(c, (first.T if turned else first) @ b)

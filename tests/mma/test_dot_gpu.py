@@ -6,7 +6,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from tests.drawn import numbers
 from tests.gpu import in_child, needs_gpu, some
 from tests.mma.pipelined_product import product
-from tests.mma.test_dot import (BY_THREADS, EXTENTS, TYPES, check, np_dtype, product as one_product, ragged_operands, ragged_then_loop,
+from tests.mma.test_dot import (BY_THREADS, EXTENTS, MIXED, TYPES, check, np_dtype, product as one_product, ragged_operands, ragged_then_loop,
                                 sometimes_added, sometimes_reset, sometimes_scaled)
 from tests.mma.test_order import ahead
 from tests.mma.test_pipelined import attention, close, split_k, tile_of_product, two_loops
@@ -54,7 +54,7 @@ def test_products_of_warps_and_threads_are_right_on_the_gpu():
 def test_any_extents_types_majors_and_places_give_the_product_on_the_gpu():
     """As on the simulator; integers are exact there and here, so they are the same bits."""
     @settings(max_examples=len(some(range(40))), deadline=None, derandomize=True, database=None, phases=[Phase.generate])
-    @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + BY_THREADS), st.booleans(), st.booleans(),
+    @given(EXTENTS, EXTENTS, EXTENTS, st.sampled_from(TYPES + MIXED + BY_THREADS), st.booleans(), st.booleans(),
            st.sampled_from(["ab", "a", "b", ""]), st.sampled_from([4, 6, 8]))
     def each(m, n, k, types, ta, tb, places, warps):
         check(m, n, k, *types[:2], ta, tb, places, acc=types[2], precision=types[3], warps=warps, on_gpu=True)

@@ -30,6 +30,13 @@ def test_any_extents_types_and_majors_that_fit(m, columns, steps, dtype, ta, tb,
           variant="tcgen05" if tb and not ta else None)
 
 
+@pytest.mark.parametrize("warps,m,n,places,variant", [(12, 128, 96, "ab", "tcgen05"), (12, 384, 8, "ab", "tcgen05"), (12, 128, 64, "ab", None),
+                                                      (12, 128, 48, "b", None), (20, 64, 40, "ab", None)])
+def test_warpgroups_of_any_number_share_sums(warps, m, n, places, variant):
+    """By tensor memory where their columns, or blocks of 128 rows, divide among them; else warps multiply."""
+    check(m, n, 64, tb=True, places=places, warps=warps, target="sm_100a", variant=variant)
+
+
 def test_an_operand_from_registers_has_a_place_beside_the_sums():
     """Also where both have the same dtype and extents."""
     check(128, 32, 32, "float32", tb=True, places="b", target="sm_100a", precision="tf32", variant="tcgen05")
@@ -348,6 +355,8 @@ def test_warpgroups_multiply_side_by_side(seed):
     (dict(shape=(64, 32, 24)), "a multiple of 32 bytes along k: 48 bytes"),
     (dict(PLACES="a"), "b in shared memory: in registers"),
     (dict(num_warps=2), "whole warpgroups as the scope"),
+    (dict(num_warps=12), "the sums, 64 by 64 of float32, cannot be shared out among 3 warpgroups"),
+    (dict(shape=(64, 48, 32), PLACES="b", num_warps=12), "a, 64 by 32 of bfloat16, cannot be shared out among 3 warpgroups"),
     (dict(dtype="float32"), "they would be rounded to 10 bits"),
     (dict(dtype="int32", acc="int32"), "int32 by int32"),
     (dict(target="sm_120a"), "tensor memory: sm_100a or sm_103a"),

@@ -1,5 +1,7 @@
 """The order of asynchronous products: what the compiler refuses, what the simulator finds, what pinned registers keep."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -104,18 +106,112 @@ def test_pending_over_the_end_of_a_loop():
     refused(kernel, "read before it is there")
 
 
-def test_what_leaves_a_branch_is_awaited_in_it():
+def one_set(made) -> bool:
+    return len(set(re.findall(r"\.reg \.f32 \s*(acc\d+)_", made.ptx))) == 1
+
+
+def test_sums_go_through_branches_in_their_registers_before_they_are_there():
+    """The ways of a branch exclude each other: neither copies what the other still reads, nor waits."""
     @tile.jit(num_warps=4)
-    def kernel(A, B, C):
+    def kernel(A, B, C, n):
         a, b = started(A, B)
-        acc = tile.zeros((64, 64))
-        for i in range(3):
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        if n > 3:
+            acc = tile.mma_async(acc, a, b, trans_b=True)
+            tile.mma_commit()
+        for i in range(n):
             if i % 2 == 0:
                 acc = tile.mma_async(acc, a, b, trans_b=True)
+            elif i == 3:
+                for j in range(2):
+                    if j == 1:
+                        acc = tile.mma_async(acc, a, b, trans_b=True)
+                        tile.mma_commit()
+            else:
+                kept = acc
+                acc = tile.mma_async(kept, a, b, trans_b=True, negate=True)
+            tile.mma_commit()
+        tile.mma_wait(0)
+        tile.store(C[0:64, 0:64], acc)
+    c = np.zeros((64, 64), np.float32)
+    for n, sums in ((0, 1), (1, 2), (2, 1), (4, 4), (6, 4)):
+        kernel.simulate(1, A, B, c, n).raise_first()
+        np.testing.assert_allclose(c, sums * PRODUCT, rtol=1e-5, atol=1e-4)
+    made = kernel.compile(A, B, c, 4)
+    assert one_set(made) and made.ptx.count("mov.f32") == 32 and made.spills == 0, "one copy: of the result, to be stored"
+
+
+def test_sums_of_a_branch_that_are_read_after_it_too_keep_their_registers():
+    @tile.jit(num_warps=4)
+    def kernel(A, B, C, n):
+        a, b = started(A, B)
+        acc = tile.mma_async(None, a, b, trans_b=True)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        more = acc
+        if n > 3:
+            more = tile.mma_async(acc, a, b, trans_b=True)
             tile.mma_commit()
             tile.mma_wait(0)
-        tile.store(C[0:64, 0:64], acc)
-    refused(kernel, r"its group is not closed: mma_commit\(\), then mma_wait\(0\), in the branch that starts it: what leaves a branch is read at its end")
+        tile.store(C[0:64, 0:64], more - acc)
+    c = np.zeros((64, 64), np.float32)
+    for n in (3, 4):
+        kernel.simulate(1, A, B, c, n).raise_first()
+        np.testing.assert_allclose(c, (n - 3) * PRODUCT, rtol=1e-5, atol=1e-4)
+    assert not one_set(kernel.compile(A, B, c, 4))
+
+
+@pytest.mark.parametrize("other", ["acc = acc + 1.0", "pass"])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_result_is_awaited_in_its_branch_where_the_other_way_writes_its_registers(other, first):
+    """The assembler would take the write for one into a product in flight; with the wait it does not."""
+    ways = "acc = tile.mma_async(acc, a, b)"
+    text = lambda wait: ['a = tile.alloc((64, 64), "float16", layout=tile.auto)', 'b = tile.alloc((64, 64), "float16", layout=tile.auto)',
+                         "acc = tile.zeros((64, 64))", "if x.shape[0] > 3:", f"    {other if first else ways}", "    tile.mma_commit()", *wait,
+                         "else:", f"    {ways if first else other}", "    tile.mma_commit()", *wait, "tile.mma_wait(0)", "tile.store(x[0:64, 0:64], acc)"]
+    kernel = lambda wait: tile.jit(source="def k(x):\n" + "".join(f"    {line}\n" for line in text(wait)))
+    with pytest.raises(CompilationError, match="the branch at line 5 ends, and the other way writes acc to its registers; in the branch, mma_wait\\(0\\)") as caught:
+        kernel([]).compile(tile.ArraySpec((64, 64), "float32"))
+    assert caught.value.loc.line == (9 if first else 6)
+    assert kernel(["    tile.mma_wait(0)"]).compile(tile.ArraySpec((64, 64), "float32")).spills == 0
+
+
+COPIES = {
+    "traded in a loop": ("""q = tile.mma_async(None, a, b)
+for i in range(3):
+    t = tile.mma_async(acc, a, b)
+    tile.mma_commit()
+    acc, q = q, t""", "the loop at line 7 hands it to its next trip as acc", 6),
+    "read a trip later": ("""old = tile.zeros((64, 64))
+for i in range(3):
+    old = acc
+    acc = tile.mma_async(None, a, b)
+    tile.mma_commit()
+    tile.mma_wait(1)
+    tile.store(x[0:64, 0:64], old)""", "the loop at line 7 hands it to its next trip as acc", 9),
+    "under two names": ("""q = tile.zeros((64, 64))
+if x.shape[0] > 3:
+    q = acc
+tile.mma_wait(0)
+tile.store(x[0:64, 0:64], acc + q)""", "the branch at line 7 hands it on as q", 4),
+    "added to and read": ("""p = acc
+acc = tile.mma_async(p, a, b)
+tile.mma_commit()
+tile.mma_wait(0)
+tile.store(x[0:64, 0:64], acc + p)""", "this product adds to it", 7),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_what_is_copied_before_it_is_there_is_told_where_the_copy_comes_from(name):
+    lines, where, line = COPIES[name]
+    text = ['a = tile.alloc((64, 64), "float16", layout=tile.auto)', 'b = tile.alloc((64, 64), "float16", layout=tile.auto)',
+            "acc = tile.mma_async(None, a, b)", "tile.mma_commit()", *lines.split("\n"), "tile.mma_commit()", "tile.mma_wait(0)"]
+    kernel = tile.jit(source="def wrong(x):\n" + "".join(f"    {x}\n" for x in text))
+    with pytest.raises(CompilationError, match=f"is copied before it is there: {where}, in other registers, since its own are still needed") as caught:
+        kernel.compile(tile.ArraySpec((64, 64), "float32"))
+    assert caught.value.loc.line == line
 
 
 def test_products_in_flight_over_trips():
@@ -177,7 +273,7 @@ def test_two_products_that_take_turns_over_the_trips_of_a_loop_are_refused():
             s = t
         tile.mma_wait(0)
         tile.store(C[0:64, 0:64], total + s)
-    refused(kernel, "read before it is there")
+    refused(kernel, "is copied before it is there: the loop at line [0-9]+ hands it to its next trip as s")
 
 
 @pytest.mark.parametrize("dtype,sums", [(BF16, tile.float32), (np.float16, tile.float16)])

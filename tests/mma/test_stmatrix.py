@@ -95,3 +95,48 @@ def test_other_results_go_by_plain_stores(dtype, n, start, why):
     specs = [tile.ArraySpec(s, d) for s, d in (((64, 64), "float16"), ((n, 64), "float16"), (shape, dtype))]
     made = placed.compile(*specs, 0, 0, M=64, N=n, SHAPE=shape, LAYOUT=None, COLUMN=start)
     assert "stmatrix.sync" not in made.ptx and "wgmma.mma_async" in made.ptx, why
+
+
+@tile.jit
+def turned(A, B, C):
+    """``(A @ B).T`` by way of a buffer of its rows."""
+    stage = tile.alloc((32, 64), C.dtype)
+    acc = tile.dot(tile.load(A[0:64, 0:16]), tile.load(B[0:16, 0:32]))
+    tile.store(stage, acc.to(C.dtype).T)
+    tile.sync()
+    tile.copy(C[0:32, 0:64], stage)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("warps", [1, 4])
+def test_results_of_warps_go_by_stmatrix_where_the_target_has_it(target, warps):
+    a, b = numbers((64, 16), np.float16, 0), numbers((16, 32), np.float16, 1)
+    c = np.zeros((32, 64), np.float16)
+    made = turned.compile(a, b, c, target=target, num_warps=warps)
+    assert made.ptx.count("stmatrix.sync") == made.ptx.count(".trans.shared") == (8 // warps if int(target[3:].rstrip("a")) >= 90 else 0)
+    turned.simulate(1, a, b, c, target=target, num_warps=warps).raise_first()
+    np.testing.assert_allclose(c.astype(float), (a.astype(float) @ b.astype(float)).T, atol=0.02)
+
+
+@tile.jit
+def operand_kept(A, B, C, D):
+    """``A @ B``, and A as the product takes it, in D."""
+    a, kept = tile.alloc((64, 64), A.dtype), tile.alloc((64, 64), A.dtype)
+    tile.copy(a, A[0:64, 0:64])
+    tile.sync()
+    left = tile.load(a)
+    tile.store(C[0:64, 0:32], tile.dot(left, tile.load(B[0:64, 0:32]), precision="tf32" if A.dtype == tile.float32 else None, variant="mma_sync"))
+    tile.store(kept, left)
+    tile.sync()
+    tile.copy(D[0:64, 0:64], kept)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
+def test_operands_of_8_16_and_32_bits_go_by_stmatrix(dtype):
+    a, b = (np.random.default_rng(n).integers(-4, 4, (64, n)).astype(dtype) for n in (64, 32))
+    c, d = np.zeros((64, 32), np.int32 if dtype is np.int8 else np.float32), np.zeros_like(a)
+    made = operand_kept.compile(a, b, c, d)
+    assert made.ptx.count("stmatrix.sync") == made.ptx.count("ldmatrix.sync") == 2 * a.itemsize and ".trans.shared" not in made.ptx
+    operand_kept.simulate(1, a, b, c, d).raise_first()
+    np.testing.assert_array_equal(d, a)
+    np.testing.assert_array_equal(c, a.astype(int) @ b.astype(int))

@@ -90,16 +90,31 @@ def test_extents_of_any_size_are_padded_with_zeros_along_k(m, n, k, dtype):
 
 @tile.jit
 def kept(A, B, index, M: tile.constexpr, N: tile.constexpr, LAYOUT: tile.constexpr, ROW: tile.constexpr, COLUMN: tile.constexpr,
-         MOVING: tile.constexpr):
-    """A product stored to a part of a buffer, whose first column may be known at run time only."""
+         MOVING: tile.constexpr, VARIANT: tile.constexpr = "wgmma", TURNED: tile.constexpr = False):
+    """A product, or its transpose, stored to a part of a buffer, whose first column may be known at run time only."""
     sA, sB = tile.alloc((M, 16), A.dtype, layout=tile.auto), tile.alloc((N, 16), B.dtype, layout=tile.auto)
     tile.copy(sA, A[0:M, 0:16])
     tile.copy(sB, B[0:N, 0:16])
     tile.sync()
     s = tile.alloc((3, 256, 128), tile.bfloat16, layout=LAYOUT)
-    product = tile.dot(sA, sB, trans_b=True, variant="wgmma").to(tile.bfloat16)
+    product = tile.dot(sA, sB, trans_b=True, variant=VARIANT).to(tile.bfloat16)
     column = index % 4 * 8 if MOVING else COLUMN
-    tile.store(s[index % 3, ROW:ROW + M, column:column + N], product)
+    if TURNED:
+        tile.store(s[index % 3, ROW:ROW + N, column:column + M], product.T)
+    else:
+        tile.store(s[index % 3, ROW:ROW + M, column:column + N], product)
+
+
+def kept_as(values, layout, row, column, warps, variant="wgmma", turned=False):
+    """What the buffer holds when the code has stored `values`, or their transpose; with the plan of the store."""
+    m, n = values.shape
+    a, b = (tile.ArraySpec((extent, 16), "bfloat16") for extent in (m, n))
+    bound, options, _ = kept._bind((a, b, 2), dict(M=m, N=n, LAYOUT=layout, ROW=row, COLUMN=column, MOVING=column is None, TURNED=turned, num_warps=warps,
+                                                VARIANT=variant))
+    calls = [x for x in walk(kept.version(bound, options, "sm_90a").lowered.graph.body) if isinstance(x, Call)]
+    call, = [x for x in calls if isinstance(x.choice and x.choice.plan, StMatrix)]
+    region, = [x for x in calls if call.args[0] in x.results]
+    return stored(call, region, values.T if turned else values, 32 * warps, (2, 8) if column is None else (2,)), call.choice.plan
 
 
 @pytest.mark.parametrize("swizzle", [None, 0, 32, 64, 128, "by columns"])
@@ -110,18 +125,28 @@ def test_stmatrix_stores_to_any_part_of_a_buffer(swizzle, m, n, warps, row, colu
     16 bytes lie side by side, or in its columns."""
     if swizzle == "by columns" and row % 8:
         row += 4
-    a, b = (tile.ArraySpec((extent, 16), "bfloat16") for extent in (m, n))
     layout = None if swizzle is None else tile.swizzled(tile.bfloat16, (3, 256, 128), 128 if swizzle == "by columns" else swizzle)
     if swizzle == "by columns":
         layout = tile.swizzled(tile.bfloat16, (3, 128, 256), 128).permute((0, 2, 1), shape=(3, 128, 256))
-    bound, options, _ = kept._bind((a, b, 2), dict(M=m, N=n, LAYOUT=layout, ROW=row, COLUMN=column, MOVING=column is None, num_warps=warps))
-    calls = [x for x in walk(kept.version(bound, options, "sm_90a").lowered.graph.body) if isinstance(x, Call)]
-    call, = [x for x in calls if isinstance(x.choice and x.choice.plan, StMatrix)]
-    region, = [x for x in calls if call.args[0] in x.results]
     values = np.random.default_rng(0).standard_normal((m, n))
-    starts = (2, 8) if column is None else (2,)
-    want, at = np.zeros((3, 256, 128)), starts[1] if column is None else column
+    found, plan = kept_as(values, layout, row, column, warps)
+    want, at = np.zeros((3, 256, 128)), 8 if column is None else column
     want[2, row:row + m, at:at + n] = values
-    np.testing.assert_array_equal(stored(call, region, values, 32 * warps, starts), want)
+    np.testing.assert_array_equal(found, want)
     if row % 64 == 0 and column is not None and column % 16 == 0 and (n % 16 == 0 or m == 64):
-        assert None not in [group.flip for group in call.choice.plan.groups]
+        assert None not in [group.flip for group in plan.groups]
+
+
+@pytest.mark.parametrize("swizzle", [None, 0, 64, 128])
+@pytest.mark.parametrize("variant,m,n,warps", [("wgmma", 64, 24, 4), ("wgmma", 128, 72, 4), ("wgmma", 128, 64, 8), ("mma_sync", 16, 8, 1),
+                                               ("mma_sync", 32, 24, 2), ("mma_sync", 96, 48, 6), ("mma_sync", 64, 64, 4)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_stmatrix_stores_what_lanes_hold_in_matrices_and_turned_ones_with_trans(swizzle, variant, m, n, warps, turned):
+    """Results of warpgroups and of any number of warps."""
+    layout = None if swizzle is None else tile.swizzled(tile.bfloat16, (3, 256, 128), swizzle)
+    values, want = np.random.default_rng(0).standard_normal((m, n)), np.zeros((3, 256, 128))
+    found, plan = kept_as(values, layout, 5, 0, warps, variant, turned)
+    given = values.T if turned else values
+    want[2, 5:5 + given.shape[0], :given.shape[1]] = given
+    np.testing.assert_array_equal(found, want)
+    assert plan.transposed == turned and len(plan.groups) == -(-m * n // (256 * warps))

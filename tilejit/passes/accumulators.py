@@ -24,11 +24,12 @@ def is_product(node) -> bool:
 
 @dataclass
 class _Lives:
-    """Positions of the tiles' definitions and last uses, in the order of the code; and the joints of control flow."""
+    """Positions of the tiles' definitions and uses, in the order of the code; and the joints of control flow."""
 
     start: dict[Value, int] = field(default_factory=dict)
-    end: dict[Value, int] = field(default_factory=dict)
+    ends: dict[Value, set[int]] = field(default_factory=dict)
     loops: list[Interval] = field(default_factory=list)
+    forks: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two ways of a branch
     products: list[tuple[Value, Operand]] = field(default_factory=list)   # result, accumulator
     carries: list[tuple] = field(default_factory=list)                    # (inner, result, init, following)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
@@ -59,14 +60,18 @@ class _Lives:
                 case For() | While():
                     self.loop(node)
                 case If(then=then, orelse=orelse, results=results):
-                    for inner in (then, orelse):
-                        self.block(inner)
-                        self.step()
-                        self.use(inner.yields)
+                    self.forks.append(tuple(map(self.way, (then, orelse))))
                     self.define(results)
                     self.joins += [(r, (a, b)) for r, a, b in zip(results, then.yields, orelse.yields)]
                 case Scope(body=body):
                     self.block(body)
+
+    def way(self, block: Block) -> Interval:
+        first = self.step()
+        self.block(block)
+        self.step()
+        self.use(block.yields)
+        return first, self.at
 
     def loop(self, node: For | While) -> None:
         self.use(c.init for c in node.carried)
@@ -74,6 +79,8 @@ class _Lives:
         self.define(c.inner for c in node.carried)
         if isinstance(node, While):
             self.block(node.test)
+            self.step()
+            self.use(c.inner for c in node.carried)  # where the loop ends, they are its results
         self.block(node.body)
         self.step()
         self.use(node.body.yields)
@@ -88,7 +95,12 @@ class _Lives:
             for first, last in self.loops:
                 if first <= at <= last and not first <= born <= last:
                     at = max(at, last)
-            self.end[value] = max(self.end.get(value, 0), at)
+            self.ends.setdefault(value, set()).add(at)
+
+    def needed(self, value: Value, at: int) -> bool:
+        """Whether a value is used after a position, on a way that leads there."""
+        parted = lambda end: any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.forks)
+        return self.start[value] > at or any(end > at and not parted(end) for end in self.ends.get(value, ()))
 
 
 class Pinned:
@@ -155,8 +167,9 @@ class Pinned:
             self._join(a, b)
 
     def _overlap(self, x: Value, y: Value) -> bool:
-        start, end = self.lives.start, self.lives.end
-        return start[x] < end.get(y, start[y]) and start[y] < end.get(x, start[x])
+        """Whether both are there at once; what control flow hands on together is, if only to be handed on again."""
+        start, needed = self.lives.start, self.lives.needed
+        return start[x] == start[y] or needed(x, start[y]) and needed(y, start[x])
 
 
 __all__ = ["Pinned", "is_product"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..dispatch import Choice
-from ..dtypes import int32
+from ..dtypes import DType, int32
 from ..errors import CompilationError, at
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
@@ -48,7 +48,8 @@ class _Dots(TensorDots):
         self.context = context
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
-        self.reduced = reduced_axes(context)
+        self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
+        self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
         self.prepare()
 
@@ -109,28 +110,31 @@ class _Dots(TensorDots):
         t, result = call.attrs, call.result.type
         k = a.type.shape[0 if t["trans_a"] else 1]
         warps = self.warps(call)
-        a, b = (self.multiplied(x) if isinstance(x.type, Tile) else x for x in (a, b))
+        kinds = self.multiplied_as(call)
+        a, b = (converted(self.g, x, kind) if isinstance(x.type, Tile) else x for x, kind in zip((a, b), kinds))
         a, b = self.unless_large("a", a, t["trans_a"], warps), self.unless_large("b", b, t["trans_b"], warps)
         both = isinstance(a.type, Tile) and isinstance(b.type, Tile)
         step = k if both else self.k_of_a_step(call, warps)
         for first in range(0, k, step):
             width = min(step, k - first)
-            x = a if isinstance(a.type, Tile) else self.loaded("a", a, t["trans_a"], first, width)
-            y = b if isinstance(b.type, Tile) else self.loaded("b", b, t["trans_b"], first, width)
+            x = a if isinstance(a.type, Tile) else self.loaded("a", a, t["trans_a"], first, width, kinds[0])
+            y = b if isinstance(b.type, Tile) else self.loaded("b", b, t["trans_b"], first, width, kinds[1])
             acc = self.g.call(mma_, acc, x, y, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=result.dtype, k=width,
                               a_at=first if x is a else 0, b_at=first if y is b else 0, warps=warps)
             self.chosen(choice)
         return acc
 
     def warps(self, call: Call) -> tuple[int, int]:
-        """Which warp makes which part: whole rows, where a comes row by row from registers or the result is reduced along them."""
-        a, result = call.args[1].type, call.result.type
-        rows = isinstance(a, Tile) or 1 in self.reduced.get(result.shape, ())
-        return arrangement(result.shape, self.context.scope.threads // 32, warp.multiplied_as(a.dtype, self.context.target).bits, rows)
+        """Which warp makes which part: whole rows, where a comes row by row from registers, or the result is reduced along them or looks like
+        such an a."""
+        result = call.result.type
+        rows = isinstance(call.args[1].type, Tile) or result.shape in self.by_rows
+        return arrangement(result.shape, self.context.scope.threads // 32, self.multiplied_as(call)[0].bits, rows)
 
-    def multiplied(self, x: Value) -> Value:
-        """A register tile in the dtype that the target multiplies."""
-        return converted(self.g, x, warp.multiplied_as(x.type.dtype, self.context.target))
+    def multiplied_as(self, call: Call) -> tuple[DType, DType]:
+        """The dtypes in which the target multiplies a and b."""
+        a, b = (x.type.dtype for x in call.args[1:])
+        return warp.multiplied_as(a, b, self.context.target), warp.multiplied_as(b, a, self.context.target)
 
     def unless_large(self, operand: str, x: Value, transposed: bool, warps: tuple[int, int]) -> Value:
         """An operand as it is, or in shared memory where a thread would hold too much of it at once."""
@@ -141,15 +145,15 @@ class _Dots(TensorDots):
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: of two instructions, where that leaves registers for the rest."""
-        bits, shape = warp.multiplied_as(call.args[1].type.dtype, self.context.target).bits, call.result.type.shape
+        bits, shape = self.multiplied_as(call)[0].bits, call.result.type.shape
         _, m, n, k = SHAPES[bits]
         elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
         return 2 * k if 2 * elements * bits // 32 <= WORDS else k
 
-    def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int) -> Value:
+    def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
         """Part of a matrix in shared memory, `width` of its k from `first` on, as products take operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)
-        return self.multiplied(self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None))
+        return converted(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
 
     # -- by threads ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +161,7 @@ class _Dots(TensorDots):
         acc, a, b = call.args
         g, t, result = self.g, call.attrs, call.result.type
         a, b = self.in_memory(a), self.in_memory(b)
-        acc = g.call(splat, Const(0, result.dtype), shape=result.shape) if acc is None else acc
+        acc = g.call(splat, Const(0, result.dtype), name=call.result.name, shape=result.shape) if acc is None else acc
         k = a.type.shape[0 if t["trans_a"] else 1]
         each = -(-result.size // self.context.scope.threads)
         step = max(1, min(k, WRITTEN_OUT // each))

@@ -69,8 +69,10 @@ class _Checker:
                     ways = []
                     for inner in (then, orelse):
                         way = self.block(inner, state.copy())
-                        self.hand(inner.yields, results, way, node)
+                        self.hand(inner.yields, results, way, f"the branch at line {node.loc.line} hands it on")
                         ways.append(way)
+                    for way, other in zip(ways, (orelse, then)):
+                        self.undisturbed(results, way, other.yields, node)
                     state = ways[0].join(ways[1])
                 case Scope(body=body):
                     state = state.join(self.block(body, state.copy()))
@@ -88,7 +90,7 @@ class _Checker:
             self.read((a, b), state, call)
             if acc in state.results:
                 if self.sets.get(acc) != self.sets[call.result]:
-                    self.read((acc,), state, call)
+                    self.copied(acc, state, "this product adds to it", call.loc)
                 del state.results[acc]
             state.results[call.result] = 0, call
             if isinstance(type_of(a), Tile):
@@ -114,23 +116,39 @@ class _Checker:
                                        'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
-                what = "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"
-                where = ", in the branch that starts it: what leaves a branch is read at its end" if isinstance(node, If) else ""
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {what}{where}", node.loc)
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {_missing(age)}", node.loc)
 
-    def hand(self, operands, targets, state: _State, node) -> None:
+    def copied(self, result: Operand, state: _State, where: str, loc=None) -> None:
+        """CompilationError for a pending result that moves to other registers."""
+        age, call = state.results[result]
+        raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is there: {where}, in other registers, "
+                               f"since its own are still needed; {_missing(age)}. A name that goes on with its own product, and whose value of "
+                               "before is not read again, needs no copy", loc or call.loc)
+
+    def hand(self, operands, targets, state: _State, where: str) -> None:
         """Control flow hands operands on under other names."""
         for o, target in zip(operands, targets):
             if o in state.moves:
                 state.moves[target] = state.moves[o]
             if o in state.results:
                 if self.sets.get(o) != self.sets.get(target):
-                    self.read((o,), state, node)
+                    self.copied(o, state, f"{where} as {target.name}")
                 state.results[target] = state.results[o]
+
+    def undisturbed(self, results, way: _State, others, node: If) -> None:
+        """CompilationError for a result of a branch that is pending one way, and written to its registers the other: the assembler takes
+        that for a write to the registers of a product in flight, and lets products follow one another (C7515)."""
+        for result, other in zip(results, others):
+            if result in way.results and self.sets.get(other) != self.sets[result]:
+                age, call = way.results[result]
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is not there where the branch at line "
+                                       f"{node.loc.line} ends, and the other way writes {result.name} to its registers; in the branch, "
+                                       f"{_missing(age)}", call.loc)
 
     def loop(self, node: For | While, state: _State) -> _State:
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
-        self.hand([c.init for c in node.carried], inner, state, node)
+        loop = f"the loop at line {node.loc.line}"
+        self.hand([c.init for c in node.carried], inner, state, f"{loop} begins with it")
         head = state
         for _ in range(ROUNDS):
             way = head.copy()
@@ -138,10 +156,15 @@ class _Checker:
                 way = self.block(node.test, way)
             left = way.copy()
             way = self.block(node.body, way)
-            self.hand(node.body.yields, inner, way, node)
+            self.hand(node.body.yields, inner, way, f"{loop} hands it to its next trip")
             following = head.join(way)
             if following.ages() == head.ages():
                 break
             head = following
-        self.hand(inner, results, left, node)
+        self.hand(inner, results, left, f"{loop} ends with it")
         return left
+
+
+def _missing(age: int) -> str:
+    """What would await a group that was closed so many groups ago."""
+    return "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"

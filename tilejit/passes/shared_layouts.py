@@ -1,11 +1,12 @@
 """Choose the layouts of shared buffers that were left to the compiler (``tile.auto``), each by its uses.
 
-The candidates are the standard swizzles that the rows allow, the widest first, and row-major. A copy or product that asks for
-a choice of its own is asked what it would be by each. The best candidate is one that no use declines; then one that leaves no
-use a slower path (a copy by ordinary loads and stores, a product by other instructions); then, where products or register
-tiles take the buffer, which read down its rows, the widest swizzle; and where copies alone do, what they need the fewest
-instructions for. The slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close
-behind another, and bulk copies move a row each.
+The candidates are the standard swizzles that the rows allow, the widest first, or columns of 16 bytes where they allow none, and
+row-major. A copy or product that asks for a choice of its own is asked what it would be by each. The best candidate is one that
+no use declines; then one that leaves no use a slower path (a copy by ordinary loads and stores, a product by other instructions);
+then, where products or register tiles take the buffer, which read down its rows, the widest swizzle; and where copies alone do,
+what they need the fewest instructions for. Columns of 16 bytes, which TMA fills 16 bytes at a time, come last among equals. The
+slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close behind another, and
+bulk copies move a row each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ..types import Barrier, BarrierRef, Buffer, Points, Region
 from .context import Context
 from .slices import Copier
 
-ROW_MAJOR, APART = "row-major", "row-major, each slot at a multiple of 128 bytes"
+COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each slot at a multiple of 128 bytes"
 SLOWER = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 ASIDE = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
 
@@ -37,6 +38,8 @@ def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, 
     found = {}
     if len(shape) > 1 and shape[-2] % 8 == 0:
         found = {f"a swizzle of {n} bytes": standard(dtype.bits, shape, n) for n in (128, 64, 32) if shape[-1] * dtype.bits % (8 * n) == 0}
+        if not found and shape[-1] * dtype.bits % 128 == 0 and shape[-1] * dtype.bits > 128:
+            found[COLUMNS] = standard(dtype.bits, shape, 0)
     found[ROW_MAJOR], unit = TileLayout.row_major(shape), 128 // dtype.nbytes
     slot = prod(shape[1:])
     if slots and slot % unit:
@@ -78,13 +81,13 @@ class Open:
         uses, at = self.uses[name], list(self.layouts).index(name)
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
         rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
-        return len(uses.declined), len(uses.slower), *rank
+        return len(uses.declined), len(uses.slower), name == COLUMNS, *rank
 
     @property
     def settled(self) -> bool:
         """Whether nothing can be better than the first candidate."""
         first = self.uses[next(iter(self.layouts))]
-        return len(self.layouts) == 1 or self.by_rows and APART not in self.layouts and not first.declined and not first.slower
+        return len(self.layouts) == 1 or self.by_rows and not {APART, COLUMNS} & set(self.layouts) and not first.declined and not first.slower
 
     @property
     def chosen(self) -> str:

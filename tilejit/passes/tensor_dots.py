@@ -20,7 +20,7 @@ from ..ops.copy_async import copy_async_
 from ..ops.creation import splat
 from ..ops.language import compare, converted, getitem
 from ..ops.mma.dot import dot_
-from ..ops.mma.dot_tensor import kind_of, left_layout, sums_layout
+from ..ops.mma.dot_tensor import kind_of, left_layout, left_shape, sums_layout
 from ..ops.mma.site import MmaSite
 from ..ops.mma.tcgen05 import tensor_mma
 from ..ops.regions import whole
@@ -165,8 +165,7 @@ class TensorDots:
         """An operand from registers in tensor memory."""
         t = a.type
         place = self.take("a", t.dtype, t.shape, left_layout(*t.shape))
-        # Elements of 16 bits of 64 rows are so in the threads that hold sums of these rows and columns.
-        self.store(place, a, "16x128b" if t.shape[0] < LANES and t.dtype.bits == 16 else None)
+        self.store(place, a, left_shape(t.shape[0], t.dtype.bits))
         return whole(self.g, place)
 
     def start(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:

@@ -45,7 +45,7 @@ def _(g, call):
 # -- variants ------------------------------------------------------------------------------------------------------------
 
 def _exists(s: MmaSite) -> bool | str:
-    results = warp.results_of(s.a.dtype.name, s.b.dtype.name)
+    results = warp.results_of(*(warp.multiplied_as(x, y, s.target).name for x, y in ((s.a.dtype, s.b.dtype), (s.b.dtype, s.a.dtype))))
     if not results:
         return f"{s.a.dtype} by {s.b.dtype}"
     return s.dtype.name in results or f"{s.a.dtype} by {s.b.dtype} to {s.dtype}"

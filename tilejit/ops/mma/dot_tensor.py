@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...dispatch import Need
+from ...dispatch import Miss, Need
 from ...layout import TileLayout, axis
 from ...types import Buffer, Region, Tile
 from ..tmem.alloc import LANES, TENSOR_MEMORY
+from ..tmem.ldst import search
 from . import tcgen05
 from .site import MmaSite
 from .tcgen05_kinds import TYPES, natural
@@ -32,6 +33,12 @@ def sums_layout(rows: int, columns: int, dtype) -> TileLayout:
 def left_layout(rows: int, k: int) -> TileLayout:
     """Where an `a` from registers lies."""
     return a_layout(DATAPATHS[rows], k)
+
+
+def left_shape(rows: int, bits: int) -> str | None:
+    """The shape of the instructions that store such an `a`, where not the first that can. Elements of 16 bits of 64 rows are so in the
+    threads that hold sums of these rows and columns."""
+    return "16x128b" if rows < LANES and bits == 16 else None
 
 
 def kind_of(s: MmaSite) -> tuple[str, tuple[str, str]] | str:
@@ -102,6 +109,17 @@ def _named(s: MmaSite) -> bool | str:
     return found if isinstance(found, str) else True
 
 
+def _shared_out(s: MmaSite) -> bool | Miss:
+    moved = [("the sums", _place(s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype)), None)]
+    if isinstance(s.a, Tile):
+        moved.append(("a", _place(s.a.dtype, s.a.shape, left_layout(s.m, s.k)), left_shape(s.m, s.a.dtype.bits)))
+    for what, region, shape in moved:
+        if isinstance(search(region, (0, 0), s.g.divisor, s.threads, shape, None, False), str):
+            words = f"{what}, {' by '.join(map(str, region.shape))} of {region.dtype}, cannot be shared out among {s.warpgroups} warpgroups"
+            return Miss(words, f"{words}: let fewer of them multiply, in a scope of their own")
+    return True
+
+
 def _of_each(need: Need) -> Need:
     def test(s: MmaSite) -> bool | str:
         return next((found for found in map(need.test, sites(s)) if found is not True and found is not None), True)
@@ -116,9 +134,10 @@ NEEDS = (
     Need("a in shared memory, or 64 or 128 rows of it in registers", _left, gate=True),
     Need("types that a kind of tcgen05.mma multiplies (float32 with precision='tf32')", _types, gate=True),
     Need("rows whose places are known, where there are more than 128", _named, gate=True),
+    Need("sums, and an a in registers, that the warpgroups of the scope can share", _shared_out, gate=True),
     *map(_of_each, tcgen05.NEEDS[1:-1]),
     Need("tensor memory that is left", lambda s: s.g.tensor_room(s)),
 )
 
 
-__all__ = ["NEEDS", "kind_of", "left_layout", "sums_layout"]
+__all__ = ["NEEDS", "kind_of", "left_layout", "left_shape", "sums_layout"]

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import CompilationError
-from ...ir.graph import Const
+from ...ir.graph import Const, Value
 from ...layout import thread_table
 from ...types import Region, Tile
+from ..access import plan_access
+from ..partition import shared_runs
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,24 @@ class Matrices:
     row: int
     transposed: bool
     groups: tuple[Group, ...]
+
+    @classmethod
+    def between(cls, g, t, place: Value) -> "Matrices | None":
+        """How a tile and a region of shared memory meet in matrices; None where either is in none, or the region's bounds are to be tested."""
+        region = place.type
+        if not isinstance(t, Tile) or not isinstance(region, Region) or region.scope != "shared" or g.scope.threads % 32:
+            return None
+        if len(t.shape) != 2 or t.domain != t.shape or t.dtype.bits not in (8, 16, 32) or t.dtype.kind == "bool":
+            return None
+        row, along, starts = _row_dimension(t), 16 // t.dtype.nbytes, g.definition(place).args[1:]  # `along`: elements of a matrix's row in memory
+        lies = [d for d in (0, 1) if shared_runs(region.buffer.layout, region.buffer.shape, region.kept[d], along)
+                and g.divisor(starts[region.kept[d]]) % along == 0]
+        if row is None or not lies or plan_access(g, place, t, False).checked:
+            return None
+        transposed = 1 - row not in lies
+        if transposed and t.dtype.bits != 16:
+            return None
+        return cls(row, transposed, _groups(t, region, starts, row, transposed, g.scope.threads))
 
     @property
     def instructions(self) -> int:
@@ -93,7 +113,20 @@ class Matrices:
         return found
 
 
-def groups_of(t: Tile, region: Region, starts, row: int, transposed: bool, threads: int) -> tuple[Group, ...]:
+def _row_dimension(t: Tile) -> int | None:
+    """The dimension with the eight rows of a matrix, if lanes hold the tile in matrices."""
+    dims = [[(n, stride, str(axis)) for n, stride, axis in part if n > 1] for part in t.layout.dims(t.domain)]
+    quarter = [(4, 1, "laneid")] + [(32 // t.dtype.bits, 1, "reg")] * (t.dtype.bits < 32)
+    for row in (0, 1):
+        rows, columns = dims[row], dims[1 - row]
+        if rows[-1:] != [(8, 4, "laneid")] or columns[-len(quarter):] != quarter:
+            continue
+        if all(axis in ("reg", "warpid") for _, _, axis in rows[:-1] + columns[:-len(quarter)]):
+            return row
+    return None
+
+
+def _groups(t: Tile, region: Region, starts, row: int, transposed: bool, threads: int) -> tuple[Group, ...]:
     """The groups of a tile whose lanes hold rows of matrices along `row`, with how their addresses in the region from `starts` on come from
     the first's where all threads agree on that."""
     table = thread_table(t.layout, t.domain, threads)

@@ -100,20 +100,18 @@ def sideways(name: str, t: Region, columns: int) -> Miss:
 
 
 def _plain(t: Region, along: Along, span: int) -> Miss:
-    """That region `t` is `PLAIN`, and what allocation, or part of it, a matrix descriptor names. Rows that fit no swizzle stay row-major with
-    tile.auto."""
+    """That region `t` is `PLAIN`, and what allocation, or part of it, a matrix descriptor names."""
     if span and len(along.at) > 1 and along.at[1] - along.at[0] == t.dtype.nbytes and any(begin % span for begin in along.begins):
         words = (f"begins inside of the {span // t.dtype.nbytes} elements of a row of the swizzle and goes on beyond them: begin it at a multiple of "
                  "so many, or give its allocation a narrower swizzle")
         return Miss(f"it {words}", words)
     *_, rows, columns = t.buffer.shape
     width, lies = columns * t.dtype.nbytes, "lies row after row in shared memory"
-    if rows % 8 == 0 and width % 32 == 0:
-        return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, 128) of its allocation lays them",
+    if rows % 8 == 0 and width % 16 == 0:
+        fitting = next((n for n in (128, 64, 32) if width % n == 0), 0)
+        return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, {fitting}) of its allocation lays them",
                     f"{lies}; give its allocation layout=tile.auto")
-    columned = rows % 8 == 0 and width % 16 == 0
-    instead = "give its allocation layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes" if columned else "allocate multiples of both"
-    fits = f"no swizzle fits {rows} rows of {width} bytes, which are no multiple of 8 rows or of 32 bytes; {instead}"
+    fits = f"{rows} rows of {width} bytes are no multiple of 8 rows of 16 bytes; allocate a multiple of both"
     return Miss(f"{PLAIN.words}; {fits}", f"{lies}, and {fits}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...dtypes import DType, float16
+from ...dtypes import DType, bfloat16, float16, float32
 from ...ir.op import op
 from ...layout import TileLayout
 from ...layout.fragments import mma_fragment
@@ -35,9 +35,13 @@ def results_of(a: str, b: str) -> tuple[str, ...]:
     return {"float16": ("float32", "float16"), "bfloat16": ("float32",), "float32": ("float32",), "float64": ("float64",)}.get(a, ())
 
 
-def multiplied_as(dtype: DType, target: str) -> DType:
-    """The dtype in which instructions of `target` multiply elements of `dtype`: float8 is float16 before sm_89, which holds it exactly."""
-    return float16 if dtype.name in FLOATS8 and target in ("sm_80", "sm_86") else dtype
+def multiplied_as(dtype: DType, other: DType, target: str) -> DType:
+    """The dtype in which instructions of `target` multiply elements of `dtype` by those of `other`, one that holds both exactly: float8 is
+    the other of 16 bits, and float16 before sm_89; float16 by bfloat16 are tf32."""
+    if dtype.name in FLOATS8:
+        early = target in ("sm_80", "sm_86")
+        return other if other in (float16, bfloat16) else float16 if early and other.name in FLOATS8 else dtype
+    return float32 if {dtype, other} == {float16, bfloat16} else dtype
 
 
 def instruction(a: str, b: str, result: str) -> str:

@@ -1,0 +1,136 @@
+"""Sums in pinned registers, followed on drawn ways through drawn kernels: whoever reads a tile finds it in its registers.
+
+The simulator takes tiles by their meaning and knows no registers; here what a set of them holds is followed instead.
+"""
+
+import random
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import HealthCheck, given, settings, strategies as st
+from tilejit.ir.graph import Call, For, If, Scope, Value, While
+from tilejit.passes.accumulators import Pinned, is_product
+
+BEGIN = """def kernel(A, B, C, n, m):
+    a, b = tile.alloc((64, 16), A.dtype, layout=tile.auto), tile.alloc((16, 8), B.dtype, layout=tile.auto)
+    tile.copy(a, A[0:64, 0:16])
+    tile.copy(b, B[0:16, 0:8])
+    tile.sync()
+    p, q, r = tile.zeros((64, 8)), tile.load(C[0:64, 0:8]), tile.zeros((64, 8))
+"""
+END = "    tile.store(C[0:64, 0:8], p + q * 2.0 + r * 4.0)\n"
+A, B = np.ones((64, 16), np.float16), np.ones((16, 8), np.float16)
+
+
+def kernel(lines):
+    return tile.jit(source=BEGIN + "".join(f"    {line}\n" for line in lines) + END, num_warps=4)
+
+
+class Way:
+    """One way through a graph. Values and sets of registers hold tokens, a new one for whatever is made."""
+
+    def __init__(self, graph, seed):
+        self.sets, self.choose = Pinned(graph).sets, random.Random(seed)
+        self.tokens, self.held = {}, {}
+        self.block(graph.body)
+
+    def made(self, value):
+        self.tokens[value] = object()
+        if value in self.sets:
+            self.held[self.sets[value]] = self.tokens[value]
+
+    def read(self, operands):
+        for o in operands:
+            if isinstance(o, Value) and o in self.sets:
+                assert self.held[self.sets[o]] is self.tokens[o], f"{o.name} is not in its registers"
+
+    def handed(self, operands, targets):
+        """All are read before any is written, and what stays in its registers is not read."""
+        tokens = [self.tokens.setdefault(o, object()) if isinstance(o, Value) else o for o in operands]
+        self.read(o for o, t in zip(operands, targets) if t not in self.sets or self.sets.get(o) != self.sets[t])
+        for o, t, token in zip(operands, targets, tokens):
+            self.tokens[t] = token
+            if t in self.sets and self.sets.get(o) != self.sets[t]:
+                self.held[self.sets[t]] = token
+
+    def block(self, block):
+        for node in block.nodes:
+            match node:
+                case Call(args=args, results=results):
+                    self.read(args)
+                    if is_product(node) and isinstance(args[0], Value):
+                        self.handed(args[:1], results)
+                    for result in results:
+                        self.made(result)
+                case If(then=then, orelse=orelse, results=results):
+                    way = self.choose.choice((then, orelse))
+                    self.block(way)
+                    self.handed(way.yields, results)
+                case For(carried=carried, body=body) | While(carried=carried, body=body):
+                    inner = [c.inner for c in carried]
+                    self.handed([c.init for c in carried], inner)
+                    for trips in range(self.choose.randrange(4), -1, -1):
+                        if isinstance(node, While):
+                            self.block(node.test)
+                        if trips:
+                            self.block(body)
+                            self.handed(body.yields, inner)
+                    self.tokens.update((c.result, self.tokens[c.inner]) for c in carried)
+                case Scope(body=body):
+                    self.block(body)
+
+
+def follow(lines):
+    """The kernel's graph, followed on several ways."""
+    made = kernel(lines)
+    bound, options, _ = made._bind((A, B, np.ones((64, 8), np.float32), 3, 1), {})
+    graph = made.version(bound, options, "sm_90a").lowered.graph
+    for seed in range(25):
+        Way(graph, seed)
+
+
+TILES = st.sampled_from("pqr")
+
+
+@st.composite
+def statements(draw, depth=0):
+    """One to three statements that multiply, copy and add three tiles, in branches and loops."""
+    lines = []
+    for _ in range(draw(st.integers(1, 3))):
+        x, y = draw(TILES), draw(st.sampled_from(("p", "q", "r", "None")))
+        inner = lambda: [f"    {line}" for line in draw(statements(depth + 1))]
+        match draw(st.sampled_from("pppcsatfw" if depth < 3 else "pppcsa")):
+            case "p":
+                lines.append(f"{x} = tile.dot(a, b, {y})")
+            case "c":
+                lines.append(f"{x} = {draw(TILES)}")
+            case "s":
+                lines.append(draw(st.sampled_from(("p, q = q, p", "p, q, r = q, r, p"))))
+            case "a":
+                lines.append(f"{x} = {draw(TILES)} + {draw(TILES)} * 0.5")
+            case "t":
+                lines += [f"if {draw(st.sampled_from(('n > 2', 'm > 0')))}:", *inner(), *(["else:", *inner()] if draw(st.booleans()) else [])]
+            case "f":
+                lines += [f"for i{depth} in range({draw(st.sampled_from(('n', 'm', '2')))}):", *inner()]
+            case "w":
+                lines += [f"w{depth} = 0", f"while w{depth} < m:", *inner(), f"    w{depth} += 1"]
+    return lines
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(statements())
+def test_whoever_reads_a_sum_finds_it_in_its_registers(lines):
+    follow(lines)
+
+
+@pytest.mark.parametrize("lines", [
+    ["q = tile.dot(a, b, q)", "for i in range(m):", "    q = q", "    r = q", "q = p + q * 0.5"],                    # r, had there been no trip
+    ["p = tile.dot(a, b, p)", "for i in range(2):", "    p, q, r = q, r, p", "    q = r", "p = q"],      # p and r at once
+    ["q = tile.dot(a, b, r)", "w = 0", "while w < m:", "    p = q", "    p, q = q, p", "    w += 1", "q = tile.dot(a, b, r)"],
+    ["for i in range(3):", "    p = r", "    for j in range(2):", "        if n > 2:", "            p = tile.dot(a, b, p)", "        else:",
+     "            p, q, r = q, r, p", "    r = tile.dot(a, b, r)", "r = tile.dot(a, b, p)"],
+])
+def test_what_a_loop_hands_on_together_has_registers_of_its_own(lines):
+    """Also a tile that no trip reads: it is what is left where there is no trip."""
+    follow(lines)
