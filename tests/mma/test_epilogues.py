@@ -57,7 +57,7 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, 
     """Many tiles for each CTA, some of which share the last of them, ragged at both edges; by TMA where the dtype is the result's, by loads of
     threads else."""
     rng = np.random.default_rng(5)
-    m, n = 600, 328
+    m, n = 300, 328
     a, b = drawn(rng, (m, k), np.float16), drawn(rng, (k, n), np.float16)
     beside, other = drawn(rng, (m, n), dtype), drawn(rng, (m, n), np.float32)
     config = replace(Config.of(bm, bn, stages=3), behind=behind, width=width, buffers=bn // width, stream=stream)
@@ -69,8 +69,8 @@ def test_tiles_of_the_results_shape_come_ahead(dtype, bm, bn, behind, width, k, 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("m,n,k,width,late", [(600, 328, 330, 32, 32), (600, 328, 830, 32, 96), (260, 136, 590, 64, 64), (40, 104, 600, 64, 64),
-                                              (300, 504, 500, 64, 64), (300, 504, 40, 64, 64)])
+@pytest.mark.parametrize("m,n,k,width,late", [(600, 328, 330, 32, 32), (300, 328, 570, 32, 96), (260, 136, 590, 64, 64), (40, 104, 600, 64, 64),
+                                              (300, 264, 500, 64, 64), (300, 264, 40, 64, 64)])
 def test_columns_left_over_are_finished_under_the_next_tile(m, n, k, width, late, stream):
     """One tile for a CTA and many, ragged at both edges, of 128 x 128; where a CTA may have fewer slots at once than the pieces take, fewer
     are left over."""
@@ -106,7 +106,7 @@ def left_over(home, m, n, k, dtype, b_by_rows, shared):
 
 @pytest.mark.parametrize("dtype", [np.float16, BF16])
 @pytest.mark.parametrize("b_by_rows", [False, True])
-@pytest.mark.parametrize("shared,k", [(False, 1096), (True, 2312)])
+@pytest.mark.parametrize("shared,k", [(False, 840), (True, 1416)])
 def test_as_many_columns_as_the_model_leaves_over_are_finished_right(shared, k, b_by_rows, dtype):
     """Several tiles for a CTA, ragged at both edges and along k."""
     left_over(np.asarray, 300, 504, k, dtype, b_by_rows, shared)
@@ -127,7 +127,7 @@ def doubled(acc, row, column):
 
 
 @pytest.mark.parametrize("b_by_rows", [False, True])
-@pytest.mark.parametrize("shared,k", [(False, 1096), (True, 2312)])
+@pytest.mark.parametrize("shared,k", [(False, 840), (True, 1416)])
 def test_columns_are_left_over_with_an_epilogue_that_gets_the_sums_alone(shared, k, b_by_rows):
     """By the model's choice; small integers, so that only the result is rounded."""
     rng = np.random.default_rng(9)

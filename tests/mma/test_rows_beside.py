@@ -45,7 +45,7 @@ def ahead(config, a, b, out, epilogue, tiles, **options):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("n,k,bn,width,late", [(328, 330, 64, 64, 0), (328, 40, 128, 32, 0), (504, 1034, 128, 64, 64), (504, 2410, 256, 64, 128)])
+@pytest.mark.parametrize("n,k,bn,width,late", [(328, 330, 64, 64, 0), (328, 40, 128, 32, 0), (504, 522, 128, 64, 64), (504, 1418, 256, 64, 128)])
 def test_rows_come_ahead_with_a_tile_and_are_those_of_each_tiles_columns(n, k, bn, width, late, stream):
     """Many tiles for a CTA, some of which share the last of them, ragged at both edges; also for the columns that are left over, which are
     finished when those of the next tile are on their way, or soon."""
@@ -193,7 +193,7 @@ def with_residual(acc, row, column, bias, residual):
 
 
 @pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize("shared,k", [(False, 1096), (True, 2312)])
+@pytest.mark.parametrize("shared,k", [(False, 840), (True, 1416)])
 def test_rows_come_ahead_alone_or_with_a_tile_by_the_models_choice(shared, k, beside):
     """Several tiles for a CTA, ragged at both edges and along k."""
     chosen(np.asarray, 300, 504, k, np.float32, shared, beside)
