@@ -268,3 +268,40 @@ def test_a_zero_and_a_negative_zero_are_two_constants():
     y = np.ones(6, np.float32)
     zeros[1](y)
     np.testing.assert_array_equal(np.signbit(y), [False, True, False, False, True, True])
+
+
+# -- a slot that is filled twice --------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=1)
+def filled_again(A, B):
+    s, bar = tile.alloc((64,), A.dtype), tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[0, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    tile.store(B[0, 0:64], tile.load(s))
+    tile.sync()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[1, 0:64], mbar=bar)  # finds: missing-wait
+    tile.store(B[1, 0:64], tile.load(s))          # finds: missing-wait
+
+
+@tile.jit(num_warps=1)
+def filled_too_early(A, B):
+    s, bar = tile.alloc((64,), A.dtype), tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[0, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    with tile.elect():
+        bar.arrive_expect_tx(s.nbytes)
+        tile.copy_async(s, A[1, 0:64], mbar=bar)  # finds: race
+    tile.store(B[0, 0:64], tile.load(s))
+    bar.wait(phase=1)
+
+
+def test_who_reads_a_slot_again_lacks_a_wait_and_who_has_not_read_it_yet_is_raced():
+    """What the thread had read when the copy was issued tells one from the other."""
+    for kernel in (filled_again, filled_too_early):
+        check(kernel, (1,), A, np.zeros_like(A))

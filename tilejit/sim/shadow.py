@@ -223,9 +223,9 @@ class Shadow:
         if found is None and self.busy[a.index].any():
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
-        for epoch, _, _ in self.readers.values():
-            epoch[a.index] = 0
         if keep:
+            for epoch, _, _ in self.readers.values():
+                epoch[a.index] = 0
             atoms = np.broadcast_to(a.atoms, len(a.cells))
             self.writer[a.index] = rank * clocks.width + atoms
             self.epoch[a.index] = clocks.now[rank, atoms]
