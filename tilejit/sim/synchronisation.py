@@ -8,7 +8,7 @@ import numpy as np
 
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
-from .clocks import BEFORE, ORDER, empty_clock
+from .clocks import BEFORE, ORDER, PASSED, empty_clock
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -164,15 +164,18 @@ class Synchronisation:
             return False
         return True
 
-    def arrive(self, barrier: SimBarrier, n: Any = 1) -> None:
-        """Arrive once for the scope (in a partial scope once for each active thread), `n` arrivals each."""
+    def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
+        """Arrive once for the scope (in a partial scope once for each active thread), `n` arrivals each; `alone` where one thread does without
+        a barrier of the scope before it."""
         n = np.asarray(n).reshape(-1, 1)
         if self._active is not None:
             n = n * self._active.sum(axis=1, keepdims=True)
         for world, rank, number, (count,) in self._each(barrier, n):
             if count:
-                clock = world.clocks.release(self.rank, self.active_atoms)
+                clock = world.clocks.release(self.rank, self.active_atoms, alone and self.threads > 32)
                 self._arrive(world, rank, number, count, clock)
+        if not alone and self._active is None:
+            self.exchange()
 
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
@@ -202,6 +205,7 @@ class Synchronisation:
             b = world.barriers[rank, number]
             b.tx -= count
             b.issued += count
+            np.maximum(b.clock[PASSED], world.clocks.release(self.rank, self.active_atoms)[PASSED], out=b.clock[PASSED])
             self.within_limit(world, b)
             self.sim.settle_phase(world, rank, number)
 
@@ -224,7 +228,7 @@ class Synchronisation:
             for world, where in self.worlds(positions):
                 if self._usable(world, rank, number) and world.barriers[rank, number].passed(phase):
                     result[slice(None) if where is None else where] = True
-                    self._learn(world, rank, number)
+                    self._learn(world, rank, number, waited=False)
         self.sim.asked |= not result.all()
         return result
 
@@ -236,7 +240,7 @@ class Synchronisation:
             begun[slice(None) if where is None else where] = b.phase if b is not None else 0
         return BarrierWait(self, _passed, _missing, _pass, (barrier, parity, begun), self.loc)
 
-    def _learn(self, world: World, rank: int, number: int) -> None:
+    def _learn(self, world: World, rank: int, number: int, waited: bool = True) -> None:
         b = world.barriers[rank, number]
         column = world.clocks.barrier_column(rank, number)
         b.done[ORDER, column] = b.phase
@@ -247,11 +251,12 @@ class Synchronisation:
             atom = int(atom)
             known = b.waits.get((self.rank, atom))
             stale = b.phase <= (known.phase if known is not None else 0)
-            b.waits[self.rank, atom] = LastWait(self.line, stale, b.phase)
+            now = int(world.clocks.now[self.rank, atom])
+            b.waits[self.rank, atom] = LastWait(self.line, stale, b.phase, now if waited else 0)
             world.last_wait[self.rank, atom] = self.line, stale and b.phase > 0
             if stale and b.phase > 0 and world.stale is None:
                 world.stale = self.line
-            world.facts["passed", self.rank, atom, rank, number] = int(world.clocks.now[self.rank, atom])
+            world.facts["passed", self.rank, atom, rank, number] = now
         world.clocks.acquire(self.rank, atoms, b.done)
         for op in world.recent.get(column, ()):
             op.awaited = True
