@@ -81,7 +81,11 @@ class Synchronisation:
             if barrier is None:
                 total = self.sim.ranks * self.sim.program.threads
                 barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks), empty_clock(world.clocks))
-            world.facts["cluster", self.rank, self.low] = barrier.generation + 1
+            arrived = [("cluster", self.rank, int(atom)) for atom in self.atoms]
+            if any(key in world.facts for key in arrived):
+                self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier, where they have arrived before and not waited "
+                           "since; a kernel with a cluster ends with a barrier of all its threads")
+            world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
             barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
 
     def cluster_wait(self) -> RowWait:
@@ -334,19 +338,21 @@ def _named_pass(m, generations: np.ndarray, index: np.ndarray, number: Any) -> N
 def _cluster_ready(m) -> np.ndarray:
     ready = np.zeros(m.batch, bool)
     for world, where in m.peek():
-        wanted = world.facts.get(("cluster", m.rank, m.low), 0)
-        barrier = world.named.get(("cluster",))
-        ready[slice(None) if where is None else where] = barrier is not None and barrier.generation >= wanted > 0
+        wanted = [world.facts.get(("cluster", m.rank, int(atom))) for atom in m.atoms]
+        ready[slice(None) if where is None else where] = None not in wanted and world.named["cluster",].generation >= max(wanted)
     return ready
 
 
 def _cluster_words(m) -> str:
-    barrier = m.peek()[0][0].named.get(("cluster",))
-    if barrier is None:
+    world = m.peek()[0][0]
+    if any(("cluster", m.rank, int(atom)) not in world.facts for atom in m.atoms):
         return "waits for the cluster's barrier, at which it has not arrived"
+    barrier = world.named["cluster",]
     return f"waits for the cluster's barrier, where {barrier.arrived} of {barrier.threads} threads have arrived"
 
 
 def _cluster_pass(m) -> None:
     for world, _ in m.worlds():
+        for atom in m.atoms:
+            del world.facts["cluster", m.rank, int(atom)]
         world.clocks.acquire(m.rank, m.atoms, world.named["cluster",].done)
