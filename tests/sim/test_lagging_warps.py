@@ -1,4 +1,5 @@
-"""Waits that are not ordered before the end of the phase after the one that they wait for: a warp that lags misses its phase."""
+"""Waits that are not ordered before the end of the phase after the one that they wait for: a warp that lags misses its phase. And arrivals at named
+barriers that are not ordered behind the time before."""
 
 import numpy as np
 import pytest
@@ -213,3 +214,39 @@ def asks_and_does_not_mind(B):
 
 def test_a_barrier_that_is_only_asked_may_go_on():
     assert not asks_and_does_not_mind.simulate((1,), B).findings
+
+
+# -- named barriers ----------------------------------------------------------------------------------------------------------
+
+@tile.jit(num_warps=8)
+def runs_ahead(B, n):
+    s, full = tile.alloc((2, 256), B.dtype), tile.named_barrier(256)
+    with tile.warpgroup(0):
+        for i in range(n):
+            tile.store(s[i % 2], tile.full((256,), i, B.dtype))
+            full.arrive()  # may find: barrier-phase
+    with tile.warpgroup(1):
+        for i in range(n):
+            full.sync()  # may find: deadlock
+            tile.store(B[i, 0:256], tile.load(s[i % 2]))
+
+
+@tile.jit(num_warps=8)
+def keeps_step(B, n):
+    s, full, empty = tile.alloc((2, 256), B.dtype), tile.named_barrier(256), tile.named_barrier(256)
+    with tile.warpgroup(0):
+        for i in range(n):
+            tile.store(s[i % 2], tile.full((256,), i, B.dtype))
+            full.arrive()
+            empty.sync()
+    with tile.warpgroup(1):
+        for i in range(n):
+            full.sync()
+            empty.arrive()
+            tile.store(B[i, 0:256], tile.load(s[i % 2]))
+
+
+def test_arrivals_that_may_come_before_the_barrier_has_let_others_pass_are_found_in_any_order():
+    """Two of one warpgroup would complete it without the other."""
+    check(runs_ahead, (1,), B, 2)
+    check(keeps_step, (1,), B, 2, result=0, expected=np.where(np.arange(8)[:, None] < 2, np.arange(8, dtype=np.float32)[:, None], 0) + np.zeros(256))

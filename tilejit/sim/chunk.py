@@ -386,7 +386,7 @@ class Chunk(Verdicts):
                 self.move(op)
         if self.checks:
             self._close_tensor_memory()
-            self._close_waits()
+            self._close_suspects()
             for world in self.worlds:
                 for ops in world.recent.values():
                     for op in ops:

@@ -68,7 +68,11 @@ class Synchronisation:
                 if barrier.arrived + (count or self.threads) > threads:
                     self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier of {threads}, where "
                                f"{barrier.arrived} wait already")
-                barrier.arrive(count or self.threads, world.clocks.release(self.rank, self.atoms))
+                clock = world.clocks.release(self.rank, self.atoms)
+                if (clock[ORDER] < barrier.done[ORDER]).any():
+                    self.sim.suspect(world, self.rank, self.line, "nothing orders this arrival at a named barrier behind those that completed it the "
+                                     "last time: it may come among them, and then others pass the barrier too early or wait there for ever")
+                barrier.arrive(count or self.threads, clock)
         return generations
 
     # -- the cluster's barrier ---------------------------------------------------------------------------------------------------

@@ -106,16 +106,20 @@ class Verdicts:
         for rank, threads, wait, _ in waits:
             behind = [warp for warp in _warps(*threads) if (rank, warp) not in past]
             if behind:
-                world.facts.setdefault("laggards", (rank, wait.line, behind))
+                names = f"warp {behind[0]} is" if len(behind) == 1 else f"warps {behind[0]} to {behind[-1]} are"
+                self.suspect(world, rank, wait.line, f"nothing says that {names} past this wait when the phase after it ends: a warp that lags would "
+                             "meet the parity that it waits for once more, and may wait for ever. Let the warps meet before what ends that phase, "
+                             "as by tile.sync()")
 
-    def _close_waits(self) -> None:
-        """Report warps that may miss a phase, where nothing else is wrong that may be the cause."""
+    def suspect(self, world: World, rank: int, line: int, message: str) -> None:
+        """Threads at a barrier may come in another order, in which they miss each other. Told at the end, if nothing else is wrong that may be the
+        cause."""
+        world.facts.setdefault("suspect", (rank, line, message))
+
+    def _close_suspects(self) -> None:
         for world in self.worlds:
-            if "laggards" in world.facts and not self.report.findings:
-                rank, line, warps = world.facts["laggards"]
-                names = f"warp {warps[0]} is" if len(warps) == 1 else f"warps {warps[0]} to {warps[-1]} are"
-                message = (f"nothing says that {names} past this wait when the phase after it ends: a warp that lags would meet the parity that it "
-                           "waits for once more, and may wait for ever. Let the warps meet before what ends that phase, as by tile.sync()")
+            if "suspect" in world.facts and not self.report.findings:
+                rank, line, message = world.facts["suspect"]
                 self._fault(world, rank, "barrier-phase", self.locs[line], message, protocol=False)
 
     def _unawaited(self, op: AsyncOp) -> None:
