@@ -250,3 +250,39 @@ def test_arrivals_that_may_come_before_the_barrier_has_let_others_pass_are_found
     """Two of one warpgroup would complete it without the other."""
     check(runs_ahead, (1,), B, 2)
     check(keeps_step, (1,), B, 2, result=0, expected=np.where(np.arange(8)[:, None] < 2, np.arange(8, dtype=np.float32)[:, None], 0) + np.zeros(256))
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------------
+
+@tile.jit
+def brought_by_one_warp(A, B, n, MEETS: tile.constexpr):
+    """One thread issues, all wait, and only sometimes do they meet by themselves."""
+    s = tile.alloc((4, 256), A.dtype)
+    for i in range(n):
+        with tile.warp(1), tile.elect():
+            done = tile.copy_async(s[i % 4], A[i, 0:256], variant="tma")
+        done.wait()
+        tile.store(B[i, 0:256], tile.load(s[i % 4]))
+        if MEETS:
+            tile.sync()
+        elif i % 2 == 1:
+            tile.sync()
+
+
+@tile.jit
+def brought_once(A, B):
+    s = tile.alloc((256,), A.dtype)
+    with tile.elect():
+        done = tile.copy_async(s, A[0, 0:256], variant="tma")
+    done.wait()
+    tile.store(B[0, 0:256], tile.load(s))
+
+
+@pytest.mark.parametrize("meets", [False, True])
+def test_a_token_s_slot_is_not_used_again_before_all_warps_have_waited_for_it(meets):
+    """They meet behind the wait, but for those that meet anyway before the next copy, and where there is none."""
+    check(brought_by_one_warp, (1,), A, B, 8, meets, result=1, expected=A)
+    waits = brought_by_one_warp.compile(A, B, 8, meets, target="sm_90a").graph.split("mbarrier_wait(")[-1]
+    assert waits.split("store(")[0].count(" sync()") == (not meets)
+    once = brought_once.compile(A, B, target="sm_90a").graph.split("mbarrier_wait(")[-1]
+    assert " sync()" not in once
