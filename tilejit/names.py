@@ -29,11 +29,11 @@ def assigned_name(loc: Loc) -> str:
         alone = re.fullmatch(r"\s*(\w+)\s*=\s*", text[:loc.column])
         return alone[1] if alone is not None else ""
     try:
-        (line,) = ast.parse(text.strip()).body
+        statements = ast.walk(ast.parse(text.strip()))
     except (SyntaxError, ValueError):
         return ""
     before = len(text) - len(text.lstrip())
-    pairs = [(t, line.value) for t in line.targets] if isinstance(line, ast.Assign) else []
+    pairs = [(target, s.value) for s in statements if isinstance(s, ast.Assign) for target in s.targets]
     for target, value in pairs:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             pairs += zip(target.elts, value.elts)

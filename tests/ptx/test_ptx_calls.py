@@ -110,6 +110,7 @@ def compiled(line, target="sm_90a", **options):
     ("tile.ptx.ex2.approx.f32",                         None),
     ("tile.ptx.ex2.approx(1.0)",                        "no PTX instruction form is called 'ex2.approx'; near it are"),
     ("tile.ptx.ld.shared_cluster.f32(x)",               "tile.ptx.ld.shared_cluster has no attribute 'f32' (did you mean 'b32'?)"),
+    ("tile.ptx.mbarrier.inval.shared.b64(x)",           "tile.ptx.mbarrier.inval.shared has no attribute 'b64'; it has cta"),
     ("tile.ptx.shfl.sync.left",                         "tile.ptx.shfl.sync has no attribute 'left'; it has bfly, down, idx, up"),
     ("tile.ptx.ex3",                                    "has no attribute 'ex3'"),
     ("tile.ptx.st.global_.b32(x[0], tile.load(x[0:64]))", "takes scalars, one in each thread"),

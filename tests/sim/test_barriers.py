@@ -99,6 +99,14 @@ def test_a_ring_that_is_driven_wrongly():
     check(ring_released_before_the_read, (1,), A, B, 8)
 
 
+def test_a_wait_that_returned_at_once_is_told_of_once():
+    """By what it led to, whoever meets that."""
+    message = ring_that_never_flips.simulate((1,), A, B.copy(), 8, seed=0).findings[0].message
+    assert message.count("the wait returned at once") == 1 and "; then phase 1 of the barrier" in message and message.endswith("is still to come")
+    message = inverted_parity.simulate((1,), A, B.copy(), seed=0).findings[0].message
+    assert message.startswith("the wait returned at once, because that phase was over before: phase 0 of the barrier")
+
+
 @tile.jit
 def inverted_parity(A, B):
     s = tile.alloc((256,), A.dtype)

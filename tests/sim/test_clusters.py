@@ -194,3 +194,43 @@ def one_cta_stays_away(A):
 def test_the_cluster_s_barrier_needs_all_ctas():
     """The other CTA leaves through the barrier that ends the kernel, which meets the first of these two."""
     check(one_cta_stays_away, (4,), A)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def arrives_again(B):
+    tile.cluster_arrive()
+    tile.cluster_arrive()  # finds: barrier-phase
+    tile.cluster_wait()
+
+
+@tile.jit(cluster=(2, 1, 1))
+def ends_without_a_wait(B):
+    tile.cluster_arrive()  # finds: barrier-phase
+
+
+@tile.jit(cluster=(2, 1, 1))
+def meets_by_warps(B, ARRIVE: tile.constexpr, WAIT: tile.constexpr):
+    """All warps arrive and wait, each for itself or together, some times."""
+    for _ in range(3):
+        if ARRIVE:
+            for w in tile.static_range(4):
+                with tile.warp(w):
+                    tile.cluster_arrive()
+        else:
+            tile.cluster_arrive()
+        if WAIT:
+            for w in tile.static_range(4):
+                with tile.warp(w):
+                    tile.cluster_wait()
+        else:
+            tile.cluster_wait()
+
+
+def test_threads_wait_at_the_cluster_s_barrier_before_they_arrive_there_again():
+    """Also before the kernel's end, where all threads of the cluster meet; who arrives with whom does not matter."""
+    B = np.zeros((2, 128), np.float32)
+    check(arrives_again, (2,), B)
+    check(ends_without_a_wait, (2,), B)
+    for arrive in (False, True):
+        for wait in (False, True):
+            check(meets_by_warps, (2,), B, arrive, wait, seeds=range(3))

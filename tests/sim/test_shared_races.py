@@ -240,6 +240,16 @@ def test_a_finding_names_the_element_of_the_allocation_whatever_its_layout(layou
 
 
 @tile.jit(num_warps=1)
+def named_beside_others(out):
+    before = tile.alloc((3,), "float32"); s = tile.alloc((4,), "float32")
+    tile.store(out[0], tile.load(s[1]))
+
+
+def test_a_finding_names_what_one_of_several_statements_of_a_line_makes():
+    assert "of shared memory (s[1]) are read" in named_beside_others.simulate((1,), np.zeros(1, np.float32)).findings[0].message
+
+
+@tile.jit(num_warps=1)
 def slots(x, y):
     r = tile.ring(2, A=((32,), "float32"), B=((32,), "float32"), filled="stores")
     for i in range(2):

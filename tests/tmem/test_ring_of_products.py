@@ -1,5 +1,7 @@
 """Rings around products into tensor memory: slots given back by commits, and slots of accumulators."""
 
+import re
+
 import numpy as np
 import pytest
 import tilejit as tile
@@ -66,9 +68,9 @@ def test_commits_stand_where_slots_are_given_back():
     assert "tcgen05_commit" in compiled.graph and "ring_release" not in compiled.graph
 
 
-@tile.jit(num_warps=8)
-def wide(A, B, C):
-    """A warp consumes, its elected thread multiplies."""
+@tile.jit(num_warps=12)
+def wide(A, B, C, WARP: tile.constexpr):
+    """A warp or a warpgroup consumes, its elected thread multiplies."""
     ring = tile.ring(2, A=((128, 64), A.dtype), B=((64, 64), B.dtype))
     sums = tile.alloc((128, 64), tile.float32, scope="tmem")
     done = tile.mbarrier()
@@ -78,7 +80,7 @@ def wide(A, B, C):
                 with ring.produce() as slot:
                     tile.copy_async(slot.A, A[0:128, k * 64:k * 64 + 64], mbar=slot.full)
                     tile.copy_async(slot.B, B[0:64, k * 64:k * 64 + 64], mbar=slot.full)
-    with tile.warp(5):
+    with tile.warp(5) if WARP else tile.warpgroup(2):
         for k in range(A.shape[1] // 64):
             with ring.consume() as slot:
                 with tile.elect():
@@ -92,11 +94,51 @@ def wide(A, B, C):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_warp_may_consume_what_its_elected_thread_multiplies(seed):
+@pytest.mark.parametrize("warp", [True, False])
+def test_a_warp_or_a_warpgroup_may_consume_what_its_elected_thread_multiplies(seed, warp):
+    """The warps of a warpgroup meet in each slot: one that had not seen it full would find the phase of a later turn."""
     rng = np.random.default_rng(seed)
     a, b, c = rng.integers(-4, 5, (128, 320)).astype(np.float16), rng.integers(-4, 5, (64, 320)).astype(np.float16), np.zeros((128, 64), np.float32)
-    wide.simulate(1, a, b, c, seed=seed, target="sm_103a").raise_first()
+    wide.simulate(1, a, b, c, WARP=warp, seed=seed, target="sm_103a").raise_first()
     np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+    ptx = wide.compile(a, b, c, WARP=warp, target="sm_103a").ptx
+    assert len(re.findall(r"bar(?:rier)?\.sync\s+\S+, 128;", ptx)) == (not warp)
+
+
+@tile.jit(num_warps=4)
+def watched(A, B, X, C, D, READ: tile.constexpr):
+    """A pipelined loop whose elected thread multiplies, while all threads read an array, or do nothing."""
+    sA, sB = tile.alloc((128, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+    acc, done, total = tile.alloc((128, 64), "float32", scope="tmem"), tile.mbarrier(), tile.zeros((64,))
+    for k in tile.pipelined(range(0, A.shape[1], 64), stages=2, warp_specialize=True):
+        tile.copy_async(sA, A[0:128, k:k + 64])
+        tile.copy_async(sB, B[0:64, k:k + 64])
+        with tile.elect():
+            tile.mma_async(acc, sA, sB, trans_b=True, accumulate=k > 0)
+        if READ:
+            total = total + tile.load(X[k // 64, 0:64])
+    with tile.elect():
+        tile.tcgen05_commit(done)
+    done.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(C[0:128, 0:64], tile.load(acc))
+    tile.store(D[0:64], total)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_no_warp_waits_for_a_slot_that_the_elected_thread_may_have_given_back(read):
+    """It would find the phase of a later turn. The elected thread alone waits where it alone works; else the warps meet before the commit."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (128, 320)).astype(np.float16), rng.integers(-3, 4, (64, 320)).astype(np.float16)
+    x, c, d = rng.integers(-9, 9, (5, 64)).astype(np.float32), np.zeros((128, 64), np.float32), np.zeros(64, np.float32)
+    for seed in range(3):
+        watched.simulate(1, a, b, x, c, d, READ=read, seed=seed, target="sm_100a").raise_first()
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+        np.testing.assert_array_equal(d, x.sum(axis=0) if read else 0)
+    loop = watched.compile(a, b, x, c, d, READ=read, target="sm_100a").graph.split("  warpgroup 0\n")[1].split("  for %k")[1].split("    ->")[0]
+    order = re.findall(r"^ *(elect|sync|mbarrier_wait|tensor_mma|tcgen05_commit)\b", loop, re.MULTILINE)
+    assert order == (["mbarrier_wait", "elect", "tensor_mma", "sync", "elect", "tcgen05_commit"] if read
+                     else ["elect", "mbarrier_wait", "elect", "tensor_mma", "elect", "tcgen05_commit"])
 
 
 def test_an_accumulator_read_before_its_slot_is_taken_is_found():

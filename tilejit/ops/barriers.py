@@ -148,7 +148,8 @@ def arrive_expect_tx(g, barrier, nbytes):
 def wait(g, barrier, phase):
     """Every thread of the scope waits until the phase of parity `phase` (mod 2) has completed.
 
-    A fresh barrier is in phase 0, so ``wait(phase=1)`` returns at once.
+    A fresh barrier is in phase 0, so ``wait(phase=1)`` returns at once. All warps of the scope must be past the wait before the phase after
+    that one completes, of the same barrier: one that lags would wait for a later phase of the same parity.
     """
     g.call(wait_op, barrier, _parity(g, phase))
 

@@ -28,7 +28,7 @@ from .language import binary, compare, getitem, uniform_scalar
 from .pointwise import assume, where
 from .reduce import collective
 from .ring_release import arrivals, ring_release
-from .shared import allocated
+from .shared import allocated, sync
 from .tmem.alloc import LANES, allocate, columns_of, default_layout, needs_tensor_memory
 from .tmem.order import tcgen05_fence
 from .tmem.slots import commit, leader, met_in, pair_mask, products_of, read_by_threads, release_by_commit
@@ -377,6 +377,8 @@ def _release(g: Builder, slot: Slot) -> None:
                       "as well (consumers=2)")
     elif found:
         everywhere = (1 << ring.ranks) - 1 if ring.ranks > 1 else None
+        if not _met(g, slot):
+            g.call(sync)  # a warp that has not seen the slot full yet would find the phase of a later turn
         release_by_commit(g, empty, found, pair_mask(g) if ring.cta_group == 2 else everywhere)
     elif ring.cta_group == 2:
         raise g.error("with cta_group=2 the pair's products read a slot, and give it back: there are none here")

@@ -59,7 +59,7 @@ def _(m, call, barrier, held, *buffers):
         m.sync()
     ranks, times = call.attrs["ranks"], arrivals(m.threads) * (1 if held is None else np.asarray(held).reshape(-1, 1))
     for rank in range(ranks):
-        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times)
+        m.arrive(barrier if ranks == 1 else barrier.of_peer(np.full((1, 1), rank)), times, alone=True)
 
 
 @ring_release.emit

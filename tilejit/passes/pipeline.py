@@ -8,6 +8,7 @@ alone. PTX ISA, "Asynchronous copy completion mechanisms".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import architecture
@@ -191,9 +192,13 @@ class Loops:
         if scopes != {("elect",)}:
             raise CompilationError("the products of a pipelined loop give its slots back by a commit: one thread starts them (with "
                                    "tile.elect(), directly in the loop), or the loop commits and waits itself", staged.loop.loc)
-        with g.block() as nodes:
-            commit(g, self.barrier(staged.empty, slot), None)
-        g.append(Scope("elect", None, 1, Block(tuple(nodes)), staged.loop.loc))
+        self.elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
+
+    def elected(self, staged: Staged, body: Callable[[], None]) -> None:
+        """By the scope's elected thread."""
+        with self.g.block() as nodes:
+            body()
+        self.g.append(Scope("elect", None, 1, Block(tuple(nodes)), staged.loop.loc))
 
     def rest_of(self, staged: Staged, stage: Operand) -> None:
         """The body without its copies."""

@@ -16,6 +16,7 @@ from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring_release import arrivals, ring_release
+from ..ops.shared import sync
 from ..ops.tmem.slots import met_in, reads_late
 from .context import Context
 from .pipeline import Loops, one_of, turned
@@ -94,9 +95,13 @@ class Consumer(Loops):
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             slot = one_of(g, stage, staged.stages)
-            g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+            arrived = lambda: g.call(bars.wait_op, self.barrier(staged.full, slot), phase)
+            alone = staged.by_commit and by_one_thread(staged)
+            self.elected(staged, arrived) if alone else arrived()
             self.rest_of(staged, stage)
             if staged.by_commit:
+                if not alone and not self.by_threads(staged):
+                    g.call(sync)  # a warp that has not seen the slot full yet would find the phase of a later turn
                 self.committed(staged, stage)
             if late is None and self.by_threads(staged):
                 self.release(staged, slot)
@@ -119,6 +124,12 @@ class Consumer(Loops):
     def release(self, staged: Staged, slot: Operand) -> None:
         met = met_in(self.g, staged.loop.body.nodes, staged.rings)
         self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met)
+
+
+def by_one_thread(staged: Staged) -> bool:
+    """Whether all that a trip does but compute is done by the elected thread."""
+    rest = (n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies)
+    return all(isinstance(n, Scope) and n.kind == "elect" or isinstance(n, Call) and n.op.effect == "pure" for n in rest)
 
 
 def in_flight(staged: Staged) -> Call | None:

@@ -6,7 +6,8 @@ Copies that complete by bytes get a slot of a block of mbarriers, by the copy's 
 last phase is over, announces the bytes and issues; waiting is for the parity of the number. Copies to tensor memory get such a
 slot as well, on which a commit arrives, and the fence after the wait. Where every other path waits in
 the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it, and before it the proxy fence where
-products or engines read the buffer by themselves. A multicast is made by all CTAs of
+products or engines read the buffer by themselves. Where more warps wait than issue, and a slot is used again, they meet behind the wait, by
+the kernel's own barrier if there is one: a warp that lagged would find the phase of a later copy. A multicast is made by all CTAs of
 the cluster together: they meet at its barrier before it, and each announces what all of them bring it. PTX ISA, "Asynchronous
 copy completion mechanisms".
 """
@@ -20,7 +21,7 @@ from math import prod
 from ..dtypes import int32
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, walk
+from ..ir.graph import UNIT, Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, walk
 from ..ops import barriers as bars
 from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import CHOSEN, token_wait
@@ -51,6 +52,7 @@ class Pool:
     slots: int = 1
     each: For | None = None
     fenced: bool = False  # whether the async proxy reads what threads wrote
+    wide: set[Call] = field(default_factory=set)  # waits of more warps than issue, where a warp that lags may miss a phase
 
     @property
     def kinds(self) -> set[str]:
@@ -86,6 +88,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         n = pool.slots * (1 if pool.each is None else int(pool.each.stop.value) - int(pool.each.start.value))
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
+        pool.wide = _wide(graph, pool)
     body = _rewritten(graph.body, pools, distance, multicasts)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
@@ -143,6 +146,19 @@ def _slots(pool: Pool, distance: "Distance") -> int:
                                    f"{MAX_SLOTS}: wait for it in the loop that issues them, or give mbar=", wait.loc)
         wanted = max(wanted, apart[1])
     return 1 << (wanted - 1).bit_length()
+
+
+def _wide(graph: Graph, pool: Pool) -> set[Call]:
+    """The waits of several warps on slots that a narrower scope uses again."""
+    again = len(pool.copies) > pool.slots or any(c in set(walk(n.body)) for n in walk(graph.body) if isinstance(n, (For, While)) for c in pool.copies)
+    where = dict(_placed(graph.body, ()))
+    narrowest = max(len(where[c]) for c in pool.copies)
+    return {w for w in pool.waits if again and len(where[w]) < narrowest and _threads(graph, where[w]) > 32}
+
+
+def _threads(graph: Graph, where: tuple) -> int:
+    kind, _, count = where[-1] if where else ("warp", None, graph.launch.num_warps)
+    return UNIT.get(kind, 1) * count
 
 
 class Distance:
@@ -272,12 +288,13 @@ class Multicasts:
 
 def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multicasts: Multicasts) -> Block:
     nodes = []
-    for node in block.nodes:
+    for n, node in enumerate(block.nodes):
         match node:
             case Call() if _token(node):
                 nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
             case Call() if node.op is token_wait:
-                nodes += _awaited(node, pools[node.attrs["pool"]], distance)
+                pool = pools[node.attrs["pool"]]
+                nodes += _awaited(node, pool, distance, node in pool.wide and not _meet(block.nodes[n + 1:], pool))
             case Call():
                 nodes.append(node)
             case For() | Scope():
@@ -324,8 +341,18 @@ def _issued(copy: Call, pool: Pool, multicasts: Multicasts, block: Block, before
     return nodes
 
 
-def _awaited(wait: Call, pool: Pool, distance: Distance) -> list[Call]:
-    """A wait for whatever path the copies of the pool take."""
+def _meet(following: tuple, pool: Pool) -> bool:
+    """Whether all threads meet in these nodes, before the next copy."""
+    for node in following:
+        if isinstance(node, Call) and node.op is sync:
+            return True
+        if not set(pool.copies).isdisjoint(walk(Block((node,)))):
+            break
+    return False
+
+
+def _awaited(wait: Call, pool: Pool, distance: Distance, meet: bool) -> list[Call]:
+    """A wait for whatever path the copies of the pool take; then the waiting threads `meet`, so that none is left behind by a slot's next phase."""
     count, now = wait.args
     loc, kinds, nodes = wait.loc, pool.kinds, []
     apart = distance(now, count)
@@ -341,7 +368,7 @@ def _awaited(wait: Call, pool: Pool, distance: Distance) -> list[Call]:
         nodes.append(Call(tcgen05_fence, (), {"side": "after_thread_sync"}, (), loc))
     if pool.fenced:
         nodes.append(_do(bars.fence_proxy_async, loc))
-    if kinds - ON_BARRIERS:
+    if meet or kinds - ON_BARRIERS:
         nodes.append(_do(sync, loc))
     return nodes
 

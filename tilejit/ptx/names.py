@@ -8,7 +8,7 @@ import re
 from ..errors import CompilationError
 from ..names import InstructionName
 from .form import Form
-from .lookup import form, is_prefix, starting
+from .lookup import form, is_prefix, key, starting
 
 
 class Name(InstructionName):
@@ -31,10 +31,8 @@ class Name(InstructionName):
 
     @property
     def tile_names(self) -> list[str]:
-        """The words that may come next."""
-        place = self._words.count(".") + 1
-        spelled = (python_name(f).split(".") for f in starting(self._words))
-        return sorted({words[place] for words in spelled if len(words) > place})
+        """The words that may come next, or what is left of one: of `shared_cta` after `shared`."""
+        return sorted({name for f in starting(self._words) if (name := following(key(self._words), python_name(f).split(".")))})
 
     def __repr__(self) -> str:
         return f"<ptx {self._words}>"
@@ -46,6 +44,17 @@ class Name(InstructionName):
     def form(self) -> Form:
         """The form that it names; says what is near if it is not a whole name."""
         return form(self._words)
+
+
+def following(said: str, words: list[str]) -> str:
+    """What comes after the first of the `words`, which have the key `said`; '' where nothing does."""
+    for n in range(1, len(words) + 1):
+        begun = key(".".join(words[:n]))
+        if begun == said:
+            return words[n] if n < len(words) else ""
+        if begun.startswith(said + "_"):
+            return begun[len(said) + 1:]
+    return ""
 
 
 def python_name(of: Form) -> str:

@@ -13,11 +13,13 @@ TX_LIMIT = (1 << 20) - 1
 
 @dataclass
 class LastWait:
-    """How an atom last got past a wait on a barrier: the line, whether it learnt nothing new there, and the phase."""
+    """How an atom last got past a wait on a barrier: the line, whether it learnt nothing new there, the phase, and the atom's epoch (0 where it
+    only asked)."""
 
     line: int
     stale: bool
     phase: int
+    epoch: int
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from ..errors import Loc, TileError
 from ..ir.graph import Const
 from ..layout import axis
 from ..types import Tile
-from .clocks import Clocks
+from .clocks import PASSED, Clocks
 from .fiber import Fiber, Frame
 from .global_races import GlobalClocks
 from .memory import SharedMemory, TensorMemory
@@ -251,6 +251,7 @@ class Chunk(Verdicts):
                 del recent[0]
             if count:
                 barrier.tx -= nbytes
+                np.maximum(barrier.clock[PASSED], op.clock[PASSED], out=barrier.clock[PASSED])
                 self.settle_phase(world, rank, number)
         if op.then is not None:
             op.then(op)
@@ -274,6 +275,7 @@ class Chunk(Verdicts):
                         f"{barrier.expected} bytes that were announced have come, and its copies bring {barrier.issued}")
             for op in late:  # so that one miscount is reported once
                 self.land(op, count=False)
+        self.note_laggards(world, barrier)
         barrier.flip()
         self.version += 1
 
@@ -384,6 +386,7 @@ class Chunk(Verdicts):
                 self.move(op)
         if self.checks:
             self._close_tensor_memory()
+            self._close_suspects()
             for world in self.worlds:
                 for ops in world.recent.values():
                     for op in ops:

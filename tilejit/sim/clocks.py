@@ -16,8 +16,8 @@ import copy
 
 import numpy as np
 
-ORDER, FENCED, READ = range(3)  # planes: known to come before; to be visible to the async proxy as well; to have been read
-BEFORE, AFTER = 3, 4  # where there is tensor memory: fenced before it was told of; and after it was learnt
+ORDER, FENCED, READ, PASSED = range(4)  # planes: known to come before; to be visible to the async proxy as well; to have been read; waits to be over
+BEFORE, AFTER = 4, 5  # where there is tensor memory: fenced before it was told of; and after it was learnt
 
 
 class Clocks:
@@ -26,7 +26,7 @@ class Clocks:
     def __init__(self, ranks: int, atoms: int, barriers: int, tensor: bool = False):
         self.ranks, self.atoms, self.width = ranks, atoms, atoms + barriers
         self.tensor = tensor
-        self.known = np.zeros((ranks, atoms, 5 if tensor else 3, ranks * self.width), np.int32)
+        self.known = np.zeros((ranks, atoms, 6 if tensor else 4, ranks * self.width), np.int32)
         self.now = np.ones((ranks, atoms), np.int32)
         self.fenced = np.zeros((ranks, atoms), np.int32)
         self.before = np.zeros((ranks, atoms), np.int32)  # the epoch at the last tcgen05.fence::before_thread_sync
@@ -44,11 +44,14 @@ class Clocks:
         """The column of the copies that complete on an mbarrier."""
         return rank * self.width + self.atoms + barrier
 
-    def release(self, rank: int, atoms: np.ndarray) -> np.ndarray:
-        """What these atoms know and have done, as a clock (plane, column); what they do next is later."""
+    def release(self, rank: int, atoms: np.ndarray, alone: bool = False) -> np.ndarray:
+        """What these atoms know and have done, as a clock (plane, column); what they do next is later. `alone` says that one thread releases
+        what all of them have done, and that not all need be past the waits that it is past."""
         clock = self.known[rank, atoms].max(axis=0)
         columns = rank * self.width + atoms
         clock[ORDER, columns] = clock[READ, columns] = self.now[rank, atoms]
+        if not alone:
+            clock[PASSED, columns] = self.now[rank, atoms]
         clock[FENCED, columns] = np.maximum(clock[FENCED, columns], self.fenced[rank, atoms])
         if self.tensor:
             clock[BEFORE, columns] = np.maximum(clock[BEFORE, columns], self.before[rank, atoms])
@@ -68,8 +71,9 @@ class Clocks:
 
     def exchange(self, rank: int, atoms: np.ndarray) -> None:
         """Values made of what these atoms have read pass between them: those reads are over before what any of them does next,
-        but nothing that they have written is visible for it."""
-        self.known[rank, atoms[:, None], READ, rank * self.width + atoms] = self.now[rank, atoms]
+        and the waits before them, but nothing that they have written is visible for it."""
+        for plane in (READ, PASSED):
+            self.known[rank, atoms[:, None], plane, rank * self.width + atoms] = self.now[rank, atoms]
         self.now[rank, atoms] += 1
 
     def fence(self, rank: int, atoms: np.ndarray) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .clocks import BEFORE, ORDER, empty_clock
+from .clocks import BEFORE, ORDER, PASSED, empty_clock
 from .values import SimBarrier
 from .world import AsyncOp
 
@@ -67,6 +67,7 @@ def _committed(m, rank: int, number: int, numbers: tuple, landed: np.ndarray) ->
         world = op.world
         b, column = world.barriers[rank, number], world.clocks.barrier_column(rank, number)
         clock = landed.copy()
+        np.maximum(clock[PASSED], op.clock[PASSED], out=clock[PASSED])
         for n in numbers:
             waited = world.ops.get(n)
             if waited is not None:

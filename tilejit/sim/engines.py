@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import BEFORE, FENCED, ORDER, READ
+from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .faults import Reporter
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
@@ -111,6 +111,8 @@ class Engines:
         op.world = world
         op.clock = world.clocks.known[self.rank, atom].copy()
         op.epoch = int(world.clocks.now[self.rank, atom])
+        if thread == MANY or self.threads <= 32:
+            op.clock[PASSED, world.clocks.column(self.rank, atom)] = op.epoch
         return op
 
     def _check_issue(self, op: AsyncOp, world, proxy: bool, ahead: list[AsyncOp] = ()) -> None:
@@ -282,6 +284,7 @@ class Engines:
                 pending += [op for group in q.groups for op in group] + q.open
                 q.groups, q.open = [], []
             op = self._operation("arrive_on_copies", world, [], [], _nothing, {}, [])
+            op.clock = world.clocks.release(self.rank, self.active_atoms)
             op.then = _arrival(self, pending, rank, number, threads)
             world.launch(op, self.sim.cells)
             self.sim.flying += 1
@@ -301,6 +304,7 @@ def _arrival(m, pending: list[AsyncOp], rank: int, number: int, count: int) -> C
         world = op.world
         b, clocks = world.barriers[rank, number], world.clocks
         clock = np.zeros_like(b.clock)
+        clock[PASSED] = op.clock[PASSED]
         for n in numbers:
             waited = world.ops.get(n)
             if waited is None:

@@ -83,8 +83,10 @@ class Reporter:
             if wait is None:
                 break
             if wait.stale:
-                self._say("barrier-phase", wait.line, f"the wait returned at once, because that phase was over before: phase "
-                          f"{wait.phase} of the barrier, which {self._named(op, c)} completes, is still to come", a, c, a.line)
+                known = self.world.stale is not None  # and said by the verdict
+                early = "" if known else "the wait returned at once, because that phase was over before: "
+                self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, is still to "
+                          "come", a, c, a.line)
                 return
             if self._miscounted(barrier, op, rank, number, a, c):
                 return
@@ -145,10 +147,10 @@ class Reporter:
         self._settle(a)
 
     def _blame_wait(self, op: AsyncOp, a: Access, c: Conflict, kind: str, text: str) -> None:
-        """Report `kind`, or the wait before it that let the issuing thread pass too early."""
+        """Report `kind`, or the wait before it that let the issuing thread pass too early, of which the verdict tells."""
         wait = self.world.last_wait.get((op.rank, op.atom))
         if wait is not None and wait[1]:
-            self._say("barrier-phase", wait[0], f"the wait returned at once, because that phase was over before; then {text}", a, c, a.line)
+            self._say("barrier-phase", wait[0], text, a, c, a.line)
         else:
             self._say(kind, a.line, text, a, c, c.line or None)
 

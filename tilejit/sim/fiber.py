@@ -180,7 +180,7 @@ class Fiber(Control):
             outcome = rule(self.m, call, *args)
         else:
             outcome = call.choice.lowering.simulate(self.m, call.choice.plan, call, *args)
-        if call.op.collective and self.sim.contended:
+        if call.op.collective and (self.sim.contended or self.sim.program.barriers) and call.op.effect != "syncs":
             self.m.exchange()
         self._returned(call, outcome)
 

@@ -38,8 +38,8 @@ class OrderedAccess:
         ids = np.broadcast_to((self.ctas + 1).astype(np.int32).reshape(-1, *(1,) * (len(shape) - 1)), shape)
         flat, changed, old = memory.elements(dtype), False, np.zeros(shape, dtype)
         chosen = (index, values, compare, ids) if keep is None else tuple(None if x is None else x[keep] for x in (index, values, compare, ids))
-        if shape[1:] == (1,) and order is not None:
-            self._together()
+        if shape[1:] == (1,):
+            self._together(order is not None)
         if chosen[0].size:
             before, changed = apply_atomic(flat, chosen[0].reshape(-1), kind, chosen[1].reshape(-1),
                                            None if compare is None else chosen[2].reshape(-1), need_old)
@@ -61,13 +61,13 @@ class OrderedAccess:
         values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True)
         self._order(buffer, coords, mask, None, owner, sem, scope)
         if sem == "acquire" and self._active is None:
-            self._together()
+            self._together(True)
         return values
 
     def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str) -> None:
         """Relaxed or releasing stores of elements of global memory; the arguments are those of `write`."""
         if sem == "release" and self._active is None:
-            self._together()
+            self._together(True)
         self._order(buffer, coords, mask, values, owner, sem, scope)
         self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True)
 
@@ -98,9 +98,10 @@ class OrderedAccess:
         access = memory.shadow.atomic if what == "write" else memory.shadow.atomic_read
         self._judge(memory, what, access(cells, mine, self.sim.global_clocks, who))
 
-    def _together(self) -> None:
-        """What is ordered once for the scope stands behind a barrier of it, or before one."""
-        if self.sim.contended:
+    def _together(self, ordered: bool) -> None:
+        """What is done once for the scope passes to all of it. What is `ordered` stands behind a barrier of it, or before one."""
+        self.exchange()
+        if ordered and self.sim.contended:
             for world, _ in self.worlds():
                 world.clocks.sync(self.rank, self.atoms)
 

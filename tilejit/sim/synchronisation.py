@@ -8,7 +8,7 @@ import numpy as np
 
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
-from .clocks import BEFORE, ORDER, empty_clock
+from .clocks import BEFORE, ORDER, PASSED, empty_clock
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -68,7 +68,11 @@ class Synchronisation:
                 if barrier.arrived + (count or self.threads) > threads:
                     self.fault(world, "barrier-phase", f"{count or self.threads} threads arrive at a named barrier of {threads}, where "
                                f"{barrier.arrived} wait already")
-                barrier.arrive(count or self.threads, world.clocks.release(self.rank, self.atoms))
+                clock = world.clocks.release(self.rank, self.atoms)
+                if (clock[ORDER] < barrier.done[ORDER]).any():
+                    self.sim.suspect(world, self.rank, self.line, "nothing orders this arrival at a named barrier behind those that completed it the "
+                                     "last time: it may come among them, and then others pass the barrier too early or wait there for ever")
+                barrier.arrive(count or self.threads, clock)
         return generations
 
     # -- the cluster's barrier ---------------------------------------------------------------------------------------------------
@@ -81,7 +85,11 @@ class Synchronisation:
             if barrier is None:
                 total = self.sim.ranks * self.sim.program.threads
                 barrier = world.named["cluster",] = NamedBarrier(total, empty_clock(world.clocks), empty_clock(world.clocks))
-            world.facts["cluster", self.rank, self.low] = barrier.generation + 1
+            arrived = [("cluster", self.rank, int(atom)) for atom in self.atoms]
+            if any(key in world.facts for key in arrived):
+                self.fault(world, "barrier-phase", "the threads arrive at the cluster's barrier, where they have arrived before and not waited "
+                           "since; a kernel with a cluster ends with a barrier of all its threads")
+            world.facts.update(dict.fromkeys(arrived, barrier.generation + 1))
             barrier.arrive(self.threads, world.clocks.release(self.rank, self.atoms))
 
     def cluster_wait(self) -> RowWait:
@@ -164,15 +172,18 @@ class Synchronisation:
             return False
         return True
 
-    def arrive(self, barrier: SimBarrier, n: Any = 1) -> None:
-        """Arrive once for the scope (in a partial scope once for each active thread), `n` arrivals each."""
+    def arrive(self, barrier: SimBarrier, n: Any = 1, alone: bool = False) -> None:
+        """Arrive once for the scope (in a partial scope once for each active thread), `n` arrivals each; `alone` where one thread does without
+        a barrier of the scope before it."""
         n = np.asarray(n).reshape(-1, 1)
         if self._active is not None:
             n = n * self._active.sum(axis=1, keepdims=True)
         for world, rank, number, (count,) in self._each(barrier, n):
             if count:
-                clock = world.clocks.release(self.rank, self.active_atoms)
+                clock = world.clocks.release(self.rank, self.active_atoms, alone and self.threads > 32)
                 self._arrive(world, rank, number, count, clock)
+        if not alone and self._active is None:
+            self.exchange()
 
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
@@ -202,6 +213,7 @@ class Synchronisation:
             b = world.barriers[rank, number]
             b.tx -= count
             b.issued += count
+            np.maximum(b.clock[PASSED], world.clocks.release(self.rank, self.active_atoms)[PASSED], out=b.clock[PASSED])
             self.within_limit(world, b)
             self.sim.settle_phase(world, rank, number)
 
@@ -224,7 +236,7 @@ class Synchronisation:
             for world, where in self.worlds(positions):
                 if self._usable(world, rank, number) and world.barriers[rank, number].passed(phase):
                     result[slice(None) if where is None else where] = True
-                    self._learn(world, rank, number)
+                    self._learn(world, rank, number, waited=False)
         self.sim.asked |= not result.all()
         return result
 
@@ -236,7 +248,7 @@ class Synchronisation:
             begun[slice(None) if where is None else where] = b.phase if b is not None else 0
         return BarrierWait(self, _passed, _missing, _pass, (barrier, parity, begun), self.loc)
 
-    def _learn(self, world: World, rank: int, number: int) -> None:
+    def _learn(self, world: World, rank: int, number: int, waited: bool = True) -> None:
         b = world.barriers[rank, number]
         column = world.clocks.barrier_column(rank, number)
         b.done[ORDER, column] = b.phase
@@ -247,11 +259,12 @@ class Synchronisation:
             atom = int(atom)
             known = b.waits.get((self.rank, atom))
             stale = b.phase <= (known.phase if known is not None else 0)
-            b.waits[self.rank, atom] = LastWait(self.line, stale, b.phase)
+            now = int(world.clocks.now[self.rank, atom])
+            b.waits[self.rank, atom] = LastWait(self.line, stale, b.phase, now if waited else 0)
             world.last_wait[self.rank, atom] = self.line, stale and b.phase > 0
             if stale and b.phase > 0 and world.stale is None:
                 world.stale = self.line
-            world.facts["passed", self.rank, atom, rank, number] = int(world.clocks.now[self.rank, atom])
+            world.facts["passed", self.rank, atom, rank, number] = now
         world.clocks.acquire(self.rank, atoms, b.done)
         for op in world.recent.get(column, ()):
             op.awaited = True
@@ -329,19 +342,21 @@ def _named_pass(m, generations: np.ndarray, index: np.ndarray, number: Any) -> N
 def _cluster_ready(m) -> np.ndarray:
     ready = np.zeros(m.batch, bool)
     for world, where in m.peek():
-        wanted = world.facts.get(("cluster", m.rank, m.low), 0)
-        barrier = world.named.get(("cluster",))
-        ready[slice(None) if where is None else where] = barrier is not None and barrier.generation >= wanted > 0
+        wanted = [world.facts.get(("cluster", m.rank, int(atom))) for atom in m.atoms]
+        ready[slice(None) if where is None else where] = None not in wanted and world.named["cluster",].generation >= max(wanted)
     return ready
 
 
 def _cluster_words(m) -> str:
-    barrier = m.peek()[0][0].named.get(("cluster",))
-    if barrier is None:
+    world = m.peek()[0][0]
+    if any(("cluster", m.rank, int(atom)) not in world.facts for atom in m.atoms):
         return "waits for the cluster's barrier, at which it has not arrived"
+    barrier = world.named["cluster",]
     return f"waits for the cluster's barrier, where {barrier.arrived} of {barrier.threads} threads have arrived"
 
 
 def _cluster_pass(m) -> None:
     for world, _ in m.worlds():
+        for atom in m.atoms:
+            del world.facts["cluster", m.rank, int(atom)]
         world.clocks.acquire(m.rank, m.atoms, world.named["cluster",].done)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import Loc
 from ..ir.graph import While
+from .barriers import MBarrier
+from .clocks import PASSED
 from .report import Finding
 from .waits import ChildWait
 from .world import AsyncOp, World
@@ -34,8 +36,8 @@ class Verdicts:
         world.derailed = kind in ("barrier-phase", "transaction-count")
         return kind, loc, ""
 
-    def _fault(self, world: World, rank: int, kind: str, loc: Loc | None, message: str, threads: tuple = ()) -> None:
-        verdict = self.verdict(world, kind, loc, True)
+    def _fault(self, world: World, rank: int, kind: str, loc: Loc | None, message: str, threads: tuple = (), protocol: bool = True) -> None:
+        verdict = self.verdict(world, kind, loc, protocol)
         if verdict is not None:
             kind, loc, note = verdict
             rows = rank * self.clusters + world.clusters
@@ -95,6 +97,36 @@ class Verdicts:
                     return True
         return False
 
+    def note_laggards(self, world: World, barrier: MBarrier) -> None:
+        """A phase of the barrier ends: warps that waited for the one before must be past that wait whatever the order in which they run. All lanes of
+        a warp are past it where one of them is."""
+        waits = [(rank, self.atom_threads(atom), wait, wait.epoch <= barrier.clock[PASSED, world.clocks.column(rank, atom)])
+                 for (rank, atom), wait in barrier.waits.items() if wait.phase == barrier.phase]
+        past = {(rank, warp) for rank, threads, _, known in waits if known for warp in _warps(*threads)}
+        for rank, threads, wait, _ in waits:
+            behind = [warp for warp in _warps(*threads) if (rank, warp) not in past]
+            if behind:
+                names = f"warp {behind[0]} is" if len(behind) == 1 else f"warps {behind[0]} to {behind[-1]} are"
+                self.suspect(world, rank, wait.line, f"nothing says that {names} past this wait when the phase after it ends: a warp that lags would "
+                             "meet the parity that it waits for once more, and may wait for ever. Let the warps meet before what ends that phase, "
+                             "as by tile.sync()")
+
+    def suspect(self, world: World, rank: int, line: int, message: str) -> None:
+        """Threads at a barrier may come in another order, in which they miss each other. Told at the end, if nothing else is wrong that may be the
+        cause."""
+        world.facts.setdefault("suspect", (rank, line, message))
+
+    def _close_suspects(self) -> None:
+        for world in self.worlds:
+            if "suspect" in world.facts and not self.report.findings:
+                rank, line, message = world.facts["suspect"]
+                self._fault(world, rank, "barrier-phase", self.locs[line], message, protocol=False)
+
     def _unawaited(self, op: AsyncOp) -> None:
         self._fault(op.world, op.rank, "missing-wait", self.locs[op.line],
                     f"the kernel ends while {op.what} may still be under way: nothing waits for it")
+
+
+def _warps(low: int, high: int) -> range:
+    """The warps that threads `low` to `high` are of."""
+    return range(low // 32, (high - 1) // 32 + 1)
