@@ -161,3 +161,17 @@ def test_scales_that_do_not_fit_are_errors():
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, E4M3, np.int8])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_factor_is_a_number_or_an_array_of_one_in_any_shape(dtype, batch):
+    """As torch has it: of no dimension, of one, of two, which for two matrices of float8 are those of blocks as well."""
+    a, b = np.ones((*batch, 40, 200), dtype), np.ones((200, 24), dtype)
+    for shape in ((), (1,), (1, 1), (1, 1, 1)):
+        for given in (dict(scale_a=np.full(shape, 0.5, np.float32)), dict(scale_a=np.float32(0.25), scale_b=np.full(shape, 2, np.float32)),
+                      dict(scale_a=np.full(shape, 0.25, np.float32), scale_b=np.full((1, 1), 2, np.float32))):
+            got = kernels.matmul(a, b, np.full((*batch, 40, 24), np.nan, np.float32), **given)
+            assert (got == 100).all()
+    with pytest.raises(LaunchError, match="scale_a is a number or an array of factors, not bool"):
+        kernels.matmul(a, b, scale_a=np.bool_(True))

@@ -24,7 +24,7 @@ from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
 from .rules import HIGH, check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
-from .scales import block_of, by_rows, in_units, of_blocks, scale
+from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
 
@@ -47,7 +47,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     below the largest term in sums of float8, so threads add up the sums of 128 of k in float32, unless `fast_accum` leaves all to the
     tensor cores, which is faster.
 
-    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32. For two matrices they may both be arrays with a
+    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two matrices they may both be arrays with a
     factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
     rows, [M/128, K/128], `scale_b` of [K/128, N] or [K/128, N/128], extents rounded up (always summed by threads). On Blackwell they
     are float8_e8m0fnu for 32 of k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, as cuBLAS and torch._scaled_mm take them:
@@ -170,7 +170,7 @@ class Launch:
         if self.constants.get("BLOCK"):
             rows = self.shape[::-1] if self.swapped else self.shape
             return tuple(in_units(s, n) for s, n in zip((b, a) if self.swapped else (a, b), rows))
-        return 1.0 if a is None else a, 1.0 if b is None else b
+        return one_factor(a), one_factor(b)
 
 
 def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):
