@@ -9,7 +9,7 @@ import pytest
 import tilejit as tile
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import (BF16, LAID, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
+from tests.mma.products import (BF16, E4M3, LAID, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
@@ -244,3 +244,22 @@ def test_an_epilogue_of_several_matrices_is_given_their_number(target, config):
         got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
     z, i, j = np.indices((3, 70, 40))
     np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
+
+
+@pytest.mark.parametrize("stored", [1, 2])
+def test_exact_sums_of_float8_go_to_the_result_as_wide_as_they_are_added_up(stored):
+    """Many short tiles with a residual, which else go 256 columns at a time."""
+    config = choose(Problem(8192, 8192, 512, itemsize=1, stored=stored, epilogue=True, ahead=True, promoted=()), 132)
+    assert config.bn == 256 and config.width == 128
+    rng = np.random.default_rng(13)
+    a, b = drawn(rng, (100, 200), E4M3), drawn(rng, (200, 300), E4M3)
+    dtype = E4M3 if stored == 1 else np.float16
+    residual = rng.integers(-3, 4, (100, 300)).astype(dtype)
+    got = product(a, b, dtype, epilogue=of_residual, tiles=(residual,), config=replace(config, pair=False))
+    want = a.astype(np.float64) @ b.astype(np.float64) + residual.astype(np.float64)
+    assert (np.abs(got.astype(np.float64) - want) <= np.abs(want) * 2.0 ** (-4 if stored == 1 else -11) + 0.02).all()
+
+
+@tile.jit
+def of_residual(acc, row, column, beside):
+    return acc + tile.cast(beside, tile.float32)

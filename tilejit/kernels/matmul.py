@@ -297,6 +297,9 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
     if config.splits > 1:
         return _split(config, z, constants, matrices, sums)
+    if promoted is not None and config.width > BLOCK:
+        raise LaunchError(f"threads add up {BLOCK} columns of a tile at a time, which go to the result as these are: config.width is up to {BLOCK}, "
+                          f"not {config.width}")
     constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
     constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, cluster=2 if config.pair else None)
     group = 2 if config.pair else 1
