@@ -9,7 +9,7 @@ import pytest
 import tilejit as tile
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import (BF16, E4M3, LAID, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
+from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
 from tilejit.kernels.blackwell_plan import BlackwellConfig
@@ -244,6 +244,34 @@ def test_an_epilogue_of_several_matrices_is_given_their_number(target, config):
         got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
     z, i, j = np.indices((3, 70, 40))
     np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
+
+
+@tile.jit
+def times_and_plus(acc, z, row, column, factor, first, second, third):
+    return acc * factor + first * second + third
+
+
+@pytest.mark.parametrize("m,n,k", [(129, 142, 42), (100, 130, 20), (40, 250, 1500)])
+def test_tiles_of_a_result_that_threads_store_fit_in_shared_memory(m, n, k):
+    """Rows of the result that TMA does not take: 64 columns at a time come to the sums' layout."""
+    rng = np.random.default_rng(11)
+    a, b = drawn(rng, (3, m, k), BF16), drawn(rng, (k, n), BF16)
+    tiles = [rng.integers(-3, 4, shape).astype(BF16) for shape in ((m, n), (1, m, n), (3, 1, n))]
+    out = np.full((3, m, n + 2), np.nan, np.float32)[..., :n]
+    assert kernels.matmul(a, b, out, times_and_plus, (0.5,), tiles=tuple(tiles)) is out
+    first, second, third = (t.astype(np.float64) for t in tiles)
+    want = a.astype(np.float64) @ b.astype(np.float64) * 0.5 + first * second + third
+    np.testing.assert_allclose(out, want, atol=2e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("splits,bn", [(1, 160), (2, 256), (1, 104)])
+def test_a_tile_that_threads_store_is_finished_in_parts(splits, bn):
+    """Also where the parts are not all as wide."""
+    rng = np.random.default_rng(12)
+    a, b = drawn(rng, (70, 300), np.float16), drawn(rng, (300, 243), np.float16)
+    residual = drawn(rng, (70, 243), np.float32)
+    got = product(a, b, np.float32, epilogue=added, tiles=(residual,), config=Config.of(128, bn, splits=splits, stored=4, stages=2))
+    np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64) + residual, atol=2e-3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("stored", [1, 2])

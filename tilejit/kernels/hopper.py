@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import bring, box, columns, finished, room_of, rooms, rows_of, staging, store
+from .finish import bring, box, columns, finished, room_of, rooms, rows_of, staging, store, store_finished
 from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, none, one_loop, slots, tile_rows
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
@@ -181,13 +181,6 @@ def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr,
 
 
 @tile.jit
-def store_share(total, C, z, row, column, how):
-    """Finish the sums of some columns of a tile, and store them."""
-    SA, SB, extra, FINISH, MIXED = how
-    tile.store(box(C, z, row, column, total.shape), finished(total, z, row, column, SA, SB, extra, FINISH, MIXED))
-
-
-@tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
           SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
           A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
@@ -234,7 +227,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         own = added(none(BM, BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
         if CLUSTERED:
             total = through_cluster(own, parts, arrived, w, rank, SPLITS)
-            store_share(total, C, z, m + w * 64, n + rank * PART, how)
+            store_finished(total, C, z, m + w * 64, n + rank * PART, how)
         else:
             leave_all(own, room, w, rank)
             with tile.elect():
@@ -246,7 +239,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
                 share = 31 - tile.cast(tile.ptx.clz.b32(todo), tile.int32)
                 todo = todo ^ tile.cast(1 << share, tile.uint32)
                 total = through_memory(room, w, share, PART, SPLITS, SHARES)
-                store_share(total, C, z, m + w * 64, n + share * PART, how)
+                store_finished(total, C, z, m + w * 64, n + share * PART, how)
 
 
 __all__ = ["persistent", "split"]
