@@ -10,7 +10,8 @@ from tests.mma.products import close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
-from tilejit.kernels.matmul import FEW, _planned
+from tilejit.kernels.fitted import FEW
+from tilejit.kernels.matmul import _planned
 from tilejit.kernels.plan import Config, Problem, ranked
 from tilejit.kernels.rules import check_blackwell, check_fields, check_hopper, check_registers
 from tilejit.runtime.arrays import describe

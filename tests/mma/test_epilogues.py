@@ -12,9 +12,11 @@ from tests.gpu import in_child, needs_gpu
 from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
+from tilejit.errors import SharedMemoryError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.matmul import FEW, PLANS, fitted
+from tilejit.kernels.fitted import FEW, fitted
+from tilejit.kernels.matmul import PLANS
 from tilejit.kernels.plan import LATE, Config, Problem, choose
 from tilejit.kernels.stream import stream
 
@@ -272,6 +274,23 @@ def test_a_tile_that_threads_store_is_finished_in_parts(splits, bn):
     residual = drawn(rng, (70, 243), np.float32)
     got = product(a, b, np.float32, epilogue=added, tiles=(residual,), config=Config.of(128, bn, splits=splits, stored=4, stages=2))
     np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64) + residual, atol=2e-3, rtol=1e-5)
+
+
+def test_what_the_model_chooses_has_fewer_slots_where_an_epilogue_needs_their_memory():
+    big = lambda shape, dtype: np.lib.stride_tricks.as_strided(np.zeros(16, dtype), shape, (shape[1] * np.dtype(dtype).itemsize, np.dtype(dtype).itemsize))
+    a, b, out, bias = big((1271, 2000), np.float16), big((232, 2000), np.float16).T, big((1271, 232), np.float16), np.zeros(232, np.float32)
+    config = Config.of(64, 80, width=16, epilogue=False)
+    launch = planned(a, b, out, with_bias, (out, bias), config)
+    given = (a, b.T, out, 1.0, 1.0, out, bias, 0, 0)
+    assert launch.constants["STAGES"] == 12
+    with pytest.raises(SharedMemoryError, match="the kernel needs .* bytes of shared memory, and sm_90a allows 232448"):
+        fitted(launch, given, "sm_90a", simulated=True)
+    assert fitted(launch, given, "sm_90a", simulated=True, chosen=True).constants == launch.constants | {"STAGES": 11}
+
+
+@tile.jit
+def with_bias(acc, row, column, beside, bias):
+    return acc * beside + bias
 
 
 @pytest.mark.parametrize("stored", [1, 2])

@@ -9,13 +9,14 @@ from functools import cached_property
 import tilejit as tile
 
 from ..config import config as settings
-from ..errors import LaunchError, warn
+from ..errors import LaunchError
 from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .config import SHARED, Config
 from .cycles import Problem, shared_rest
+from .fitted import fitted
 from .mainloop import BLOCK
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_apart, check_epilogue, check_listed, check_out, check_parameters,
                        check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of, result_dtype, span,
@@ -28,7 +29,6 @@ from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
 
-FEW = 64            # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
 ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
 
 
@@ -96,24 +96,11 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         check_apart(launch.spans, addresses, arrays)
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
-        if epilogue is not None and target is None:
-            launch = fitted(launch, given, driver.target(x.device))
+        if epilogue is not None:
+            launch = fitted(launch, given, target or driver.target(x.device), target is not None, config is None)
         remember(PLANS, key, launch)
     launch.prepared(*given)
     return made
-
-
-def fitted(launch: Launch, given: tuple, target: str) -> Launch:
-    """The launch with its epilogue's values in registers: with fewer columns that are left over for the next tile if these would spill. A
-    TileWarning says so where there are still more values at once than registers. `given` are the kernel's arguments."""
-    spilled = launch.kernel.compile(*given, target=target, **launch.constants).spills
-    if spilled > FEW and (late := launch.constants.get("LATE")):
-        width = launch.constants["WIDTH"]
-        return fitted(replace(launch, constants=launch.constants | {"LATE": late // 2 // width * width}), given, target)
-    if spilled > FEW:
-        warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
-             f"tile; a config with a bn below {launch.constants['BN']}, or an epilogue with fewer values at once, avoids it")
-    return launch
 
 
 @dataclass(frozen=True)
