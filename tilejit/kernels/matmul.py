@@ -47,8 +47,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     below the largest term in sums of float8, so threads add up the sums of 128 of k in float32, unless `fast_accum` leaves all to the
     tensor cores, which is faster.
 
-    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two matrices they may both be arrays with a
-    factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
+    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two matrices they may both be
+    arrays with a factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
     rows, [M/128, K/128], `scale_b` of [K/128, N] or [K/128, N/128], extents rounded up (always summed by threads). On Blackwell they
     are float8_e8m0fnu for 32 of k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, as cuBLAS and torch._scaled_mm take them:
     contiguous units of 512, the factors of 128 rows of `a` (columns of `b`) and 4 blocks, that of row r and block j at
