@@ -167,6 +167,13 @@ class Kernel:
                 raise LaunchError(f"{self.name} has no parameter {name!r}{nearest(name, sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
+    def _bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
+        """A call's arguments and its launch options, where there is no launch whose place it could choose, as `words` say."""
+        bound, options, call = self._bind(args, kwargs)
+        if call:
+            raise LaunchError(f"{words}: {next(iter(call))!r} is not for it")
+        return bound, options
+
     def _versions(self, bound: Bound, options: dict[str, Any], target: str) -> tuple[list[Version], Version | None]:
         """The versions for this signature so far, and the one that serves these arguments."""
         versions = self.versions.setdefault((bound.key, tuple(sorted(options.items())), target), [])
@@ -261,7 +268,7 @@ class Kernel:
         keyword. Raises CompilationError.
         """
         target = checked_target(target or config().target or "sm_90a")
-        bound, options, _ = self._bind(specs, kwargs)
+        bound, options = self._bind_alone("compile launches nothing", specs, kwargs)
         return self.compiled(bound, options, target).told_for(bound)
 
     @_plain
@@ -273,7 +280,7 @@ class Kernel:
         for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: give that by position")
-        bound, options, _ = self._bind(args, kwargs)
+        bound, options = self._bind_alone("simulate runs on the simulator", args, kwargs)
         return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks)
 
     def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):

@@ -82,9 +82,7 @@ def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | No
     if not isinstance(kernel, Kernel):
         of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs") else ""
         raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
-    bound, options, call = kernel._bind(args, kwargs)
-    if call:
-        raise LaunchError(f"verify chooses where a kernel runs: {next(iter(call))!r} is not for it")
+    bound, options = kernel._bind_alone("verify chooses where a kernel runs", args, kwargs)
     for name in kwargs:
         if isinstance(bound.values.get(name), ArraySpec):
             raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")

@@ -312,6 +312,8 @@ read_only.flags.writeable = False
     (lambda: good.assert_variant("x", None), "nothing is lowered as None; the variants are"),
     (lambda: good.assert_variant("x", "ldgst"), "nothing is lowered as 'ldgst' (did you mean 'ldgsts'?)"),
     (lambda: tile.jit(3), "compiles a Python function, not int"),
+    (lambda: good.compile(x, y, stream=0), "compile launches nothing: 'stream' is not for it"),
+    (lambda: good.simulate(1, x, y, backend="cuda"), "simulate runs on the simulator: 'backend' is not for it"),
 ])
 def test_a_call_that_does_not_fit_is_refused(call, text):
     refused(call, text)
