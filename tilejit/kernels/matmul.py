@@ -24,7 +24,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
-from .rules import HIGH, check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
+from .rules import HIGH, check_blackwell, check_hopper, check_pair, check_registers, check_shared, check_shares, widths
 from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
@@ -241,6 +241,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     staged = z.nbytes_per_element if config.splits == 1 and _by_tma(z, config) else None
     if target in HOPPER:
         check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), a_km and x.dtype == "float32")
+        check_shares(config)
     if target in HOPPER and config.pair:
         check_pair(config)
     if target in HOPPER and config.bm == HIGH and a_km and x.dtype == "float32":
@@ -282,21 +283,23 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
         raise LaunchError(f"threads add up the sums of 64 rows in each consumer, and the configuration's bm is {HIGH}, of which two have 128 each")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
+    along = config.bk * itemsize + 4 * bool(promoted)
     if config.splits > 1:
-        return _split(config, z, constants, matrices, sums)
+        return _split(config, z, constants, matrices, sums, along)
     if promoted is not None and config.width > BLOCK:
         raise LaunchError(f"threads add up {BLOCK} columns of a tile at a time, which go to the result as these are: config.width is up to {BLOCK}, "
                           f"not {config.width}")
-    constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
+    constants |= _results(config, z, beside, 0 if promoted is not None else steps, along)
     constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, cluster=2 if config.pair else None)
     group = 2 if config.pair else 1
     return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants, (), None
 
 
-def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums) -> tuple:
+def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, along: int) -> tuple:
     """The kernel in which some CTAs share each tile's k, with its grid, its constants, and the room for their sums where these go through
-    memory."""
+    memory; a row of A or a column of B of a slot has `along` bytes."""
     tiles = config.tiles(*z.shape[-2:])
+    check_shared(config, along, 0)
     constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=hopper.PATIENCE, PAIR=config.pair,
                       cluster=config.splits if config.clustered else 2 if config.pair else None)
     grid = tiles * config.splits, matrices

@@ -150,15 +150,34 @@ def check_registers(config, columns: int, loaded: bool = False) -> None:
                           f"with config.bm={config.bm} config.bn is up to {most}; 256 go with 128 rows and fewer")
 
 
+def check_shares(config) -> None:
+    """LaunchError where the warpgroups of a CTA on Hopper would keep more registers together than it begins with."""
+    own = min(REGISTERS // (32 * config.num_warps), 255) // 8 * 8
+    producer, consumer = (count or own for count in config.regs)
+    consumers = config.num_warps // 4 - 1
+    left = (1 + consumers) * own - producer
+    if consumers * consumer > left:
+        raise LaunchError(f"config.regs leaves a producer's threads {producer} registers and those of {consumers} consumers {consumer} each, and a "
+                          f"CTA of config.bm={config.bm} rows begins with {1 + consumers} times {own}: beside {producer} a consumer's may have up to "
+                          f"{left // consumers // 8 * 8}")
+
+
 def check_shared(config, along: int, stored: int) -> None:
-    """LaunchError where slots, of `along` bytes of each row of A and column of B, and buffers for results of `stored` bytes an element (0 without)
-    do not fit in shared memory on Hopper."""
+    """LaunchError where slots, of `along` bytes of each row of A and column of B, do not fit in shared memory on Hopper beside buffers for results
+    of `stored` bytes an element (0 without), or beside the sums that CTAs of a cluster send each other."""
     slots = config.stages * (config.bm + config.bn) * along
-    buffers = config.bm * config.width * config.buffers * stored
-    if slots + buffers > SHARED:
-        raise LaunchError(f"config.stages={config.stages} slots take {slots} bytes of shared memory, and config.buffers={config.buffers} buffers of "
-                          f"config.width={config.width} columns of the result {buffers}: together at most {SHARED}. Config.of chooses what fits "
-                          "beside another by `itemsize` and `stored`, the bytes of an operand's and of a result's element")
+    if config.splits == 1:
+        beside = config.bm * config.width * config.buffers * stored
+        words = f", and config.buffers={config.buffers} buffers of config.width={config.width} columns of the result {beside}: together"
+    elif config.clustered:
+        beside = 4 * config.bm * (config.bn // config.splits) * (config.splits - 1)
+        words = f", and the sums that config.splits={config.splits} CTAs of a cluster send each other {beside}: together"
+    else:
+        beside, words = 0, ":"
+    if slots + beside > SHARED:
+        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} at most "
+                          f"{SHARED}. Config.of chooses what fits beside another by `itemsize` and `stored`, the bytes of an operand's and of a "
+                          "result's element")
 
 
 def widths(bn: int, stored: int) -> list[int]:
@@ -197,4 +216,4 @@ def check_halves(config) -> None:
 
 
 __all__ = ["HIGH", "SHARED", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "check_registers",
-           "check_shared", "stored_at_once", "widths"]
+           "check_shared", "check_shares", "stored_at_once", "widths"]
