@@ -238,8 +238,12 @@ class Kernel:
 
     def _hold_to_expectations(self, copies: tuple) -> None:
         for argument, variant in self.expectations:
-            for record in copies:
-                if re.search(rf"\b{re.escape(argument)}\b", record.source) and record.variant != variant:
+            held = [record for record in copies if argument in record.buffers or re.search(rf"\b{re.escape(argument)}\b", record.source)]
+            if not held and argument not in self.names:
+                raise CompilationError(f"copies of {argument} are held to {variant!r}, and {self.name} has no copy of that name"
+                                       f"{nearest(argument, {*self.names, *(name for record in copies for name in record.buffers)})}")
+            for record in held:
+                if record.variant != variant:
                     reasons = "; ".join(r for v, r in record.declined if v == variant)
                     raise CompilationError(f"the copy of {argument} is held to {variant!r}, and was lowered as {record.variant!r}: {reasons}\n"
                                            f"  line {record.line}: {record.source}")
@@ -290,7 +294,8 @@ class Kernel:
         return simulate(version.lowered.graph, grid, bound.host_arguments(), **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
-        """From now on, compiling fails unless every copy whose source line names `argument` is lowered as `variant`."""
+        """From now on, compiling fails unless every copy of `argument`, an array or an allocation of the kernel, is lowered as `variant`, and every
+        copy whose source line has that name. Of a name that is no parameter there is a copy."""
         from . import ops  # noqa: F401  # the names of variants are theirs
         if variant not in variant_names():
             raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; the variants are {', '.join(variant_names())}")
