@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import bring, box, columns, finished, room_of, rooms, rows_of, staging, store, store_finished
+from .finish import bring, columns, finished, room_of, rooms, rows_of, staging, store, store_finished
 from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, none, one_loop, slots, tile_rows
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
