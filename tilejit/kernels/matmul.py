@@ -24,7 +24,7 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
-from .rules import HIGH, check_blackwell, check_hopper, check_pair, check_registers, check_shared, check_shares, widths
+from .rules import EITHER, HIGH, check_blackwell, check_hopper, check_pair, check_registers, check_shared, check_shares, widths
 from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
@@ -196,6 +196,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     """The launch for operands like these, by `config`, or by what ``choice(problem, processors, columns_first)`` returns: the model's choice
     where that is None. LaunchError says what does not fit."""
     check_target(target, x, config)
+    if not EITHER.holds(fast_accum):
+        raise LaunchError(f"fast_accum is {EITHER.words}, not {fast_accum!r}")
     per = in_byte(x, y, target)
     batch, m, n, k = extents_of(x, y)
     sums = dtype_of_sums(x, y, precision) if per == 1 else tile.float32
