@@ -105,6 +105,13 @@ def test_columns_that_some_operands_cannot_have(bn, operands, words):
     close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
 
 
+@pytest.mark.parametrize("sizes,words", [(dict(itemsize=0), "an operand's element: 1, 2 or 4, not 0"), (dict(itemsize=3), "1, 2 or 4, not 3"),
+                                         (dict(stored=0), "a result's element: 1, 2, 4 or 8, not 0"), (dict(stored="2"), "1, 2, 4 or 8, not '2'")])
+def test_a_configuration_of_elements_that_there_are_not(sizes, words):
+    with pytest.raises(LaunchError, match=words):
+        Config.of(64, 64, **sizes)
+
+
 @pytest.mark.parametrize("bn,fits", [(208, "16"), (48, "16"), (96, "16, 32")])
 def test_columns_at_once_that_tma_cannot_store_are_refused_with_those_that_it_can(bn, fits):
     """Of a result by columns whose operands have changed places: what goes at once otherwise is any part of 32 columns and more."""

@@ -58,6 +58,8 @@ RULES = {  # by the field; the others are EITHER
     "splits":  Rule("a number of CTAs, at least 1", number()),
     "width":   Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
     "buffers": Rule("a number of buffers, at least 1", number()),
+    "itemsize": Rule("the bytes of an operand's element: 1, 2 or 4", lambda x: x in (1, 2, 4)),
+    "stored":  Rule("the bytes of a result's element: 1, 2, 4 or 8", lambda x: x in (1, 2, 4, 8)),
     "late":    Rule("a number of columns", is_integer),
     "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, 1 to {LARGEST_GROUP}, as in "
                     "('grouped', 16)",
