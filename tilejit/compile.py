@@ -19,7 +19,8 @@ from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
 from .ir.check import check
-from .ir.graph import Call, Const, Graph, Launch, Scope, blocks, operands, walk, written_arguments
+from .ir.graph import Call, Const, Graph, Launch, Scope, Value, blocks, operands, walk, written_arguments
+from .names import allocation_name
 from .ops.barriers import waits_for_grids
 from .ops.copy_async.options import unused_hints
 from .passes.dots import write_dots
@@ -36,7 +37,7 @@ from .passes.tensor_memory import place_tensor_memory
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
 from .records import CopyRecord, LayoutRecord, ProductRecord
-from .types import Region, Selected
+from .types import Region, Selected, Tile
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
 
 def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
     """A record for each copy call of the graph, in order; those that a `dot` makes are no calls of the kernel."""
-    return tuple(_copy_record(call, scope) for call, scope in _chosen_calls(graph.body, "cta")
+    made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
+    return tuple(_copy_record(call, scope, made) for call, scope in _chosen_calls(graph.body, "cta")
                  if call.op.name in COPIES and call.choice.variant != "dot")
 
 
@@ -162,14 +164,24 @@ def _chosen_calls(block, scope: str):
             yield from _chosen_calls(b, inner)
 
 
-def _copy_record(call: Call, scope: str) -> CopyRecord:
-    dst, src = (a.type for a in ((*call.results, *call.args[:2], *call.args)[:2]))
+def _copy_record(call: Call, scope: str, made: dict[Value, Call]) -> CopyRecord:
+    sides = (*call.results, *call.args[:2], *call.args)[:2]
+    dst, src = (a.type for a in sides)
     choice: Choice = call.choice
     scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
     moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
     return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
                       choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan,
-                      unused_hints(call.attrs.get("options") or {}, choice.variant))
+                      unused_hints(call.attrs.get("options") or {}, choice.variant), tuple(filter(None, (_buffer_name(a, made) for a in sides))))
+
+
+def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
+    """What the kernel calls the array or the allocation that a side of a copy is part of; '' where its source does not tell, and for a tile."""
+    if isinstance(side.type, Tile):
+        return ""
+    while side in made and made[side].args:
+        side = made[side].args[0]
+    return allocation_name(side.name, side.loc) if side in made else side.name
 
 
 PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")

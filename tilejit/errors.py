@@ -2,7 +2,8 @@
 
     TileError
     ├── CompilationError        the kernel's source cannot be compiled as written
-    │   └── DispatchError       no lowering of a tile primitive accepts this call
+    │   ├── DispatchError       no lowering of a tile primitive accepts this call
+    │   └── SharedMemoryError   more shared memory than the target, or `max_shared`, allows
     ├── LaunchError             a launch's arguments, grid or device do not fit the kernel
     ├── SimulationError         the simulator found a fault in the kernel
     ├── CacheError              the on-disk cache cannot be used as configured
@@ -89,6 +90,10 @@ class DispatchError(CompilationError):
     def __init__(self, message: str, loc: Loc | None = None, declined: tuple = ()):
         super().__init__(message, loc)
         self.declined = tuple(declined)
+
+
+class SharedMemoryError(CompilationError):
+    """The kernel needs more shared memory than the target, or its own `max_shared`, allows."""
 
 
 class LaunchError(TileError):

@@ -167,6 +167,13 @@ class Kernel:
                 raise LaunchError(f"{self.name} has no parameter {name!r}{nearest(name, sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
+    def _bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:
+        """A call's arguments and its launch options, where there is no launch whose place it could choose, as `words` say."""
+        bound, options, call = self._bind(args, kwargs)
+        if call:
+            raise LaunchError(f"{words}: {next(iter(call))!r} is not for it")
+        return bound, options
+
     def _versions(self, bound: Bound, options: dict[str, Any], target: str) -> tuple[list[Version], Version | None]:
         """The versions for this signature so far, and the one that serves these arguments."""
         versions = self.versions.setdefault((bound.key, tuple(sorted(options.items())), target), [])
@@ -231,8 +238,12 @@ class Kernel:
 
     def _hold_to_expectations(self, copies: tuple) -> None:
         for argument, variant in self.expectations:
-            for record in copies:
-                if re.search(rf"\b{re.escape(argument)}\b", record.source) and record.variant != variant:
+            held = [record for record in copies if argument in record.buffers or re.search(rf"\b{re.escape(argument)}\b", record.source)]
+            if not held and argument not in self.names:
+                raise CompilationError(f"copies of {argument} are held to {variant!r}, and {self.name} has no copy of that name"
+                                       f"{nearest(argument, {*self.names, *(name for record in copies for name in record.buffers)})}")
+            for record in held:
+                if record.variant != variant:
                     reasons = "; ".join(r for v, r in record.declined if v == variant)
                     raise CompilationError(f"the copy of {argument} is held to {variant!r}, and was lowered as {record.variant!r}: {reasons}\n"
                                            f"  line {record.line}: {record.source}")
@@ -261,7 +272,7 @@ class Kernel:
         keyword. Raises CompilationError.
         """
         target = checked_target(target or config().target or "sm_90a")
-        bound, options, _ = self._bind(specs, kwargs)
+        bound, options = self._bind_alone("compile launches nothing", specs, kwargs)
         return self.compiled(bound, options, target).told_for(bound)
 
     @_plain
@@ -273,7 +284,7 @@ class Kernel:
         for name, given in (("seed", seed != 0), ("checks", not checks), ("target", target is not None)):
             if given and name in self.names[len(args):]:
                 raise LaunchError(f"{name}= is the simulator's here, and {self.name} has a parameter of that name: give that by position")
-        bound, options, _ = self._bind(args, kwargs)
+        bound, options = self._bind_alone("simulate runs on the simulator", args, kwargs)
         return self._simulated(bound, options, checked_grid(grid, bound), target, seed=seed, checks=checks)
 
     def _simulated(self, bound: Bound, options: dict, grid: tuple, target: str | None = None, **how):
@@ -283,7 +294,8 @@ class Kernel:
         return simulate(version.lowered.graph, grid, bound.host_arguments(), **how)
 
     def assert_variant(self, argument: str, variant: str) -> None:
-        """From now on, compiling fails unless every copy whose source line names `argument` is lowered as `variant`."""
+        """From now on, compiling fails unless every copy of `argument`, an array or an allocation of the kernel, is lowered as `variant`, and every
+        copy whose source line has that name. Of a name that is no parameter there is a copy."""
         from . import ops  # noqa: F401  # the names of variants are theirs
         if variant not in variant_names():
             raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; the variants are {', '.join(variant_names())}")

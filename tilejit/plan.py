@@ -19,6 +19,7 @@ from .ops.copy_async import copy_async_
 from .ops.copy_async.options import checked_options
 from .ops.copy_async.site import CopySite
 from .ops.packed import in_memory
+from .ops.shared import check_in_memory
 from .ops.tmem.alloc import default_layout
 from .ops.tmem.fragments import SHAPES
 from .ops.tmem.ldst import VARIANTS as MOVES, MoveSite
@@ -69,6 +70,8 @@ class BufferSpec:
                 raise CompilationError(f"tensor memory of shape {self.shape} needs a layout over axis.TLane and axis.TCol")
             if layout.size() != prod(self.shape):
                 raise CompilationError(f"the layout {layout} has {layout.size()} elements, the shape {self.shape} has {prod(self.shape)}")
+            if self.scope == "shared":
+                check_in_memory(layout)
             shape, layout = in_memory(self.dtype, self.shape, layout)
             return Buffer(self.dtype, shape, self.scope, layout), 0
         layout = self.layout or TileLayout.strided(self.shape, self.strides or _row_major(self.shape))

@@ -14,7 +14,8 @@ from .dtypes import DTYPES, DType
 @dataclass(frozen=True)
 class CopyRecord:
     """What became of one copy call: the path it took, why the others declined, what it issues; `unused` names the call's hints
-    that this path does not have, each with the path that does."""
+    that this path does not have, each with the path that does; `buffers` are the arrays of the call and the kernel's allocations that it copies
+    between, by their names."""
 
     line: int
     op: str
@@ -28,6 +29,7 @@ class CopyRecord:
     bytes: int
     plan: object = field(repr=False)
     unused: tuple[tuple[str, str], ...] = ()
+    buffers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

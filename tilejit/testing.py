@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from .config import checked_target, config
@@ -82,9 +83,12 @@ def verify(kernel: Kernel, grid, /, *args, reference: Callable, rtol: float | No
     if not isinstance(kernel, Kernel):
         of_tuned = "; of a tuned one pass .kernel, with one of .configs as keywords" if hasattr(kernel, "configs") else ""
         raise LaunchError(f"verify takes a kernel under @tile.jit, not {type(kernel).__name__}{of_tuned}")
-    bound, options, call = kernel._bind(args, kwargs)
-    if call:
-        raise LaunchError(f"verify chooses where a kernel runs: {next(iter(call))!r} is not for it")
+    if not callable(reference):
+        raise LaunchError(f"reference is a function of the arguments, not {type(reference).__name__}")
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not value >= 0):
+            raise LaunchError(f"{name} is a number of at least 0, not {value!r}")
+    bound, options = kernel._bind_alone("verify chooses where a kernel runs", args, kwargs)
     for name in kwargs:
         if isinstance(bound.values.get(name), ArraySpec):
             raise LaunchError(f"verify copies the arrays that are given by position, and {name} is given by keyword")

@@ -74,6 +74,7 @@ class Tuned:
 
     def compile(self, *specs, target: str | None = None, **kwargs) -> list:
         """Every configuration compiled for `target` without a launch, in the order of `configs`."""
+        self._check_free(kwargs)
         return [self.kernel.compile(*specs, **kwargs, **chosen, target=target) for chosen in self.configs]
 
     def simulate(self, grid, /, *args, seed: int = 0, checks: bool = True, target: str | None = None, **kwargs):
@@ -97,10 +98,13 @@ class Tuned:
 
     def _bound(self, args: tuple, kwargs: dict) -> Bound:
         """A call's arguments with what the first configuration sets, which the call does not."""
+        self._check_free(kwargs)
+        return self.kernel._bind(args, {**kwargs, **self.configs[0]})[0]
+
+    def _check_free(self, kwargs: dict) -> None:
         for name in self.configs[0]:
             if name in kwargs:
                 raise LaunchError(f"{self.kernel.name}: {name!r} is given, and the configurations set it")
-        return self.kernel._bind(args, {**kwargs, **self.configs[0]})[0]
 
     def _kind(self, bound: Bound) -> tuple:
         """What calls share that share a configuration: the key's numbers, and shapes and dtypes of its arrays."""
@@ -116,7 +120,10 @@ class Tuned:
         configs = dict(enumerate(self.configs))
         if self.prune is None:
             return configs
-        kept = list(self.prune(list(self.configs), bound.meta()))
+        kept = self.prune(list(self.configs), bound.meta())
+        if not isinstance(kept, Iterable):
+            raise LaunchError(f"{self.kernel.name}: prune= returns a list of the configurations worth timing, not {type(kept).__name__}")
+        kept = list(kept)
         configs = {i: c for i, c in configs.items() if c in kept}
         if not configs:
             raise LaunchError(f"{self.kernel.name}: prune= keeps none of the {len(self.configs)} configurations for this call")
@@ -319,6 +326,8 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
     configs = [dict(c) for c in configs]
     if not configs:
         raise LaunchError("autotune takes at least one configuration")
+    if prune is not None and not callable(prune):
+        raise LaunchError(f"prune is a function of the configurations and the arguments, not {type(prune).__name__}")
 
     def decorate(kernel: Kernel) -> Tuned:
         if not isinstance(kernel, Kernel):

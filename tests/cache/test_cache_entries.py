@@ -109,6 +109,50 @@ def test_an_expectation_is_of_the_lines_that_have_the_argument_s_name(bench):
         module.stage.assert_variant("sA", "tma")
 
 
+def test_an_expectation_is_of_an_argument_s_copies_however_they_are_written():
+    """Over several lines, by another name, in a helper."""
+    @tile.jit
+    def helped(X, s):
+        tile.copy_async(s, X[0:64, 0:32]).wait()
+
+    @tile.jit
+    def lines(A, B):
+        s = tile.alloc((64, 32), A.dtype)
+        tile.copy_async(
+            s,
+            A[0:64, 0:32]).wait()
+        tile.copy(B[0:64, 0:32], s)
+
+    @tile.jit
+    def renamed(A, B):
+        s, part = tile.alloc((64, 32), A.dtype), A[0:64, 0:32]
+        tile.copy_async(s, part).wait()
+        tile.copy(B[0:64, 0:32], s)
+
+    @tile.jit
+    def inside(A, B):
+        s = tile.alloc((64, 32), A.dtype)
+        helped(A, s)
+        tile.copy(B[0:64, 0:32], s)
+
+    x = tile.ArraySpec((64, 32), "float32")
+    for kernel in (lines, renamed, inside):
+        assert [c.buffers for c in kernel.compile(x, x).copies] == [("s", "A"), ("B", "s")]
+        kernel.assert_variant("B", "vectorised")
+        with pytest.raises(tile.CompilationError, match="the copy of A is held to 'tma', and was lowered as 'ldgsts'"):
+            kernel.assert_variant("A", "tma")
+
+
+def test_an_expectation_of_a_name_that_no_copy_has_holds_nothing_and_says_so(bench):
+    module = bench.load(STAGE)
+    module.stage.assert_variant("sB", "tma")
+    with pytest.raises(tile.CompilationError, match=r"held to 'tma', and stage has no copy of that name \(did you mean 's?[AB]'\?\)"):
+        compile_stage(module)
+    compile_stage(bench.load(STAGE))
+    with pytest.raises(tile.CompilationError, match="stage has no copy of that name"):
+        compile_stage(module)
+
+
 def test_budgets_are_checked_on_code_that_the_cache_has(bench):
     compile_scale(bench.load())
     bench.stages()

@@ -222,7 +222,12 @@ def test_which_warp_it_is_must_be_uniform():
             pass
 
     assert "  warp %mod\n" in body(uniform)
+    def computed(y):
+        with tile.warp(tile.thread_id() // 32):
+            pass
+
     assert error(divergent).startswith("warp(lane_id): which warp it is must be the same for all threads of the cta")
+    assert "for all threads of the cta, and `tile.thread_id() // 32` differs between them" in error(computed)
 
 
 def test_regs_is_a_legal_number_of_registers():

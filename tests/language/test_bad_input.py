@@ -233,6 +233,8 @@ def test_a_large_tile_that_is_only_computed_is_no_fault():
     ("tile.store(y[0:8], 0, mask=tile.zeros((4, 8)) == 0)", "does not broadcast to [8]"),
     ("tile.store(y[0], 0, mask=tile.arange(8) > 2)", "a single element takes a scalar mask, not a tile"),
     ("with tile.expect_variant('tmaa'):\n        tile.load(x[0:4])", "nothing is lowered as 'tmaa' (did you mean 'tma'?); the variants are"),
+    ("tile.mbarrier().arrive(0)", "a scope arrives 1 to 1048575 times, not 0"),
+    ("tile.mbarrier(n=2).arrive()", "mbarrier[2] of 1 has no attribute 'arrive'; index one of them first, as in full[i]"),
     ("tile.alloc((0, 4), x.dtype)", "an allocation has at least one element, not shape [0, 4]"),
 ])
 def test_an_operand_that_does_not_fit_is_named(body, text):
@@ -312,6 +314,8 @@ read_only.flags.writeable = False
     (lambda: good.assert_variant("x", None), "nothing is lowered as None; the variants are"),
     (lambda: good.assert_variant("x", "ldgst"), "nothing is lowered as 'ldgst' (did you mean 'ldgsts'?)"),
     (lambda: tile.jit(3), "compiles a Python function, not int"),
+    (lambda: good.compile(x, y, stream=0), "compile launches nothing: 'stream' is not for it"),
+    (lambda: good.simulate(1, x, y, backend="cuda"), "simulate runs on the simulator: 'backend' is not for it"),
 ])
 def test_a_call_that_does_not_fit_is_refused(call, text):
     refused(call, text)

@@ -50,6 +50,30 @@ def test_inline_ptx_without_a_stand_in_cannot_be_simulated():
         without_meaning[(1,)](x, x.copy(), N=8)
 
 
+@pytest.mark.parametrize("stand_in,words", [
+    (lambda x: (x, x), "asm has 1 results, and simulate= returned 2"),
+    (lambda x: None, "simulate= returns arrays of numbers, not of object"),
+    (lambda x: x[..., :1], r"simulate= was given arrays of shape \(1, 64\), and returned one of shape \(1, 1\)"),
+    (lambda x: x.reshape(-1), r"returned one of shape \(64,\)"),
+])
+def test_a_stand_in_that_returns_something_else_is_refused(stand_in, words):
+    @tile.jit
+    def kernel(x, out):
+        tile.store(out[0:64], tile.asm("neg.f32 $0, $1;", tile.float32, tile.load(x[0:64]), simulate=stand_in))
+    with pytest.raises(tile.SimulationError, match=words):
+        kernel[1](np.zeros(64, np.float32), np.zeros(64, np.float32))
+
+
+def test_a_stand_in_may_return_one_number_or_a_list():
+    for stand_in, want in ((lambda x: 3, 3), (lambda x: (x + 1).tolist(), 2)):
+        @tile.jit
+        def kernel(x, out):
+            tile.store(out[0:64], tile.asm("neg.f32 $0, $1;", tile.float32, tile.load(x[0:64]), simulate=stand_in))
+        out = np.zeros(64, np.float32)
+        kernel[1](np.ones(64, np.float32), out)
+        assert (out == want).all()
+
+
 def test_an_operand_that_does_not_exist_is_named():
     with pytest.raises(tile.CompilationError, match=r"\$2 names no operand"):
         wrong_operand.compile(tile.ArraySpec((8,), "float32"))

@@ -2,6 +2,7 @@
 
 import memory_cases
 import numpy as np
+import pytest
 import shape_cases
 import tilejit as tile
 from hypothesis import assume, given, settings, strategies as st
@@ -63,3 +64,39 @@ def test_a_slice_from_a_literal_negative_number_goes_on_to_the_end():
     short = np.zeros((2, 3), np.int32)
     kernel[1,](np.ones(2, np.int32), short)
     assert short[0].tolist() == [0, 1, 1]  # what begins before the array is out of bounds there
+
+
+S, R, axis = tile.S, tile.R, tile.axis
+
+
+@tile.jit
+def through(x, LAYOUT: tile.constexpr, VIEWED: tile.constexpr):
+    s = tile.alloc((4096,), tile.uint8).view(x.dtype, (8, 64), LAYOUT) if VIEWED else tile.alloc((8, 64), x.dtype, layout=LAYOUT)
+    tile.store(s, tile.load(x[0:8, 0:64]))
+    tile.sync()
+    tile.store(x[0:8, 0:64], tile.load(s) + 1)
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+@pytest.mark.parametrize("layout,words", [
+    (S[(8, 64) : (64 @ axis.laneid, 1)], "over axis.m alone, without replicas"),
+    (S[(8, 64):(64, 1)] + 1 @ axis.laneid, "over axis.m alone, without replicas"),
+    (S[(8, 64):(64, 1)] + R[2:512], "over axis.m alone, without replicas"),
+    (S[(8, 64):(64, 1)] + -7, "puts an element 7 before the first of the buffer: add an offset, as in layout . 7"),
+    (S[(8, 64):(-64, 1)], "puts an element 448 before the first of the buffer"),
+])
+def test_a_layout_that_shared_memory_cannot_have_is_refused(layout, words, viewed):
+    with pytest.raises(tile.CompilationError, match=words) as error:
+        through.compile(np.zeros((8, 64), np.float32), layout, viewed)
+    assert error.value.loc is not None
+    with pytest.raises(tile.CompilationError, match=words):
+        tile.plan_copy(tile.BufferSpec((8, 64), "float32", "shared", layout), tile.BufferSpec((8, 64), "float32", "global"))
+
+
+@pytest.mark.parametrize("layout", [S[(8, 64):(-64, 1)] + 448, S[(8, 64):(64, 1)] + 7, S[(8, 64):(1, 8)], S[(8, 64):(65, 1)], S[(8, 64):(64, -1)] + 63])
+def test_a_layout_may_run_backwards_begin_late_and_leave_gaps(layout):
+    x = np.arange(512, dtype=np.float32).reshape(8, 64)
+    through[1,](x, layout, False)
+    assert (x == np.arange(1, 513).reshape(8, 64)).all()
+    for target in ("sm_80", "sm_90a"):
+        through.compile(x, layout, False, target=target)

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+import tilejit as tile
 
 from tilejit.errors import CompilationError, TileError
 from tilejit.layout import Axis, R, S, Swizzle, TileLayout, axis, row_major, standard, strided
@@ -73,6 +74,9 @@ def test_shapes_that_a_mode_cannot_tile_are_refused_with_what_it_needs(arguments
     lambda: S[2.5:1],
     lambda: TileLayout([(4, 1, "lane")]),
     lambda: TileLayout([4]),
+    lambda: TileLayout(4),
+    lambda: TileLayout([(4, 1)], replicas=2),
+    lambda: tile.swizzled("float16", 64, 128),
     lambda: TileLayout([(4, 1)], offset=3),
     lambda: TileLayout([(4, 1)], swizzle=(3, 3, 3)),
     lambda: Swizzle(3, 3, 2),

@@ -43,6 +43,7 @@ def of_nothing(sums, row, column):
     (dict(scale_b=True), "scale_b is a number or an array of factors, not bool"),
     (dict(config=dict(bm=64)), "config is a Config for sm_90a, not {'bm': 64}"),
     (dict(precision=["tf32"]), r"precision is None, or 'tf32' .* not \['tf32'\]"),
+    (dict(fast_accum="yes"), "fast_accum is True or False, not 'yes'"),
 ])
 def test_options_that_no_product_takes(options, words):
     with pytest.raises(LaunchError, match=words):

@@ -155,9 +155,24 @@ def test_scales_that_do_not_fit_are_errors():
         r"scale_b is \[K/128, N or N/128\]: .*, not \(\)": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=2.0),
         r"scale_a is a number, an array of one, or .*, not of shape \(3,\)": lambda: kernels.matmul(a, b, scale_a=sa[0]),
         "two matrices of float8": lambda: kernels.matmul(half, half, scale_a=np.ones((64, 1), np.float32), scale_b=np.ones((1, 64), np.float32)),
+        "config.width is up to 128, not 256": lambda: kernels.matmul(a, b, config=Config.of(128, 256, itemsize=1, width=256)),
         "tiles of up to 128 columns, .* bn is 192": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(128, 192, itemsize=1)),
         "slots hold 128 of k .* bk is 256": lambda: kernels.matmul(a, b, scale_a=sa, scale_b=sb, config=Config.of(64, 16, itemsize=1)),
         "scale_a is of float32, .* not of float64": lambda: kernels.matmul(a, b, scale_a=sa.astype(np.float64), scale_b=sb),
     }.items():
         with pytest.raises(LaunchError, match=match):
             call()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, E4M3, np.int8])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_factor_is_a_number_or_an_array_of_one_in_any_shape(dtype, batch):
+    """As torch has it: of no dimension, of one, of two, which for two matrices of float8 are those of blocks as well."""
+    a, b = np.ones((*batch, 40, 200), dtype), np.ones((200, 24), dtype)
+    for shape in ((), (1,), (1, 1), (1, 1, 1)):
+        for given in (dict(scale_a=np.full(shape, 0.5, np.float32)), dict(scale_a=np.float32(0.25), scale_b=np.full(shape, 2, np.float32)),
+                      dict(scale_a=np.full(shape, 0.25, np.float32), scale_b=np.full((1, 1), 2, np.float32))):
+            got = kernels.matmul(a, b, np.full((*batch, 40, 24), np.nan, np.float32), **given)
+            assert (got == 100).all()
+    with pytest.raises(LaunchError, match="scale_a is a number or an array of factors, not bool"):
+        kernels.matmul(a, b, scale_a=np.bool_(True))

@@ -10,7 +10,8 @@ from tests.mma.products import close
 from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError, ToolchainError
 from tilejit.kernels.blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
-from tilejit.kernels.matmul import FEW, _planned
+from tilejit.kernels.fitted import FEW
+from tilejit.kernels.matmul import _planned
 from tilejit.kernels.plan import Config, Problem, ranked
 from tilejit.kernels.rules import check_blackwell, check_fields, check_hopper, check_registers
 from tilejit.runtime.arrays import describe
@@ -61,6 +62,11 @@ OF_HOPPER = [
                                      "config.bm=192 config.bn is up to 200; 256 go with 128 rows and fewer"),
     (dict(bm=128, bn=256, width=128, stages=4, buffers=2), "slots take 196608 bytes of shared memory, and config.buffers=2 buffers of "
                                                            "config.width=128 columns of the result 65536: together at most 232448"),
+    (dict(splits=2, bk=256, stages=4), "slots take 262144 bytes of shared memory, and the sums that config.splits=2 CTAs of a cluster send each other "
+                                       "8192: together at most 232448"),
+    (dict(splits=2, clustered=False, bk=256, stages=4), "config.bk=256 and config.stages=4: slots take 262144 bytes of shared memory: at most 232448"),
+    (dict(bm=192, regs=(40, 232)), "a producer's threads 40 registers and those of 3 consumers 232 each, and a CTA of config.bm=192 rows begins with "
+                                   "4 times 128: beside 40 a consumer's may have up to 152"),
     (dict(regs=None), r"config.regs is a pair of numbers, multiples of 8 from 24 to 256, or None, as in \(40, 232\), not None"),
     (dict(regs=(40,)), "config.regs is"),
     (dict(regs=(40, 232, 1)), "config.regs is"),
@@ -97,6 +103,13 @@ def test_columns_that_some_operands_cannot_have(bn, operands, words):
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(operands(A), B.astype(operands(A).dtype), config=config)
     close(kernels.matmul(np.ascontiguousarray(A), np.asfortranarray(B), config=config), A, B)
+
+
+@pytest.mark.parametrize("sizes,words", [(dict(itemsize=0), "an operand's element: 1, 2 or 4, not 0"), (dict(itemsize=3), "1, 2 or 4, not 3"),
+                                         (dict(stored=0), "a result's element: 1, 2, 4 or 8, not 0"), (dict(stored="2"), "1, 2, 4 or 8, not '2'")])
+def test_a_configuration_of_elements_that_there_are_not(sizes, words):
+    with pytest.raises(LaunchError, match=words):
+        Config.of(64, 64, **sizes)
 
 
 @pytest.mark.parametrize("bn,fits", [(208, "16"), (48, "16"), (96, "16, 32")])

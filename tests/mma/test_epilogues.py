@@ -9,12 +9,14 @@ import pytest
 import tilejit as tile
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
-from tests.mma.products import (BF16, LAID, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
+from tests.mma.products import (BF16, E4M3, LAID, added, bias_gelu_added, bias_gelu_residual, laid, of_many_values, on, planned,
                                 plus_one, product, with_configs)
 from tilejit import ArraySpec, kernels
+from tilejit.errors import SharedMemoryError
 from tilejit.kernels.blackwell_plan import BlackwellConfig
 from tilejit.kernels.hopper import persistent
-from tilejit.kernels.matmul import FEW, PLANS, fitted
+from tilejit.kernels.fitted import FEW, fitted
+from tilejit.kernels.matmul import PLANS
 from tilejit.kernels.plan import LATE, Config, Problem, choose
 from tilejit.kernels.stream import stream
 
@@ -244,3 +246,67 @@ def test_an_epilogue_of_several_matrices_is_given_their_number(target, config):
         got = product(a, b, np.float32, epilogue=matrix_and_place, arguments=(0.5,), config=config)
     z, i, j = np.indices((3, 70, 40))
     np.testing.assert_array_equal(got, (i * 100 + j) * 0.5 + z)
+
+
+@tile.jit
+def times_and_plus(acc, z, row, column, factor, first, second, third):
+    return acc * factor + first * second + third
+
+
+@pytest.mark.parametrize("m,n,k", [(129, 142, 42), (100, 130, 20), (40, 250, 1500)])
+def test_tiles_of_a_result_that_threads_store_fit_in_shared_memory(m, n, k):
+    """Rows of the result that TMA does not take: 64 columns at a time come to the sums' layout."""
+    rng = np.random.default_rng(11)
+    a, b = drawn(rng, (3, m, k), BF16), drawn(rng, (k, n), BF16)
+    tiles = [rng.integers(-3, 4, shape).astype(BF16) for shape in ((m, n), (1, m, n), (3, 1, n))]
+    out = np.full((3, m, n + 2), np.nan, np.float32)[..., :n]
+    assert kernels.matmul(a, b, out, times_and_plus, (0.5,), tiles=tuple(tiles)) is out
+    first, second, third = (t.astype(np.float64) for t in tiles)
+    want = a.astype(np.float64) @ b.astype(np.float64) * 0.5 + first * second + third
+    np.testing.assert_allclose(out, want, atol=2e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("splits,bn", [(1, 160), (2, 256), (1, 104)])
+def test_a_tile_that_threads_store_is_finished_in_parts(splits, bn):
+    """Also where the parts are not all as wide."""
+    rng = np.random.default_rng(12)
+    a, b = drawn(rng, (70, 300), np.float16), drawn(rng, (300, 243), np.float16)
+    residual = drawn(rng, (70, 243), np.float32)
+    got = product(a, b, np.float32, epilogue=added, tiles=(residual,), config=Config.of(128, bn, splits=splits, stored=4, stages=2))
+    np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64) + residual, atol=2e-3, rtol=1e-5)
+
+
+def test_what_the_model_chooses_has_fewer_slots_where_an_epilogue_needs_their_memory():
+    big = lambda shape, dtype: np.lib.stride_tricks.as_strided(np.zeros(16, dtype), shape, (shape[1] * np.dtype(dtype).itemsize, np.dtype(dtype).itemsize))
+    a, b, out, bias = big((1271, 2000), np.float16), big((232, 2000), np.float16).T, big((1271, 232), np.float16), np.zeros(232, np.float32)
+    config = Config.of(64, 80, width=16, epilogue=False)
+    launch = planned(a, b, out, with_bias, (out, bias), config)
+    given = (a, b.T, out, 1.0, 1.0, out, bias, 0, 0)
+    assert launch.constants["STAGES"] == 12
+    with pytest.raises(SharedMemoryError, match="the kernel needs .* bytes of shared memory, and sm_90a allows 232448"):
+        fitted(launch, given, "sm_90a", simulated=True)
+    assert fitted(launch, given, "sm_90a", simulated=True, chosen=True).constants == launch.constants | {"STAGES": 11}
+
+
+@tile.jit
+def with_bias(acc, row, column, beside, bias):
+    return acc * beside + bias
+
+
+@pytest.mark.parametrize("stored", [1, 2])
+def test_exact_sums_of_float8_go_to_the_result_as_wide_as_they_are_added_up(stored):
+    """Many short tiles with a residual, which else go 256 columns at a time."""
+    config = choose(Problem(8192, 8192, 512, itemsize=1, stored=stored, epilogue=True, ahead=True, promoted=()), 132)
+    assert config.bn == 256 and config.width == 128
+    rng = np.random.default_rng(13)
+    a, b = drawn(rng, (100, 200), E4M3), drawn(rng, (200, 300), E4M3)
+    dtype = E4M3 if stored == 1 else np.float16
+    residual = rng.integers(-3, 4, (100, 300)).astype(dtype)
+    got = product(a, b, dtype, epilogue=of_residual, tiles=(residual,), config=replace(config, pair=False))
+    want = a.astype(np.float64) @ b.astype(np.float64) + residual.astype(np.float64)
+    assert (np.abs(got.astype(np.float64) - want) <= np.abs(want) * 2.0 ** (-4 if stored == 1 else -11) + 0.02).all()
+
+
+@tile.jit
+def of_residual(acc, row, column, beside):
+    return acc + tile.cast(beside, tile.float32)

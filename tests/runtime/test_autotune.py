@@ -125,6 +125,12 @@ def test_what_autotune_refuses():
     tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3, np.float32), 3)
     with pytest.raises(LaunchError, match="the configurations set it"):
         tile.autotune([dict(BLOCK=1)])(kernel)[1](np.zeros(3), 3, BLOCK=2)
+    with pytest.raises(LaunchError, match="'BLOCK' is given, and the configurations set it"):
+        tile.autotune([dict(BLOCK=1)])(kernel).compile(np.zeros(3), 3, BLOCK=2)
+    with pytest.raises(LaunchError, match="prune is a function of the configurations and the arguments, not int"):
+        tile.autotune([dict(BLOCK=1)], prune=3)
+    with pytest.raises(LaunchError, match="kernel: prune= returns a list of the configurations worth timing, not NoneType"):
+        tile.autotune([dict(BLOCK=1)], prune=lambda configs, arguments: None)(kernel)[1](np.zeros(3), 3)
 
 
 def test_copies_of_arrays_for_which_there_is_no_memory_leave_none_behind(monkeypatch):

@@ -195,6 +195,11 @@ def test_findings_of_the_simulator_count():
 def test_what_verify_refuses():
     with pytest.raises(LaunchError, match="'backend' is not for it"):
         tile.verify(scaled, 8, X, X.copy(), 2.0, reference=reference, backend="sim")
+    with pytest.raises(LaunchError, match="reference is a function of the arguments, not ndarray"):
+        tile.verify(scaled, 8, X, X.copy(), 2.0, reference=X)
+    for name, value in (("rtol", "1e-3"), ("atol", -1), ("rtol", float("nan")), ("atol", True)):
+        with pytest.raises(LaunchError, match=f"{name} is a number of at least 0, not "):
+            tile.verify(scaled, 8, X, X.copy(), 2.0, reference=reference, **{name: value})
     with pytest.raises(LaunchError, match="the kernel writes y, and its reference returns 2 arrays"):
         tile.verify(scaled, 8, X, X.copy(), 2.0, reference=lambda *a: (X, X))
     with pytest.raises(LaunchError, match="has the shape"):

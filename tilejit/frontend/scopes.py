@@ -107,7 +107,7 @@ def _spec(g: Builder, kind: str, i, regs: int | None = None) -> ScopeSpec:
         raise g.error(f"{kind} takes an integer or a range, not {describe(i)}")
     if t.uniform < g.scope.uniformity:
         raise g.error(f"{kind}({i.name}): which {kind} it is must be the same for all threads of the {g.scope.kind}, "
-                      f"and {i.name} differs between them")
+                      f"and {written(i)} differs between them")
     return ScopeSpec(kind, i, 1, regs)
 
 

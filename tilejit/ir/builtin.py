@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import CompilationError, at
 from ..names import misspelt
-from ..types import Buffer, Points, Region, Tile
+from ..types import Barrier, BarrierRef, Buffer, Points, Region, Tile
 from .builder import Builder, describe, type_of
 from .op import Op
 
@@ -77,17 +77,20 @@ def member(g: Builder, value: Any, name: str) -> Any:
     found = MEMBERS.get((kind, name))
     if found is None:
         names = sorted(n for k, n in MEMBERS if k is kind)
-        raise g.error(f"{describe(value)} has no attribute {name!r}; it has {', '.join(names) or 'none'}{_elsewhere(t, name)}")
+        those = f"; it has {', '.join(names)}" if names else ""
+        raise g.error(f"{describe(value)} has no attribute {name!r}{those}{_elsewhere(t, name)}")
     function, called = found
     return BoundMethod(function, value, name) if called else function(g, value)
 
 
 def _elsewhere(t, name: str) -> str:
-    """What to write where another kind of value has the attribute: a whole buffer, or a tile loaded from memory."""
+    """What to write where another kind of value has the attribute: a whole buffer, a tile loaded from memory, one barrier of several."""
     if isinstance(t, Region) and t.scope != "global" and (Buffer, name) in MEMBERS:
         return f"; the whole buffer has it: write {name} before the slice"
     if isinstance(t, (Region, Points, Buffer)) and (Tile, name) in MEMBERS:
         return "; load it first, as in tile.load(x[i, 0:BLOCK])"
+    if isinstance(t, Barrier) and (BarrierRef, name) in MEMBERS:
+        return "; index one of them first, as in full[i]"
     return ""
 
 

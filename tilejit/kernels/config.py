@@ -56,7 +56,7 @@ class Config:
         fit beside them; as many slots as then fit, but no more than `stages`; room for what an `epilogue` may need to bring its
         operands into the layout of the sums; room for a factor for each row and column in a slot, if there are those of `blocks`;
         registers by need."""
-        check_fields(bm=bm, bn=bn, stages=stages, splits=splits)
+        check_fields(bm=bm, bn=bn, stages=stages, splits=splits, itemsize=itemsize, stored=stored)
         bk = bk or along(bm, bn, itemsize)
         width = width or part(bn, 256 // stored, swapped)
         check_fields(bk=bk, width=width)

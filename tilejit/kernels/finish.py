@@ -10,7 +10,8 @@ import tilejit as tile
 
 from .rules import HIGH
 
-PIECE = 16  # columns that are finished at once under the products of another tile
+PIECE = 16    # columns that are finished at once under the products of another tile
+AT_ONCE = 64  # columns that an epilogue gets at once of a tile that threads store: what it loads comes to the sums' layout through shared memory
 
 
 @tile.jit
@@ -93,6 +94,22 @@ def finished(acc, z, m, n, SA, SB, extra, FINISH: tile.constexpr, MIXED: tile.co
     made = EPILOGUE(acc, z, m, n, *arguments) if BATCHED else EPILOGUE(acc, m, n, *arguments)
     tile.static_assert(made is not None and made.shape == acc.shape, "an epilogue returns a tile of the shape of its sums")
     return tile.transpose(made) if SWAPPED else made
+
+
+@tile.jit
+def at_once(COLUMNS: tile.constexpr, FINISH: tile.constexpr):
+    """How many of the columns of a tile that threads store are finished at once."""
+    return COLUMNS if FINISH[1] is None else min(COLUMNS, AT_ONCE)
+
+
+@tile.jit
+def store_finished(sums, C, z, row, column, how):
+    """The sums from row `row` and column `column` on, finished, to C by stores."""
+    SA, SB, extra, FINISH, MIXED = how
+    WIDE: tile.constexpr = sums.shape[1]
+    for first in tile.static_range(0, WIDE, at_once(WIDE, FINISH)):
+        some = sums[:, first:min(first + at_once(WIDE, FINISH), WIDE)]
+        tile.store(box(C, z, row, column + first, some.shape), finished(some, z, row, column + first, SA, SB, extra, FINISH, MIXED))
 
 
 @tile.jit
@@ -271,8 +288,7 @@ def store(sums, stage, C, z, row, column, how):
     WIDE: tile.constexpr = sums[0].shape[1]
     if stage is None:
         for h in tile.static_range(len(sums)):
-            at = column + h * WIDE
-            tile.store(box(C, z, row, at, sums[h].shape), finished(sums[h], z, row, at, SA, SB, extra, FINISH, MIXED))
+            store_finished(sums[h], C, z, row, column + h * WIDE, (SA, SB, extra, FINISH, MIXED))
     else:
         WIDTH: tile.constexpr = stage.shape[2]
         PARTS: tile.constexpr = WIDE * len(sums) // WIDTH

@@ -19,7 +19,7 @@ from .matmul import recalled, remember
 from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
-from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers
+from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
@@ -130,6 +130,7 @@ def _planned(a: list[ArrayView], b: list[ArrayView], out: list[ArrayView], preci
         raise LaunchError(f"the results have {table[hopper.END, -1]} tiles of {config.bm} by {config.bn}: they are counted in 31 bits")
     grid = _grid(int(table[hopper.END, -1]), processors, config)
     check_registers(config, config.bn, across[0] and itemsize == 4)
+    check_shares(config)
     check_hopper(config, itemsize, sums == int32, across[1], size)
     constants = _constants(config, across, sums, config.width, epilogue, extras, swapped)
     places = np.array([[lines(some[g]) for g in order] for some in (a, b, out)]).transpose(2, 0, 1) if out else None
@@ -353,6 +354,7 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     grid = _grid((-(-rows // config.bm) + groups) * -(-n // config.bn), processors, config)
     across = False, not copies[1] and y.strides[-1] != 1
     check_registers(config, config.bn)
+    check_shares(config)
     check_hopper(config, sizes[0], sums == int32, across[1], sizes[1] if width else None)
     constants = _constants(config, across, sums, width, epilogue, extras)
     return Stacked((rows, n), z.dtype, grid, copies, constants, spans)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import finished, newer, put, send, send_all
+from .finish import at_once, finished, newer, put, send, send_all
 from .mainloop import begun, multiplied, operand, product, rounded, slots
 from .overlap import kept
 
@@ -302,7 +302,10 @@ def multiply(work, ring, stage, w, C, maps, own, extra, SHAPE: tile.constexpr, S
                     finish = tile.load(piece.T[5]), start, extra, FINISH
                     if stage is None:
                         window = tile.window(C, (start, 0), (rows, None))
-                        tile.store(window[row:row + 64, column:column + BN], changed(acc, row, column, finish))
+                        for first in tile.static_range(0, BN, at_once(BN, FINISH)):
+                            some = acc[:, first:min(first + at_once(BN, FINISH), BN)]
+                            at = column + first
+                            tile.store(window[row:row + 64, at:at + some.shape[1]], changed(some, row, at, finish))
                     else:
                         store(acc, stage[w], c, row, column, finish)
                 else:   # the group ends above: the tensor cores are for the other consumers

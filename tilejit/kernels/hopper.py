@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import bring, box, columns, finished, room_of, rooms, rows_of, staging, store
+from .finish import bring, columns, finished, room_of, rooms, rows_of, staging, store, store_finished
 from .mainloop import added, begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied_in_turn, none, one_loop, slots, tile_rows
 from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
                       under)
@@ -119,7 +119,7 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                     sums = added(sums, ring, w, first, done, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
                     with tile.elect():
                         bring(stage[w], lines, ready[w], extra, z, row, column, FINISH, AHEAD)
-                alone = in_turn(t, rows * across, steps - done - 1, ALONE) if ALONE else 0
+                alone = in_turn(t, rows * across, steps - done - 1, min(ALONE, STAGES)) if ALONE else 0  # all are in the ring at one time
                 sums = added(sums, ring, w, done, steps - alone, row, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED, ONE)
                 if ALONE:
                     sums = (multiplied_in_turn(sums[0], ring, w, alone, baton, A_KM, B_KN),)
@@ -195,13 +195,6 @@ def through_memory(room, w, share, PART: tile.constexpr, SPLITS: tile.constexpr,
 
 
 @tile.jit
-def store_share(total, C, z, row, column, how):
-    """Finish the sums of some columns of a tile, and store them."""
-    SA, SB, extra, FINISH, MIXED = how
-    tile.store(box(C, z, row, column, total.shape), finished(total, z, row, column, SA, SB, extra, FINISH, MIXED))
-
-
-@tile.jit
 def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr,
           SPLITS: tile.constexpr, SHARES: tile.constexpr, CLUSTERED: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr,
           A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
@@ -250,7 +243,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
         own = added(none(BM, BN, SUMS, PROMOTED), ring, w, first, stop, m + w * 64, BEHIND, A_KM, B_KN, PROMOTED, BLOCKS, MIXED)
         if CLUSTERED:
             total = through_cluster(own, parts, arrived, w, rank, SPLITS)
-            store_share(total, C, z, m + w * 64, n + rank * PART, how)
+            store_finished(total, C, z, m + w * 64, n + rank * PART, how)
         else:
             leave_all(own, room, w, rank)
             with tile.elect():
@@ -262,7 +255,7 @@ def split(A, B, C, SA, SB, E0, E1, E2, E3, partial, flags, BM: tile.constexpr, B
                 share = 31 - tile.cast(tile.ptx.clz.b32(todo), tile.int32)
                 todo = todo ^ tile.cast(1 << share, tile.uint32)
                 total = through_memory(room, w, share, PART, SPLITS, SHARES)
-                store_share(total, C, z, m + w * 64, n + share * PART, how)
+                store_finished(total, C, z, m + w * 64, n + share * PART, how)
 
 
 __all__ = ["persistent", "split"]

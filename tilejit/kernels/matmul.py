@@ -9,13 +9,14 @@ from functools import cached_property
 import tilejit as tile
 
 from ..config import config as settings
-from ..errors import LaunchError, warn
+from ..errors import LaunchError
 from ..runtime import driver
 from ..runtime.arrays import ArrayView, describe, row_major, seen
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .config import SHARED, Config
 from .cycles import Problem, shared_rest
+from .fitted import fitted
 from .mainloop import BLOCK
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_apart, check_epilogue, check_listed, check_out, check_parameters,
                        check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of, result_dtype, span,
@@ -23,12 +24,12 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
-from .rules import HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared, widths
-from .scales import block_of, by_rows, in_units, of_blocks, scale
+from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared, check_shares,
+                    widths)
+from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
 
-FEW = 64            # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
 ANY = 1 << 20       # bytes that an epilogue may make spill: `fitted` tells of them
 
 
@@ -47,8 +48,8 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     below the largest term in sums of float8, so threads add up the sums of 128 of k in float32, unless `fast_accum` leaves all to the
     tensor cores, which is faster.
 
-    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32. For two matrices they may both be arrays with a
-    factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
+    `scale_a` and `scale_b` are factors of the result: numbers, or arrays of one float32, in any shape. For two matrices they may both be
+    arrays with a factor for each block along k. On Hopper these are float32, for 128 of k of float8: `scale_a` of [M, K/128] or, with one for 128
     rows, [M/128, K/128], `scale_b` of [K/128, N] or [K/128, N/128], extents rounded up (always summed by threads). On Blackwell they
     are float8_e8m0fnu for 32 of k of float8 or float4_e2m1fn, or float8_e4m3fn for 16 of float4, as cuBLAS and torch._scaled_mm take them:
     contiguous units of 512, the factors of 128 rows of `a` (columns of `b`) and 4 blocks, that of row r and block j at
@@ -96,24 +97,11 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         check_apart(launch.spans, addresses, arrays)
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
-        if epilogue is not None and target is None:
-            launch = fitted(launch, given, driver.target(x.device))
+        if epilogue is not None:
+            launch = fitted(launch, given, target or driver.target(x.device), target is not None, config is None)
         remember(PLANS, key, launch)
     launch.prepared(*given)
     return made
-
-
-def fitted(launch: Launch, given: tuple, target: str) -> Launch:
-    """The launch with its epilogue's values in registers: with fewer columns that are left over for the next tile if these would spill. A
-    TileWarning says so where there are still more values at once than registers. `given` are the kernel's arguments."""
-    spilled = launch.kernel.compile(*given, target=target, **launch.constants).spills
-    if spilled > FEW and (late := launch.constants.get("LATE")):
-        width = launch.constants["WIDTH"]
-        return fitted(replace(launch, constants=launch.constants | {"LATE": late // 2 // width * width}), given, target)
-    if spilled > FEW:
-        warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
-             f"tile; a config with a bn below {launch.constants['BN']}, or an epilogue with fewer values at once, avoids it")
-    return launch
 
 
 @dataclass(frozen=True)
@@ -170,7 +158,7 @@ class Launch:
         if self.constants.get("BLOCK"):
             rows = self.shape[::-1] if self.swapped else self.shape
             return tuple(in_units(s, n) for s, n in zip((b, a) if self.swapped else (a, b), rows))
-        return 1.0 if a is None else a, 1.0 if b is None else b
+        return one_factor(a), one_factor(b)
 
 
 def _folded_out(a, out, x: ArrayView, y: ArrayView, z: ArrayView | None, scaled: tuple):
@@ -209,6 +197,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     """The launch for operands like these, by `config`, or by what ``choice(problem, processors, columns_first)`` returns: the model's choice
     where that is None. LaunchError says what does not fit."""
     check_target(target, x, config)
+    if not EITHER.holds(fast_accum):
+        raise LaunchError(f"fast_accum is {EITHER.words}, not {fast_accum!r}")
     per = in_byte(x, y, target)
     batch, m, n, k = extents_of(x, y)
     sums = dtype_of_sums(x, y, precision) if per == 1 else tile.float32
@@ -255,6 +245,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if target in HOPPER:
         check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), a_km and x.dtype == "float32")
         check_alone(config, promoted is not None, a_km and x.dtype == "float32")
+        check_shares(config)
     if target in HOPPER and config.pair:
         check_pair(config)
     if target in HOPPER and config.bm == HIGH and a_km and x.dtype == "float32":
@@ -296,18 +287,23 @@ def _on_hopper(config: Config, z: ArrayView, beside: tuple, promoted: tuple | No
         raise LaunchError(f"threads add up the sums of 64 rows in each consumer, and the configuration's bm is {HIGH}, of which two have 128 each")
     constants = dict(BM=config.bm, BEHIND=config.behind, REGS=config.regs, PROMOTED=promoted is not None, BLOCKS=promoted or (),
                      num_warps=config.num_warps, pdl=config.dependent, DEPENDENT=config.dependent)
+    along = config.bk * itemsize + 4 * bool(promoted)
     if config.splits > 1:
-        return _split(config, z, constants, matrices, sums)
-    constants |= _results(config, z, beside, 0 if promoted is not None else steps, config.bk * itemsize + 4 * bool(promoted))
+        return _split(config, z, constants, matrices, sums, along)
+    if promoted is not None and config.width > BLOCK:
+        raise LaunchError(f"threads add up {BLOCK} columns of a tile at a time, which go to the result as these are: config.width is up to {BLOCK}, "
+                          f"not {config.width}")
+    constants |= _results(config, z, beside, 0 if promoted is not None else steps, along)
     constants |= dict(ORDER=config.order, PASSING=config.passing, PAIR=config.pair, ALONE=config.alone, cluster=2 if config.pair else None)
     group = 2 if config.pair else 1
     return hopper.persistent, (group * evenly(config.tiles(*z.shape[-2:]) * matrices // group, max(processors // group, 1)),), constants, (), None
 
 
-def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums) -> tuple:
+def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, along: int) -> tuple:
     """The kernel in which some CTAs share each tile's k, with its grid, its constants, and the room for their sums where these go through
-    memory."""
+    memory; a row of A or a column of B of a slot has `along` bytes."""
     tiles = config.tiles(*z.shape[-2:])
+    check_shared(config, along, 0)
     constants |= dict(SPLITS=config.splits, SHARES=config.shares, CLUSTERED=config.clustered, PATIENCE=hopper.PATIENCE, PAIR=config.pair,
                       cluster=config.splits if config.clustered else 2 if config.pair else None)
     grid = tiles * config.splits, matrices

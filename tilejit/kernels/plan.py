@@ -13,6 +13,7 @@ from typing import NamedTuple
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
 from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, at_once, cycles, order_at_once, order_in_rounds, places,
                      streamed_cycles, takes_turns)
+from .mainloop import BLOCK
 from .rules import HIGH, stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
@@ -180,8 +181,9 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     late = LATE if several and long and q.ahead else 0
     by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
-    columns = part(bn, (48 if swapped else 32) if bm == HIGH else width // p.stored, swapped)
-    columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, width // p.stored)
+    most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)
+    columns = part(bn, (48 if swapped else 32) if bm == HIGH else most, swapped)
+    columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, most)
     least = 3 if (q.ahead or long and (p.epilogue or not takes_turns(q, bm, bn, way.pair))) and not by_columns else 4
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                        epilogue=p.epilogue and not q.ahead, width=columns, least=least, blocks=bool(p.promoted), clustered=way.clustered)

@@ -58,6 +58,8 @@ RULES = {  # by the field; the others are EITHER
     "splits":  Rule("a number of CTAs, at least 1", number()),
     "width":   Rule("8 to 256 columns in steps of 8", number(8, 256, 8)),
     "buffers": Rule("a number of buffers, at least 1", number()),
+    "itemsize": Rule("the bytes of an operand's element: 1, 2 or 4", lambda x: x in (1, 2, 4)),
+    "stored":  Rule("the bytes of a result's element: 1, 2, 4 or 8", lambda x: x in (1, 2, 4, 8)),
     "late":    Rule("a number of columns", is_integer),
     "alone":   Rule("a number of slots, at least 0", number(0)),
     "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, 1 to {LARGEST_GROUP}, as in "
@@ -102,7 +104,8 @@ def check_alone(config, added: bool, loaded: bool) -> None:
         raise LaunchError(f"one consumer multiplies the last {config.alone} slots while the others still hold them: config.alone is at most "
                           f"config.stages, which is {config.stages}")
     if config.bm == 64:
-        raise LaunchError(f"tiles of 64 rows have one consumer, and nobody to take turns with: config.alone is 0 with config.bm 64, not {config.alone}")
+        raise LaunchError("tiles of 64 rows have one consumer, and nobody to take turns with: config.alone is 0 with config.bm 64, not "
+                          f"{config.alone}")
     for field in ("splits", "stream", "kept", "late"):
         if getattr(config, field) > (field == "splits"):
             raise LaunchError("consumers take turns where each stores its part of a tile at once, and by itself: config.alone is 0 with "
@@ -170,15 +173,34 @@ def check_registers(config, columns: int, loaded: bool = False) -> None:
                           f"with config.bm={config.bm} config.bn is up to {most}; 256 go with 128 rows and fewer")
 
 
+def check_shares(config) -> None:
+    """LaunchError where the warpgroups of a CTA on Hopper would keep more registers together than it begins with."""
+    own = min(REGISTERS // (32 * config.num_warps), 255) // 8 * 8
+    producer, consumer = (count or own for count in config.regs)
+    consumers = config.num_warps // 4 - 1
+    left = (1 + consumers) * own - producer
+    if consumers * consumer > left:
+        raise LaunchError(f"config.regs leaves a producer's threads {producer} registers and those of {consumers} consumers {consumer} each, and a "
+                          f"CTA of config.bm={config.bm} rows begins with {1 + consumers} times {own}: beside {producer} a consumer's may have up to "
+                          f"{left // consumers // 8 * 8}")
+
+
 def check_shared(config, along: int, stored: int) -> None:
-    """LaunchError where slots, of `along` bytes of each row of A and column of B, and buffers for results of `stored` bytes an element (0 without)
-    do not fit in shared memory on Hopper."""
+    """LaunchError where slots, of `along` bytes of each row of A and column of B, do not fit in shared memory on Hopper beside buffers for results
+    of `stored` bytes an element (0 without), or beside the sums that CTAs of a cluster send each other."""
     slots = config.stages * (config.bm + config.bn) * along
-    buffers = config.bm * config.width * config.buffers * stored
-    if slots + buffers > SHARED:
-        raise LaunchError(f"config.stages={config.stages} slots take {slots} bytes of shared memory, and config.buffers={config.buffers} buffers of "
-                          f"config.width={config.width} columns of the result {buffers}: together at most {SHARED}. Config.of chooses what fits "
-                          "beside another by `itemsize` and `stored`, the bytes of an operand's and of a result's element")
+    if config.splits == 1:
+        beside = config.bm * config.width * config.buffers * stored
+        words = f", and config.buffers={config.buffers} buffers of config.width={config.width} columns of the result {beside}: together"
+    elif config.clustered:
+        beside = 4 * config.bm * (config.bn // config.splits) * (config.splits - 1)
+        words = f", and the sums that config.splits={config.splits} CTAs of a cluster send each other {beside}: together"
+    else:
+        beside, words = 0, ":"
+    if slots + beside > SHARED:
+        raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} at most "
+                          f"{SHARED}. Config.of chooses what fits beside another by `itemsize` and `stored`, the bytes of an operand's and of a "
+                          "result's element")
 
 
 def widths(bn: int, stored: int) -> list[int]:
@@ -216,5 +238,5 @@ def check_halves(config) -> None:
                           f"multiples of 16, not {config.bn} and {config.bk}")
 
 
-__all__ = ["HIGH", "SHARED", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "check_registers",
-           "check_shared", "stored_at_once", "widths"]
+__all__ = ["EITHER", "HIGH", "SHARED", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "check_registers",
+           "check_shared", "check_shares", "stored_at_once", "widths"]

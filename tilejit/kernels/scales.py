@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import LaunchError
 from ..runtime.arrays import ArrayView, describe
 from .blackwell import ROWS, UNIT
@@ -26,10 +28,10 @@ class Scale(NamedTuple):
 
 def scale(name: str, s) -> Scale | None:
     """The scale that is given as `s`; None for a number."""
-    if not getattr(s, "shape", ()):
-        if s is not None and (isinstance(s, bool) or not isinstance(s, (int, float)) and not hasattr(s, "dtype")):
-            raise LaunchError(f"{name} is a number or an array of factors, not {type(s).__name__}")
+    if s is None or isinstance(s, (int, float, np.generic)) and not isinstance(s, (bool, np.bool_)):
         return None
+    if not hasattr(s, "shape") or isinstance(s, np.bool_):
+        raise LaunchError(f"{name} is a number or an array of factors, not {type(s).__name__}")
     v = describe(s)
     if v.dtype not in ("float32", *FACTORS):
         raise LaunchError(f"{name} is of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, not of {v.dtype}")
@@ -38,12 +40,17 @@ def scale(name: str, s) -> Scale | None:
 
 def of_blocks(scaled: tuple[Scale | None, ...]) -> bool:
     """Whether there are factors of blocks. LaunchError where an array is neither those nor one factor."""
-    if any(s and (len(s.shape) > 1 or s.dtype in FACTORS) for s in scaled):
+    if any(s and (len(s.shape) > 1 and prod(s.shape) != 1 or s.dtype in FACTORS) for s in scaled):
         return True
     for name, s in zip(("scale_a", "scale_b"), scaled):
-        if s and s.shape != (1,):
+        if s and prod(s.shape) != 1:
             raise LaunchError(f"{name} is a number, an array of one, or a factor for each block in two dimensions, not of shape {s.shape}")
     return False
+
+
+def one_factor(s):
+    """A scale as the kernel takes it: a number, or an array of one in one dimension."""
+    return 1.0 if s is None else s.reshape((1,)) if getattr(s, "ndim", 0) != 1 and not isinstance(s, (int, float, np.generic)) else s
 
 
 def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tuple[bool, bool]:
@@ -93,4 +100,4 @@ def in_units(s, rows: int):
     return s.reshape((-(-rows // ROWS), -1, UNIT))
 
 
-__all__ = ["Scale", "block_of", "by_rows", "in_units", "of_blocks", "scale"]
+__all__ = ["Scale", "block_of", "by_rows", "in_units", "of_blocks", "one_factor", "scale"]

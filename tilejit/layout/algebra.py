@@ -10,7 +10,7 @@ from typing import Any, Callable
 from ..errors import CompilationError
 from . import maps, units
 from . import shards as _shards
-from .axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shard, axis, row_major_strides,
+from .axes import (AXES, Axis, OnAxis, Replicas, as_axis, as_shards, axis, row_major_strides,
                    shards_of, spelled, whole)
 from .indexing import add, evaluate, index_plan
 from .swizzle import Swizzle
@@ -46,8 +46,8 @@ class TileLayout:
         offset = {as_axis(name): whole(value) for name, value in (offset or {}).items()}
         kept = ((name, offset[name]) for name in AXES if name in offset)
         kept = tuple((name, value) for name, value in kept if not (isinstance(value, int) and value == 0))
-        object.__setattr__(self, "shards", tuple(as_shard(s) for s in shards))
-        object.__setattr__(self, "replicas", tuple(as_shard(s) for s in replicas))
+        object.__setattr__(self, "shards", as_shards(shards))
+        object.__setattr__(self, "replicas", as_shards(replicas))
         object.__setattr__(self, "offsets", kept)
         object.__setattr__(self, "swizzle", swizzle)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -87,6 +88,14 @@ def as_shard(entry: Any) -> tuple:
     if isinstance(extent, int) and extent < 1:
         raise CompilationError(f"an extent is at least 1, found {extent} in {entry!r}")
     return extent, whole(entry[1]), as_axis(entry[2]) if len(entry) == 3 else axis.m
+
+
+def as_shards(entries: Any) -> tuple:
+    """Entries of shards or replicas as (extent, stride, axis) each."""
+    if not isinstance(entries, Iterable):
+        raise CompilationError(f"shards and replicas are lists of (extent, stride, axis), as in TileLayout([(8, 64, 'm'), (64, 1, 'm')]), found "
+                               f"{entries!r}")
+    return tuple(map(as_shard, entries))
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,9 @@ test_op = _act("test", "Whether the phase of parity `number` has completed.")
 @method(BarrierRef)
 def arrive(g, barrier, n=1):
     """Arrive `n` times: one elected thread per scope instance, after the scope's ordinary accesses are ordered."""
-    g.call(arrive_op, barrier, _number(g, n, "n"))
+    if isinstance(n, int) and not 1 <= n < 1 << 20:
+        raise g.error(f"a scope arrives 1 to {(1 << 20) - 1} times, not {n}")
+    g.call(arrive_op, barrier, uniform_scalar(g, n, "n"))
 
 
 @method(BarrierRef)

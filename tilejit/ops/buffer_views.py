@@ -14,7 +14,7 @@ from ..layout import TileLayout, axis
 from ..types import Buffer, Region
 from .language import getitem
 from .packed import refused, shape_of
-from .shared import laid_out
+from .shared import check_in_memory, laid_out
 from .tmem.alloc import columns_of, tensor_layout
 
 
@@ -64,6 +64,7 @@ def _view(g: Builder, x: Value, dtype=None, shape=None, layout=None):
         layout = TileLayout.row_major(shape)
     if not isinstance(layout, TileLayout):
         raise g.error(f"a layout is a tile.TileLayout, as tile.swizzled(dtype, shape, 128) makes, not {describe(layout)}")
+    check_in_memory(layout)
     view = Buffer(dtype, shape, "shared", layout)
     if view.nbytes > nbytes:
         raise g.error(f"the view takes {view.nbytes} bytes, and {describe(x)} has {nbytes}")

@@ -36,9 +36,24 @@ def _(m, call, *arrays):
     if function is None:
         raise SimulationError("the simulator cannot run PTX text: give tile.asm a function of arrays as simulate=, "
                               "which returns what the text computes", call.loc)
-    results = function(*arrays)
+    dtypes, results = call.attrs["dtypes"], function(*arrays)
+    if not dtypes:
+        return None
     results = results if isinstance(results, tuple) else (results,)
-    return tuple(np.asarray(x).astype(d.np) for x, d in zip(results, call.attrs["dtypes"])) or None
+    if len(results) != len(dtypes):
+        raise SimulationError(f"asm has {len(dtypes)} results, and simulate= returned {len(results)}", call.loc)
+    return tuple(_result(call, x, d, arrays) for x, d in zip(results, dtypes))
+
+
+def _result(call, x, dtype: DType, arrays: tuple) -> np.ndarray:
+    """What `simulate` returned for a result, of the operands' shape; one number is that everywhere. SimulationError for anything else."""
+    x = np.asarray(x)
+    if x.dtype.kind in "OUSMm":
+        raise SimulationError(f"simulate= returns arrays of numbers, not of {x.dtype}", call.loc)
+    shape = np.broadcast_shapes(*(np.shape(a) for a in arrays)) if arrays else x.shape
+    if x.shape not in (shape, ()):
+        raise SimulationError(f"simulate= was given arrays of shape {shape}, and returned one of shape {x.shape}", call.loc)
+    return np.broadcast_to(x, shape).astype(dtype.np)
 
 
 @asm_.emit

@@ -6,11 +6,12 @@ from dataclasses import replace
 from math import prod
 
 from ..dtypes import DType, dtype_of
+from ..errors import CompilationError
 from ..ir.builder import Builder, describe, written
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Call, Value
 from ..ir.op import op
-from ..layout import Auto, TileLayout, standard
+from ..layout import Auto, TileLayout, axis, standard
 from ..types import Buffer, Points, Region
 from .creation import checked_shape
 from .language import binary, getitem, uniform_scalar
@@ -26,7 +27,8 @@ def swizzled(dtype, shape, mode_bytes: int) -> TileLayout:
     are not a multiple of 8 or a row is not a multiple of the span. (PTX ISA, "Shared Memory Matrix Layout".)
     """
     dtype = dtype_of(dtype)
-    return standard(8 * dtype.packing[1] // dtype.packing[0] if dtype.packed else dtype.bits, tuple(shape), mode_bytes)
+    return standard(8 * dtype.packing[1] // dtype.packing[0] if dtype.packed else dtype.bits,
+                    tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), mode_bytes)
 
 
 def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
@@ -35,6 +37,15 @@ def widest_swizzle(dtype, shape: tuple[int, ...]) -> TileLayout | None:
         return None
     span = next((n for n in (128, 64, 32) if shape[-1] * dtype.nbytes % n == 0), None)
     return standard(dtype.bits, shape, span) if span else None
+
+
+def check_in_memory(layout: TileLayout) -> None:
+    """CompilationError for a layout that a buffer in shared memory cannot have: an element has one place, in the buffer's own bytes."""
+    if layout.replicas or any(along != axis.m for along in layout.axes):
+        raise CompilationError(f"a layout of shared memory is over axis.m alone, without replicas, and {layout} is not")
+    before = -layout.offset.get(axis.m, 0) - sum(min(0, (extent - 1) * stride) for extent, stride, _ in layout.shards)
+    if before > 0:
+        raise CompilationError(f"{layout} puts an element {before} before the first of the buffer: add an offset, as in layout + {before}")
 
 
 def default_align(layout: TileLayout) -> int:
@@ -104,6 +115,7 @@ def allocated(g: Builder, shape, dtype, layout=None, align=None, buffer_of_ring:
         layout = widest_swizzle(dtype, shape)
     if layout is None:
         layout = TileLayout.row_major(shape)
+    check_in_memory(layout)
     if align is None:
         align = default_align(layout)
     if not isinstance(align, int) or align & (align - 1) or align < dtype.nbytes:

@@ -11,7 +11,7 @@ from ..ir.builder import type_of
 from ..ir.graph import Const, For, Operand, rises
 
 if TYPE_CHECKING:
-    from .context import Context
+    from .integers import Integers
 
 
 @dataclass(frozen=True)
@@ -34,56 +34,56 @@ Promises = Iterator[tuple[object, Promise]]  # what stands for an integer in pro
 NOT = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
-def of_condition(context: Context, condition: Operand, holds: bool, wrapping: bool) -> Promises:
-    """What a condition that holds, or that does not, tells of integers; `wrapping` as in ``Context.bounds``."""
-    if condition in context.tests:  # `a and b`, where b does more than compute: b where a holds, else False
-        then, orelse = context.ways[condition]
+def of_condition(integers: Integers, condition: Operand, holds: bool, wrapping: bool) -> Promises:
+    """What a condition that holds, or that does not, tells of integers; `wrapping` as in ``Integers.bounds``."""
+    if condition in integers.tests:  # `a and b`, where b does more than compute: b where a holds, else False
+        then, orelse = integers.ways[condition]
         decided = orelse if holds else then
         if isinstance(decided, Const) and bool(decided.value) is not holds:
-            yield from of_condition(context, context.tests[condition], holds, wrapping)
-            yield from of_condition(context, then if holds else orelse, holds, wrapping)
+            yield from of_condition(integers, integers.tests[condition], holds, wrapping)
+            yield from of_condition(integers, then if holds else orelse, holds, wrapping)
         return
-    call = context.made.get(condition)
+    call = integers.made.get(condition)
     name = call.op.name if call is not None else ""
     if name == "bit_not":
-        yield from of_condition(context, call.args[0], not holds, wrapping)
+        yield from of_condition(integers, call.args[0], not holds, wrapping)
     elif name == ("bit_and" if holds else "bit_or"):
         for part in call.args:
-            yield from of_condition(context, part, holds, wrapping)
+            yield from of_condition(integers, part, holds, wrapping)
     elif name in NOT and type_of(call.args[0]).dtype.is_int:
-        yield from _of_comparison(context, name if holds else NOT[name], *call.args, wrapping)
+        yield from _of_comparison(integers, name if holds else NOT[name], *call.args, wrapping)
     elif name == "cast" and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` holds where that is no 0
-        yield from _of_comparison(context, "ne" if holds else "eq", call.args[0], Const(0, type_of(call.args[0]).dtype), wrapping)
+        yield from _of_comparison(integers, "ne" if holds else "eq", call.args[0], Const(0, type_of(call.args[0]).dtype), wrapping)
 
 
-def of_loop(context: Context, loop: For, wrapping: bool) -> Promises:
+def of_loop(integers: Integers, loop: For, wrapping: bool) -> Promises:
     """What a loop's body may know of its index: it is between the start and the stop."""
     low, high = (loop.start, loop.index) if rises(loop) else (loop.index, loop.start)
-    yield from _ordered(context, low, high, 0, wrapping)
+    yield from _ordered(integers, low, high, 0, wrapping)
     low, high = (loop.index, loop.stop) if rises(loop) else (loop.stop, loop.index)
-    yield from _ordered(context, low, high, 1, wrapping)
+    yield from _ordered(integers, low, high, 1, wrapping)
 
 
-def _of_comparison(context: Context, name: str, one: Operand, other: Operand, wrapping: bool) -> Promises:
+def _of_comparison(integers: Integers, name: str, one: Operand, other: Operand, wrapping: bool) -> Promises:
     if name in ("lt", "le", "eq"):
-        yield from _ordered(context, one, other, int(name == "lt"), wrapping)
+        yield from _ordered(integers, one, other, int(name == "lt"), wrapping)
     if name in ("gt", "ge", "eq"):
-        yield from _ordered(context, other, one, int(name == "gt"), wrapping)
+        yield from _ordered(integers, other, one, int(name == "gt"), wrapping)
     for x, rest in ((one, other), (other, one)) if name == "eq" else ():
-        call = context.made.get(x)
-        if context.bounds(rest, wrapping) == (0, 0) and call is not None and call.op.name == "mod" and isinstance(call.args[1], Const):
-            yield context.key(call.args[0]), Promise(divisor=abs(int(call.args[1].value)) or 1)
+        call = integers.made.get(x)
+        if integers.bounds(rest, wrapping) == (0, 0) and call is not None and call.op.name == "mod" and isinstance(call.args[1], Const):
+            yield integers.key(call.args[0]), Promise(divisor=abs(int(call.args[1].value)) or 1)
 
 
-def _ordered(context: Context, less: Operand, more: Operand, apart: int, wrapping: bool) -> Promises:
+def _ordered(integers: Integers, less: Operand, more: Operand, apart: int, wrapping: bool) -> Promises:
     """``less + apart <= more``. What is below another, and like it a multiple of n, is so by n."""
-    low, high = context.bounds(less, wrapping)[0], context.bounds(more, wrapping)[1]
+    low, high = integers.bounds(less, wrapping)[0], integers.bounds(more, wrapping)[1]
     if wrapping:
-        yield context.key(less), Promise(high=None if high is None else high - apart)
-        yield context.key(more), Promise(low=None if low is None else low + apart)
+        yield integers.key(less), Promise(high=None if high is None else high - apart)
+        yield integers.key(more), Promise(low=None if low is None else low + apart)
         return
     if apart:
-        apart = max(apart, gcd(context.divisor(less), context.divisor(more)))
-    (x, plus), (y, more_plus) = context.sum_of(less), context.sum_of(more)
+        apart = max(apart, gcd(integers.divisor(less), integers.divisor(more)))
+    (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
     yield x, Promise(high=None if high is None else high - apart - plus, under=frozenset([(y, apart + plus - more_plus)]))
     yield y, Promise(low=None if low is None else low + apart - more_plus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..config import architecture
-from ..errors import CompilationError
+from ..errors import SharedMemoryError
 from ..ir.graph import UNIT, Block, Call, For, Graph, If, Scope, Value, While, blocks, walk
 from ..ops.shared import sync
 from ..types import Barrier, Buffer
@@ -15,7 +15,7 @@ SHARED_LIMIT = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 103
 
 
 def place_shared(graph: Graph) -> Graph:
-    """The graph with a byte offset for every allocation, barrier and scratch. CompilationError, at the line of the largest and with
+    """The graph with a byte offset for every allocation, barrier and scratch. SharedMemoryError, at the line of the largest and with
     the table of all, when they exceed the target's limit or the kernel's own `max_shared`."""
     offsets: dict[Value, int] = {}
     rows: list[tuple[str, int, object]] = []
@@ -49,7 +49,7 @@ def place_shared(graph: Graph) -> Graph:
         what = f"{graph.target} allows {limit}" if total > limit else f"max_shared allows {own}"
         table = "\n".join(f"  {n:>8} bytes  {name}" + (f"  (line {loc.line})" if loc else "") for name, n, loc in rows)
         largest = max(rows, key=lambda row: row[1])
-        raise CompilationError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", largest[2] or graph.loc)
+        raise SharedMemoryError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", largest[2] or graph.loc)
     return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides,
                    scratch_unused=frozenset(places.unused))
 

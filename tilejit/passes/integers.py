@@ -1,0 +1,338 @@
+"""What is known of the integers of a graph, and where: divisors, bounds, by how much loops move them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from math import gcd, lcm, prod
+
+from ..dtypes import int32, int64, integer_range, keeps, stored
+from ..ir.builder import type_of
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
+from ..types import Scalar
+from .intervals import held_by, interval, joint, wraps
+from .promises import Promise, Promises, of_condition, of_loop
+
+INDICES = int32, int64  # whose arithmetic is taken not to wrap: to wrap an index is an error of the kernel
+
+Bounds = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a loop carries: its name in the body, how it begins, what a trip makes of it, and the body."""
+
+    inner: Value
+    init: Operand
+    following: Operand
+    body: Block
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is promised at a place in the graph, by (what, whether it may wrap), and what has been found with it: divisors, bounds, and by how
+    much a number is more than what a loop carries. `supposed` are divisors of carried values, while it is found out whether a trip keeps them."""
+
+    promised: dict[tuple[object, bool], Promise]
+    supposed: dict[Value, int] = field(default_factory=dict)
+    divisors: dict[Value, int] = field(default_factory=dict)
+    intervals: dict[tuple[Value, bool], Bounds] = field(default_factory=dict)
+    growths: dict[tuple[Operand, Value], Bounds | None] = field(default_factory=dict)
+
+
+class Integers:
+    """The integers of one graph. Promises count for bounds of what wraps if it is made for `wrapping` ones."""
+
+    def __init__(self, graph: Graph, wrapping: bool = False):
+        self.graph = graph
+        self.kinds = (False, True) if wrapping else (False,)
+        self.made: dict[Value, Call] = {}
+        self.loops: dict[Value, For] = {}
+        self.ways: dict[Value, tuple[Operand, Operand]] = {}  # what a branch chooses -> the one or the other
+        self.tests: dict[Value, Operand] = {}                 # -> by which condition
+        self.carried: dict[Value, Carried] = {}               # what a loop carries or leaves
+        self._entered: dict[Block, Callable[[bool], Promises]] = {}  # what is known where a block runs
+        for node in walk(graph.body):
+            self._note(node)
+        self._anywhere = self._known = Known({})
+        self._inside: dict[Block, tuple[Known, Known]] = {}  # what is known in a block, and around it
+
+    def _note(self, node: Node) -> None:
+        match node:
+            case Call():
+                self.made.update((r, node) for r in node.results)
+            case If(test=test, then=then, orelse=orelse, results=results):
+                self.ways.update(zip(results, zip(then.yields, orelse.yields)))
+                self.tests.update(dict.fromkeys(results, test))
+                self._entered[then] = partial(of_condition, self, test, True)
+                self._entered[orelse] = partial(of_condition, self, test, False)
+            case For(index=index, body=body):
+                self.loops[index] = node
+                self._entered[body] = partial(of_loop, self, node)
+            case While(test=test, body=body):
+                self._entered[body] = partial(of_condition, self, test.yields[0], True)
+        if isinstance(node, (For, While)):
+            for carry, following in zip(node.carried, node.body.yields):
+                self.carried[carry.inner] = self.carried[carry.result] = Carried(carry.inner, carry.init, following, node.body)
+
+    @contextmanager
+    def inside(self, block: Block):
+        """In a block and those inside it, what its condition or its loop says is known, and what ``tile.assume`` promises there."""
+        outer = self._known
+        if self._inside.get(block, (None,))[0] is not outer:
+            self._inside[block] = outer, self._entering(block)
+        with self._knowing(self._inside[block][1]):
+            yield
+
+    def _entering(self, block: Block) -> Known:
+        conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed"]
+        found = [((key, wrapping), promise) for wrapping in self.kinds for key, promise in (
+            *self._entered.get(block, lambda wrapping: ())(wrapping), *(p for c in conditions for p in of_condition(self, c, True, wrapping)))]
+        if not found:
+            return self._known
+        promised = dict(self._known.promised)
+        for key, promise in found:
+            promised[key] = promised.get(key, Promise()) & promise
+        return Known(promised)
+
+    @contextmanager
+    def _knowing(self, known: Known):
+        outer, self._known = self._known, known
+        try:
+            yield
+        finally:
+            self._known = outer
+
+    def _promise(self, key, wrapping: bool = False) -> Promise:
+        return self._known.promised.get((key, wrapping), Promise())
+
+    def key(self, operand: Operand):
+        """What stands for an integer in promises: sizes are asked anew where they are named, and wider integers are the same."""
+        call = self.made.get(operand)
+        if call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+            return self.key(call.args[0])
+        return call.attrs["sym"] if call is not None and call.op.name == "size_of" else operand
+
+    def sum_of(self, operand: Operand) -> tuple[object, int]:
+        """An integer as what stands for it in promises (None for 0), and the constant that is added to that."""
+        total = 0
+        while True:
+            operand = self.key(operand)
+            if isinstance(operand, Const):
+                return None, total + int(operand.value)
+            call = self.made.get(operand)
+            if call is None or call.op.name not in ("add", "sub") or not isinstance(call.args[1], Const) or type_of(operand).dtype not in INDICES:
+                return operand, total
+            total += int(call.args[1].value) * (1 if call.op.name == "add" else -1)
+            operand = call.args[0]
+
+    def divisor(self, operand: Operand) -> int:
+        """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""
+        if not type_of(operand).dtype.is_int:
+            return 1
+        if isinstance(operand, Const):
+            return abs(operand.value) or 1 << 62
+        if operand in self._known.supposed:
+            return self._known.supposed[operand]
+        if operand not in self._known.divisors:
+            promised = self._promise(self.key(operand)).divisor
+            self._known.divisors[operand] = held_by(type_of(operand).dtype, lcm(self._divisor(operand), promised))
+        return self._known.divisors[operand]
+
+    def _divisor(self, value: Value) -> int:
+        if value in self.loops:
+            loop = self.loops[value]
+            return gcd(self.divisor(loop.start), self.divisor(loop.step))
+        if value in self.ways:
+            return gcd(*map(self.divisor, self.ways[value]))
+        if value in self.carried:
+            return self._carried_divisor(value)
+        call, t = self.made.get(value), type_of(value)
+        if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
+            return 1
+        divisor = self._divisor_of(call)
+        known = t.dtype in INDICES and not wraps(t.dtype, *self._from_definition(value, False))
+        return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
+
+    def _divisor_of(self, call: Call) -> int:
+        parts = [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)]
+        match call.op.name:
+            case "mul":
+                return parts[0] * parts[1]
+            case "add" | "sub":
+                return gcd(*parts)
+            case "bit_or" | "bit_xor":
+                return gcd(*parts, 1 << 62)
+            case "neg" | "cast" | "constant":
+                return parts[0]
+            case "byte_of":
+                return stored(call.attrs["dtype"], parts[0]) or 1
+            case "minimum" | "maximum" | "mod":
+                return gcd(*parts)
+            case "select":
+                return gcd(self.divisor(call.args[1]), self.divisor(call.args[2]))
+            case "shl" if isinstance(call.args[1], Const) and call.args[1].value >= 0:
+                return parts[0] << min(int(call.args[1].value), 62)
+            case "floordiv" | "shr" if isinstance(call.args[1], Const):
+                by = int(call.args[1].value)
+                if call.op.name == "shr":
+                    by = 1 << min(by, 62) if by >= 0 else 0
+                return parts[0] // abs(by) if by and parts[0] % by == 0 else 1
+            case "bit_and":
+                return max(part & -part for part in parts)
+        return 1
+
+    def bounds(self, operand: Operand, wrapping: bool = False) -> tuple[int | None, int | None]:
+        """The least and the largest value that an integer operand provably has; None where nothing is known.
+
+        Index arithmetic that wraps is an error of the kernel, so it is taken not to; but `wrapping`, integers are those of their
+        dtypes, whatever they stand for, and nothing is unknown.
+        """
+        dtype = type_of(operand).dtype
+        if dtype.is_float:
+            return None, None
+        if isinstance(operand, Const):
+            return int(operand.value), int(operand.value)
+        if (operand, wrapping) not in self._known.intervals:
+            self._known.intervals[operand, wrapping] = None, None  # a carried value that needs itself
+            self._known.intervals[operand, wrapping] = self._interval(operand, dtype, wrapping)
+        return self._known.intervals[operand, wrapping]
+
+    def fits(self, start: Operand, extent: int, size) -> bool:
+        """Whether `extent` indices from `start` on are provably those of an array's `size`, a number or a symbol."""
+        low, high = self.bounds(start)
+        least = size if isinstance(size, int) else self._promise(size).low
+        if low is None or low < 0:
+            return False
+        if None not in (high, least) and high + extent <= least:
+            return True
+        base, plus = self.sum_of(start)
+        return self._under(base, plus + extent, size, frozenset())
+
+    def _under(self, base, n: int, size, seen: frozenset) -> bool:
+        """Whether ``base + n <= size`` is known, by promises and what loops carry, from one to the next."""
+        known = set(self._promise(base).under)
+        if base in self.carried and self._falls(base):
+            init, plus = self.sum_of(self.carried[base].init)
+            known.add((init, -plus))
+        return any(other == size and apart >= n or other not in seen and self._under(other, n - apart, size, seen | {base}) for other, apart in known)
+
+    def _interval(self, operand: Operand, dtype, wrapping: bool) -> tuple[int | None, int | None]:
+        low, high = self._from_definition(operand, wrapping)
+        least, most = integer_range(dtype) if dtype.is_int else (0, 1)
+        if wraps(dtype, low, high) or dtype not in INDICES and None in (low, high):
+            low, high = least, most
+        if wrapping:
+            low, high = least if low is None else low, most if high is None else high
+        if self._known.promised:
+            promise = self._promise(self.key(operand), wrapping) & Promise(low, high)
+            return promise.low, promise.high
+        return low, high
+
+    def _from_definition(self, operand: Operand, wrapping: bool) -> tuple[int | None, int | None]:
+        if operand in self.loops:
+            loop = self.loops[operand]
+            (low, _), (_, high) = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping)
+            if not rises(loop):
+                (_, high), (low, _) = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping)
+                return (None if low is None else low + 1), high
+            return low, (None if high is None else max(high - 1, low or 0))
+        if operand in self.ways:
+            return joint(*(self.bounds(way, wrapping) for way in self.ways[operand]))
+        if operand in self.carried and not wrapping:
+            return self._carried_bounds(operand)
+        call = self.made.get(operand)
+        if call is None or not isinstance(type_of(operand), Scalar):
+            return None, None
+        return self._bounds(call, wrapping)
+
+    # -- what loops carry ------------------------------------------------------------------------------------------------
+
+    def _around(self, value: Value) -> Known:
+        """What is known around the loop that carries a value, and so in each of its trips; what one trip knows says nothing of the others."""
+        return self._inside.get(self.carried[value].body, (self._anywhere,))[0]
+
+    def _carried_divisor(self, value: Value) -> int:
+        """The largest number that divides what a loop begins with, and that every trip keeps so."""
+        carried = self.carried[value]
+        kept, supposed, promised = self.divisor(carried.init), self._known.supposed, self._around(value).promised
+        while True:
+            found = kept
+            with self._knowing(Known(promised, supposed | {value: found})):
+                kept = gcd(found, self.divisor(carried.following))
+            if kept == found:
+                return found
+
+    def _carried_bounds(self, value: Value) -> Bounds:
+        low, high = self.bounds(self.carried[value].init)
+        return low if self._rises(value) else None, high if self._falls(value) else None
+
+    def _rises(self, value: Value) -> bool:
+        """Whether no trip makes what a loop carries smaller."""
+        low, _ = self._trip(value)
+        return low is not None and low >= 0
+
+    def _falls(self, value: Value) -> bool:
+        """Whether no trip makes what a loop carries larger."""
+        _, high = self._trip(value)
+        return high is not None and high <= 0
+
+    def _trip(self, value: Value) -> Bounds:
+        """Bounds of what a trip adds to what a loop carries."""
+        carried = self.carried[value]
+        return value.type.dtype in INDICES and self._growth(carried.following, carried.inner) or (None, None)
+
+    def _growth(self, operand: Operand, inner: Value) -> Bounds | None:
+        """Bounds of what `operand` is more than `inner`, which the body of a loop begins with; None where it is no sum with it."""
+        around = self._around(inner)
+        if (operand, inner) not in around.growths:
+            around.growths[operand, inner] = None
+            with self._knowing(around):
+                around.growths[operand, inner] = self._grown(operand, inner)
+        return around.growths[operand, inner]
+
+    def _grown(self, operand: Operand, inner: Value) -> Bounds | None:
+        if operand is inner:
+            return 0, 0
+        if operand in self.ways:
+            one, other = (self._growth(way, inner) for way in self.ways[operand])
+            return one and other and joint(one, other)
+        if operand in self.carried:
+            first = self._growth(self.carried[operand].init, inner)
+            return first and (first[0] if self._rises(operand) else None, first[1] if self._falls(operand) else None)
+        call = self.made.get(operand)
+        name = call.op.name if call is not None else ""
+        if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
+            return self._growth(call.args[0], inner)
+        for x, y in (call.args, call.args[::-1])[:2 if name == "add" else 1] if name in ("add", "sub") else ():
+            before = self._growth(x, inner)
+            if before is not None:
+                return interval(name, before, self.bounds(y))
+        return None
+
+    def _bounds(self, call: Call, wrapping: bool) -> tuple[int | None, int | None]:
+        name = call.op.name
+        threads = self.graph.launch.threads
+        if name in ("thread_id", "warp_id", "warpgroup_id", "lane_id"):
+            return 0, {"thread_id": threads, "warp_id": threads // 32, "warpgroup_id": max(threads // 128, 1), "lane_id": 32}[name] - 1
+        if name == "cta_rank":
+            return 0, prod(self.graph.launch.cluster or (1,)) - 1
+        if name in ("program_id", "cluster_id", "thread_id_in_scope"):
+            return 0, None
+        if name == "num_programs" or (name == "size_of" and call.attrs["sym"].kind == "size"):
+            return int(name == "num_programs"), None
+        if name == "ring_slot":
+            return 0, call.attrs["stages"] - 1
+        if name in ("cast", "constant"):
+            return self.bounds(call.args[0], wrapping)
+        if name == "byte_of":
+            (low, high), (elements, per) = self.bounds(call.args[0], wrapping), call.attrs["dtype"].packing
+            return tuple(None if n is None else n // elements * per for n in (low, high))
+        if name == "select":
+            return joint(self.bounds(call.args[1], wrapping), self.bounds(call.args[2], wrapping))
+        if name not in ("add", "sub", "mul", "mod", "floordiv", "minimum", "maximum", "shl", "shr", "bit_and"):
+            return None, None
+        one, other = (self.bounds(x, wrapping) for x in call.args)
+        return interval(name, one, other)
