@@ -4,9 +4,10 @@ The candidates are the standard swizzles that the rows allow, the widest first, 
 row-major. A copy or product that asks for a choice of its own is asked what it would be by each. The best candidate is one that
 no use declines; then one that leaves no use a slower path (a copy by ordinary loads and stores, a product by other instructions);
 then, where products or register tiles take the buffer, which read down its rows, the widest swizzle; and where copies alone do,
-what they need the fewest instructions for. Columns of 16 bytes, which TMA fills 16 bytes at a time, come last among equals. The
-slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close behind another, and
-bulk copies move a row each.
+what they need the fewest instructions for. Columns of 16 bytes are for uses that decline the others: TMA fills them 16 bytes at a
+time, so that a pipelined product of 24 to 72 columns by wgmma takes 1.02 to 1.5 times as long as by mma.sync from plain rows (on
+an H100). The slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close behind
+another, and bulk copies move a row each.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Open:
         uses, at = self.uses[name], list(self.layouts).index(name)
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
         rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
-        return len(uses.declined), len(uses.slower), name == COLUMNS, *rank
+        return len(uses.declined), name == COLUMNS, len(uses.slower), *rank
 
     @property
     def settled(self) -> bool:

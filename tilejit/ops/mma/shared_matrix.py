@@ -109,8 +109,10 @@ def _plain(t: Region, along: Along, span: int) -> Miss:
     width, lies = columns * t.dtype.nbytes, "lies row after row in shared memory"
     if rows % 8 == 0 and width % 16 == 0:
         fitting = next((n for n in (128, 64, 32) if width % n == 0), 0)
-        return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, {fitting}) of its allocation lays them",
-                    f"{lies}; give its allocation layout=tile.auto")
+        instead = (f"{lies}; give its allocation layout=tile.auto" if fitting else
+                   f"{lies}, and no swizzle fits {rows} rows of {width} bytes: allocate a multiple of 32 bytes, or give its allocation "
+                   "layout=tile.swizzled(dtype, shape, 0), columns of 16 bytes, which TMA takes longer to fill")
+        return Miss(f"{PLAIN.words}, as layout=tile.auto or tile.swizzled(dtype, shape, {fitting}) of its allocation lays them", instead)
     fits = f"{rows} rows of {width} bytes are no multiple of 8 rows of 16 bytes; allocate a multiple of both"
     return Miss(f"{PLAIN.words}; {fits}", f"{lies}, and {fits}")
 
