@@ -236,10 +236,11 @@ def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tu
     return min(ORDERS[:2], key=lambda order: asked(p, bm, bn, order))
 
 
-def takes_turns(p: Problem, bm: int, bn: int, pair: bool) -> bool:
-    """Whether the consumers of such a tile take its last slots one after the other in one round that does not wait for memory: not where threads
+def takes_turns(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
+    """Whether the consumers of such a tile take its last slots one after the other: in one round that does not wait for memory; not where threads
     add up the sums of each slot, nor of float32, which they may load from slots."""
-    return bm > 64 and bm * bn >= WIDE and p.promoted is None and not pair and p.itemsize < 4
+    able = bm > 64 and bm * bn >= WIDE and p.promoted is None and not way.pair and p.itemsize < 4
+    return able and not p.waits and at_once(p, bm, bn, way, processors)
 
 
 def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
@@ -251,7 +252,7 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
     brought = (bm + bn * pieces - outside) * ROW[0] + outside * ROW[1]
     multiplied = bm * max(bn, 32) / 32 / share(bm, bn, True)
     part = ALONE if p.promoted is None and (pair or bm * bn > SMALL) else 1
-    hidden = HIDDEN * bm * bn * takes_turns(p, bm, bn, pair)
+    hidden = HIDDEN * bm * bn * takes_turns(p, bm, bn, Way(pair=pair), processors)
     best = inf, ORDERS[0]
     for order in ORDERS[:1] if pair else ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS:
         served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)

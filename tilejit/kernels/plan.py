@@ -184,7 +184,8 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)
     columns = part(bn, (48 if swapped else 32) if bm == HIGH else most, swapped)
     columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, most)
-    least = 3 if (q.ahead or long and (p.epilogue or not takes_turns(q, bm, bn, way.pair))) and not by_columns else 4
+    turns = takes_turns(q, bm, bn, way, processors) and not p.epilogue
+    least = 3 if (q.ahead or long and not turns) and not (by_columns or kept) else 4
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                        epilogue=p.epilogue and not q.ahead, width=columns, least=least, blocks=bool(p.promoted), clustered=way.clustered)
     if config.stages < 2:
@@ -202,8 +203,7 @@ def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> 
     tiles = config.tiles(q.m, q.n) * p.matrices
     by_columns = order[0] != "row" or tiles <= processors   # that columns of B are asked for at one time only
     stages = min(config.stages, max(found.steps, 2))
-    once = not q.waits and at_once(q, config.bm, config.bn, found.way, processors)
-    alone = min(stages, TURN) if once and takes_turns(q, config.bm, config.bn, config.pair) else 0
+    alone = min(stages, TURN) if takes_turns(q, config.bm, config.bn, found.way, processors) else 0
     passing = p.busy and not stream and by_columns and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
     return replace(config, stages=stages, order=order, stream=stream, passing=passing, alone=alone,
                    dependent=not stream and _early(p, config, tiles, found.cost, processors))
