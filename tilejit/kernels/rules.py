@@ -238,5 +238,5 @@ def check_halves(config) -> None:
                           f"multiples of 16, not {config.bn} and {config.bk}")
 
 
-__all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "check_registers",
-           "check_shared", "check_shares", "stored_at_once", "widths"]
+__all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair",
+           "check_registers", "check_shared", "check_shares", "stored_at_once", "widths"]
