@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, needs_module, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, plus_one, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, planned, plus_one, product
 from tests.mma.test_matmul_gpu import checked
 from tilejit import kernels
 from tilejit.errors import LaunchError
@@ -62,6 +62,18 @@ def test_epilogues_pairs_and_tf32_go_with_turns():
     assert (kernels.matmul(a, b, out, config=in_turn(128, 64, 3, pair=True, order=("column", 1))) == sums).all()
     x, y = drawn(rng, (200, 300), np.float32), laid(drawn(rng, (300, 72), np.float32), "columns")
     close(product(x, y, config=in_turn(128, 64, 3, np.float32)), x, y)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_turn_has_no_more_slots_than_the_ring_where_an_epilogue_left_it_fewer(stages):
+    """As `fitted` takes some of a launch's: one consumer would wait for slots that those behind it hold until their turn."""
+    rng = np.random.default_rng(0)
+    a, b, out = rng.integers(-2, 3, (300, 520)).astype(np.float16), rng.integers(-2, 3, (520, 136)).astype(np.float16), np.empty((300, 136), np.float16)
+    launch = planned(a, b, out, None, (), in_turn(128, 64, 5))
+    launch = replace(launch, constants=launch.constants | {"STAGES": stages})
+    assert launch.constants["ALONE"] == 5
+    launch.prepared(*launch.given(a, b, out, None, None, ()))
+    assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
 
 
 def test_the_model_has_large_tiles_in_one_round_go_in_turn_and_no_others():
