@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
-from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, at_once, cycles, order_at_once, order_in_rounds, places,
-                     streamed_cycles, takes_turns)
+from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, cycles, order_at_once, order_in_rounds, places,
+                     streamed_cycles, takes_turns, unhindered)
 from .mainloop import BLOCK
 from .rules import HIGH, stored_at_once
 
@@ -136,7 +136,7 @@ class Candidate(NamedTuple):
 
 def expected(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, processors: int) -> float:
     """The cycles that the model expects of a tile and a way to take part in tiles, for a problem as it is then."""
-    once, tiles = not q.waits and at_once(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
+    once, tiles = unhindered(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
     cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
     if not once:
         cost *= NARROW[way.splits == 1 and not q.waits] if q.across[1] and bn > 64 and bn % 64 else 1
@@ -157,7 +157,7 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
         for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *fitted, *FILLING))):
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
             for way in _ways(q, bm, bn, slots, processors) if (bm, bn) in always else (Way(),):
-                once = not q.waits and at_once(q, bm, bn, way, processors)
+                once = unhindered(q, bm, bn, way, processors)
                 if not once and (bm == HIGH or (bm, bn) not in always and (bm, bn) not in fitted):
                     continue
                 cost = expected(p, q, swapped, bm, bn, way, processors)
