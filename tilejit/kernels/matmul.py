@@ -98,7 +98,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
         if epilogue is not None:
-            launch = fitted(launch, given, target or driver.target(x.device), target is not None, config is None)
+            launch = fitted(launch, given, target or driver.target(x.device), simulated=target is not None, chosen=config is None)
         remember(PLANS, key, launch)
     launch.prepared(*given)
     return made
