@@ -1,6 +1,7 @@
 """Consumers that multiply the last slots of a CTA's last tile one after the other: on the simulator against NumPy, on the GPU, where the model has
 them do so, and launches that wait for the grid ahead once they know their tile."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -106,6 +107,48 @@ def test_consumers_that_cannot_take_turns_are_told_why(options, dtype, words):
     a, b = np.ones((200, 256), dtype), np.ones((64, 256), dtype).T
     with pytest.raises(LaunchError, match=words):
         product(np.asfortranarray(a) if dtype == np.float32 else a, b, config=Config(**fields))
+
+
+# -- launches that begin early ---------------------------------------------------------------------------------------------
+
+GLOBAL = re.compile(r"\b(ld|st|red|atom)\.(\w+\.)*global|cp\.async\.bulk\.(tensor|global|shared)")
+JUMP = re.compile(r"(@\S+\s+)?bra(\.uni)?\s+(\S+);")
+
+
+def before_waiting(ptx):
+    """The lines that touch global memory on some way from the kernel's start on which `griddepcontrol.wait` does not stand."""
+    lines = [line.strip() for line in ptx[ptx.index(".entry"):].splitlines()]
+    labels = {line.rstrip(":"): at for at, line in enumerate(lines) if line.endswith(":")}
+    seen, ways, found = set(), [0], []
+    while ways:
+        at = ways.pop()
+        while at not in seen and at < len(lines) and "griddepcontrol.wait" not in lines[at]:
+            seen.add(at)
+            if GLOBAL.search(lines[at]):
+                found.append(lines[at])
+            jump = JUMP.match(lines[at])
+            if jump is not None:
+                ways.append(labels[jump[3]])
+            if lines[at].startswith(("ret", "exit")) or jump is not None and jump[1] is None:
+                break
+            at += 1
+    return found
+
+
+@pytest.mark.parametrize("epilogue", [False, True])
+@pytest.mark.parametrize("options", [
+    dict(bm=128), dict(bm=64), dict(bm=256, alone=2), dict(bm=192, swapped=True, alone=3), dict(bm=128, kept=True), dict(bm=128, late=32, behind=False),
+    dict(bm=128, pair=True, order=("column", 1)), dict(bm=64, splits=2), dict(bm=64, splits=3, clustered=False), dict(bm=64, splits=4, clustered=False, pair=True)],
+    ids=lambda options: "-".join(f"{key}={value}" for key, value in options.items()))
+def test_no_thread_touches_global_memory_before_it_has_waited_for_the_grid_ahead(options, epilogue):
+    """Each role waits for itself."""
+    fields = {key: options[key] for key in ("splits", "clustered", "swapped") if key in options}
+    config = replace(Config.of(bn=96, stages=3, **fields, bm=options["bm"]), dependent=True, **{k: v for k, v in options.items() if k not in fields})
+    x, extra = np.zeros((512, 512), np.float16), (np.zeros((512, 512), np.float16),) if epilogue else ()
+    launch = planned(x, x.T, x, added if epilogue else None, extra, config)
+    ptx = launch.kernel.compile(*launch.given(x, x.T, x, None, None, extra), target="sm_90a", **launch.constants).ptx
+    assert ptx.count("griddepcontrol.wait") == 2 and not before_waiting(ptx)
+    assert before_waiting(ptx.replace("griddepcontrol.wait", "", 1)) and before_waiting("".join(ptx.rsplit("griddepcontrol.wait", 1)))
 
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------------
