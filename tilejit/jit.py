@@ -297,6 +297,8 @@ class Kernel:
         """From now on, compiling fails unless every copy of `argument`, an array or an allocation of the kernel, is lowered as `variant`, and every
         copy whose source line has that name. Of a name that is no parameter there is a copy."""
         from . import ops  # noqa: F401  # the names of variants are theirs
+        if not isinstance(argument, str) or not argument:
+            raise LaunchError(f"copies are held by the name of an array or of an allocation of the kernel, as in 'A', not by {argument!r}")
         if variant not in variant_names():
             raise LaunchError(f"nothing is lowered as {variant!r}{nearest(variant, variant_names())}; the variants are {', '.join(variant_names())}")
         self.expectations.append((argument, variant))

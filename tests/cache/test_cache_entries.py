@@ -153,6 +153,12 @@ def test_an_expectation_of_a_name_that_no_copy_has_holds_nothing_and_says_so(ben
         compile_stage(module)
 
 
+@pytest.mark.parametrize("name", [3, None, ""])
+def test_copies_are_held_by_a_name(bench, name):
+    with pytest.raises(tile.LaunchError, match=f"by the name of an array or of an allocation of the kernel, as in 'A', not by {name!r}"):
+        bench.load(STAGE).stage.assert_variant(name, "tma")
+
+
 def test_budgets_are_checked_on_code_that_the_cache_has(bench):
     compile_scale(bench.load())
     bench.stages()

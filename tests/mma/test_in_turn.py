@@ -1,6 +1,7 @@
 """Consumers that multiply the last slots of a CTA's last tile one after the other: on the simulator against NumPy, on the GPU, where the model has
 them do so, and launches that wait for the grid ahead once they know their tile."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu, needs_module, some
-from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, plus_one, product
+from tests.mma.products import BF16, E4M3, LAYOUTS, added, close, laid, planned, plus_one, product
 from tests.mma.test_matmul_gpu import checked
 from tilejit import kernels
 from tilejit.errors import LaunchError
@@ -64,6 +65,18 @@ def test_epilogues_pairs_and_tf32_go_with_turns():
     close(product(x, y, config=in_turn(128, 64, 3, np.float32)), x, y)
 
 
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_turn_has_no_more_slots_than_the_ring_where_an_epilogue_left_it_fewer(stages):
+    """As `fitted` takes some of a launch's: one consumer would wait for slots that those behind it hold until their turn."""
+    rng = np.random.default_rng(0)
+    a, b, out = rng.integers(-2, 3, (300, 520)).astype(np.float16), rng.integers(-2, 3, (520, 136)).astype(np.float16), np.empty((300, 136), np.float16)
+    launch = planned(a, b, out, None, (), in_turn(128, 64, 5))
+    launch = replace(launch, constants=launch.constants | {"STAGES": stages})
+    assert launch.constants["ALONE"] == 5
+    launch.prepared(*launch.given(a, b, out, None, None, ()))
+    assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
+
+
 def test_the_model_has_large_tiles_in_one_round_go_in_turn_and_no_others():
     assert choose(Problem(2048, 2048, 2048), PROCESSORS).alone == choose(Problem(2048, 2048, 2048), PROCESSORS).stages == 4
     for p in (Problem(2048, 2048, 2048), Problem(1024, 4096, 1024), Problem(2048, 2048, 256), Problem(777, 5120, 5120), Problem(4096, 4096, 4096),
@@ -94,6 +107,48 @@ def test_consumers_that_cannot_take_turns_are_told_why(options, dtype, words):
     a, b = np.ones((200, 256), dtype), np.ones((64, 256), dtype).T
     with pytest.raises(LaunchError, match=words):
         product(np.asfortranarray(a) if dtype == np.float32 else a, b, config=Config(**fields))
+
+
+# -- launches that begin early ---------------------------------------------------------------------------------------------
+
+GLOBAL = re.compile(r"\b(ld|st|red|atom)\.(\w+\.)*global|cp\.async\.bulk\.(tensor|global|shared)")
+JUMP = re.compile(r"(@\S+\s+)?bra(\.uni)?\s+(\S+);")
+
+
+def before_waiting(ptx):
+    """The lines that touch global memory on some way from the kernel's start on which `griddepcontrol.wait` does not stand."""
+    lines = [line.strip() for line in ptx[ptx.index(".entry"):].splitlines()]
+    labels = {line.rstrip(":"): at for at, line in enumerate(lines) if line.endswith(":")}
+    seen, ways, found = set(), [0], []
+    while ways:
+        at = ways.pop()
+        while at not in seen and at < len(lines) and "griddepcontrol.wait" not in lines[at]:
+            seen.add(at)
+            if GLOBAL.search(lines[at]):
+                found.append(lines[at])
+            jump = JUMP.match(lines[at])
+            if jump is not None:
+                ways.append(labels[jump[3]])
+            if lines[at].startswith(("ret", "exit")) or jump is not None and jump[1] is None:
+                break
+            at += 1
+    return found
+
+
+@pytest.mark.parametrize("epilogue", [False, True])
+@pytest.mark.parametrize("options", [
+    dict(bm=128), dict(bm=64), dict(bm=256, alone=2), dict(bm=192, swapped=True, alone=3), dict(bm=128, kept=True), dict(bm=128, late=32, behind=False),
+    dict(bm=128, pair=True, order=("column", 1)), dict(bm=64, splits=2), dict(bm=64, splits=3, clustered=False), dict(bm=64, splits=4, clustered=False, pair=True)],
+    ids=lambda options: "-".join(f"{key}={value}" for key, value in options.items()))
+def test_no_thread_touches_global_memory_before_it_has_waited_for_the_grid_ahead(options, epilogue):
+    """Each role waits for itself."""
+    fields = {key: options[key] for key in ("splits", "clustered", "swapped") if key in options}
+    config = replace(Config.of(bn=96, stages=3, **fields, bm=options["bm"]), dependent=True, **{k: v for k, v in options.items() if k not in fields})
+    x, extra = np.zeros((512, 512), np.float16), (np.zeros((512, 512), np.float16),) if epilogue else ()
+    launch = planned(x, x.T, x, added if epilogue else None, extra, config)
+    ptx = launch.kernel.compile(*launch.given(x, x.T, x, None, None, extra), target="sm_90a", **launch.constants).ptx
+    assert ptx.count("griddepcontrol.wait") == 2 and not before_waiting(ptx)
+    assert before_waiting(ptx.replace("griddepcontrol.wait", "", 1)) and before_waiting("".join(ptx.rsplit("griddepcontrol.wait", 1)))
 
 
 # -- on the GPU --------------------------------------------------------------------------------------------------------------

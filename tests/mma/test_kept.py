@@ -111,6 +111,18 @@ def test_the_model_keeps_results_where_a_cta_has_several_tiles():
     assert not choose(Problem(4096, 4096, 4096, epilogue=True, ahead=True), 132).kept
 
 
+def test_results_that_stay_in_registers_leave_a_fourth_slot_by_pairs_and_of_float32_too():
+    for p in (Problem(4096, 4096, 4096, aligned=(16, 16)), Problem(8192, 8192, 8192, aligned=(16, 16)), Problem(4096, 4096, 4096, itemsize=4, stored=2)):
+        config = choose(p, 132)
+        assert config.kept and config.pair == any(p.uneven) and (config.stages, config.width, config.buffers) == (4, 64, 2)
+
+
+def test_tiles_of_several_rounds_whose_results_do_not_stay_have_buffers_for_all_columns_that_leave_three_slots():
+    """As those of one round whose consumers take no turns: turns alone make a slot more worth having than the buffers."""
+    config = choose(Problem(4096, 4096, 4096, stored=4), 132)
+    assert not (config.kept or config.alone) and (config.stages, config.width, config.buffers) == (3, 32, 4)
+
+
 # -- tiles of narrow elements around loops and branches --------------------------------------------------------------------------
 
 @tile.jit

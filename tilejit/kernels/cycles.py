@@ -222,6 +222,11 @@ def at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
     return way.splits == 1 and not way.stream and rows(p.m, bm, way.pair) * -(-p.n // bn) * p.matrices <= processors
 
 
+def unhindered(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
+    """Whether the GPU holds all tiles at one time, each that of one CTA, and they do not wait for memory."""
+    return not p.waits and at_once(p, bm, bn, way, processors)
+
+
 def order_in_rounds(p: Problem, bm: int, bn: int, group: int = NEIGHBOURS) -> tuple[str, int]:
     """The order of tiles, each that of one CTA, by which neighbours ask L2 for little in several rounds: up to 1.3 times as fast."""
     return min(("snake", group), ORDERS[1], key=lambda order: asked(p, bm, bn, order))
@@ -236,10 +241,11 @@ def order_at_once(p: Problem, bm: int, bn: int, way: Way, processors: int) -> tu
     return min(ORDERS[:2], key=lambda order: asked(p, bm, bn, order))
 
 
-def takes_turns(p: Problem, bm: int, bn: int, pair: bool) -> bool:
-    """Whether the consumers of such a tile take its last slots one after the other in one round that does not wait for memory: not where threads
+def takes_turns(p: Problem, bm: int, bn: int, way: Way, processors: int) -> bool:
+    """Whether the consumers of such a tile take its last slots one after the other: in one round that does not wait for memory; not where threads
     add up the sums of each slot, nor of float32, which they may load from slots."""
-    return bm > 64 and bm * bn >= WIDE and p.promoted is None and not pair and p.itemsize < 4
+    able = bm > 64 and bm * bn >= WIDE and p.promoted is None and not way.pair and p.itemsize < 4
+    return able and unhindered(p, bm, bn, way, processors)
 
 
 def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> tuple[float, tuple[str, int]]:
@@ -251,7 +257,7 @@ def in_one_round(p: Problem, bm: int, bn: int, pair: bool, processors: int) -> t
     brought = (bm + bn * pieces - outside) * ROW[0] + outside * ROW[1]
     multiplied = bm * max(bn, 32) / 32 / share(bm, bn, True)
     part = ALONE if p.promoted is None and (pair or bm * bn > SMALL) else 1
-    hidden = HIDDEN * bm * bn * takes_turns(p, bm, bn, pair)
+    hidden = HIDDEN * bm * bn * takes_turns(p, bm, bn, Way(pair=pair), processors)
     best = inf, ORDERS[0]
     for order in ORDERS[:1] if pair else ORDERS[:2] if slots < BRIEF and not divides(ORDERS[0], down, across) else ORDERS:
         served = asked(p, bm, bn, order) * SLOT * tiles / (SERVED * processors)
@@ -301,7 +307,7 @@ def places(way: Way | Config, processors: int) -> int:
 
 def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     """The cycles that the product takes in tiles of bm by bn by CTAs that take part in them in this way."""
-    if at_once(p, bm, bn, way, processors) and not p.waits:
+    if unhindered(p, bm, bn, way, processors):
         return in_one_round(p, bm, bn, way.pair, processors)[0]
     down, across, shared = rows(p.m, bm, way.pair), -(-p.n // bn), way.splits > 1
     tiles = down * across * p.matrices
@@ -318,4 +324,4 @@ def cycles(p: Problem, bm: int, bn: int, way: Way, processors: int) -> float:
     return both(rounds * tile * paired * (FLAT if flat else 1), loading_cycles(p, bm, bn, tiles, processors, way)) * (1 if way.clustered else EVEN)
 
 
-__all__ = ["Problem", "Way", "at_once", "cycles", "order_at_once", "streamed_cycles", "takes_turns"]
+__all__ = ["Problem", "Way", "cycles", "order_at_once", "streamed_cycles", "takes_turns", "unhindered"]

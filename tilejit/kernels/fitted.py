@@ -16,7 +16,7 @@ def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: b
     kernel, constants = launch.kernel, launch.constants
     again = lambda **changed: fitted(replace(launch, constants=constants | changed), given, target, simulated, chosen)
     try:
-        spilled = lowered(kernel, given, constants, target) if simulated else kernel.compile(*given, target=target, **constants).spills
+        spilled = spills(kernel, given, constants, target, simulated)
     except SharedMemoryError:
         if not chosen or constants["STAGES"] <= 2:
             raise
@@ -30,8 +30,10 @@ def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: b
     return launch
 
 
-def lowered(kernel, given: tuple, constants: dict, target: str) -> int:
-    """Lower the kernel, as the simulator runs it, which has registers for all values: none spills."""
+def spills(kernel, given: tuple, constants: dict, target: str, simulated: bool) -> int:
+    """How many bytes of registers a thread spills. For the simulator, which has registers for all values, the kernel is only lowered."""
+    if not simulated:
+        return kernel.compile(*given, target=target, **constants).spills
     bound, options, _ = kernel._bind(given, constants)
     kernel.version(bound, options, target)
     return 0

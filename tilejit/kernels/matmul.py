@@ -98,7 +98,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
     if known is None:
         if epilogue is not None:
-            launch = fitted(launch, given, target or driver.target(x.device), target is not None, config is None)
+            launch = fitted(launch, given, target or driver.target(x.device), simulated=target is not None, chosen=config is None)
         remember(PLANS, key, launch)
     launch.prepared(*given)
     return made
@@ -239,17 +239,18 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     if per > 1 and any(copied):
         raise LaunchError("rows of float4 begin at multiples of 16 bytes, a multiple of 32 elements apart: pass a copy whose rows do")
     a_km, b_kn = (not c and v.strides[-1] != 1 for c, v in zip(copied, (x, y)))
-    if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or a_km and x.dtype == "float32"):
+    loaded = a_km and x.dtype == "float32"
+    if target in HOPPER and (k == 0 or epilogue is not None or z.nbytes_per_element > 2 or loaded):
         config = replace(config, kept=False)  # no slots to send results under, or no registers for these
     staged = z.nbytes_per_element if config.splits == 1 and _by_tma(z, config) else None
     if target in HOPPER:
-        check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), a_km and x.dtype == "float32")
-        check_alone(config, promoted is not None, a_km and x.dtype == "float32")
+        check_registers(config, config.bn if promoted is None else min(config.bn, BLOCK), loaded)
+        check_alone(config, promoted is not None, loaded)
         check_shares(config)
-    if target in HOPPER and config.pair:
-        check_pair(config)
-    if target in HOPPER and config.bm == HIGH and a_km and x.dtype == "float32":
-        raise LaunchError(f"float32 that lies by columns comes from registers, 64 rows to a consumer: config.bm is up to 192, not {HIGH}")
+        if config.pair:
+            check_pair(config)
+        if config.bm == HIGH and loaded:
+            raise LaunchError(f"float32 that lies by columns comes from registers, 64 rows to a consumer: config.bm is up to 192, not {HIGH}")
     (check_hopper if target in HOPPER else check_blackwell)(config, itemsize, sums == tile.int32, b_kn, staged)
     shares, room, steps = (), None, max(-(-k // config.bk), 1)
     if target in HOPPER and config.stream:

@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SLOT, Config, along, narrow, part, rows, shares_of
-from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, at_once, cycles, order_at_once, order_in_rounds, places,
-                     streamed_cycles, takes_turns)
+from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, cycles, order_at_once, order_in_rounds, places,
+                     streamed_cycles, takes_turns, unhindered)
 from .mainloop import BLOCK
 from .rules import HIGH, stored_at_once
 
@@ -136,7 +136,7 @@ class Candidate(NamedTuple):
 
 def expected(p: Problem, q: Problem, swapped: bool, bm: int, bn: int, way: Way, processors: int) -> float:
     """The cycles that the model expects of a tile and a way to take part in tiles, for a problem as it is then."""
-    once, tiles = not q.waits and at_once(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
+    once, tiles = unhindered(q, bm, bn, way, processors), -(-q.m // bm) * -(-q.n // bn) * p.matrices
     cost = streamed_cycles(q, bm, bn, processors) if way.stream else cycles(q, bm, bn, way, processors)
     if not once:
         cost *= NARROW[way.splits == 1 and not q.waits] if q.across[1] and bn > 64 and bn % 64 else 1
@@ -157,7 +157,7 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None) -> Iter
         for bm, bn in filter(lambda t: q.takes(*t), dict.fromkeys((*always, *fitted, *FILLING))):
             slots = -(-p.k // (SLOT if p.promoted is not None else along(bm, bn, p.itemsize)))
             for way in _ways(q, bm, bn, slots, processors) if (bm, bn) in always else (Way(),):
-                once = not q.waits and at_once(q, bm, bn, way, processors)
+                once = unhindered(q, bm, bn, way, processors)
                 if not once and (bm == HIGH or (bm, bn) not in always and (bm, bn) not in fitted):
                     continue
                 cost = expected(p, q, swapped, bm, bn, way, processors)
@@ -184,7 +184,8 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)
     columns = part(bn, (48 if swapped else 32) if bm == HIGH else most, swapped)
     columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, most)
-    least = 3 if (q.ahead or long and (p.epilogue or not takes_turns(q, bm, bn, way.pair))) and not by_columns else 4
+    turns = takes_turns(q, bm, bn, way, processors) and not p.epilogue
+    least = 3 if (q.ahead or long and not turns) and not (by_columns or kept) else 4
     config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
                        epilogue=p.epilogue and not q.ahead, width=columns, least=least, blocks=bool(p.promoted), clustered=way.clustered)
     if config.stages < 2:
@@ -202,8 +203,7 @@ def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> 
     tiles = config.tiles(q.m, q.n) * p.matrices
     by_columns = order[0] != "row" or tiles <= processors   # that columns of B are asked for at one time only
     stages = min(config.stages, max(found.steps, 2))
-    once = not q.waits and at_once(q, config.bm, config.bn, found.way, processors)
-    alone = min(stages, TURN) if once and takes_turns(q, config.bm, config.bn, config.pair) else 0
+    alone = min(stages, TURN) if takes_turns(q, config.bm, config.bn, found.way, processors) else 0
     passing = p.busy and not stream and by_columns and q.m <= config.bm * order[1] and q.n * q.k * q.itemsize > L2
     return replace(config, stages=stages, order=order, stream=stream, passing=passing, alone=alone,
                    dependent=not stream and _early(p, config, tiles, found.cost, processors))

@@ -106,21 +106,24 @@ def check_alone(config, added: bool, loaded: bool) -> None:
     if config.bm == 64:
         raise LaunchError("tiles of 64 rows have one consumer, and nobody to take turns with: config.alone is 0 with config.bm 64, not "
                           f"{config.alone}")
-    for field in ("splits", "stream", "kept", "late"):
-        if getattr(config, field) > (field == "splits"):
-            raise LaunchError("consumers take turns where each stores its part of a tile at once, and by itself: config.alone is 0 with "
-                              f"config.{field} {getattr(config, field)}, not {config.alone}")
+    for field, _ in divided(config):
+        raise LaunchError("consumers take turns where each stores its part of a tile at once, and by itself: config.alone is 0 with "
+                          f"config.{field} {getattr(config, field)}, not {config.alone}")
     if added or loaded:
         raise LaunchError(f"threads {'add up the sums' if added else 'load an operand'} of one slot at a time, and consumers go side by side for it: "
                           f"config.alone is 0, not {config.alone}")
 
 
+def divided(config) -> list[tuple[str, int]]:
+    """The fields by which a tile's sums are not all stored at once by those that made them, each with what it is where they are."""
+    return [(field, plain) for field, plain in (("splits", 1), ("stream", False), ("kept", False), ("late", 0)) if getattr(config, field) != plain]
+
+
 def check_high(config) -> None:
     """LaunchError for tiles of 256 rows where consumers of 64 rows, of which there are no four, share, keep or finish sums."""
-    for field, words in (("splits", "1"), ("stream", "False"), ("kept", "False"), ("late", "0")):
-        if config.bm == HIGH and getattr(config, field) > (field == "splits"):
-            raise LaunchError(f"the consumers of tiles of {HIGH} rows have 128 rows of sums each, which stay theirs until these are stored at once: "
-                              f"config.{field} is {words} with config.bm {HIGH}, not {getattr(config, field)}")
+    for field, plain in divided(config) if config.bm == HIGH else ():
+        raise LaunchError(f"the consumers of tiles of {HIGH} rows have 128 rows of sums each, which stay theirs until these are stored at once: "
+                          f"config.{field} is {plain} with config.bm {HIGH}, not {getattr(config, field)}")
 
 
 def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
@@ -238,5 +241,5 @@ def check_halves(config) -> None:
                           f"multiples of 16, not {config.bn} and {config.bk}")
 
 
-__all__ = ["EITHER", "HIGH", "SHARED", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair", "check_registers",
-           "check_shared", "check_shares", "stored_at_once", "widths"]
+__all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair",
+           "check_registers", "check_shared", "check_shares", "stored_at_once", "widths"]

@@ -150,7 +150,8 @@ def _slots(pool: Pool, distance: "Distance") -> int:
 
 def _wide(graph: Graph, pool: Pool) -> set[Call]:
     """The waits of several warps on slots that a narrower scope uses again."""
-    again = len(pool.copies) > pool.slots or any(c in set(walk(n.body)) for n in walk(graph.body) if isinstance(n, (For, While)) for c in pool.copies)
+    repeated = {n for loop in walk(graph.body) if isinstance(loop, (For, While)) for block in blocks(loop) for n in walk(block)}
+    again = len(pool.copies) > pool.slots or not repeated.isdisjoint(pool.copies)
     where = dict(_placed(graph.body, ()))
     narrowest = max(len(where[c]) for c in pool.copies)
     return {w for w in pool.waits if again and len(where[w]) < narrowest and _threads(graph, where[w]) > 32}
