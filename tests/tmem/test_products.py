@@ -180,6 +180,8 @@ def test_instruction_descriptors_are_those_of_the_manual():
     assert bits("mxf8f6f4", 128, 128, "e4m3", "e4m3", "float32", False, False, "ue8m0", (3, 1)) == 1 << 4 | 16 << 17 | 1 << 23 | 1 << 27 | 3 << 29
     assert bits("mxf4nvf4", 256, 64, "e2m1", "e2m1", "float32", False, False, "ue4m3", (0, 0)) == 1 << 7 | 1 << 10 | 8 << 17 | 2 << 27
     assert Instruction("f16", 64, 8, "f16", "f16", "float16", negated=True).bits == 1 << 13 | 1 << 17 | 4 << 24
+    assert bits("mxf4", 128, 64, "e2m1", "e2m1", "float32", False, False, "ue8m0", (2, 2), True) == (
+        2 << 4 | 1 << 7 | 1 << 10 | 1 << 13 | 8 << 17 | 1 << 23 | 1 << 27 | 2 << 29)
     for kind in KINDS.values():
         for a in kind.types:
             made = Instruction(kind.name, 128, 64, a, a, kind.accumulators[-1] if not kind.scales else "float32", False, False,
