@@ -7,7 +7,7 @@ import tilejit as tile
 from faulty import check
 from tensor_operands import BOTH, accumulator
 from tests.drawn import numbers
-from tilejit.layout import tmem_datapath
+from tilejit.layout import TileLayout, tmem_datapath
 from tilejit.ops.mma.tcgen05_kinds import KINDS, Instruction
 
 
@@ -132,6 +132,42 @@ def test_a_comes_from_tensor_memory(m, target):
     kernel.simulate(1, a, b, c, target=target).raise_first()
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
     assert ", [t], y, " in kernel.compile(a, b, c, target=target).ptx or "[%r" in kernel.compile(a, b, c, target=target).ptx
+
+
+@pytest.mark.parametrize("left", [0, 16])
+@pytest.mark.parametrize("sums", [0, 16])
+def test_64_rows_of_a_lie_in_the_half_of_the_lanes_where_the_sums_are(left, sums):
+    """Either half of each warp's lanes holds both: each lane multiplies what it holds, and so the other half's rows would not meet."""
+    half = lambda lane: TileLayout([(4, 32, "TLane"), (16, 1, "TLane"), (64, 1, "TCol")], offset={"TLane": lane})
+    of_a, of_sums = half(left), half(sums)
+
+    @tile.jit
+    def kernel(A, B, C):
+        a = tile.alloc((64, 64), A.dtype, scope="tmem", layout=of_a)
+        acc = tile.alloc((64, 64), "float32", scope="tmem", layout=of_sums)
+        sB = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
+        bar = tile.mbarrier()
+        tile.copy(sB, B[0:64, 0:64])
+        tile.store(a, tile.load(A[0:64, 0:64]))
+        tile.fence_proxy_async()
+        tile.tcgen05_fence("before_thread_sync")
+        tile.sync()
+        with tile.elect():
+            tile.tcgen05_fence("after_thread_sync")
+            tile.mma_async(acc, a, sB, trans_b=True, accumulate=False)
+            tile.tcgen05_commit(bar)
+        bar.wait(phase=0)
+        tile.tcgen05_fence("after_thread_sync")
+        tile.store(C[0:64, 0:64], tile.load(acc))
+
+    a, b, c = numbers((64, 64), np.float16, 1), numbers((64, 64), np.float16, 2), np.zeros((64, 64), np.float32)
+    if left != sums:
+        with pytest.raises(tile.DispatchError, match=f"in the accumulator's lanes: it begins in lane {left}, and the accumulator in lane {sums}"):
+            kernel.compile(a, b, c, target="sm_100a")
+        return
+    kernel.simulate(1, a, b, c, target="sm_100a").raise_first()
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
+    assert kernel.compile(a, b, c, target="sm_103a").cubin
 
 
 @pytest.mark.parametrize("rows", [64, 128])

@@ -65,6 +65,11 @@ def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) ->
     return True
 
 
+def first_lane(t: Region, starts: tuple, divisor) -> int:
+    """Where a region begins that lies as the hardware takes it."""
+    return digits_of(t, starts, divisor)[1].get("TLane", 0)
+
+
 def accumulator_layout(datapath: str, columns: int, dtype) -> TileLayout:
     """The datapath's layout for elements of `dtype`, each of which has a column of 32 bits."""
     layout, per = tmem_datapath(datapath, columns), 32 // dtype.bits
