@@ -325,6 +325,8 @@ def test_wrong_products_are_errors_at_their_line():
     refused("say so by precision='tf32'", plain, dtype="float32")
     refused("32 rows", "tile.mma_async(acc[0:32], a[0:32], b)")
     refused("12 columns, and there are 8 to 256 in steps of 8|multiple of the instruction", "tile.mma_async(acc[:, 0:12], a, b[:, 0:12])")
+    refused("40 columns, and there are 8, 24 and 16 to 256 in steps of 16", "tile.mma_async(acc, a, b, trans_b=True)", dtype="int8",
+            acc='(128, 40), "int32"', b="(40, 64)")
     refused("their k differ", "tile.mma_async(acc, a[:, 0:32], b)")
     refused(r"so the accumulator is \[128, 64\], not \[128, 32\]", "tile.mma_async(acc[:, 0:32], a, b)")
     refused("it lies as", "tile.mma_async(acc[0:64], a[0:64], b)")

@@ -106,12 +106,11 @@ class Instruction:
 
 def columns_allowed(kind: str, cta_group: int, n: int, byte_wide_transposed: bool) -> bool | str:
     """Whether an instruction has `n` columns (PTX ISA, tables 39 and 52)."""
-    step = 8 * cta_group
-    if kind == "i8":
-        step = 32 if cta_group == 2 else 8 if n <= 32 else 16
+    few = (8, 24) if kind == "i8" and cta_group == 1 and not byte_wide_transposed else ()
+    step = 8 * cta_group * (2 if kind == "i8" else 1)
     if byte_wide_transposed:
         step = max(step, 16 * cta_group)
-    return (step <= n <= 256 and n % step == 0) or f"{n} columns, and there are {step} to 256 in steps of {step}"
+    return n in few or (step <= n <= 256 and n % step == 0) or f"{n} columns, and there are {'8, 24 and ' if few else ''}{step} to 256 in steps of {step}"
 
 
 def accumulator_lanes(m: int, cta_group: int) -> tuple[str, int]:
