@@ -110,7 +110,9 @@ def columns_allowed(kind: str, cta_group: int, n: int, byte_wide_transposed: boo
     step = 8 * cta_group * (2 if kind == "i8" else 1)
     if byte_wide_transposed:
         step = max(step, 16 * cta_group)
-    return n in few or (step <= n <= 256 and n % step == 0) or f"{n} columns, and there are {'8, 24 and ' if few else ''}{step} to 256 in steps of {step}"
+    if n in few or step <= n <= 256 and n % step == 0:
+        return True
+    return f"{n} columns, and there are {'8, 24 and ' if few else ''}{step} to 256 in steps of {step}"
 
 
 def accumulator_lanes(m: int, cta_group: int) -> tuple[str, int]:
