@@ -299,11 +299,35 @@ def next_tile_too_early(x, y):
         tile.store(y[0:128, 0:64], tile.load(acc))
 
 
+@tile.jit
+def sums_over_a(x, y):
+    a = tile.alloc((128, 64), x.dtype, scope="tmem")
+    sB = tile.alloc((64, 64), x.dtype, layout=HALF)
+    rest = tile.alloc((128, 64), "float32", scope="tmem")
+    bar = tile.mbarrier()
+    tile.store(a, tile.load(x[0:128, 0:64]))
+    tile.copy(sB, x[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.tcgen05_fence("before_thread_sync")
+    tile.sync()
+    with tile.elect():
+        tile.tcgen05_fence("after_thread_sync")
+        tile.mma_async(rest, a, sB, accumulate=False)
+        tile.mma_async(a.view(tile.float32, (128, 32)), a, sB[:, 0:32], accumulate=False)  # finds: tmem
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+
+
 def test_the_order_around_a_product_is_checked():
     """Its commit, the fence after the wait, an accumulator that nobody began, and readers that the next product overtakes."""
     y = np.zeros((128, 64), np.float32)
     for kernel in (unwaited, unfenced, never_zeroed, next_tile_too_early):
         check(kernel, (1,), X, y, target="sm_100a")
+
+
+def test_sums_that_overwrite_the_product_s_own_operand_are_found():
+    """An instruction writes while the next along k has still to read."""
+    check(sums_over_a, (1,), X, np.zeros((128, 64), np.float32), target="sm_100a")
 
 
 def test_wrong_products_are_errors_at_their_line():
