@@ -217,7 +217,8 @@ MEANING = {
                          "that it counts",
     "descriptor": "a tensor map or coordinates that the encoder or the hardware refuses",
     "wgmma-order": "an operand or accumulator of an issued mma that is touched before its wait",
-    "tmem": "tensor memory used outside its allocation, its lifetime or the warp's lanes, or without the fences between threads",
+    "tmem": "tensor memory used outside its allocation, its lifetime or the warp's lanes, without the fences between threads, or by a product "
+            "whose accumulator lies over what it reads there",
     "divergent-collective": "an operation of the whole scope that some of its threads do not reach",
     "assertion": "a `device_assert` or `assume` that does not hold; a number that does not fit in the dtype it takes",
 }

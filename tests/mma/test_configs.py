@@ -78,6 +78,11 @@ OF_BLACKWELL = [
     (dict(bn=48, width=16, pair=True), "B lies by rows: .* config.bn is 16 or a multiple of 32 columns, not 48"),
     (dict(splits=3), "config.splits is a divisor of config.bn, which is 64, not 3"),
     (dict(splits=2, pair=True), "config.splits is 1 with config.pair, not 2"),
+    (dict(bn=256, stages=4, width=128), "config.bk=64 and config.stages=4: slots take 196608 bytes of shared memory, and buffers of "
+                                        "config.width=128 columns of the result 65536: together at most 232448. BlackwellConfig.of chooses"),
+    (dict(splits=2, bn=128, stages=4), "slots take 131072 bytes of shared memory, and the sums that config.splits=2 CTAs of a cluster send each other "
+                                       "131072: together at most 232448"),
+    (dict(pair=True, bk=256, stages=3), "slots take 245760 bytes of shared memory, and buffers of config.width=.* together at most 232448"),
 ]
 
 
@@ -110,6 +115,15 @@ def test_columns_that_some_operands_cannot_have(bn, operands, words):
 def test_a_configuration_of_elements_that_there_are_not(sizes, words):
     with pytest.raises(LaunchError, match=words):
         Config.of(64, 64, **sizes)
+
+
+@pytest.mark.parametrize("sizes,words", [(dict(itemsize=0), "an operand's element: 1, 2 or 4, or 0.5 of float4, not 0"),
+                                         (dict(itemsize=3), "or 0.5 of float4, not 3"), (dict(stored=0), "a result's element: 1, 2, 4 or 8, not 0"),
+                                         (dict(pair="yes"), "config.pair is True or False, not 'yes'"),
+                                         (dict(block=8), "16 or 32, or 0 without factors, not 8")])
+def test_a_configuration_of_blackwell_of_what_there_is_not(sizes, words):
+    with pytest.raises(LaunchError, match=words):
+        BlackwellConfig.of(64, **sizes)
 
 
 @pytest.mark.parametrize("bn,fits", [(208, "16"), (48, "16"), (96, "16, 32")])

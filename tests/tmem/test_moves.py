@@ -347,6 +347,27 @@ def test_wrong_tensor_memory_is_an_error_at_its_line():
     refused("has no other=, mask=", alloc + "v = tile.load(d, other=1.0)")
     refused("waits for 'ld' or 'st'", alloc + 'tile.tcgen05_wait("both")')
     refused("of one thread", alloc + "b = tile.mbarrier()\ntile.tcgen05_commit(b)")
+    commit = alloc + "b = tile.mbarrier()\nwith tile.elect():\n    tile.tcgen05_commit(b, multicast="
+    refused("mask of the cluster's ranks, 1 to 65535, not 0", commit + "0)", cluster=2)
+    refused("mask of the cluster's ranks, 1 to 65535, not 65536", commit + "1 << 16)", cluster=2)
+    refused("the multicast mask 0b11 names CTAs beyond the cluster's 1: give cluster=", commit + "3)")
+
+
+def test_layouts_that_tensor_memory_has_not_are_told_what_it_has():
+    """In a kernel and outside of one."""
+    for words, wrong in (("the datapaths of tensor memory are 'A' to 'G', found 'Z'", ("Z", 64)),
+                         ("the datapath 'D' has one column or more and sub 0, found 0 and 0", ("D", 0)),
+                         ("the datapath 'G' has a multiple of 4 columns and sub 0, found 6 and 0", ("G", 6)),
+                         ("the datapath 'D' has one column or more and sub 0, found 64 and 1", ("D", 64, 1)),
+                         ("the datapath 'F' has one column or more and sub 0 or 1, found 64 and 2", ("F", 64, 2)),
+                         ("a layout is made of integers, found 'x'", ("D", "x"))):
+        with pytest.raises(tile.CompilationError, match=words):
+            tile.tmem_datapath(*wrong)
+        refused(words, f"d = tile.tmem_datapath{wrong}")
+    for words, wrong in (("a layout is made of integers, found 'a'", ("a", 4)), ("a layout is made of integers, found 128.0", (128.0, 4)),
+                         ("1, 2, 3 or a multiple of 4 blocks, not 128 and 6", (128, 6))):
+        with pytest.raises(tile.CompilationError, match=words):
+            tile.scale_layout(*wrong)
 
 
 def test_a_move_is_planned_without_a_kernel():

@@ -7,7 +7,7 @@ import tilejit as tile
 from faulty import check
 from tensor_operands import BOTH, accumulator
 from tests.drawn import numbers
-from tilejit.layout import tmem_datapath
+from tilejit.layout import TileLayout, tmem_datapath
 from tilejit.ops.mma.tcgen05_kinds import KINDS, Instruction
 
 
@@ -134,6 +134,42 @@ def test_a_comes_from_tensor_memory(m, target):
     assert ", [t], y, " in kernel.compile(a, b, c, target=target).ptx or "[%r" in kernel.compile(a, b, c, target=target).ptx
 
 
+@pytest.mark.parametrize("left", [0, 16])
+@pytest.mark.parametrize("sums", [0, 16])
+def test_64_rows_of_a_lie_in_the_half_of_the_lanes_where_the_sums_are(left, sums):
+    """Either half of each warp's lanes holds both: each lane multiplies what it holds, and so the other half's rows would not meet."""
+    half = lambda lane: TileLayout([(4, 32, "TLane"), (16, 1, "TLane"), (64, 1, "TCol")], offset={"TLane": lane})
+    of_a, of_sums = half(left), half(sums)
+
+    @tile.jit
+    def kernel(A, B, C):
+        a = tile.alloc((64, 64), A.dtype, scope="tmem", layout=of_a)
+        acc = tile.alloc((64, 64), "float32", scope="tmem", layout=of_sums)
+        sB = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
+        bar = tile.mbarrier()
+        tile.copy(sB, B[0:64, 0:64])
+        tile.store(a, tile.load(A[0:64, 0:64]))
+        tile.fence_proxy_async()
+        tile.tcgen05_fence("before_thread_sync")
+        tile.sync()
+        with tile.elect():
+            tile.tcgen05_fence("after_thread_sync")
+            tile.mma_async(acc, a, sB, trans_b=True, accumulate=False)
+            tile.tcgen05_commit(bar)
+        bar.wait(phase=0)
+        tile.tcgen05_fence("after_thread_sync")
+        tile.store(C[0:64, 0:64], tile.load(acc))
+
+    a, b, c = numbers((64, 64), np.float16, 1), numbers((64, 64), np.float16, 2), np.zeros((64, 64), np.float32)
+    if left != sums:
+        with pytest.raises(tile.DispatchError, match=f"in the accumulator's lanes: it begins in lane {left}, and the accumulator in lane {sums}"):
+            kernel.compile(a, b, c, target="sm_100a")
+        return
+    kernel.simulate(1, a, b, c, target="sm_100a").raise_first()
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
+    assert kernel.compile(a, b, c, target="sm_103a").cubin
+
+
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize("target", BOTH)
 def test_a_pair_of_ctas_multiplies_by_one_thread(rows, target):
@@ -180,6 +216,8 @@ def test_instruction_descriptors_are_those_of_the_manual():
     assert bits("mxf8f6f4", 128, 128, "e4m3", "e4m3", "float32", False, False, "ue8m0", (3, 1)) == 1 << 4 | 16 << 17 | 1 << 23 | 1 << 27 | 3 << 29
     assert bits("mxf4nvf4", 256, 64, "e2m1", "e2m1", "float32", False, False, "ue4m3", (0, 0)) == 1 << 7 | 1 << 10 | 8 << 17 | 2 << 27
     assert Instruction("f16", 64, 8, "f16", "f16", "float16", negated=True).bits == 1 << 13 | 1 << 17 | 4 << 24
+    assert bits("mxf4", 128, 64, "e2m1", "e2m1", "float32", False, False, "ue8m0", (2, 2), True) == (
+        2 << 4 | 1 << 7 | 1 << 10 | 1 << 13 | 8 << 17 | 1 << 23 | 1 << 27 | 2 << 29)
     for kind in KINDS.values():
         for a in kind.types:
             made = Instruction(kind.name, 128, 64, a, a, kind.accumulators[-1] if not kind.scales else "float32", False, False,
@@ -261,11 +299,35 @@ def next_tile_too_early(x, y):
         tile.store(y[0:128, 0:64], tile.load(acc))
 
 
+@tile.jit
+def sums_over_a(x, y):
+    a = tile.alloc((128, 64), x.dtype, scope="tmem")
+    sB = tile.alloc((64, 64), x.dtype, layout=HALF)
+    rest = tile.alloc((128, 64), "float32", scope="tmem")
+    bar = tile.mbarrier()
+    tile.store(a, tile.load(x[0:128, 0:64]))
+    tile.copy(sB, x[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.tcgen05_fence("before_thread_sync")
+    tile.sync()
+    with tile.elect():
+        tile.tcgen05_fence("after_thread_sync")
+        tile.mma_async(rest, a, sB, accumulate=False)
+        tile.mma_async(a.view(tile.float32, (128, 32)), a, sB[:, 0:32], accumulate=False)  # finds: tmem
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+
+
 def test_the_order_around_a_product_is_checked():
     """Its commit, the fence after the wait, an accumulator that nobody began, and readers that the next product overtakes."""
     y = np.zeros((128, 64), np.float32)
     for kernel in (unwaited, unfenced, never_zeroed, next_tile_too_early):
         check(kernel, (1,), X, y, target="sm_100a")
+
+
+def test_sums_that_overwrite_the_product_s_own_operand_are_found():
+    """An instruction writes while the next along k has still to read."""
+    check(sums_over_a, (1,), X, np.zeros((128, 64), np.float32), target="sm_100a")
 
 
 def test_wrong_products_are_errors_at_their_line():
@@ -287,6 +349,8 @@ def test_wrong_products_are_errors_at_their_line():
     refused("say so by precision='tf32'", plain, dtype="float32")
     refused("32 rows", "tile.mma_async(acc[0:32], a[0:32], b)")
     refused("12 columns, and there are 8 to 256 in steps of 8|multiple of the instruction", "tile.mma_async(acc[:, 0:12], a, b[:, 0:12])")
+    refused("40 columns, and there are 8, 24 and 16 to 256 in steps of 16", "tile.mma_async(acc, a, b, trans_b=True)", dtype="int8",
+            acc='(128, 40), "int32"', b="(40, 64)")
     refused("their k differ", "tile.mma_async(acc, a[:, 0:32], b)")
     refused(r"so the accumulator is \[128, 64\], not \[128, 32\]", "tile.mma_async(acc[:, 0:32], a, b)")
     refused("it lies as", "tile.mma_async(acc[0:64], a[0:64], b)")

@@ -10,7 +10,7 @@ from tilejit.layout import TileLayout
 
 @tile.jit
 def scaled(A, B, SA, SB, C, K: tile.constexpr, BYTES: tile.constexpr, N: tile.constexpr, WIDE: tile.constexpr, KIND: tile.constexpr,
-           TYPES: tile.constexpr, BLOCK: tile.constexpr, CHUNKS: tile.constexpr):
+           TYPES: tile.constexpr, BLOCK: tile.constexpr, CHUNKS: tile.constexpr, NEGATE: tile.constexpr = False):
     """A and B are bytes as shared memory has them."""
     sA = tile.alloc((128, K), TYPES[0], layout=tile.swizzled(TYPES[0], (128, K), 32))
     sB = tile.alloc((N, K), TYPES[1], layout=tile.swizzled(TYPES[1], (N, K), 32))
@@ -29,32 +29,46 @@ def scaled(A, B, SA, SB, C, K: tile.constexpr, BYTES: tile.constexpr, N: tile.co
     with tile.elect():
         tile.tcgen05_fence("after_thread_sync")
         tile.mma_async(acc, sA, sB, trans_b=True, accumulate=False, kind=KIND, scale_a=fA[:, 0:CHUNKS],
-                       scale_b=fB[:, 0:CHUNKS], block=BLOCK)
+                       scale_b=fB[:, 0:CHUNKS], block=BLOCK, negate=NEGATE)
         tile.tcgen05_commit(bar)
     bar.wait(phase=0)
     tile.tcgen05_fence("after_thread_sync")
     tile.store(C[0:128, 0:N], tile.load(acc))
 
 
-@pytest.mark.parametrize("kind,types,block,factors", [
+FORMS = [
     ("mxf8f6f4", ("e4m3", "e4m3"), 32, "ue8m0"), ("mxf8f6f4", ("e5m2", "e2m1"), 32, "ue8m0"), ("mxf8f6f4", ("e2m3", "e3m2"), 32, "ue8m0"),
     ("mxf4", ("e2m1", "e2m1"), 32, "ue8m0"), ("mxf4nvf4", ("e2m1", "e2m1"), 32, "ue8m0"), ("mxf4nvf4", ("e2m1", "e2m1"), 16, "ue8m0"),
-    ("mxf4nvf4", ("e2m1", "e2m1"), 16, "ue4m3")])
+    ("mxf4nvf4", ("e2m1", "e2m1"), 16, "ue4m3")]
+
+
+@pytest.mark.parametrize("kind,types,block,factors", FORMS)
 @pytest.mark.parametrize("n,k", [(32, 64), (96, 256), (40, 128)])
 def test_each_block_along_k_is_scaled(kind, types, block, factors, n, k):
     """Every block-scaled kind, with its factors in tensor memory; a word holds those of four blocks."""
+    held(kind, types, block, factors, n, k)
+
+
+@pytest.mark.parametrize("kind,types,block,factors", FORMS)
+def test_a_scaled_product_may_be_subtracted(kind, types, block, factors):
+    """The bit of the instruction descriptor is that of the kinds without factors."""
+    held(kind, types, block, factors, 96, 128, negate=True)
+
+
+def held(kind, types, block, factors, n, k, negate=False):
+    """The product, or 0 less the product, is NumPy's, and is assembled for both targets where n is 96."""
     wide, chunks = -(-n // 32) * 32, k // block
     (a, x), (b, y) = packed((128, k), types[0], kind, 1), packed((n, k), types[1], kind, 2)
     rng = np.random.default_rng(3)
     low, high = (120, 134) if factors == "ue8m0" else (0x20, 0x50)
     sa, sb = rng.integers(low, high, (128, chunks)).astype(np.uint8), rng.integers(low, high, (wide, chunks)).astype(np.uint8)
     number = lambda s: s.view(ml_dtypes.float8_e8m0fnu if factors == "ue8m0" else ml_dtypes.float8_e4m3fn).astype(np.float64)
-    expected = (x * np.repeat(number(sa), block, 1)) @ (y * np.repeat(number(sb), block, 1)[:n]).T
+    expected = (-1 if negate else 1) * (x * np.repeat(number(sa), block, 1)) @ (y * np.repeat(number(sb), block, 1)[:n]).T
     bound = np.abs(x * np.repeat(number(sa), block, 1)) @ np.abs(y * np.repeat(number(sb), block, 1)[:n]).T * k * 2.0 ** -23
-    held = ml_dtypes.float8_e4m3fn if factors == "ue4m3" else ml_dtypes.float8_e8m0fnu
-    sa, sb, types = sa.view(held), sb.view(held), tuple(memory_dtype(t, kind) for t in types)
+    dtype = ml_dtypes.float8_e4m3fn if factors == "ue4m3" else ml_dtypes.float8_e8m0fnu
+    sa, sb, types = sa.view(dtype), sb.view(dtype), tuple(memory_dtype(t, kind) for t in types)
     c = np.zeros((128, n), np.float32)
-    options = dict(K=k, BYTES=a.shape[1], N=n, WIDE=wide, KIND=kind, TYPES=types, BLOCK=block, CHUNKS=chunks)
+    options = dict(K=k, BYTES=a.shape[1], N=n, WIDE=wide, KIND=kind, TYPES=types, BLOCK=block, CHUNKS=chunks, NEGATE=negate)
     scaled.simulate(1, a, b, sa, sb, c, **options, target="sm_100a").raise_first()
     assert (np.abs(c - expected) <= bound + 1e-12).all()
     if n == 96:

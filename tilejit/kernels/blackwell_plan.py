@@ -14,10 +14,11 @@ from operator import itemgetter
 from .config import SHARED, SLOT, STAGES_AT_MOST, narrow
 from .cycles import EXCHANGE, Problem
 from .plan import SHORT
-from .rules import check_fields
+from .rules import Rule, check_field, check_fields
 
 ROWS = 128     # of a CTA's sums
 COLUMNS = 512  # of tensor memory
+ITEMSIZE = Rule("the bytes of an operand's element: 1, 2 or 4, or 0.5 of float4", lambda x: x in (0.5, 1, 2, 4))
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,22 @@ class BlackwellConfig:
            epilogue: bool = False, splits: int = 1, block: int = 0) -> "BlackwellConfig":
         """The configuration of a tile: as many slots as shared memory holds, but no more than `stages`, beside the results' two
         buffers (or the sums that CTAs send each other) and what a change of layout needs. Slots have the factors of their blocks."""
-        check_fields(bn=bn, stages=stages, splits=splits)
+        check_fields(bn=bn, pair=pair, swapped=swapped, stored=stored, stages=stages, splits=splits, block=block)
+        check_field("itemsize", ITEMSIZE, itemsize)
         width = narrow(bn, 128 // stored)
         aside = 2 * ROWS * width * stored if splits == 1 else 2 * ROWS * bn * 4
         aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4 if epilogue or swapped else 0
-        bk = int(SLOT / itemsize)
-        slot = (ROWS + bn // (2 if pair else 1)) * SLOT + (bk // block * (ROWS + bn) if block else 0)
-        return BlackwellConfig(bn, bk, min((SHARED - aside) // slot, stages), pair, splits, swapped, width=width)
+        config = BlackwellConfig(bn, int(SLOT / itemsize), stages, pair, splits, swapped, width=width)
+        return replace(config, stages=min((SHARED - aside) // config.slot(itemsize, block), stages))
 
     @property
     def rows(self) -> int:
         return 2 * ROWS if self.pair else ROWS
+
+    def slot(self, itemsize: float, block: int) -> int:
+        """The bytes of a slot: the k of a CTA's rows of A and columns of B, and the factors of its blocks of `block`, if these are not 0."""
+        columns, factors = self.bn // (2 if self.pair else 1), self.bk // block * (ROWS + self.bn) if block else 0
+        return int((ROWS + columns) * self.bk * itemsize) + factors
 
     def places(self, block: int) -> int:
         """How many tiles' sums have a place in tensor memory, beside the factors of a slot's blocks of `block` along k: two or one."""

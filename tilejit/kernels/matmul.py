@@ -24,8 +24,8 @@ from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_
 from .overlap import most_late
 from .pack import alignment, as_readable, readable
 from .plan import choose, evenly
-from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared, check_shares,
-                    widths)
+from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared,
+                    check_shared_on_blackwell, check_shares, widths)
 from .scales import block_of, by_rows, in_units, of_blocks, one_factor, scale
 from .stream import CTAS, shares, stream, whole_groups, workspace
 from .views import folded, folded_row, new, turned
@@ -262,7 +262,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         kernel, grid, constants, shares, room = _on_hopper(config, z, (tiles, axes), blocks, matrices, steps, sums, processors,
                                                               x.nbytes_per_element)
     else:
-        kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors)
+        kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors, itemsize)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, axes))
     if epilogue is not None:
@@ -359,18 +359,19 @@ def _streamed(config: Config, z: ArrayView, beside: tuple, matrices: int, steps:
     return stream, (ctas,), constants, shares(tiles, ctas, rest, helpers, parts), ((ctas, config.bm // 64, 64 * config.bn), sums.name)
 
 
-def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int) -> tuple:
+def _on_blackwell(config: BlackwellConfig, z: ArrayView, block: int, matrices: int, processors: int, itemsize: float) -> tuple:
     """The kernel with its grid, and the constants and options that are its own. Blocks of `block` along k have factors, if it is not 0."""
     if block and (config.bn % blackwell.ROWS or config.bk % (4 * block)):
         raise LaunchError(f"factors come in units of {blackwell.ROWS} columns and 4 blocks of {block} along k, and the configuration's bn and bk are "
                           f"{config.bn} and {config.bk}")
+    by_tma = _by_tma(z, config)
+    check_shared_on_blackwell(config, blackwell.ROWS, config.slot(itemsize, block), z.nbytes_per_element if by_tma else 0)
     constants = dict(BLOCK=block, num_warps=blackwell.NUM_WARPS)
     if config.splits > 1:
         constants |= dict(SPLITS=config.splits, pdl=True, cluster=config.splits)
         return blackwell.split, (config.tiles(*z.shape[-2:]) * config.splits, matrices), constants
     group = 2 if config.pair else 1
     grid = group * min(config.tiles(*z.shape[-2:]) * matrices, max(processors // group, 1))
-    by_tma = _by_tma(z, config)
     return blackwell.persistent, (grid,), constants | dict(
         PAIR=config.pair, ORDER=config.order, WIDTH=config.width, BY_TMA=by_tma, BUFFERS=2 if config.bn >= 2 * config.width else 1,
         PLACES=config.places(block), DEPENDENT=config.dependent, pdl=config.dependent, cluster=2 if config.pair else None)

@@ -60,6 +60,7 @@ RULES = {  # by the field; the others are EITHER
     "buffers": Rule("a number of buffers, at least 1", number()),
     "itemsize": Rule("the bytes of an operand's element: 1, 2 or 4", lambda x: x in (1, 2, 4)),
     "stored":  Rule("the bytes of a result's element: 1, 2, 4 or 8", lambda x: x in (1, 2, 4, 8)),
+    "block":   Rule("the elements along k that a factor counts for: 16 or 32, or 0 without factors", lambda x: x in (0, 16, 32)),
     "late":    Rule("a number of columns", is_integer),
     "alone":   Rule("a number of slots, at least 0", number(0)),
     "order":   Rule(f"{', '.join(map(repr, ORDERS))} or a helper under @tile.jit, with the rows of a group, 1 to {LARGEST_GROUP}, as in "
@@ -72,9 +73,13 @@ RULES = {  # by the field; the others are EITHER
 def check_fields(**fields) -> None:
     """LaunchError for a field of a configuration that is nothing which any product takes."""
     for name, value in fields.items():
-        rule = RULES.get(name, EITHER)
-        if not rule.holds(value):
-            raise LaunchError(f"config.{name} is {rule.words}, not {value!r}")
+        check_field(name, RULES.get(name, EITHER), value)
+
+
+def check_field(name: str, rule: Rule, value) -> None:
+    """LaunchError for a field that is not what its rule says."""
+    if not rule.holds(value):
+        raise LaunchError(f"config.{name} is {rule.words}, not {value!r}")
 
 
 def check_hopper(config, itemsize: float, integers: bool, by_rows: bool, staged: int | None) -> None:
@@ -191,19 +196,36 @@ def check_shares(config) -> None:
 def check_shared(config, along: int, stored: int) -> None:
     """LaunchError where slots, of `along` bytes of each row of A and column of B, do not fit in shared memory on Hopper beside buffers for results
     of `stored` bytes an element (0 without), or beside the sums that CTAs of a cluster send each other."""
-    slots = config.stages * (config.bm + config.bn) * along
+    beside, what = 0, ""
     if config.splits == 1:
         beside = config.bm * config.width * config.buffers * stored
-        words = f", and config.buffers={config.buffers} buffers of config.width={config.width} columns of the result {beside}: together"
+        what = f"config.buffers={config.buffers} buffers of config.width={config.width} columns of the result"
     elif config.clustered:
-        beside = 4 * config.bm * (config.bn // config.splits) * (config.splits - 1)
-        words = f", and the sums that config.splits={config.splits} CTAs of a cluster send each other {beside}: together"
+        beside, what = 4 * config.bm * (config.bn // config.splits) * (config.splits - 1), sent(config)
+    check_room(config, (config.bm + config.bn) * along, beside, what)
+
+
+def check_shared_on_blackwell(config, rows: int, slot: int, stored: int) -> None:
+    """The same on Blackwell, of slots of so many bytes and sums of so many rows in each CTA."""
+    if config.splits > 1:  # all that it sends and all that it gets
+        check_room(config, slot, 2 * 4 * rows * config.bn, sent(config))
     else:
-        beside, words = 0, ":"
+        buffers = min(config.bn // config.width, 2)
+        check_room(config, slot, buffers * rows * config.width * stored, f"buffers of config.width={config.width} columns of the result")
+
+
+def sent(config) -> str:
+    return f"the sums that config.splits={config.splits} CTAs of a cluster send each other"
+
+
+def check_room(config, slot: int, beside: int, what: str) -> None:
+    """LaunchError where slots of so many bytes do not fit in shared memory beside what else is there."""
+    slots = config.stages * slot
     if slots + beside > SHARED:
+        words = f", and {what} {beside}: together" if what else ":"
         raise LaunchError(f"config.bk={config.bk} and config.stages={config.stages}: slots take {slots} bytes of shared memory{words} at most "
-                          f"{SHARED}. Config.of chooses what fits beside another by `itemsize` and `stored`, the bytes of an operand's and of a "
-                          "result's element")
+                          f"{SHARED}. {type(config).__name__}.of chooses what fits beside another by `itemsize` and `stored`, the bytes of an "
+                          "operand's and of a result's element")
 
 
 def widths(bn: int, stored: int) -> list[int]:
@@ -241,5 +263,5 @@ def check_halves(config) -> None:
                           f"multiples of 16, not {config.bn} and {config.bk}")
 
 
-__all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_fields", "check_halves", "check_hopper", "check_pair",
-           "check_registers", "check_shared", "check_shares", "stored_at_once", "widths"]
+__all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_field", "check_fields", "check_halves", "check_hopper", "check_pair",
+           "check_registers", "check_shared", "check_shared_on_blackwell", "check_shares", "stored_at_once", "widths"]

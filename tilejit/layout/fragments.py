@@ -330,11 +330,14 @@ def tmem_datapath(datapath: str, columns: int, sub: int = 0) -> TileLayout:
     lane 16 * `sub`; E (M=64, .ws) and B (M=128 over two CTAs) 64 rows with the column halves one above
     the other; G (M=32, .ws) 32 rows with the column quarters so.
     """
-    lane, column = axis.TLane, axis.TCol
+    if datapath not in tuple("ABCDEFG"):
+        raise CompilationError(f"the datapaths of tensor memory are 'A' to 'G', found {datapath!r}")
+    lane, column, columns = axis.TLane, axis.TCol, whole(columns)
     folds = {"B": 2, "E": 2, "G": 4}.get(datapath, 1)
-    subs = (0, 1) if datapath in ("C", "F") else (0,)
-    if datapath not in tuple("ABCDEFG") or columns < 1 or columns % folds or sub not in subs:
-        raise CompilationError(f"no tensor memory layout {datapath!r} of {columns} columns with sub={sub}")
+    subs = (0, 1) if datapath in "CF" else (0,)
+    if columns < 1 or columns % folds or sub not in subs:
+        raise CompilationError(f"the datapath {datapath!r} has {f'a multiple of {folds} columns' if folds > 1 else 'one column or more'} and "
+                               f"sub {' or '.join(map(str, subs))}, found {columns} and {sub!r}")
     if datapath in "AD":
         return TileLayout([(128, 1, lane), (columns, 1, column)])
     if datapath in "CF":

@@ -86,6 +86,9 @@ class TensorProducts:
             self.finding("tmem", f"cta_group 2 works on pairs of CTAs, and rank {self.rank} has no other")
             return
         work = _Product(self, plan, steps, acc, a, b, scales)
+        if (lost := work.overwritten()) is not None:
+            self.finding("tmem", f"the accumulator lies in columns of tensor memory that hold {lost} of the same product, which overwrites what it "
+                                 "still reads: give it columns of its own")
         self.collective("tcgen05.mma")
         params = work.origins() | {"accumulate": np.asarray(accumulate).reshape(-1, 1)}
         adds = bool(params["accumulate"].any())
@@ -174,6 +177,22 @@ class _Product:
         at = np.broadcast_to(params[f"scale{which}"], (len(rows), 1))[..., None] + self._scale_bytes(which)[None]
         factors = _table(self.steps[0].scale_type)[self.scales[which].buffer.memory.data[rows[:, None, None], at]]
         return x * np.repeat(factors, x.shape[-1] // factors.shape[-1], axis=-1)
+
+    def overwritten(self) -> str | None:
+        """The operand whose columns the accumulator takes, if there is one: both are in all lanes, or in the same."""
+        first, last = self._columns(self.acc, self.words)
+        read = [("a", self.a, self._a_bytes())] if self.plan.a is None else []
+        read += [(f"scale_{'ab'[i]}", s, self._scale_bytes(i)) for i, s in enumerate(self.scales)]
+        for name, region, offsets in read:
+            begin, end = self._columns(region, offsets)
+            if ((begin <= last) & (first <= end)).any():
+                return name
+        return None
+
+    def _columns(self, region, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """From which byte to which a lane holds the elements at these offsets of a region."""
+        base, within = self.m._fragment_base(region) % LANE, offsets % LANE
+        return base + within.min(), base + within.max()
 
     # -- arithmetic --------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ..pipeline import pipeline_slot
 from ..selected import by_threads
 from ..sides import asked_variant, checked_sides, moves_tile
 from . import bulk, dsmem, gathered, ldgsts, selected, tcgen05_cp, tma, tma_map, vector
-from .options import checked_options
+from .options import check_mask, checked_options
 from .site import CopySite
 from .tokens import NoToken, Token, next_token
 
@@ -160,8 +160,8 @@ def _by_engine(g: Builder, mbar, token) -> bool:
 def _check_cluster(g: Builder, mbar, options: dict) -> None:
     """CompilationError for ranks that the cluster does not have, and for a barrier that the bytes would not complete on."""
     ranks, mask, paired = prod(g.launch.cluster or (1,)), options.get("multicast"), options.get("cta_group") == 2
-    if isinstance(mask, int) and mask is not True and mask >> ranks:
-        raise g.error(f"the multicast mask {mask:#b} names CTAs beyond the cluster's {ranks}: give cluster=(n, 1, 1) to @tile.jit or at the launch")
+    if isinstance(mask, int) and mask is not True:
+        check_mask(mask, ranks)
     if paired and ranks % 2:
         raise g.error(f"cta_group=2 is for pairs of CTAs, and the cluster has {ranks}: give cluster=(2, 1, 1) to @tile.jit or at the launch")
     if mbar is not None and type_of(mbar).peer and not paired:

@@ -43,8 +43,8 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
         if value is None or (name == "fill" and value == 0 and not isinstance(value, bool)):
             continue
         if name == "multicast" and not isinstance(value, str):
-            if isinstance(value, int) and not 0 < value < 1 << 16:
-                raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {value!r}")
+            if isinstance(value, int):
+                check_mask(value)
             kept[name] = value if isinstance(value, int) else True
             continue
         if name == "cache" and isinstance(value, tuple):
@@ -59,6 +59,15 @@ def checked_options(given: dict, variants: tuple[str, ...]) -> dict:
             raise CompilationError(f"{name} is {words}, not {value!r}")
         kept[name] = value
     return kept
+
+
+def check_mask(mask: int, ranks: int = 16) -> None:
+    """CompilationError for a multicast mask that names no CTA, or CTAs that a cluster of so many does not have."""
+    if not 0 < mask < 1 << 16:
+        raise CompilationError(f"multicast is a mask of the cluster's ranks, 1 to 65535, not {mask!r}")
+    if mask >> ranks:
+        raise CompilationError(f"the multicast mask {mask:#b} names CTAs beyond the cluster's {ranks}: give cluster=(n, 1, 1) to @tile.jit or at "
+                               "the launch")
 
 
 def unused_hints(options: dict, variant: str) -> tuple[tuple[str, str], ...]:

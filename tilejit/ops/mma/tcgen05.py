@@ -25,7 +25,7 @@ from .descriptor import Derived
 from .shared_matrix import missed, shared_matrix
 from .site import checked_precision
 from .tcgen05_kinds import K_BYTES, KINDS, SCALES, TYPES, Instruction, Kind, accumulator_lanes, columns_allowed, natural
-from .tcgen05_operands import a_layout, accumulator_layout, lies_as, scale_layout
+from .tcgen05_operands import a_layout, accumulator_layout, first_lane, lies_as, scale_layout
 from .tcgen05_site import TensorSite
 
 
@@ -138,7 +138,11 @@ def _a_in_tensor_memory(s: TensorSite) -> bool | str:
         return "a product of 64 rows in each CTA of a pair"
     if s.trans_a:
         return "trans_a=True"
-    return lies_as(s.a, s.starts["a"], s.g.divisor, a_layout(datapath, s.a.shape[1]), "A")
+    found = lies_as(s.a, s.starts["a"], s.g.divisor, a_layout(datapath, s.a.shape[1]), "A")
+    if found is not True or _accumulator(s) is not True:
+        return found
+    mine, sums = (first_lane(t, s.starts[name], s.g.divisor) for name, t in (("a", s.a), ("acc", s.acc)))
+    return mine == sums or f"it begins in lane {mine}, and the accumulator in lane {sums}"
 
 
 def _scales(s: TensorSite) -> bool | str:

@@ -21,7 +21,7 @@ ACCUMULATORS = {"float16": 0, "float32": 1, "int32": 2}
 @dataclass(frozen=True)
 class Kind:
     """`types`: number in the descriptor by name; `k` elements in an instruction; `accumulators` that it may have; whether it
-    `transposes` operands and `negates` A. Block-scaled kinds have `scales`: {block size: (scales along k in an instruction,
+    `transposes` operands and `negates` A, as those of floats do. Block-scaled kinds have `scales`: {block size: (scales along k in an instruction,
     qualifier, types of scale)}."""
 
     name: str
@@ -31,14 +31,14 @@ class Kind:
     targets: tuple[str, ...] = ("sm_100a", "sm_103a")
     scales: dict[int, tuple[int, str, tuple[str, ...]]] | None = None
     transposes: bool = True
-    negates: bool = False
+    negates: bool = True
 
 
 KINDS = {k.name: k for k in (
-    Kind("f16", HALF, 16, ("float32", "float16"), negates=True),
-    Kind("tf32", {"tf32": 2}, 8, ("float32",), transposes=False, negates=True),
-    Kind("f8f6f4", EIGHT, 32, ("float32", "float16"), negates=True),
-    Kind("i8", {"u8": 0, "s8": 1}, 32, ("int32",), targets=("sm_100a",)),
+    Kind("f16", HALF, 16, ("float32", "float16")),
+    Kind("tf32", {"tf32": 2}, 8, ("float32",), transposes=False),
+    Kind("f8f6f4", EIGHT, 32, ("float32", "float16")),
+    Kind("i8", {"u8": 0, "s8": 1}, 32, ("int32",), targets=("sm_100a",), negates=False),
     Kind("mxf8f6f4", EIGHT, 32, ("float32",), scales={32: (1, "scale_vec::1X", ("ue8m0",))}),
     Kind("mxf4", {"e2m1": 1}, 64, ("float32",), scales={32: (2, "scale_vec::2X", ("ue8m0",))}, transposes=False),
     Kind("mxf4nvf4", {"e2m1": 1}, 64, ("float32",), scales={32: (2, "scale_vec::2X", ("ue8m0",)), 16: (4, "scale_vec::4X", ("ue8m0", "ue4m3"))},
@@ -94,24 +94,25 @@ class Instruction:
             return f"the types {bits >> 7 & 7} and {bits >> 10 & wide} of an instruction descriptor of kind::{kind}"
         if bits >> 13 & 3 and not (t.negates and not bits >> 14 & 1):
             return f"the bits 13 and 14 of an instruction descriptor of kind::{kind}, {bits >> 13 & 3}"
-        majors, n = (bool(bits >> 15 & 1), bool(bits >> 16 & 1)), (bits >> 17 & 63) << 3
+        majors, n, negated = (bool(bits >> 15 & 1), bool(bits >> 16 & 1)), (bits >> 17 & 63) << 3, bool(bits >> 13 & 1)
         if t.scales is None:
             accumulator = next((name for name, code in ACCUMULATORS.items() if code == bits >> 4 & 3), None)
             if accumulator not in t.accumulators:
                 return f"the accumulator type {bits >> 4 & 3} of an instruction descriptor of kind::{kind}"
-            return Instruction(kind, (bits >> 24 & 31) << 4, n, *names, accumulator, *majors, negated=bool(bits >> 13 & 1))
+            return Instruction(kind, (bits >> 24 & 31) << 4, n, *names, accumulator, *majors, negated=negated)
         return Instruction(kind, (bits >> 27 & 3) << 7, n, *names, "float32", *majors, "ue8m0" if bits >> 23 & 1 else "ue4m3",
-                           (bits >> 29 & 3, bits >> 4 & 3))
+                           (bits >> 29 & 3, bits >> 4 & 3), negated)
 
 
 def columns_allowed(kind: str, cta_group: int, n: int, byte_wide_transposed: bool) -> bool | str:
     """Whether an instruction has `n` columns (PTX ISA, tables 39 and 52)."""
-    step = 8 * cta_group
-    if kind == "i8":
-        step = 32 if cta_group == 2 else 8 if n <= 32 else 16
+    few = (8, 24) if kind == "i8" and cta_group == 1 and not byte_wide_transposed else ()
+    step = 8 * cta_group * (2 if kind == "i8" else 1)
     if byte_wide_transposed:
         step = max(step, 16 * cta_group)
-    return (step <= n <= 256 and n % step == 0) or f"{n} columns, and there are {step} to 256 in steps of {step}"
+    if n in few or step <= n <= 256 and n % step == 0:
+        return True
+    return f"{n} columns, and there are {'8, 24 and ' if few else ''}{step} to 256 in steps of {step}"
 
 
 def accumulator_lanes(m: int, cta_group: int) -> tuple[str, int]:

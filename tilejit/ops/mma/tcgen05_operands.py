@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...errors import CompilationError
 from ...layout import TileLayout, axis, tmem_datapath
+from ...layout.axes import whole
 from ...types import Region
 from ..copy_async.tma_view import Multiple
 from ..tmem.fragments import digits_of
@@ -15,7 +16,8 @@ from ..tmem.fragments import digits_of
 def scale_layout(rows: int, chunks: int) -> TileLayout:
     """Where scale factors lie in tensor memory: [rows, chunks] bytes, the factor of each row (of A, or column of B) and each block
     along k. Row i is in lane i % 32, in the column after the ones of the rows before; four blocks along k share a column, and
-    each warp's lanes hold a copy. `rows` is a multiple of 32, `chunks` of 4 (or 1, 2)."""
+    each warp's lanes hold a copy. `rows` is a multiple of 32, `chunks` of 4 (or 1, 2, 3)."""
+    rows, chunks = whole(rows), whole(chunks)
     if rows % 32 or rows < 32 or chunks < 1 or (chunks > 4 and chunks % 4):
         raise CompilationError(f"scale factors are for a multiple of 32 rows and 1, 2, 3 or a multiple of 4 blocks, not {rows} and {chunks}")
     columns = rows // 32
@@ -63,6 +65,11 @@ def lies_as(t: Region, starts: tuple, divisor, layout: TileLayout, what: str) ->
     if (column.of if isinstance(column, Multiple) else column) * t.dtype.bits % 32:
         return "it begins inside a column of 32 bits"
     return True
+
+
+def first_lane(t: Region, starts: tuple, divisor) -> int:
+    """Where a region begins that lies as the hardware takes it."""
+    return digits_of(t, starts, divisor)[1].get("TLane", 0)
 
 
 def accumulator_layout(datapath: str, columns: int, dtype) -> TileLayout:

@@ -7,11 +7,14 @@ Consistency Model for 5th generation of TensorCore operations".
 
 from __future__ import annotations
 
+from math import prod
+
 from ...ir.builder import Builder, describe, type_of
 from ...ir.builtin import builtin
 from ...ir.graph import Value
 from ...ir.op import op
 from ...types import BarrierRef
+from ..copy_async.options import check_mask
 from ..language import uniform_scalar
 from .alloc import needs_tensor_memory
 
@@ -111,5 +114,7 @@ def tcgen05_commit(g: Builder, bar, multicast=None):
                       "are here: use tile.elect()")
     if multicast is not None and type_of(bar).peer:
         raise g.error("a multicast names the CTAs by its mask: give the CTA's own barrier")
+    if isinstance(multicast, int):
+        check_mask(multicast, prod(g.launch.cluster or (1,)))
     extra = () if multicast is None else (uniform_scalar(g, multicast, "a multicast mask"),)
     g.call(tcgen05_commit_, bar, *extra, cta_group=g.state.get("cta_group", 1))
