@@ -167,6 +167,13 @@ def test_functions_keep_their_stated_accuracy(dtype):
     simulated([cases.function_case(dtype), cases.fused(dtype)])
 
 
+def test_an_fma_of_bfloat16_that_float32_would_round_to_the_middle_of_two_rounds_once():
+    x, y, z = (np.array([v, v], np_dtype("bfloat16")) for v in (1.5, 1.1328125, 2.0**-28))
+    simulated([Case("fma", "def once(a, b, c, o):\n    for i in range(2):\n        tile.store(o[i], tile.fma(tile.load(a[i]), tile.load(b[i]), "
+                           "tile.load(c[i])))\n", {"a": np.array([x[0], -x[0]]), "b": y, "c": z},
+                    {"o": np.array([1.703125, -1.6953125]).astype(np_dtype("bfloat16"))})])
+
+
 def test_minimum_maximum_and_where_pass_nan_on():
     simulated(cases.selections(a, b) for a, b in [*zip(DTYPES, DTYPES), ("int8", "uint16"), ("int64", "uint64"), ("float16", "bfloat16"),
                                                   ("bool", "float32"), ("float8_e4m3fn", "float16")])
