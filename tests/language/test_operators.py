@@ -136,6 +136,9 @@ def test_cdiv_outside_kernels_takes_integers_of_any_kind_and_refuses_floats():
     for a, b in ((7.5, 2), (7, 2.0), (np.float32(7), 2)):
         with pytest.raises(tile.CompilationError, match="cdiv divides integers, not .*; divide with / and round up with math.ceil"):
             tile.cdiv(a, b)
+    for b in (0, np.int32(0)):
+        with pytest.raises(tile.CompilationError, match="cdiv divides by zero"):
+            tile.cdiv(7, b)
 
 
 def test_cdiv_refuses_floats_and_a_divisor_of_0():

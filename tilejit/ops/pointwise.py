@@ -156,6 +156,8 @@ def _no_integers(a, b) -> str:
 def _plain_cdiv(a, b) -> int:
     if not all(hasattr(x, "__index__") for x in (a, b)):
         raise CompilationError(_no_integers(a, b) + "math.ceil")
+    if index(b) == 0:
+        raise CompilationError("cdiv divides by zero")
     return -(-index(a) // index(b))
 
 
