@@ -1,6 +1,7 @@
 """Operators, casts and elementary functions of every dtype agree with NumPy, on the simulator."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import on_host
@@ -9,7 +10,7 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from language_cases import Case, simulated
-from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, special, tile_name
+from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, rounded, special, tile_name
 
 few = settings(max_examples=25, deadline=None)
 
@@ -163,6 +164,22 @@ def test_integers_that_float32_would_round_to_the_middle_of_two_bfloat16_are_rou
         x = np.array([236 * 2**23 + 2**22 + n for n in (-1, 0, 1)], dtype)
         simulated([Case(dtype, "def once(a, o):\n    for i in range(3):\n        tile.store(o[i], tile.load(a[i]).to(tile.bfloat16))\n", {"a": x},
                         {"o": np.array([236 * 2.0**23, 236 * 2.0**23, 237 * 2.0**23]).astype(np_dtype("bfloat16"))})])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_integers_beside_the_middle_of_two_bfloat16_are_rounded_once_by_the_simulator_and_as_emitted(dtype):
+    """Of every size: float64 holds not all of 64 bits either."""
+    info = np.iinfo(dtype)
+    middles = [(m << e) + (1 << e - 1) for m in (128, 129, 200, 255) for e in range(1, info.bits - 9)]
+    near = [n * sign for m in middles for n in (m - 1, m, m + 1) for sign in (1, -1)]
+    x = np.array([n for n in near if info.min <= n <= info.max] + [info.min, info.max, info.max - 1, 0], dtype)
+    want = np.array([float(rounded(Fraction(int(n)), "bfloat16")) for n in x], np.float32)
+    source = (f"def once(a, o):\n    for i in range({len(x)}):\n        v = tile.load(a[i]).to(tile.bfloat16)\n        "
+              "tile.store(o[i], tile.bitcast(v.to(tile.float32), tile.int32))\n")
+    case, emitted = Case(dtype, source, {"a": x}, {"o": want.view(np.int32)}), np.zeros(len(x), np.int32)
+    simulated([case])
+    on_host.run(case.compile("sm_90a"), x, emitted)
+    np.testing.assert_array_equal(emitted.view(np.float32), want)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
