@@ -137,6 +137,8 @@ class Kernel:
 
         return launch_on_grid_of if callable(grid) else launch
 
+    __iter__ = None  # every number is a grid: Python, which iterates by indices, would not come to an end
+
     def prepared(self, grid, /, **kwargs):
         """``self[grid]`` with the keywords looked at once: a function of the arrays and numbers that remain."""
         grid, launchers = padded_grid(grid), self.warm.of(form_of(kwargs))

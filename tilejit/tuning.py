@@ -72,6 +72,8 @@ class Tuned:
             self.kernel[grid](*args, **kwargs, **chosen)
         return launch
 
+    __iter__ = None  # every number is a grid: Python, which iterates by indices, would not come to an end
+
     def compile(self, *specs, target: str | None = None, **kwargs) -> list:
         """Every configuration compiled for `target` without a launch, in the order of `configs`."""
         self._check_free(kwargs)

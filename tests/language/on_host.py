@@ -10,11 +10,23 @@ from llvmlite import binding
 
 CTAS = 7  # of the grid, as kernels on the host see it
 WORDS = {"b32": "i32", "b64": "i64"}
+TO_BFLOAT = """{0}bits = bitcast float {1} to i32
+  {0}up = lshr i32 {0}bits, 16
+  {0}odd = and i32 {0}up, 1
+  {0}half = add i32 {0}bits, 32767
+  {0}sum = add i32 {0}half, {0}odd
+  {0}top = lshr i32 {0}sum, 16
+  {0}short = trunc i32 {0}top to i16
+  {0} = bitcast i16 {0}short to bfloat"""
+FROM_BFLOAT = """{0}short = bitcast bfloat {1} to i16
+  {0}wide = zext i16 {0}short to i32
+  {0}bits = shl i32 {0}wide, 16
+  {0} = bitcast i32 {0}bits to float"""
 
 
 def for_host(ir: str) -> str:
     """The kernel as a function of the host: loads and stores in assembler become LLVM's, what is asked of other threads the thread's own;
-    assertions are left out."""
+    assertions are left out, and bfloat16, for which hosts call functions that may not be there, is rounded by integers (no NaN)."""
     access = r'call \w+ asm sideeffect "@\$2 (ld|st)\.global\.(b32|b64) .*?", "[^"]*"\((.*)\) #1'
     lines = []
     for line in re.sub(r", !(dbg|llvm\.loop) !\d+", "", ir).splitlines():
@@ -28,6 +40,8 @@ def for_host(ir: str) -> str:
         line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.(tid|ctaid)\.x\(\)", "add i32 0, 0", line)
         line = re.sub(r"call .*@llvm\.nvvm\.read\.ptx\.sreg\.nctaid\.x\(\)", f"add i32 {CTAS}, 0", line)
         line = re.sub(r"call i32 @llvm\.nvvm\.shfl\.sync\.idx\.i32\(i32 -1, i32 (%\w+), .*\)", r"add i32 \1, 0", line)
+        line = re.sub(r"(%\w+) = fptrunc float (%\w+) to bfloat", lambda m: TO_BFLOAT.format(*m.groups()), line)
+        line = re.sub(r"(%\w+) = fpext bfloat (%\w+) to float", lambda m: FROM_BFLOAT.format(*m.groups()), line)
         if "trap;" not in line and not line.startswith(("target", "declare i32 @llvm.nvvm", "@smem", "attributes", "!")):
             lines.append(re.sub(r"ptx_kernel | noundef| #\d| !dbg !\d+", "", line))
     return "\n".join(lines)

@@ -137,6 +137,19 @@ def test_a_number_of_some_threads_has_no_part_in_what_all_of_them_share(body, wh
     kernel(text)[1](x, y, num_warps=1)
 
 
+def test_a_kernel_is_nothing_to_iterate_over():
+    """Its index is a grid, of which there is always a next one."""
+    tuned = tile.autotune([{"num_warps": 4}])(good)
+    for launched in (good, tuned):
+        for walk in (list, lambda k: 3 in k, lambda k: [*zip(k, "ab")]):
+            with pytest.raises(TypeError, match="not iterable"):
+                walk(launched)
+    for text in ("tile.static_assert(3 in helper)", "t = tuple(helper)", "a, b = helper", "for i in helper:\n    pass"):
+        one = kernel(text)
+        one.source.globals["helper"] = good
+        refused(lambda: one[1](x, y), "helper", kind=tile.CompilationError)
+
+
 def test_a_complex_array_is_refused_with_what_to_pass_instead():
     text = refused(lambda: good[1](x.astype(np.complex64), y), "x.view(numpy.float32)", kind=tile.LaunchError)
     assert "float8_e3m4" not in text and "float8_e4m3fn" in text

@@ -160,6 +160,18 @@ def scaled_by(v, by=np.float32(2.5), *, times=np.int64(2)):
     return v * by * times
 
 
+def test_elementwise_functions_of_constants_are_constants():
+    @tile.jit
+    def kernel(out):
+        tile.static_assert(tile.abs(-3) == 3 and tile.abs(-0.5) == 0.5 and tile.maximum(1, 2.5) == 2.5 and tile.minimum(1, 2) == 1)
+        tile.static_assert(tile.clip(9, 0, tile.abs(-4)) == 4 and tile.cdiv(7, 2) == 4)
+        tile.store(out[0], tile.abs(tile.program_id(0) - 1) + tile.abs(-2))
+
+    out = np.zeros(1, np.int32)
+    kernel[1,](out)
+    assert out[0] == 3
+
+
 def test_a_numpy_number_is_a_helpers_default_too():
     @tile.jit
     def by_default(out):

@@ -1,6 +1,7 @@
 """Operators, casts and elementary functions of every dtype agree with NumPy, on the simulator."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import on_host
@@ -9,7 +10,7 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from language_cases import Case, simulated
-from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, special, tile_name
+from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, rounded, special, tile_name
 
 few = settings(max_examples=25, deadline=None)
 
@@ -136,6 +137,9 @@ def test_cdiv_outside_kernels_takes_integers_of_any_kind_and_refuses_floats():
     for a, b in ((7.5, 2), (7, 2.0), (np.float32(7), 2)):
         with pytest.raises(tile.CompilationError, match="cdiv divides integers, not .*; divide with / and round up with math.ceil"):
             tile.cdiv(a, b)
+    for b in (0, np.int32(0)):
+        with pytest.raises(tile.CompilationError, match="cdiv divides by zero"):
+            tile.cdiv(7, b)
 
 
 def test_cdiv_refuses_floats_and_a_divisor_of_0():
@@ -162,9 +166,32 @@ def test_integers_that_float32_would_round_to_the_middle_of_two_bfloat16_are_rou
                         {"o": np.array([236 * 2.0**23, 236 * 2.0**23, 237 * 2.0**23]).astype(np_dtype("bfloat16"))})])
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_integers_beside_the_middle_of_two_bfloat16_are_rounded_once_by_the_simulator_and_as_emitted(dtype):
+    """Of every size: float64 holds not all of 64 bits either."""
+    info = np.iinfo(dtype)
+    middles = [(m << e) + (1 << e - 1) for m in (128, 129, 200, 255) for e in range(1, info.bits - 9)]
+    near = [n * sign for m in middles for n in (m - 1, m, m + 1) for sign in (1, -1)]
+    x = np.array([n for n in near if info.min <= n <= info.max] + [info.min, info.max, info.max - 1, 0], dtype)
+    want = np.array([float(rounded(Fraction(int(n)), "bfloat16")) for n in x], np.float32)
+    source = (f"def once(a, o):\n    for i in range({len(x)}):\n        v = tile.load(a[i]).to(tile.bfloat16)\n        "
+              "tile.store(o[i], tile.bitcast(v.to(tile.float32), tile.int32))\n")
+    case, emitted = Case(dtype, source, {"a": x}, {"o": want.view(np.int32)}), np.zeros(len(x), np.int32)
+    simulated([case])
+    on_host.run(case.compile("sm_90a"), x, emitted)
+    np.testing.assert_array_equal(emitted.view(np.float32), want)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_functions_keep_their_stated_accuracy(dtype):
     simulated([cases.function_case(dtype), cases.fused(dtype)])
+
+
+def test_an_fma_of_bfloat16_that_float32_would_round_to_the_middle_of_two_rounds_once():
+    x, y, z = (np.array([v, v], np_dtype("bfloat16")) for v in (1.5, 1.1328125, 2.0**-28))
+    simulated([Case("fma", "def once(a, b, c, o):\n    for i in range(2):\n        tile.store(o[i], tile.fma(tile.load(a[i]), tile.load(b[i]), "
+                           "tile.load(c[i])))\n", {"a": np.array([x[0], -x[0]]), "b": y, "c": z},
+                    {"o": np.array([1.703125, -1.6953125]).astype(np_dtype("bfloat16"))})])
 
 
 def test_minimum_maximum_and_where_pass_nan_on():

@@ -114,3 +114,12 @@ def test_an_explicit_cast_of_an_argument_keeps_its_low_bits():
 
 def test_int_of_a_long_integer_is_that_integer():
     assert run("tile.store(y[0:32], int(n))", "int64", 2**40)[0] == 2**40
+
+
+@pytest.mark.parametrize("dtype, result", [("float16", np.inf), ("bfloat16", np.inf), ("float8_e4m3fn", 448.0), ("float8_e5m2", 57344.0)])
+@pytest.mark.parametrize("number", ["10**18", "3.4e39", "float('inf')"])
+def test_a_written_number_beyond_a_float_dtype_is_what_its_cast_gives(dtype, result, number):
+    if (dtype, number) == ("bfloat16", "10**18"):
+        result = float(ml_dtypes.bfloat16(10**18))
+    for value in (f"tile.where(v > 0, v, {number})", f"tile.full((32,), {number}, v.dtype)", f"tile.cast({number}, v.dtype) + tile.zeros((32,))"):
+        assert (run(f"v = tile.zeros((32,), tile.{dtype})\ntile.store(y[0:32], {value})", "float32") == np.float32(result)).all()

@@ -99,6 +99,42 @@ def test_a_window_of_a_window_has_the_bounds_of_both():
     check_nested("sim")
 
 
+@tile.jit
+def far(x, at, y, N: tile.constexpr):
+    p = tile.program_id(0)
+    t = tile.load(at[p])
+    one = tile.window(x, t, 6)
+    many = tile.window(x, 2, t)
+    inner = tile.window(tile.window(x, 2, 4), t, 6)
+    outer = tile.window(tile.window(x, t, t), -1, None)
+    tile.store(y[p, 0, 0:N], tile.load(one[0:N], other=-1))
+    tile.store(y[p, 1, 0:N], tile.load(many[tile.arange(N)], other=-1))
+    tile.store(y[p, 2, 0:N], tile.load(inner[0:N], other=-1))
+    tile.store(y[p, 3, 0:N], tile.load(outer[0:N], other=-1))
+    tile.store(y[p, 4, 0:N], tile.load(tile.window(x, 1, 2**31 - 1)[t:t + N], other=-1))
+
+
+def check_far(backend: str, dtype) -> None:
+    x, N = np.arange(1, 8, dtype=np.int32), 8
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    places = [most, most - 3, least, least + 5, least + 9, most // 2, least // 2, 0, 3, -2, 6, 7]
+    y = np.zeros((len(places), 5, N), np.int32)
+    far[len(places),](x, np.array(places, dtype), y, N=N, backend=backend)
+
+    def elements(first, inside):
+        return [int(x[first + j]) if inside(j) and 0 <= first + j < 7 else -1 for j in range(N)]
+
+    for t, got in zip(places, y.tolist()):
+        assert got == [elements(t, lambda j: j < 6), elements(2, lambda j: j < t), elements(t + 2, lambda j: j < 6 and 0 <= t + j < 4),
+                       elements(t - 1, lambda j: 0 < j <= t), elements(t + 1, lambda j: t + j >= 0)], t
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_window_that_ends_beyond_the_numbers_of_its_dtype_has_the_bounds_of_the_array(dtype):
+    """Offsets and extents from the least number to the greatest: no sum of them wraps to what is inside."""
+    check_far("sim", dtype)
+
+
 @needs_gpu()
 @in_child(timeout=200)
 def test_windows_keep_their_bounds_on_a_gpu():
@@ -108,6 +144,8 @@ def test_windows_keep_their_bounds_on_a_gpu():
         for how in ("copy", "copy_async"):
             check_moved("cuda", dtype, how)
     check_nested("cuda")
+    for dtype in (np.int32, np.int64):
+        check_far("cuda", dtype)
 
 
 @tile.jit

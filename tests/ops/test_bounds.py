@@ -43,6 +43,37 @@ def test_one_test_serves_all_elements_of_a_thread_where_the_extent_is_a_multiple
     assert predicates(128) + 7 <= predicates(126)
 
 
+@tile.jit
+def from_afar(x, at, y, N: tile.constexpr):
+    p = tile.program_id(0)
+    t = tile.load(at[p])
+    tile.store(y[p, 0, 0:N], tile.load(x[t:t + N], other=-1))
+    tile.store(y[p, 1, t:t + N], tile.load(x[0:N]))
+    buffer = tile.alloc((N,), x.dtype)
+    tile.copy(buffer, x[t:t + N])
+    tile.sync()
+    tile.copy(y[p, 2, 0:N], buffer)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_region_that_begins_at_the_least_or_the_greatest_number_is_out_of_bounds(dtype, together):
+    """In one launch, whose CTAs run in lock step, and one by one."""
+    x, N = np.arange(1, 301, dtype=np.int32), 256
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    places = np.array([most, most - 3, least, least + 5, most // 2, least // 2, 0, 50, -2, -255], dtype)
+    for at in [places] if together else places[:, None]:
+        y = np.zeros((len(at), 3, N), np.int32)
+        from_afar[len(at),](x, at, y, N=N)
+        for t, (loaded, stored, copied) in zip(at.tolist(), y):
+            inside = [j for j in range(N) if 0 <= t + j < len(x)]
+            want = np.zeros(N, np.int32)
+            want[inside] = [x[t + j] for j in inside]
+            np.testing.assert_array_equal(copied, want)
+            np.testing.assert_array_equal(loaded, np.where(want == 0, -1, want))
+            np.testing.assert_array_equal(stored, [x[j - t] if 0 <= j - t < N else 0 for j in range(N)])
+
+
 @needs_gpu()
 @in_child(timeout=120)
 def test_loads_beyond_an_array_give_zeros_on_the_gpu():

@@ -261,3 +261,18 @@ def test_narrow_tiles_compute_in_float32_and_products_of_them_in_float16():
         # a sum of narrow floats has their dtype, as that of float8 has
         np.testing.assert_array_equal(y[2][:, 0], cast_array(f.sum(axis=1), float32, DTYPES[name]).astype(np.float32))
         assert kernel.compile(array(x), y, target="sm_120a").cubin
+
+
+def test_functions_of_narrow_tiles_compute_in_float32():
+    """As of 8-bit floats: the result is float32, and what has no NaN is none."""
+    source = ("def kernel(x, y, z):\n    v = tile.load(x[0:32])\n    for f in (tile.sqrt(v), tile.exp(v, fast=True), tile.floor(v)):\n        "
+              "tile.static_assert(f.dtype == tile.float32)\n    tile.store(y[0:32], tile.sqrt(v))\n    "
+              "tile.store(z[0:32], tile.isnan(v) | tile.isinf(v) | ~tile.isfinite(v))")
+    for name in NARROW:
+        x = (np.arange(32) % DTYPES[name].codes // 2 + (112 if name == "float8_e8m0fnu" else 0)).astype(np.uint8).view(TYPES[name])
+        y, z, kernel = np.zeros(32, np.float32), np.ones(32, bool), tile.jit(source=source)
+        kernel.simulate(1, array(x), y, z).raise_first()
+        np.testing.assert_array_equal(y, np.sqrt(x.astype(np.float32)))
+        assert not z.any()
+        for target in ("sm_80", "sm_100a"):
+            assert kernel.compile(array(x), y, z, target=target).cubin

@@ -187,9 +187,19 @@ class InstructionMixin(NarrowFloats):
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
         if target.bits == 8:
             return self._to_narrow(self.ins(f"{word} {x.typed} to float", float32), target)
-        if target.bits == 16 and x.dtype.bits >= 32:  # one rounding: float64 holds 32-bit integers exactly, 64-bit ones round to odd
+        if target.bits == 16 and x.dtype.bits >= 32:  # one rounding: float64 holds 32-bit integers exactly, and others beyond float16 as well
+            x = self._short(x) if x.dtype.bits == 64 and target.name == "bfloat16" else x
             return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
         return self.ins(f"{word} {x.typed} to {target.llvm}", target)
+
+    def _short(self, x: V) -> V:
+        """A 64-bit integer that float64 holds and bfloat16 rounds as `x`: of a large one, the next bit stands for the last 12."""
+        shifted = self.ins(f"add i64 {x.text}, {1 << 32}", x.dtype) if x.dtype.kind == "int" else x
+        large = self.ins(f"icmp ugt i64 {shifted.text}, {1 << 33}", bool_)
+        low = self.ins(f"and i64 {x.text}, 4095", x.dtype)
+        rest = self.ins(f"zext i1 {self.ins(f'icmp ne i64 {low.text}, 0', bool_).text} to i64", x.dtype)
+        kept = self.ins(f"sub i64 {x.text}, {low.text}", x.dtype)
+        return self.select(large, self.ins(f"or i64 {kept.text}, {self.ins(f'shl i64 {rest.text}, 12', x.dtype).text}", x.dtype), x)
 
     # -- memory ------------------------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,15 @@ def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
     """64 bits, or an integer of 32, to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
     if target.name == "float16" and x.dtype == np.float64:
         return x.astype(np.float16)
+    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
+        x = _short(x)
     return _rounded_to_odd(x).astype(target.np)
+
+
+def _short(x: np.ndarray) -> np.ndarray:
+    """Large integers with whatever their last 12 bits hold as the next bit, far below what bfloat16 rounds: float64 holds them."""
+    low = x & 4095
+    return np.where((x > 2**32) | (x < -2**32), x - low | (low != 0).astype(x.dtype) << 12, x)
 
 
 def _rounded_to_odd(x: np.ndarray) -> np.ndarray:

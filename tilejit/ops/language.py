@@ -175,7 +175,7 @@ def matched(g: Builder, *xs, dtype: DType | None = None) -> list[Operand]:
 def float_operand(g: Builder, x) -> Value:
     """`x` as a float operand: integers and bools become float32; a Python number becomes a value of its own."""
     t = number(g, x)
-    if t.dtype.name.startswith("float8"):
+    if t.dtype.is_float and t.dtype.bits == 8:
         return converted(g, x, float32)
     if t.dtype.is_float and isinstance(x, Value):
         return x

@@ -9,10 +9,11 @@ import math
 
 import numpy as np
 
-from ..dtypes import bool_, float32, int32
+from ..dtypes import bool_, dtype_of, float32, float64, int32
 from ..ir.builder import flag
 from ..ir.builtin import builtin
 from ..ir.op import Op
+from .casts import cast_array
 from .elementwise import elementwise
 from .language import float_operand
 
@@ -223,7 +224,7 @@ def _sim_fma(x, y, z):
     """One rounding: exact products of 24-bit mantissas fit in float64, whose sum is rounded to odd so that only the last
     rounding counts; for float64 itself see S. Boldo, G. Melquiond, "Emulation of a FMA and correctly rounded sums"."""
     if x.dtype.itemsize < 8:
-        return _sum_to_odd(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)).astype(x.dtype)
+        return cast_array(_sum_to_odd(x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)), float64, dtype_of(x.dtype))
     high, low = _exact_product(x, y)
     top, rest = _exact_sum(z, low)
     total, below = _exact_sum(high, top)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builtins import abs as abs_of_number
 from operator import index
 
 import numpy as np
@@ -72,7 +73,7 @@ def clip(g: Builder, x, low, high):
 def abs_(g: Builder, x):
     """The absolute value; the most negative integer stays."""
     if isinstance(x, (int, float)):
-        return abs(x)
+        return abs_of_number(x)
     t = number(g, x)
     return x if t.dtype.kind == "bool" else g.call(ew.abs_, converted(g, x, float32) if t.dtype.is_float and t.dtype.bits == 8 else x)
 
@@ -155,6 +156,8 @@ def _no_integers(a, b) -> str:
 def _plain_cdiv(a, b) -> int:
     if not all(hasattr(x, "__index__") for x in (a, b)):
         raise CompilationError(_no_integers(a, b) + "math.ceil")
+    if index(b) == 0:
+        raise CompilationError("cdiv divides by zero")
     return -(-index(a) // index(b))
 
 

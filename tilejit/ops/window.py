@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd, prod
 
-from ..dtypes import int32
+from ..dtypes import int32, integer_range
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
 from ..types import Buffer
 from . import elementwise as ew
-from .language import as_index, binary, matched, number, uniform_scalar
+from .language import as_index, binary, common_dtype, matched, number, uniform_scalar
 from .packed import refused
 from .sizes import extent_value
 
@@ -77,10 +77,10 @@ def window(g: Builder, array, offsets, extents):
             made.append((origin, size, low, count)), narrowed.append(own)
             continue
         begin, end = _sum(g, origin, offset), _sum(g, low, count)
+        first = _extreme(g, "minimum", _extreme(g, "maximum", low, begin), end)
+        last = end if extent is None else _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent)))
         extent = _sum(g, size, offset, "-") if extent is None else extent
-        end = _extreme(g, "minimum", end, _sum(g, begin, extent))
-        first = _extreme(g, "maximum", low, begin)
-        made.append((begin, extent, first, _extreme(g, "maximum", _sum(g, end, first, "-"), 0)))
+        made.append((begin, extent, first, _sum(g, last, first, "-")))
         steps = gcd(_divisor(g, begin), 0 if extents[d] is None else _divisor(g, extent), own)
         narrowed.append(min(steps, 1 << 20) or 1 << 20)
     if not any(narrowed):
@@ -107,6 +107,14 @@ def _sum(g: Builder, a, b, symbol: str = "+"):
     if isinstance(a, int) and isinstance(b, int):
         return a + b if symbol == "+" else a - b
     return a if isinstance(b, int) and b == 0 else b if isinstance(a, int) and a == 0 and symbol == "+" else binary(g, symbol, a, b)
+
+
+def _stop(g: Builder, begin, extent):
+    """``begin + extent`` of an extent that is at least 0, or the greatest number of their dtype."""
+    if isinstance(begin, int) and isinstance(extent, int):
+        return begin + extent
+    most, extent = integer_range(common_dtype(g, begin, extent))[1], _extreme(g, "maximum", extent, 0)
+    return _sum(g, _extreme(g, "minimum", begin, _sum(g, most, extent, "-")), extent)
 
 
 def _extreme(g: Builder, name: str, a, b):

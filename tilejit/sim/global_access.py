@@ -198,11 +198,11 @@ class GlobalAccess:
         if not self.checks or owner is None:
             return
         memory, t = buffer.memory, region.type
-        first = int(np.asarray(buffer.base).flat[0])
-        first += memory.itemsize * sum(int(s.flat[0]) * k for s, k in zip(region.starts, buffer.strides))
+        one = lambda x: np.asarray(x, np.int64).reshape(-1)[:1]  # an array wraps, as addresses do
+        first = one(buffer.base) + memory.itemsize * sum(one(s) * k for s, k in zip(region.starts, buffer.strides))
         n = int(np.prod(t.shape))
-        if (id(self.fiber.node), "global", first % 128, n) in self.sim.traffic:
-            offsets = np.broadcast_to(np.int64(first), (n,))
+        if (id(self.fiber.node), "global", int(first[0]) % 128, n) in self.sim.traffic:
+            offsets = np.broadcast_to(first, (n,))
         else:
             steps = sum(np.arange(t.extents[d]).reshape(-1, *(1,) * (len(t.kept) - 1 - k)) * buffer.strides[d] for k, d in enumerate(t.kept))
             offsets = first + np.asarray(steps).reshape(-1) * memory.itemsize

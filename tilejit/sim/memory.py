@@ -104,11 +104,11 @@ def boxes(starts: list[np.ndarray], extents: tuple[int, ...], shape: tuple[int, 
     for s, n, size in zip(starts, extents, shape):
         if len(s) == 1:
             start = int(s[0])
-            first, last = max(0, -start), min(n, size - start)
+            first, last = min(max(0, -start), n), min(n, size - start)
             clip.append(slice(first, max(last, first)))
             low.append(s + first)
         else:
-            inside &= (s >= 0) & (s + n <= size)
+            inside &= (s >= 0) & (s <= size - n)
             clip.append(slice(0, n))
             low.append(s)
     if any(c.stop <= c.start for c in clip):
