@@ -1,5 +1,7 @@
 """Products by tcgen05: on the simulator, which decodes both descriptors, against NumPy in float64, and through the assembler."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -103,35 +105,43 @@ def test_a_product_may_be_subtracted(dtype):
 
 # -- A in tensor memory, pairs ---------------------------------------------------------------------------------------------
 
+@tile.jit
+def by_tensor_memory(A, B, C, ROWS: tile.constexpr, OF_A: tile.constexpr, OF_SUMS: tile.constexpr):
+    a = tile.alloc((ROWS, 64), A.dtype, scope="tmem", layout=OF_A)
+    acc = tile.alloc((ROWS, 64), "float32", scope="tmem", layout=OF_SUMS)
+    sB = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
+    bar = tile.mbarrier()
+    tile.copy(sB, B[0:64, 0:64])
+    tile.store(a, tile.load(A[0:ROWS, 0:64]))
+    tile.fence_proxy_async()
+    tile.tcgen05_fence("before_thread_sync")
+    tile.sync()
+    with tile.elect():
+        tile.tcgen05_fence("after_thread_sync")
+        tile.mma_async(acc, a, sB, trans_b=True, accumulate=False)
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    tile.store(C[0:ROWS, 0:64], tile.load(acc))
+
+
+def multiplied_there(rows, of_a, of_sums, dtype, target):
+    """The PTX of the product for the target, once it is right on the simulator and assembled."""
+    a, b, c = numbers((rows, 64), dtype, 1), numbers((64, 64), dtype, 2), np.zeros((rows, 64), np.float32)
+    layouts = dict(ROWS=rows, OF_A=of_a, OF_SUMS=of_sums)
+    made = by_tensor_memory.compile(a, b, c, target=target, **layouts)
+    by_tensor_memory.simulate(1, a, b, c, target=target, **layouts).raise_first()
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
+    assert made.cubin
+    return made.ptx
+
+
 @pytest.mark.parametrize("m", [64, 128])
 @pytest.mark.parametrize("target", BOTH)
 def test_a_comes_from_tensor_memory(m, target):
-    """Written there from registers, as the probabilities of an attention are."""
+    """Written there from registers, as the probabilities of an attention are: both it and the sums are addresses in tensor memory."""
     lay = tmem_datapath("D" if m == 128 else "F", 64)
-
-    @tile.jit
-    def kernel(A, B, C):
-        a = tile.alloc((m, 64), A.dtype, scope="tmem", layout=lay)
-        acc = tile.alloc((m, 64), "float32", scope="tmem", layout=lay)
-        sB = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
-        bar = tile.mbarrier()
-        tile.copy(sB, B[0:64, 0:64])
-        tile.store(a, tile.load(A[0:m, 0:64]))
-        tile.fence_proxy_async()
-        tile.tcgen05_fence("before_thread_sync")
-        tile.sync()
-        with tile.elect():
-            tile.tcgen05_fence("after_thread_sync")
-            tile.mma_async(acc, a, sB, trans_b=True, accumulate=False)
-            tile.tcgen05_commit(bar)
-        bar.wait(phase=0)
-        tile.tcgen05_fence("after_thread_sync")
-        tile.store(C[0:m, 0:64], tile.load(acc))
-
-    a, b, c = numbers((m, 64), ml_dtypes.bfloat16, 1), numbers((64, 64), ml_dtypes.bfloat16, 2), np.zeros((m, 64), np.float32)
-    kernel.simulate(1, a, b, c, target=target).raise_first()
-    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
-    assert ", [t], y, " in kernel.compile(a, b, c, target=target).ptx or "[%r" in kernel.compile(a, b, c, target=target).ptx
+    assert re.search(r"tcgen05\.mma\.\S+ \[%r\d+\], \[t\], y, ", multiplied_there(m, lay, lay, ml_dtypes.bfloat16, target))
 
 
 @pytest.mark.parametrize("left", [0, 16])
@@ -139,35 +149,11 @@ def test_a_comes_from_tensor_memory(m, target):
 def test_64_rows_of_a_lie_in_the_half_of_the_lanes_where_the_sums_are(left, sums):
     """Either half of each warp's lanes holds both: each lane multiplies what it holds, and so the other half's rows would not meet."""
     half = lambda lane: TileLayout([(4, 32, "TLane"), (16, 1, "TLane"), (64, 1, "TCol")], offset={"TLane": lane})
-    of_a, of_sums = half(left), half(sums)
-
-    @tile.jit
-    def kernel(A, B, C):
-        a = tile.alloc((64, 64), A.dtype, scope="tmem", layout=of_a)
-        acc = tile.alloc((64, 64), "float32", scope="tmem", layout=of_sums)
-        sB = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
-        bar = tile.mbarrier()
-        tile.copy(sB, B[0:64, 0:64])
-        tile.store(a, tile.load(A[0:64, 0:64]))
-        tile.fence_proxy_async()
-        tile.tcgen05_fence("before_thread_sync")
-        tile.sync()
-        with tile.elect():
-            tile.tcgen05_fence("after_thread_sync")
-            tile.mma_async(acc, a, sB, trans_b=True, accumulate=False)
-            tile.tcgen05_commit(bar)
-        bar.wait(phase=0)
-        tile.tcgen05_fence("after_thread_sync")
-        tile.store(C[0:64, 0:64], tile.load(acc))
-
-    a, b, c = numbers((64, 64), np.float16, 1), numbers((64, 64), np.float16, 2), np.zeros((64, 64), np.float32)
-    if left != sums:
-        with pytest.raises(tile.DispatchError, match=f"in the accumulator's lanes: it begins in lane {left}, and the accumulator in lane {sums}"):
-            kernel.compile(a, b, c, target="sm_100a")
+    if left == sums:
+        multiplied_there(64, half(left), half(sums), np.float16, "sm_103a")
         return
-    kernel.simulate(1, a, b, c, target="sm_100a").raise_first()
-    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
-    assert kernel.compile(a, b, c, target="sm_103a").cubin
+    with pytest.raises(tile.DispatchError, match=f"in the accumulator's lanes: it begins in lane {left}, and the accumulator in lane {sums}"):
+        multiplied_there(64, half(left), half(sums), np.float16, "sm_100a")
 
 
 @pytest.mark.parametrize("rows", [64, 128])
