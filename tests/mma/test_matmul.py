@@ -277,6 +277,13 @@ def test_one_round_goes_in_the_order_in_which_neighbours_share_most():
     close(product(a, b, config=config), a, b)
 
 
+def test_in_one_round_columns_that_would_come_in_parts_of_rows_are_rows_of_exchanged_operands():
+    """Where B lies by rows; by columns the tile of the same extents stays."""
+    for extents, tile_ in (((1536, 1536, 1536), (192, 96)), ((1024, 2560, 2560), (128, 160)), ((512, 5120, 5120), (128, 160))):
+        by_columns, by_rows = (choose(Problem(*extents, across=(False, rows)), 132) for rows in (False, True))
+        assert (by_columns.bm, by_columns.bn, by_columns.swapped) == (*tile_, False) and by_rows.swapped, extents
+
+
 def test_tiles_that_fill_one_round_are_taken_in_no_other():
     assert (choose(Problem(1024, 1280, 5120), 132).bm, choose(Problem(1024, 1280, 5120), 132).bn) == (128, 80)   # 8 x 16 tiles
     met = set()
