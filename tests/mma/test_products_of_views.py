@@ -73,3 +73,27 @@ def test_what_threads_write_beside_an_operand_in_its_allocation_needs_no_fence(f
     beside.simulate(1, A, c, FIRST=first).raise_first()
     np.testing.assert_array_equal(c, X @ X.T)
     assert beside.compile(A, c, FIRST=first, target="sm_90a").graph.count("fence_proxy_async") == fences
+
+
+@tile.jit(num_warps=4)
+def in_order(A, B, C):
+    """B as [columns / 32, 4, 4, 2, k]: of each 32 columns a thread of four has eight neighbours then, and not every fourth pair."""
+    a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+    b = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
+    bar = tile.mbarrier()
+    with tile.elect():
+        bar.arrive_expect_tx(a.nbytes + b.nbytes)
+        tile.copy_async(a, A[0:64, 0:64], mbar=bar)
+        tile.copy_async(b.reshape((2, 4, 4, 2, 64)), B[0:2, 0:4, 0:4, 0:2, 0:64], mbar=bar)
+    bar.wait(phase=0)
+    sums = tile.reshape(tile.transpose(tile.reshape(tile.dot(a, b, trans_b=True), (64, 2, 4, 4, 2)), (0, 1, 3, 2, 4)), (64, 64))
+    tile.store(C[0:64, 0:64], tile.cast(sums, C.dtype))
+
+
+def test_columns_that_tma_brings_in_an_order_by_which_a_thread_has_neighbours_are_stored_as_vectors():
+    b, c = A[::-1].copy(), np.full((64, 64), np.nan, np.float16)
+    ordered = b.reshape(2, 4, 4, 2, 64).transpose(0, 2, 1, 3, 4)
+    in_order.simulate(1, A, ordered, c, target="sm_90a").raise_first()
+    np.testing.assert_array_equal(c, (X @ X[::-1].T).astype(np.float16))
+    made = in_order.compile(A, ordered, c, target="sm_90a")
+    assert made.products[0].variant == "wgmma" and made.ptx.count("st.global.v4.b32") == made.ptx.count("st.global") == 4

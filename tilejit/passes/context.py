@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import takewhile
+from math import prod
 
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
@@ -43,9 +45,9 @@ class Context(Integers):
         return made.args[0], range(first, first + buffer.type.nbytes)
 
     def register_run(self, tile: Tile, axis: int) -> int:
-        """How many consecutive elements along `axis` a thread holds in consecutive registers."""
+        """How many consecutive elements along `axis` a thread holds."""
         shards = [s for s in tile.layout.dims(tile.domain)[axis] if s[0] > 1]
-        run = shards[-1][0] if shards and str(shards[-1][2]) == "reg" else 1
+        run = prod(s[0] for s in takewhile(lambda s: str(s[2]) == "reg", reversed(shards)))
         while run > 1 and tile.shape[axis] % run:
             run //= 2
         return run if run & (run - 1) == 0 else run & -run
