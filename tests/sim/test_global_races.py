@@ -227,3 +227,74 @@ def test_tensor_stores_race_like_others():
     """The boxes of two CTAs share a row."""
     A = np.ones((8, 16), np.float32)
     check(tensor_stores_that_overlap, (2,), A, np.zeros((32, 16), np.float32))
+
+
+@tile.jit(num_warps=2)
+def released_by_one_thread(x, part, flag, out, ATOMIC: tile.constexpr, FENCE: tile.constexpr, MEET: tile.constexpr):
+    if tile.program_id(0) == 0:
+        tile.store(part[0:64], tile.load(x[0:64]))
+        if MEET:
+            tile.sync()
+        with tile.elect():
+            if FENCE:
+                tile.threadfence()
+            if ATOMIC:
+                tile.atomic_add(flag[0], 1, sem="relaxed" if FENCE else "release")
+            else:
+                tile.store(flag[0], 1, sem="relaxed" if FENCE else "release")
+    else:
+        while tile.load(flag[0], sem="acquire") == 0:
+            pass
+        tile.store(out[0:64], tile.load(part[0:64]) + 1)  # finds: race
+
+
+@pytest.mark.parametrize("fence", [False, True])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_one_thread_releases_what_others_have_written_only_behind_a_barrier(atomic, fence):
+    """By a releasing store, an atomic, or a fence before a relaxed one; behind a barrier it is what all have written."""
+    args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
+    options = dict(ATOMIC=atomic, FENCE=fence)
+    check(released_by_one_thread, (2,), *args, MEET=False, **options)
+    released_by_one_thread[2,](*args, MEET=True, **options)
+    assert (args[3] == X[:64] + 1).all()
+
+
+@tile.jit(num_warps=2)
+def each_warp_releases_its_own(x, part, flag, out):
+    if tile.program_id(0) == 0:
+        for w in tile.static_range(2):
+            with tile.warp(w):
+                tile.store(part[w, 0:32], tile.load(x[32 * w:32 * w + 32]))
+                tile.store(flag[w], 1, sem="release")
+    else:
+        for w in tile.static_range(2):
+            with tile.warp(w):
+                while tile.load(flag[w], sem="acquire") == 0:
+                    pass
+                tile.store(out[32 * w:32 * w + 32], tile.load(part[w, 0:32]) + 1)
+
+
+def test_warps_that_release_what_they_have_written_do_not_wait_for_each_other():
+    """The other warp's release comes before or after, as the order of scopes is drawn."""
+    args = X[:64], np.zeros((2, 32), np.float32), np.zeros(2, np.int32), np.zeros(64, np.float32)
+    check(each_warp_releases_its_own, (2,), *args, result=3, expected=X[:64] + 1, seeds=range(6))
+
+
+@tile.jit(num_warps=2)
+def released_twice(x, part, flag, out):
+    if tile.program_id(0) == 0:
+        tile.store(part[0:64], tile.load(x[0:64]))
+        with tile.elect():
+            tile.store(flag[0], 1, sem="release")
+        tile.sync()
+        with tile.elect():
+            tile.store(flag[0], 2, sem="release")
+    else:
+        while tile.load(flag[0], sem="acquire") != 2:
+            pass
+        tile.store(out[0:64], tile.load(part[0:64]) + 1)
+
+
+def test_what_a_release_has_not_held_the_next_one_behind_a_barrier_does():
+    args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
+    check(released_twice, (2,), *args, result=3, expected=X[:64] + 1, seeds=range(3))

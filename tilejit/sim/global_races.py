@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .global_threads import Accessor, ThreadShadow
+from .global_threads import NOBODY, Accessor, ThreadShadow
 
 MANY = -1    # several CTAs (readers), or atomics of any (writers)
 
@@ -135,6 +135,16 @@ class GlobalShadow:
             ids = _readers(who)
         self._mark_readers(view, ids, overlapping=True)
         return found
+
+    def hold_back(self, cta: int, known: np.ndarray, clocks: GlobalClocks) -> None:
+        """Writes of the CTA since its last release come after the one to be, where `known`, by columns of atoms, does not have them."""
+        marks = self.threads.writes
+        if self.writer is None or marks is None:
+            return
+        self._arrays(clocks)
+        cells = np.flatnonzero(self.writer == cta + 1)
+        cells = cells[(self.epoch[cells] == clocks.now[cta]) & (marks.cta[cells] == cta + 1) & (marks.thread[cells] != NOBODY)]
+        self.epoch[cells[known[marks.column[cells]] < marks.epoch[cells]]] += 1
 
     def _conflict(self, view, ids, clocks, writer, who):
         bad = (writer > 0) & (writer != ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .atomics import apply_atomic
+from .clocks import ORDER
 from .global_access import kept
 from .global_threads import Accessor
 from .memory import GlobalMemory
@@ -110,11 +111,27 @@ class OrderedAccess:
         if scope == "cta":
             return
         clocks, of_grid, clusters = self.sim.clocks_of_grid(), scope != "cluster", self.sim.cluster_of
+        if writes and order in ("release", "acq_rel"):
+            self._hold_back(np.unique(ctas))
         for at, cta in zip(index, ctas):
             clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid)
+
+    def _hold_back(self, ctas: np.ndarray) -> None:
+        """Threads of CTAs are about to release: not what other threads have written that no barrier lets them know."""
+        atoms, clocks = self.active_atoms, self.sim.clocks_of_grid()
+        if len(atoms) == len(self.sim.atom_start):
+            return
+        shadows = {id(m.shadow): m.shadow for m in self.sim.arguments if m is not None and m.shadow.threads is not None}
+        for world, where in self.peek():
+            known = world.clocks.known[self.rank, atoms, ORDER].max(axis=0)
+            known[world.clocks.column(self.rank, atoms)] = np.iinfo(known.dtype).max
+            for cta in np.intersect1d(ctas, self.ctas if where is None else self.ctas[where]):
+                for shadow in shadows.values():
+                    shadow.hold_back(int(cta), known, clocks)
 
     def threadfence(self, scope: str = "gpu") -> None:
         """Order the threads' accesses for other CTAs: relaxed atomics carry that order on."""
         if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
+            self._hold_back(self.ctas)
             for cta in self.ctas:
                 self.sim.clocks_of_grid().fence(int(cta))
