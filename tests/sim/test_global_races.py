@@ -298,3 +298,60 @@ def released_twice(x, part, flag, out):
 def test_what_a_release_has_not_held_the_next_one_behind_a_barrier_does():
     args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
     check(released_twice, (2,), *args, result=3, expected=X[:64] + 1, seeds=range(3))
+
+
+@tile.jit(num_warps=2)
+def acquired_by_one_thread(x, part, flag, out, HOW: tile.constexpr, MEET: tile.constexpr):
+    if tile.program_id(0) == 0:
+        tile.store(part[0:64], tile.load(x[0:64]))
+        tile.store(flag[0], 1, sem="release")
+    else:
+        with tile.elect():
+            if HOW == "atomic":
+                while tile.atomic_cas(flag[0], 1, 2, sem="acquire") == 0:
+                    pass
+            else:
+                while tile.load(flag[0], sem="relaxed" if HOW == "fence" else "acquire") == 0:
+                    pass
+            if HOW == "fence":
+                tile.threadfence()
+            first = tile.load(part[0])
+            tile.store(out[64], first)
+        if MEET:
+            tile.sync()
+        tile.store(out[0:64], tile.load(part[0:64]) + 1)  # finds: race
+
+
+@pytest.mark.parametrize("how", ["load", "atomic", "fence"])
+def test_what_one_thread_acquires_the_others_have_only_behind_a_barrier(how):
+    """The thread itself has it at once."""
+    args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(65, np.float32)
+    check(acquired_by_one_thread, (2,), *args, HOW=how, MEET=False)
+    acquired_by_one_thread[2,](*args, HOW=how, MEET=True)
+    assert (args[3][:64] == X[:64] + 1).all() and args[3][64] == X[0]
+
+
+@tile.jit(num_warps=8)
+def acquired_and_handed_on(x, part, flag, out, N: tile.constexpr):
+    if tile.program_id(0) == 0:
+        for i in range(N):
+            tile.store(part[i, 0:128], tile.load(x[i, 0:128]))
+            tile.store(flag[i], 1, sem="release")
+    else:
+        told = tile.mbarrier()
+        with tile.warpgroup(0):
+            with tile.elect():
+                for i in range(N):
+                    while tile.load(flag[i], sem="acquire") == 0:
+                        pass
+                told.arrive()
+        with tile.warpgroup(1):
+            told.wait(phase=0)
+            for i in range(N):
+                tile.store(out[i, 0:128], tile.load(part[i, 0:128]))
+
+
+def test_what_one_thread_has_acquired_in_many_steps_is_handed_on_by_an_mbarrier():
+    """More acquisitions than are told apart."""
+    x = np.arange(40 * 128, dtype=np.float32).reshape(40, 128)
+    check(acquired_and_handed_on, (2,), x, np.zeros_like(x), np.zeros(40, np.int32), np.zeros_like(x), result=3, expected=x, seeds=range(3), N=40)

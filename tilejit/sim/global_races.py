@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .global_threads import NOBODY, Accessor, ThreadShadow
 
 MANY = -1    # several CTAs (readers), or atomics of any (writers)
+
+
+SOME = 16    # so many acquisitions by some threads of a CTA are told apart
+
+
+class Some(NamedTuple):
+    """Threads of a CTA that synchronise without the others: these atoms; who knows this epoch of the column has met them since."""
+
+    atoms: frozenset[int]
+    column: int
+    epoch: int
 
 
 class GlobalClocks:
@@ -23,6 +36,7 @@ class GlobalClocks:
         self.rows: dict[int, np.ndarray] = {}        # CTA -> what it knows of every CTA
         self.fenced: dict[int, np.ndarray] = {}      # CTA -> what it knew and had done at its last fence
         self.pending: dict[int, np.ndarray] = {}     # CTA -> what it has met and knows after the next fence
+        self.learnt: dict[int, list[tuple[Some, np.ndarray]]] = {}  # CTA -> what some of its threads know beside `rows`
         self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None) -> what an acquire there learns
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
@@ -31,17 +45,34 @@ class GlobalClocks:
     def _own(self, cta: int) -> np.ndarray:
         """What the CTA knows and has done; what it does next is later."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
+        for _, learnt in self.learnt.get(cta, ()):
+            np.maximum(clock, learnt, out=clock)
         clock[cta] = self.now[cta]
         self.now[cta] += 1
         return clock
 
-    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool = True) -> None:
-        """A CTA reads, writes or does both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed). Two meet
-        if the scope of each holds the other: `of_grid`, or the CTA's own cluster."""
+    def _learn(self, cta: int, clock: np.ndarray, some: Some | None) -> None:
+        """A CTA acquires `clock`, or some of its threads do. Of many acquisitions the oldest two count as one."""
+        if some is None:
+            self._raise(self.rows, cta, clock)
+            return
+        learnt = self.learnt.setdefault(cta, [])
+        if not learnt or learnt[-1][0].atoms != some.atoms or (clock > learnt[-1][1]).any():
+            learnt.append((some, clock.copy()))
+        if len(learnt) > SOME:
+            (first, known), (_, more) = learnt[:2]
+            learnt[:2] = [(first, np.maximum(known, more))]
+
+    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool = True,
+             some: Some | None = None) -> None:
+        """A CTA, or `some` of its threads, reads, writes or does both at a place. `order` is 'acquire', 'release', 'acq_rel' or None
+        (relaxed). Two meet if the scope of each holds the other: `of_grid`, or the CTA's own cluster."""
         near, far = (*place, cluster), (*place, None)
         for key in (near, far) if of_grid else (near,):
-            if reads and key in self.released:
-                self._raise(self.rows if order in ("acquire", "acq_rel") else self.pending, cta, self.released[key])
+            if reads and key in self.released and order in ("acquire", "acq_rel"):
+                self._learn(cta, self.released[key], some)
+            elif reads and key in self.released:
+                self._raise(self.pending, cta, self.released[key])
         if not writes:
             return
         clock = self._own(cta) if order in ("release", "acq_rel") else self.fenced.get(cta)
@@ -49,10 +80,10 @@ class GlobalClocks:
             for key in (near, far) if of_grid else (near,):
                 self._raise(self.released, key, clock)
 
-    def fence(self, cta: int) -> None:
-        """``fence.acq_rel`` at GPU scope."""
+    def fence(self, cta: int, some: Some | None) -> None:
+        """``fence.acq_rel`` at GPU scope, in all threads of a CTA or `some`."""
         if cta in self.pending:
-            self._raise(self.rows, cta, self.pending.pop(cta))
+            self._learn(cta, self.pending.pop(cta), some)
         self.fenced[cta] = self._own(cta)
 
 
@@ -152,7 +183,7 @@ class GlobalShadow:
             return None
         if clocks is not None:
             epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered(bad, writer, ids, clocks, epoch)
+            bad = self._unordered(bad, writer, ids, clocks, epoch, who)
         if who is not None and who.m.sim.ranks > 1 and bad.any():
             bad = self.threads.unordered_write(view, who, bad)
         if not bad.any():
@@ -169,7 +200,7 @@ class GlobalShadow:
         if clocks is not None:
             bad &= reader > 0
             if bad.any():  # a reader's epoch is not kept: any release of it since counts
-                bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32))
+                bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
@@ -177,16 +208,20 @@ class GlobalShadow:
         return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1
 
     @staticmethod
-    def _unordered(bad, other, ids, clocks, epoch):
+    def _unordered(bad, other, ids, clocks, epoch, who):
         bad = bad.copy()
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1
         them, epochs = other[where] - 1, epoch[where]
         late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
         for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells of one CTA
-            known = clocks.rows.get(int(me[mine[0]]))
+            cta = int(me[mine[0]])
+            known = clocks.rows.get(cta)
             if known is not None:
                 late[mine] = known[them[mine]] < epochs[mine]
+            for some, known in clocks.learnt.get(cta, ()):
+                told = mine[late[mine] & (known[them[mine]] >= epochs[mine])]
+                late[told] = who is not None and ~who.has_met(some, tuple(w[told] for w in where), bad.shape)
         bad[where] = late
         return bad
 

@@ -7,6 +7,7 @@ import numpy as np
 from .atomics import apply_atomic
 from .clocks import ORDER
 from .global_access import kept
+from .global_races import Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
 from .values import SimBuffer
@@ -113,8 +114,18 @@ class OrderedAccess:
         clocks, of_grid, clusters = self.sim.clocks_of_grid(), scope != "cluster", self.sim.cluster_of
         if writes and order in ("release", "acq_rel"):
             self._hold_back(np.unique(ctas))
+        some = self._some()
         for at, cta in zip(index, ctas):
-            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid)
+            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid, some.get(int(cta)))
+
+    def _some(self) -> dict[int, Some]:
+        """For each CTA the threads that act, if they are not all of it."""
+        atoms, found = self.active_atoms, {}
+        if len(atoms) < len(self.sim.atom_start):
+            for world, where in self.peek():
+                some = Some(frozenset(atoms.tolist()), world.clocks.column(self.rank, int(atoms[0])), int(world.clocks.now[self.rank, atoms[0]]))
+                found |= dict.fromkeys((self.ctas if where is None else self.ctas[where]).tolist(), some)
+        return found
 
     def _hold_back(self, ctas: np.ndarray) -> None:
         """Threads of CTAs are about to release: not what other threads have written that no barrier lets them know."""
@@ -133,5 +144,6 @@ class OrderedAccess:
         """Order the threads' accesses for other CTAs: relaxed atomics carry that order on."""
         if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
             self._hold_back(self.ctas)
+            some = self._some()
             for cta in self.ctas:
-                self.sim.clocks_of_grid().fence(int(cta))
+                self.sim.clocks_of_grid().fence(int(cta), some.get(int(cta)))
