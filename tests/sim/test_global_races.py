@@ -355,3 +355,33 @@ def test_what_one_thread_has_acquired_in_many_steps_is_handed_on_by_an_mbarrier(
     """More acquisitions than are told apart."""
     x = np.arange(40 * 128, dtype=np.float32).reshape(40, 128)
     check(acquired_and_handed_on, (2,), x, np.zeros_like(x), np.zeros(40, np.int32), np.zeros_like(x), result=3, expected=x, seeds=range(3), N=40)
+
+
+@tile.jit(cluster=2, num_warps=2)
+def leaders_meet(x, part, flag, out, BEFORE: tile.constexpr, BEHIND: tile.constexpr):
+    rank = tile.cta_rank()
+    if tile.cluster_id(0) == 0:
+        tile.store(part[rank, 0:64], tile.load(x[0:64]) + rank)
+        if BEFORE:
+            tile.cluster_sync()
+        if rank == 0:
+            tile.store(flag[0], 1, sem="release")
+    else:
+        if rank == 0:
+            with tile.elect():
+                while tile.load(flag[0], sem="acquire") == 0:
+                    pass
+        if BEHIND:
+            tile.cluster_sync()
+        tile.store(out[rank, 0:64], tile.load(part[1 - rank, 0:64]))
+
+
+@pytest.mark.parametrize("before, behind", [(True, True), (False, True), (True, False)])
+def test_a_cluster_is_ordered_by_what_one_of_its_ctas_releases_or_acquires_and_the_clusters_barrier(before, behind):
+    args = X[:64], np.zeros((2, 64), np.float32), np.zeros(1, np.int32), np.zeros((2, 64), np.float32)
+    if before and behind:
+        leaders_meet[4,](*args, BEFORE=True, BEHIND=True)
+        assert (args[3] == np.stack([X[:64] + 1, X[:64]])).all()
+    else:
+        found = leaders_meet.simulate((4,), *args, BEFORE=before, BEHIND=behind).findings
+        assert {f.kind for f in found} == {"race"} and any("tile.load(part" in f.loc.source_line for f in found)

@@ -15,11 +15,14 @@ SOME = 16    # so many acquisitions by some threads of a CTA are told apart
 
 
 class Some(NamedTuple):
-    """Threads of a CTA that synchronise without the others: these atoms; who knows this epoch of the column has met them since."""
+    """Threads that synchronise without the others: `atoms` of the CTA; who knows this epoch of the column has met them since."""
 
     atoms: frozenset[int]
     column: int
     epoch: int
+
+
+Near = dict[int, Some | None]  # the CTAs of the cluster of threads that synchronise, and which of each one's threads these are (None: all)
 
 
 class GlobalClocks:
@@ -42,49 +45,50 @@ class GlobalClocks:
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
         table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
 
-    def _own(self, cta: int) -> np.ndarray:
-        """What the CTA knows and has done; what it does next is later."""
+    def _own(self, cta: int, near: Near) -> np.ndarray:
+        """What the CTA knows and those of its cluster have done; what they do next is later."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
         for _, learnt in self.learnt.get(cta, ()):
             np.maximum(clock, learnt, out=clock)
-        clock[cta] = self.now[cta]
-        self.now[cta] += 1
+        for other in near:
+            clock[other] = self.now[other]
+            self.now[other] += 1
         return clock
 
-    def _learn(self, cta: int, clock: np.ndarray, some: Some | None) -> None:
-        """A CTA acquires `clock`, or some of its threads do. Of many acquisitions the oldest two count as one."""
-        if some is None:
-            self._raise(self.rows, cta, clock)
-            return
-        learnt = self.learnt.setdefault(cta, [])
-        if not learnt or learnt[-1][0].atoms != some.atoms or (clock > learnt[-1][1]).any():
-            learnt.append((some, clock.copy()))
-        if len(learnt) > SOME:
-            (first, known), (_, more) = learnt[:2]
-            learnt[:2] = [(first, np.maximum(known, more))]
+    def _learn(self, clock: np.ndarray, near: Near) -> None:
+        """The CTAs of a cluster acquire `clock`, or some of their threads do. Of many acquisitions the oldest two count as one."""
+        for cta, some in near.items():
+            if some is None:
+                self._raise(self.rows, cta, clock)
+                continue
+            learnt = self.learnt.setdefault(cta, [])
+            if not learnt or learnt[-1][0].atoms != some.atoms or (clock > learnt[-1][1]).any():
+                learnt.append((some, clock.copy()))
+            if len(learnt) > SOME:
+                (first, known), (_, more) = learnt[:2]
+                learnt[:2] = [(first, np.maximum(known, more))]
 
-    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool = True,
-             some: Some | None = None) -> None:
-        """A CTA, or `some` of its threads, reads, writes or does both at a place. `order` is 'acquire', 'release', 'acq_rel' or None
-        (relaxed). Two meet if the scope of each holds the other: `of_grid`, or the CTA's own cluster."""
-        near, far = (*place, cluster), (*place, None)
-        for key in (near, far) if of_grid else (near,):
+    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool, near: Near) -> None:
+        """Threads of a CTA read, write or do both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed). Two meet
+        if the scope of each holds the other: `of_grid`, or the CTA's own cluster."""
+        keys = ((*place, cluster), (*place, None)) if of_grid else ((*place, cluster),)
+        for key in keys:
             if reads and key in self.released and order in ("acquire", "acq_rel"):
-                self._learn(cta, self.released[key], some)
+                self._learn(self.released[key], near)
             elif reads and key in self.released:
                 self._raise(self.pending, cta, self.released[key])
         if not writes:
             return
-        clock = self._own(cta) if order in ("release", "acq_rel") else self.fenced.get(cta)
+        clock = self._own(cta, near) if order in ("release", "acq_rel") else self.fenced.get(cta)
         if clock is not None:
-            for key in (near, far) if of_grid else (near,):
+            for key in keys:
                 self._raise(self.released, key, clock)
 
-    def fence(self, cta: int, some: Some | None) -> None:
-        """``fence.acq_rel`` at GPU scope, in all threads of a CTA or `some`."""
+    def fence(self, cta: int, near: Near) -> None:
+        """``fence.acq_rel`` at GPU scope, in threads of a CTA."""
         if cta in self.pending:
-            self._learn(cta, self.pending.pop(cta), some)
-        self.fenced[cta] = self._own(cta)
+            self._learn(self.pending.pop(cta), near)
+        self.fenced[cta] = self._own(cta, near)
 
 
 class GlobalShadow:
