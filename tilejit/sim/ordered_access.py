@@ -57,21 +57,21 @@ class OrderedAccess:
         self.sim.version += changed
         return old
 
-    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str) -> np.ndarray:
-        """Elements of global memory by relaxed or acquiring loads; the arguments are those of `read`."""
+    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str, alone: bool = False) -> np.ndarray:
+        """Elements of global memory by relaxed or acquiring loads; the arguments are those of `read`. Threads `alone` wait for no other."""
         self.sim.asked = True
-        values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True)
+        values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True, bounds=not alone)
         self._order(buffer, coords, mask, None, owner, sem, scope)
-        if sem == "acquire" and self._active is None:
+        if sem == "acquire" and self._active is None and not alone:
             self._together(True)
         return values
 
-    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str) -> None:
-        """Relaxed or releasing stores of elements of global memory; the arguments are those of `write`."""
-        if sem == "release" and self._active is None:
+    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str, alone: bool = False) -> None:
+        """Relaxed or releasing stores of elements of global memory; the arguments are those of `write`. Threads `alone` wait for no other."""
+        if sem == "release" and self._active is None and not alone:
             self._together(True)
         self._order(buffer, coords, mask, values, owner, sem, scope)
-        self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True)
+        self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True, bounds=not alone)
 
     def _order(self, buffer: SimBuffer, coords: tuple, mask, values, owner, sem: str, scope: str) -> None:
         """Meet others at the elements that are read (`values` None) or written."""
