@@ -146,7 +146,8 @@ def plain(operands) -> list:
 def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
     """(start, extent) of a slice with a constant extent."""
     if not isinstance(item, slice) or item.stop is None or item.step not in (None, 1):
-        raise g.error(f"{what} are taken by a slice start:stop, not by {describe(item)}")
+        found = describe(item) if not isinstance(item, slice) else "one without a stop" if item.stop is None else "one with a step"
+        raise g.error(f"{what} are taken by a slice start:stop, not by {found}")
     start = 0 if item.start is None else item.start
     extent = g.difference(item.stop, start)
     if extent is None or extent < 1:
