@@ -63,31 +63,51 @@ def entry_name(kernel: str) -> str:
 
 # What NumPy and other languages of kernels call what stands here under another name.
 ELSEWHERE = {
-    "matmul":                 "tile.dot(a, b)",
-    "power":                  "x ** y",
-    "pow":                    "x ** y",
+    **dict.fromkeys(("matmul", "gemm"), "tile.dot(a, b)"),
+    **dict.fromkeys(("power", "pow"), "x ** y"),
+    "square":                 "x * x",
     "permute":                "tile.transpose(x, axes)",
     "trans":                  "tile.transpose(x)",
-    "concatenate":            "tile.stack(tiles), and tile.reshape",
-    "cat":                    "tile.stack(tiles), and tile.reshape",
+    **dict.fromkeys(("concatenate", "cat"), "tile.stack(tiles), and tile.reshape"),
     "join":                   "tile.stack((x, y), axis=-1)",
     "interleave":             "tile.stack((x, y), axis=-1), and tile.reshape",
+    "split":                  "x[..., 0] and x[..., 1]",
+    "flip":                   "tile.load(buffer[N - 1 - tile.arange(N)])",
     "ravel":                  "tile.reshape(x, -1)",
     "squeeze":                "tile.reshape(x, shape)",
     "sign":                   "tile.where(x > 0, 1, tile.where(x < 0, -1, 0))",
+    "empty":                  "tile.zeros(shape, dtype), or tile.alloc(shape, dtype) for shared memory",
     "zeros_like":             "tile.zeros(x.shape, x.dtype)",
     "ones_like":              "tile.ones(x.shape, x.dtype)",
     "full_like":              "tile.full(x.shape, value, x.dtype)",
     "logical_and":            "x & y",
     "logical_or":             "x | y",
     "logical_not":            "~x",
+    **dict.fromkeys(("absolute", "fabs"), "tile.abs(x)"),
+    **{f"arc{name}": f"tile.a{name}(x)" for name in ("sin", "cos", "tan")},
+    "rint":                   "tile.round(x)",
+    "amax":                   "tile.max(x, axis)",
+    "amin":                   "tile.min(x, axis)",
     "associative_scan":       "tile.scan(x, axis, combine)",
+    "histogram":              "tile.atomic_add(counts[x], 1)",
     "atomic_sub":             "tile.atomic_add(place, -value)",
+    **{f"atomic{name}": f"tile.atomic_{name.lower()}(place, value)" for name in ("Add", "Max", "Min", "And", "Or", "Xor", "Exch")},
     "atomic_xchg":            "tile.atomic_exch(place, value)",
-    "debug_barrier":          "tile.sync()",
+    "atomicCAS":              "tile.atomic_cas(place, compare, value)",
+    **dict.fromkeys(("debug_barrier", "syncthreads", "sync_threads", "syncwarp", "sync_warp"), "tile.sync()"),
     "inline_asm_elementwise": "tile.asm(text, result, *operands)",
-    "pid":                    "tile.program_id(axis)",
+    **dict.fromkeys(("pid", "blockIdx", "block_idx"), "tile.program_id(axis)"),
+    **dict.fromkeys(("gridDim", "grid_dim"), "tile.num_programs(axis)"),
+    **dict.fromkeys(("threadIdx", "thread_idx"), "tile.thread_id()"),
+    **dict.fromkeys(("blockDim", "block_dim"), "a constant: a CTA has 32 * num_warps threads"),
+    **dict.fromkeys(("shared", "alloc_shared"), "tile.alloc(shape, dtype)"),
+    **dict.fromkeys(("alloc_fragment", "alloc_local"), "tile.zeros(shape, dtype)"),
+    "fill":                   "tile.store(buffer, value), or tile.full(shape, value, dtype)",
+    "make_block_ptr":         "x[i:i + BLOCK, j:j + BLOCK]",
     "multiple_of":            "tile.assume(x % n == 0)",
+    **dict.fromkeys(("ceildiv", "ceil_div"), "tile.cdiv(a, b)"),
+    "Pipelined":              "tile.pipelined(range(...), stages=n)",
+    "dot_scaled":             "tile.mma_async(acc, a, b, scale_a=a_factors, scale_b=b_factors)",
     "inf":                    'float("inf")',
     "nan":                    'float("nan")',
     "gather":                 "tile.load(buffer[index])",
@@ -101,7 +121,7 @@ def counterpart(function) -> str:
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
         return ""
-    here = f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else ELSEWHERE.get(name)
+    here = ELSEWHERE.get(name) or (f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else "")
     return f"a function of {library}; in a kernel write {here}" if here else ""
 
 

@@ -300,6 +300,8 @@ def test_rows_that_no_integers_name_are_refused(rows, index):
     ("tile.copy_async(s, A[tile.load(I[0:64]), 0:32])", "rows of a matrix are named by A.take(rows)[:, k:k + BLOCK]"),
     ("tile.copy_async(s, A.take(I[0:64]))", "name the columns too, as in A.take(rows)[:, k:k + BLOCK]"),
     ("tile.copy_async(s, A.take(I[0:64])[0:64, 0:32])", "the columns of taken rows are a slice"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, :])", "columns are taken by a slice start:stop, not by one without a stop"),
+    ("tile.copy_async(s, A.take(I[0:64])[:, 0:64:2])", "columns are taken by a slice start:stop, not by one with a step"),
     ("tile.copy(s, A.take(I[0:64])[:, 0:32])", "load and store a tile, as in tile.store(buffer, tile.load(A[rows, k:k + BLOCK]))"),
     ("tile.copy_async(s, tile.window(A, (0, 0), (5, 64)).take(I[0:64])[:, 0:32])", "this is a window: name the array"),
     ("tile.copy_async(s, A.take(I[0:32])[:, 0:32])", "[32, 32] is not [64, 32]"),

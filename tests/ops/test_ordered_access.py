@@ -285,3 +285,62 @@ def test_ctas_hand_over_by_flags_on_a_gpu():
     each_for_itself[1,](x, want, 100)
     each_for_itself[1,](x, y, 100, backend="cuda")
     np.testing.assert_array_equal(y, want)
+
+
+@tile.jit(num_warps=2)
+def by_instructions(x, part, flag, out, HOW: tile.constexpr):
+    t = tile.thread_id()
+    if tile.program_id(0) == 0:
+        tile.store(part[t], tile.load(x[t]))
+        tile.sync()
+        if t == 0:
+            if HOW == "fences":
+                tile.threadfence()
+                tile.ptx.red.relaxed.gpu.global_.add.u32(flag[0], 1)
+            elif HOW == "relaxed":
+                tile.ptx.fence.acq_rel.gpu()
+                tile.ptx.st.relaxed.gpu.global_.b32(flag[0], 1)
+            else:
+                tile.ptx.st.release.gpu.global_.b32(flag[0], 1)
+    else:
+        if t == 0:
+            if HOW == "fences":
+                while tile.ptx.atom.relaxed.gpu.global_.add.u32(flag[0], 0) == 0:
+                    pass
+                tile.threadfence()
+            elif HOW == "relaxed":
+                while tile.ptx.ld.relaxed.gpu.global_.b32(flag[0]) == 0:
+                    pass
+                tile.ptx.fence.acq_rel.gpu()
+            else:
+                while tile.ptx.ld.acquire.gpu.global_.b32(flag[0]) == 0:
+                    pass
+        if HOW != "unmet":
+            tile.sync()
+        tile.store(out[t], tile.load(part[63 - t]))
+
+
+@pytest.mark.parametrize("how", ["fences", "relaxed", "released", "unmet"])
+def test_instructions_that_load_and_store_with_an_order_hand_over_as_the_calls_do(how):
+    """One thread waits for its CTA; without a barrier behind that, the others do not have what it acquires."""
+    x, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    for seed in range(3):
+        report = by_instructions.simulate((2,), x, np.zeros_like(x), np.zeros(1, np.uint32), out, HOW=how, seed=seed)
+        assert [f.kind for f in report.findings] == (["race"] if how == "unmet" else []), str(report)
+        assert how == "unmet" or (out == x[::-1]).all()
+
+
+@tile.jit(num_warps=1)
+def wide_and_narrow(x, out):
+    t = tile.thread_id()
+    a, b = tile.ptx.ld.acquire.gpu.global_.v2.b32(x[t, 0])
+    tile.ptx.st.release.sys.global_.v2.b32(out[t, 0], (b, a))
+    tile.ptx.st.relaxed.cluster.global_.b32(out[t, 2], tile.ptx.ld.relaxed.cta.global_.b32(x[t, 2]))
+
+
+def test_every_thread_loads_and_stores_its_own_elements_with_an_order():
+    x, out = np.arange(128, dtype=np.int32).reshape(32, 4), np.zeros((32, 4), np.int32)
+    wide_and_narrow[1,](x, out)
+    assert (out[:, :3] == x[:, [1, 0, 2]]).all()
+    with pytest.raises(tile.SimulationError, match="out-of-bounds"):
+        wide_and_narrow[1,](x[:31], out)

@@ -225,7 +225,11 @@ REMEDIES = {
     "tile.prod(v)": "tile.load(..., other=1)",
     "tile.max(v.to(tile.int16))": "tile.load(..., other=-32768)", "tile.mean(v)": "divide tile.sum(...) by how many there are",
     "tile.sum(tile.exp(v))": "say by tile.load(..., other=...) what it gives",
-    "tile.max(tile.abs(v))": "say by tile.load(..., other=...) what it gives",
+    "tile.min(tile.abs(v))": "say by tile.load(..., other=...) what it gives",
+    "tile.max(tile.abs(v) - 1)": "say by tile.load(..., other=...) what it gives",
+    "tile.max(tile.abs(v.to(tile.int32)))": "say by tile.load(..., other=...) what it gives",
+    "tile.max(tile.abs(v).to(tile.int8))": "say by tile.load(..., other=...) what it gives",
+    "tile.any(v + 1)": "say by tile.load(..., other=...) what it gives",
     "tile.sum(v / v)": "say by tile.load(..., other=...) what it gives",
     "tile.sum(v.to(tile.int32) | 1)": "say by tile.load(..., other=...) what it gives",
     "tile.sum(v * (v + 1))": "say by tile.load(..., other=...) what it gives",
@@ -263,3 +267,37 @@ def test_the_search_for_a_ragged_load_meets_each_value_once():
 def test_a_sum_of_what_is_0_out_of_bounds_does_not_warn(text):
     kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
     assert kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings == ()
+
+
+@pytest.mark.parametrize("text", ["tile.max(tile.abs(v))", "tile.max(v * v / 127)", "tile.max(tile.max(abs(v).reshape(4, 32), axis=1))", "tile.any(v)",
+                                  "tile.max(tile.sum(v * v + abs(v).to(tile.float64), axis=0, keepdims=True))", "tile.max(v.to(tile.uint8))",
+                                  "tile.max(v.to(tile.uint8).to(tile.int32)[None, :])"])
+def test_the_largest_of_what_is_never_less_than_the_0_out_of_bounds_does_not_warn(text):
+    kernel = tile.jit(source=f"def k(x, y):\n    v = tile.load(x[0:128])\n    tile.store(y[0], {text})\n")
+    assert kernel.compile(tile.ArraySpec((100,), "float32"), tile.ArraySpec((4,), "float32")).warnings == ()
+
+
+# Of x[30, 128] rows leave the array, columns do not; of w[100] elements do.
+ALONG_AN_AXIS = {
+    "tile.max(v, axis=1)": False, "tile.max(v, axis=0)": True, "tile.max(v)": True, "tile.max(v.T, axis=0)": False, "tile.max(v.T, axis=1)": True,
+    "tile.mean(tile.exp(v - tile.max(v, axis=1)[:, None]), axis=1)": False,
+    "tile.max(tile.max(v, axis=1), axis=0)": True, "tile.max(tile.max(v, axis=1, keepdims=True), axis=0)": True,
+    "tile.sum(tile.max(v, axis=1))": False, "tile.sum(tile.sum(tile.exp(v), axis=1))": True,
+    "tile.sum(tile.sum(v, axis=1, keepdims=True) * 2)": False,
+    "tile.max(v.reshape(16, 4, 32), axis=(1, 2))": False, "tile.max(v.reshape(4, 4, 128), axis=2)": False, "tile.max(v.reshape(4, 4, 128), axis=1)": True,
+    "tile.max(v.reshape(4, 512), axis=1)": True, "tile.max(v.reshape(1, 16, 128), axis=0)": False, "tile.max(v.reshape(32, 64), axis=0)": True,
+    "tile.prod(tile.broadcast_to(u[:, None], (128, 4)), axis=1)": False, "tile.prod(tile.broadcast_to(u[:, None], (128, 4)), axis=0)": True,
+    "tile.sum(v * tile.load(y[0:16])[:, None], axis=1)": False, "tile.sum(u[None, :] * tile.load(y[0:16])[:, None], axis=1)": False,
+    "tile.argmax(v, axis=1)": False, "tile.cumprod(v, axis=1)": False, "tile.cumprod(v, axis=0)": True,
+    "tile.reduce(v, 1, tile.maximum)": False, "tile.reduce(v, 0, tile.maximum)": True,
+    "tile.scan(v, 1, tile.maximum)": False, "tile.scan(v, 0, tile.maximum)": True,
+}
+
+
+@pytest.mark.parametrize("text", ALONG_AN_AXIS)
+def test_only_what_lies_out_of_bounds_along_the_axes_that_are_reduced_warns(text):
+    """What lies out of bounds along another axis has results of its own, which a further reduction may count."""
+    kernel = tile.jit(source="def k(x, w, y):\n    i = 16 * tile.program_id(0)\n    v, u = tile.load(x[i:i + 16, 0:128]), tile.load(w[0:128])\n"
+                             f"    result = {text}\n")
+    specs = tile.ArraySpec((30, 128), "float32"), tile.ArraySpec((100,), "float32"), tile.ArraySpec((16,), "float32")
+    assert bool(kernel.compile(*specs).warnings) == ALONG_AN_AXIS[text]

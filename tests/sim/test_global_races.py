@@ -227,3 +227,161 @@ def test_tensor_stores_race_like_others():
     """The boxes of two CTAs share a row."""
     A = np.ones((8, 16), np.float32)
     check(tensor_stores_that_overlap, (2,), A, np.zeros((32, 16), np.float32))
+
+
+@tile.jit(num_warps=2)
+def released_by_one_thread(x, part, flag, out, ATOMIC: tile.constexpr, FENCE: tile.constexpr, MEET: tile.constexpr):
+    if tile.program_id(0) == 0:
+        tile.store(part[0:64], tile.load(x[0:64]))
+        if MEET:
+            tile.sync()
+        with tile.elect():
+            if FENCE:
+                tile.threadfence()
+            if ATOMIC:
+                tile.atomic_add(flag[0], 1, sem="relaxed" if FENCE else "release")
+            else:
+                tile.store(flag[0], 1, sem="relaxed" if FENCE else "release")
+    else:
+        while tile.load(flag[0], sem="acquire") == 0:
+            pass
+        tile.store(out[0:64], tile.load(part[0:64]) + 1)  # finds: race
+
+
+@pytest.mark.parametrize("fence", [False, True])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_one_thread_releases_what_others_have_written_only_behind_a_barrier(atomic, fence):
+    """By a releasing store, an atomic, or a fence before a relaxed one; behind a barrier it is what all have written."""
+    args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
+    options = dict(ATOMIC=atomic, FENCE=fence)
+    check(released_by_one_thread, (2,), *args, MEET=False, **options)
+    released_by_one_thread[2,](*args, MEET=True, **options)
+    assert (args[3] == X[:64] + 1).all()
+
+
+@tile.jit(num_warps=2)
+def each_warp_releases_its_own(x, part, flag, out):
+    if tile.program_id(0) == 0:
+        for w in tile.static_range(2):
+            with tile.warp(w):
+                tile.store(part[w, 0:32], tile.load(x[32 * w:32 * w + 32]))
+                tile.store(flag[w], 1, sem="release")
+    else:
+        for w in tile.static_range(2):
+            with tile.warp(w):
+                while tile.load(flag[w], sem="acquire") == 0:
+                    pass
+                tile.store(out[32 * w:32 * w + 32], tile.load(part[w, 0:32]) + 1)
+
+
+def test_warps_that_release_what_they_have_written_do_not_wait_for_each_other():
+    """The other warp's release comes before or after, as the order of scopes is drawn."""
+    args = X[:64], np.zeros((2, 32), np.float32), np.zeros(2, np.int32), np.zeros(64, np.float32)
+    check(each_warp_releases_its_own, (2,), *args, result=3, expected=X[:64] + 1, seeds=range(6))
+
+
+@tile.jit(num_warps=2)
+def released_twice(x, part, flag, out):
+    if tile.program_id(0) == 0:
+        tile.store(part[0:64], tile.load(x[0:64]))
+        with tile.elect():
+            tile.store(flag[0], 1, sem="release")
+        tile.sync()
+        with tile.elect():
+            tile.store(flag[0], 2, sem="release")
+    else:
+        while tile.load(flag[0], sem="acquire") != 2:
+            pass
+        tile.store(out[0:64], tile.load(part[0:64]) + 1)
+
+
+def test_what_a_release_has_not_held_the_next_one_behind_a_barrier_does():
+    args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(64, np.float32)
+    check(released_twice, (2,), *args, result=3, expected=X[:64] + 1, seeds=range(3))
+
+
+@tile.jit(num_warps=2)
+def acquired_by_one_thread(x, part, flag, out, HOW: tile.constexpr, MEET: tile.constexpr):
+    if tile.program_id(0) == 0:
+        tile.store(part[0:64], tile.load(x[0:64]))
+        tile.store(flag[0], 1, sem="release")
+    else:
+        with tile.elect():
+            if HOW == "atomic":
+                while tile.atomic_cas(flag[0], 1, 2, sem="acquire") == 0:
+                    pass
+            else:
+                while tile.load(flag[0], sem="relaxed" if HOW == "fence" else "acquire") == 0:
+                    pass
+            if HOW == "fence":
+                tile.threadfence()
+            first = tile.load(part[0])
+            tile.store(out[64], first)
+        if MEET:
+            tile.sync()
+        tile.store(out[0:64], tile.load(part[0:64]) + 1)  # finds: race
+
+
+@pytest.mark.parametrize("how", ["load", "atomic", "fence"])
+def test_what_one_thread_acquires_the_others_have_only_behind_a_barrier(how):
+    """The thread itself has it at once."""
+    args = X[:64], np.zeros(64, np.float32), np.zeros(1, np.int32), np.zeros(65, np.float32)
+    check(acquired_by_one_thread, (2,), *args, HOW=how, MEET=False)
+    acquired_by_one_thread[2,](*args, HOW=how, MEET=True)
+    assert (args[3][:64] == X[:64] + 1).all() and args[3][64] == X[0]
+
+
+@tile.jit(num_warps=8)
+def acquired_and_handed_on(x, part, flag, out, N: tile.constexpr):
+    if tile.program_id(0) == 0:
+        for i in range(N):
+            tile.store(part[i, 0:128], tile.load(x[i, 0:128]))
+            tile.store(flag[i], 1, sem="release")
+    else:
+        told = tile.mbarrier()
+        with tile.warpgroup(0):
+            with tile.elect():
+                for i in range(N):
+                    while tile.load(flag[i], sem="acquire") == 0:
+                        pass
+                told.arrive()
+        with tile.warpgroup(1):
+            told.wait(phase=0)
+            for i in range(N):
+                tile.store(out[i, 0:128], tile.load(part[i, 0:128]))
+
+
+def test_what_one_thread_has_acquired_in_many_steps_is_handed_on_by_an_mbarrier():
+    """More acquisitions than are told apart."""
+    x = np.arange(40 * 128, dtype=np.float32).reshape(40, 128)
+    check(acquired_and_handed_on, (2,), x, np.zeros_like(x), np.zeros(40, np.int32), np.zeros_like(x), result=3, expected=x, seeds=range(3), N=40)
+
+
+@tile.jit(cluster=2, num_warps=2)
+def leaders_meet(x, part, flag, out, BEFORE: tile.constexpr, BEHIND: tile.constexpr):
+    rank = tile.cta_rank()
+    if tile.cluster_id(0) == 0:
+        tile.store(part[rank, 0:64], tile.load(x[0:64]) + rank)
+        if BEFORE:
+            tile.cluster_sync()
+        if rank == 0:
+            tile.store(flag[0], 1, sem="release")
+    else:
+        if rank == 0:
+            with tile.elect():
+                while tile.load(flag[0], sem="acquire") == 0:
+                    pass
+        if BEHIND:
+            tile.cluster_sync()
+        tile.store(out[rank, 0:64], tile.load(part[1 - rank, 0:64]))
+
+
+@pytest.mark.parametrize("before, behind", [(True, True), (False, True), (True, False)])
+def test_a_cluster_is_ordered_by_what_one_of_its_ctas_releases_or_acquires_and_the_clusters_barrier(before, behind):
+    args = X[:64], np.zeros((2, 64), np.float32), np.zeros(1, np.int32), np.zeros((2, 64), np.float32)
+    if before and behind:
+        leaders_meet[4,](*args, BEFORE=True, BEHIND=True)
+        assert (args[3] == np.stack([X[:64] + 1, X[:64]])).all()
+    else:
+        found = leaders_meet.simulate((4,), *args, BEFORE=before, BEHIND=behind).findings
+        assert {f.kind for f in found} == {"race"} and any("tile.load(part" in f.loc.source_line for f in found)

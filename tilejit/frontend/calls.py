@@ -15,7 +15,7 @@ from ..ir.builder import describe
 from ..ir.builtin import BoundMethod, Builtin, apply, signature_of
 from ..ir.graph import Const, Value
 from ..ir.op import Op
-from ..names import InstructionName, counterpart, misspelt
+from ..names import ELSEWHERE, InstructionName, counterpart, misspelt
 from ..ops import language, pointwise, ptx_calls
 from . import joins
 from .branches import judged
@@ -27,6 +27,7 @@ from .source import Source
 from .walker import Walker, expression, runtime, where
 
 
+OF_THE_HOST = "runtime", "plan", "testing", "jit", "tuning"               # the layers of what acts on arrays, devices and kernels
 OF_A_CONDITION = bool, pointwise.where, pointwise.device_assert, pointwise.assume  # of the first argument counts whether it holds
 
 
@@ -108,6 +109,8 @@ def _python_call(w: Walker, function: Any, args: tuple, kwargs: dict) -> Any:
     if isinstance(function, type) and issubclass(function, (str, enum.Enum)):
         return _folded_call(w, name, function, args, kwargs)
     if ours:
+        if (getattr(function, "__module__", None) or "").removeprefix("tilejit.").partition(".")[0] in OF_THE_HOST:
+            raise w.error(f"tile.{name} is called outside of kernels" + (f"; in a kernel write {ELSEWHERE[name]}" if name in ELSEWHERE else ""))
         if not isinstance(function, type) or "__init__" in vars(function):
             _bound(w, f"tile.{name}", inspect.signature(function), args, kwargs)
         _check_known(w, f"tile.{name}", (*args, *kwargs.values()))

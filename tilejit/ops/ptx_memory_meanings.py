@@ -83,6 +83,23 @@ def store(m, form, x):
         m.write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), bounds=False)
 
 
+@means(r"ld\.(relaxed|acquire)\.(cta|cluster|gpu|sys)\.global\.(v[24]\.)?b(8|16|32|64)")
+def ordered_load(m, form, x):
+    buffer, elements = elements_of(m, form, x["a"])
+    sem, scope = form.name.split(".")[1:3]
+    found = tuple(np.ascontiguousarray(m.ordered_read(buffer, at, 0, None, None, sem, scope, alone=True)).view(element_of(form)) for at in elements)
+    return found if len(found) > 1 else found[0]
+
+
+@means(r"st\.(relaxed|release)\.(cta|cluster|gpu|sys)\.global\.(v[24]\.)?b(8|16|32|64)")
+def ordered_store(m, form, x):
+    buffer, elements = elements_of(m, form, x["a"])
+    sem, scope = form.name.split(".")[1:3]
+    values = x["value"] if isinstance(x["value"], tuple) else (x["value"],)
+    for at, value in zip(elements, values):
+        m.ordered_write(buffer, at, np.ascontiguousarray(value).view(buffer.type.dtype.np), None, None, sem, scope, alone=True)
+
+
 @means(r"discard\.global\.L2")
 def discard(m, form, x):
     """A write of bytes that mean nothing."""

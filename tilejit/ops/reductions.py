@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..dtypes import DType, bool_, dtype_of, float32, int32, integer_range, uint32
+from ..dtypes import DType, bool_, dtype_of, float32, int32, uint32
 from ..ir.builder import Builder, describe, flag, type_of
 from ..ir.builtin import builtin, method
 from ..ir.graph import Const, Operand, Value
-from ..types import Region, Scalar, Tile
+from ..types import Scalar, Tile
 from . import casts, creation, elementwise as ew, math as elementary
 from .combine import Combine, Known, grouped, trace
 from .language import converted, number
+from .ragged import warn_if_ragged
 from .reduce import reduce_, reduced_shape
-from .shape import broadcast, checked_axis, reshape_, transpose_
+from .shape import broadcast, checked_axis, reshape_
 
 
 def checked_axes(g: Builder, axis, rank: int) -> tuple[int, ...]:
@@ -42,10 +43,11 @@ def wide(dtype: DType) -> DType:
 def _operand(g: Builder, x, axis, what: str) -> tuple[Operand, tuple[int, ...]]:
     """The tile to reduce and its axes; a scalar has none."""
     t = number(g, x)
+    axes = checked_axes(g, axis, len(t.shape) if isinstance(t, Tile) else 0)
     if isinstance(t, Tile):
-        warn_if_ragged(g, x, what)
-        return x, checked_axes(g, axis, len(t.shape))
-    return g.operand(x), checked_axes(g, axis, 0)
+        warn_if_ragged(g, x, what, axes)
+        return x, axes
+    return g.operand(x), axes
 
 
 def reduced(g: Builder, name: str, x: Operand, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Operand:
@@ -196,132 +198,15 @@ def reduce(g: Builder, x, axis, combine, keepdims=False):
             raise g.error(f"reduce takes tiles, not {describe(item)}")
         if item.type.shape != xs[0].type.shape:
             raise g.error(f"tiles that are reduced together have one shape, not {list(xs[0].type.shape)} and {list(item.type.shape)}")
-        warn_if_ragged(g, item, "reduce")
     shape = xs[0].type.shape
     axes = checked_axes(g, axis, len(shape))
+    for item in xs:
+        warn_if_ragged(g, item, "reduce", axes)
     traced: Combine = trace(g, combine, x, "reduce")
     if axes and math.prod(shape[a] for a in axes) == 0:
         raise g.error(f"reduce of {describe(xs[0])} along an axis without elements has no value")
     results = g.call(reduce_, *xs, axes=axes, keepdims=flag(g, "keepdims", keepdims), combine=traced, name="reduce") if axes else xs
     return grouped(x, results)
-
-
-# -- ragged loads ----------------------------------------------------------------------------------------------------------
-
-def warn_if_ragged(g: Builder, x: Value, what: str) -> None:
-    """Warn when elements out of bounds, which read as 0 for want of an explicit `other`, take part in a reduction. They take
-    none in a sum where what is summed is 0 there."""
-    if what in ("sum", "cumsum") and _zero_outside(g, x):
-        return
-    moved = (casts.cast, reshape_, transpose_, broadcast)
-    seen, queue = set(), [(x, True)]
-    while queue:
-        value, direct = queue.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        call = g.definitions.get(value)
-        if _reads_outside(g, value):
-            g.warn(f"{what} over a load that may reach out of bounds of {g.definitions[call.args[0]].args[0].name}, and gives 0 there: "
-                   + _remedy(what, x.type.dtype, direct))
-            return
-        if call is not None and ("element" in call.op.rules or call.op in moved):
-            queue += [(a, direct and call.op in moved) for a in call.args if isinstance(type_of(a), Tile)]
-
-
-def _reads_outside(g: Builder, value: Value) -> bool:
-    """Whether a value is a load, without `other` and mask, of what may lie partly out of bounds."""
-    call = g.definitions.get(value)
-    return value in g.state.get("implicit_other", ()) and call.args[2] is None and _ragged(g, call.args[0])
-
-
-def _zero_outside(g: Builder, x: Value) -> bool:
-    """Whether a tile is 0 wherever the loads that it is made of are out of bounds."""
-    seen, queue = set(), [] if _alike(g, x) else [x]
-    while queue:
-        value = queue.pop()
-        if value in seen or _reads_outside(g, value):
-            continue
-        seen.add(value)
-        call = g.definitions.get(value)
-        if call is None:
-            return False
-        if call.op in (casts.cast, reshape_, transpose_, broadcast, ew.neg, ew.abs_, ew.add, ew.sub, ew.bit_or, ew.bit_xor):
-            queue += call.args
-        elif call.op in (ew.mul, ew.bit_and):
-            factors = [a for a in call.args if not _alike(g, a)]
-            if not factors or any(n is not None and not math.isfinite(n) for n in (_known(g, a) for a in call.args)):
-                return False
-            queue += factors
-        elif call.op in (ew.div, ew.shl, ew.shr) and _alike(g, call.args[1]):
-            n = _known(g, call.args[1])
-            if call.op is ew.div and (n == 0 or n != n):
-                return False
-            queue.append(call.args[0])
-        else:
-            return False
-    return True
-
-
-def _alike(g: Builder, x) -> bool:
-    """Whether a tile is one number everywhere."""
-    seen, queue = set(), [x]
-    while queue:
-        value = queue.pop()
-        if isinstance(value, Const) or value in seen:
-            continue
-        seen.add(value)
-        call = g.definitions.get(value)
-        if call is None or not ("element" in call.op.rules or call.op in (creation.splat, casts.cast, reshape_, broadcast)):
-            return False
-        if call.op is not creation.splat:
-            queue += call.args
-    return True
-
-
-def _known(g: Builder, value):
-    """The number that a tile is everywhere, where it is written as such; else None."""
-    if isinstance(value, Const):
-        return value.value
-    call = g.definitions.get(value)
-    if call is None or call.op not in (creation.splat, casts.cast, reshape_, broadcast):
-        return None
-    n = _known(g, call.args[0])
-    return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast else n
-
-
-def _remedy(what: str, dtype: DType, direct: bool) -> str:
-    """What to write for a reduction of `dtype`; of the load's own elements (`direct`) it is known which one changes nothing."""
-    if what == "mean":
-        return "the mean counts these elements too; divide tile.sum(...) by how many there are, or accept it by tile.load(..., other=0)"
-    if not direct:
-        return "say by tile.load(..., other=...) what it gives, so that the result stays what it should be"
-    neutral = {"prod": "1", "cumprod": "1", "all": "True"}.get(what, "0")
-    if what in ("max", "argmax", "min", "argmin"):
-        least, most = ('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int else (False, True)
-        neutral = least if what.endswith("max") else most
-    return f"say what counts there, as in tile.load(..., other={neutral})"
-
-
-def _ragged(g: Builder, source: Value) -> bool:
-    """Whether a region may lie partly out of bounds: a box that does not tile its buffer, for all that is known."""
-    t = source.type
-    if not isinstance(t, Region) or t.scope != "global":
-        return False
-    return any(not _tiles(g, t, d, start) for d, start in enumerate(g.definitions[source].args[1:]) if d in t.kept)
-
-
-def _tiles(g: Builder, t: Region, d: int, start) -> bool:
-    size, extent = t.buffer.shape[d], t.extents[d]
-    if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
-        return False
-    terms = g.linear(start)
-    if set(terms) <= {None}:
-        stop = terms.get(None, 0) + extent
-        return stop >= extent and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop))
-    if any(c % extent for c in terms.values()):
-        return False
-    return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
 
 
 BUILTINS: dict[str, Any] = {f.__name__.rstrip("_"): builtin(f) for f in (

@@ -27,7 +27,8 @@ from .combine import Combine, Guarded, Known, grouped, trace
 from .digits import Digit, crossable, digits, inside, padded, register_coordinates
 from .language import converted
 from .reduce import behind_each_other, collective, load_run
-from .reductions import sum_dtype, warn_if_ragged, wide
+from .ragged import warn_if_ragged
+from .reductions import sum_dtype, wide
 from .shape import checked_axis, tile_operand
 
 
@@ -309,9 +310,9 @@ class _Scan:
 def _running(name: str, which: str, word: str):
     def call(g: Builder, x, axis=0, reverse=False, dtype=None):
         x = tile_operand(g, x, name)
-        warn_if_ragged(g, x, name)
         target = sum_dtype(x.type.dtype) if dtype is None else dtype_of(dtype)
         axis = checked_axis(g, axis, len(x.type.shape))
+        warn_if_ragged(g, x, name, (axis,))
         x = converted(g, x, wide(target))
         if x.type.size:
             (x,) = g.call(scan_, x, axis=axis, reverse=flag(g, "reverse", reverse), combine=Known(which, x.type.dtype), name=name)
@@ -337,8 +338,9 @@ def scan(g: Builder, x, axis, combine, reverse=False):
             raise g.error(f"scan takes tiles, not {describe(item)}")
         if item.type.shape != xs[0].type.shape:
             raise g.error(f"tiles that are scanned together have one shape, not {list(xs[0].type.shape)} and {list(item.type.shape)}")
-        warn_if_ragged(g, item, "scan")
     axis = checked_axis(g, axis, len(xs[0].type.shape))
+    for item in xs:
+        warn_if_ragged(g, item, "scan", (axis,))
     traced = trace(g, combine, x, "scan")
     results = g.call(scan_, *xs, axis=axis, reverse=flag(g, "reverse", reverse), combine=traced, name="scan") if xs[0].type.size else xs
     return grouped(x, results)

@@ -81,8 +81,9 @@ class ImageMatrix:
         rank = len(self.filter)
         lines = rank - 1 if self.window.along else 0
         if len(index) != lines + rank + 2:
+            written = ", ".join(("m:m + BLOCK", *("d", "h")[2 - lines:], *("q", "r", "s")[3 - rank:], "c:c + BLOCK"))
             raise g.error(f"the matrix of these images is indexed by pixels, {f'{lines} of the other places of the result, ' if lines else ''}"
-                          f"{rank} place{'s' if rank > 1 else ''} in the filter, and channels, not by {len(index)} indices")
+                          f"{rank} place{'s' if rank > 1 else ''} in the filter, and channels, as in x[{written}], not by {len(index)} indices")
         (first, pixels), (channel, channels) = (_slice(g, i, what) for i, what in ((index[0], "pixels"), (index[-1], "channels")))
         offsets = []
         for d, (i, n) in enumerate(zip(index[1 + lines:-1], self.filter)):
@@ -146,7 +147,8 @@ def plain(operands) -> list:
 def _slice(g: Builder, item, what: str) -> tuple[Any, int]:
     """(start, extent) of a slice with a constant extent."""
     if not isinstance(item, slice) or item.stop is None or item.step not in (None, 1):
-        raise g.error(f"{what} are taken by a slice start:stop, not by {describe(item)}")
+        found = describe(item) if not isinstance(item, slice) else "one without a stop" if item.stop is None else "one with a step"
+        raise g.error(f"{what} are taken by a slice start:stop, not by {found}")
     start = 0 if item.start is None else item.start
     extent = g.difference(item.stop, start)
     if extent is None or extent < 1:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from .global_threads import Accessor, ThreadShadow
+from .global_threads import NOBODY, Accessor, ThreadShadow
 
 MANY = -1    # several CTAs (readers), or atomics of any (writers)
+
+
+SOME = 16    # so many acquisitions by some threads of a CTA are told apart
+
+
+class Some(NamedTuple):
+    """Threads that synchronise without the others: `atoms` of the CTA; who knows this epoch of the column has met them since."""
+
+    atoms: frozenset[int]
+    column: int
+    epoch: int
+
+
+Near = dict[int, Some | None]  # the CTAs of the cluster of threads that synchronise, and which of each one's threads these are (None: all)
 
 
 class GlobalClocks:
@@ -23,37 +39,56 @@ class GlobalClocks:
         self.rows: dict[int, np.ndarray] = {}        # CTA -> what it knows of every CTA
         self.fenced: dict[int, np.ndarray] = {}      # CTA -> what it knew and had done at its last fence
         self.pending: dict[int, np.ndarray] = {}     # CTA -> what it has met and knows after the next fence
+        self.learnt: dict[int, list[tuple[Some, np.ndarray]]] = {}  # CTA -> what some of its threads know beside `rows`
         self.released: dict[tuple, np.ndarray] = {}  # (memory, element, cluster or None) -> what an acquire there learns
 
     def _raise(self, table: dict, key, clock: np.ndarray) -> None:
         table[key] = np.maximum(table[key], clock) if key in table else clock.copy()
 
-    def _own(self, cta: int) -> np.ndarray:
-        """What the CTA knows and has done; what it does next is later."""
+    def _own(self, cta: int, near: Near) -> np.ndarray:
+        """What the CTA knows and those of its cluster have done; what they do next is later."""
         clock = self.rows.get(cta, np.zeros(self.ctas, np.int32)).copy()
-        clock[cta] = self.now[cta]
-        self.now[cta] += 1
+        for _, learnt in self.learnt.get(cta, ()):
+            np.maximum(clock, learnt, out=clock)
+        for other in near:
+            clock[other] = self.now[other]
+            self.now[other] += 1
         return clock
 
-    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool = True) -> None:
-        """A CTA reads, writes or does both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed). Two meet
+    def _learn(self, clock: np.ndarray, near: Near) -> None:
+        """The CTAs of a cluster acquire `clock`, or some of their threads do. Of many acquisitions the oldest two count as one."""
+        for cta, some in near.items():
+            if some is None:
+                self._raise(self.rows, cta, clock)
+                continue
+            learnt = self.learnt.setdefault(cta, [])
+            if not learnt or learnt[-1][0].atoms != some.atoms or (clock > learnt[-1][1]).any():
+                learnt.append((some, clock.copy()))
+            if len(learnt) > SOME:
+                (first, known), (_, more) = learnt[:2]
+                learnt[:2] = [(first, np.maximum(known, more))]
+
+    def meet(self, cta: int, cluster: int, place: tuple, order: str | None, reads: bool, writes: bool, of_grid: bool, near: Near) -> None:
+        """Threads of a CTA read, write or do both at a place. `order` is 'acquire', 'release', 'acq_rel' or None (relaxed). Two meet
         if the scope of each holds the other: `of_grid`, or the CTA's own cluster."""
-        near, far = (*place, cluster), (*place, None)
-        for key in (near, far) if of_grid else (near,):
-            if reads and key in self.released:
-                self._raise(self.rows if order in ("acquire", "acq_rel") else self.pending, cta, self.released[key])
+        keys = ((*place, cluster), (*place, None)) if of_grid else ((*place, cluster),)
+        for key in keys:
+            if reads and key in self.released and order in ("acquire", "acq_rel"):
+                self._learn(self.released[key], near)
+            elif reads and key in self.released:
+                self._raise(self.pending, cta, self.released[key])
         if not writes:
             return
-        clock = self._own(cta) if order in ("release", "acq_rel") else self.fenced.get(cta)
+        clock = self._own(cta, near) if order in ("release", "acq_rel") else self.fenced.get(cta)
         if clock is not None:
-            for key in (near, far) if of_grid else (near,):
+            for key in keys:
                 self._raise(self.released, key, clock)
 
-    def fence(self, cta: int) -> None:
-        """``fence.acq_rel`` at GPU scope."""
+    def fence(self, cta: int, near: Near) -> None:
+        """``fence.acq_rel`` at GPU scope, in threads of a CTA."""
         if cta in self.pending:
-            self._raise(self.rows, cta, self.pending.pop(cta))
-        self.fenced[cta] = self._own(cta)
+            self._learn(self.pending.pop(cta), near)
+        self.fenced[cta] = self._own(cta, near)
 
 
 class GlobalShadow:
@@ -136,13 +171,23 @@ class GlobalShadow:
         self._mark_readers(view, ids, overlapping=True)
         return found
 
+    def hold_back(self, cta: int, known: np.ndarray, clocks: GlobalClocks) -> None:
+        """Writes of the CTA since its last release come after the one to be, where `known`, by columns of atoms, does not have them."""
+        marks = self.threads.writes
+        if self.writer is None or marks is None:
+            return
+        self._arrays(clocks)
+        cells = np.flatnonzero(self.writer == cta + 1)
+        cells = cells[(self.epoch[cells] == clocks.now[cta]) & (marks.cta[cells] == cta + 1) & (marks.thread[cells] != NOBODY)]
+        self.epoch[cells[known[marks.column[cells]] < marks.epoch[cells]]] += 1
+
     def _conflict(self, view, ids, clocks, writer, who):
         bad = (writer > 0) & (writer != ids)
         if not bad.any():
             return None
         if clocks is not None:
             epoch = view(self.epoch) if self.epoch is not None else np.ones(writer.shape, np.int32)
-            bad = self._unordered(bad, writer, ids, clocks, epoch)
+            bad = self._unordered(bad, writer, ids, clocks, epoch, who)
         if who is not None and who.m.sim.ranks > 1 and bad.any():
             bad = self.threads.unordered_write(view, who, bad)
         if not bad.any():
@@ -159,7 +204,7 @@ class GlobalShadow:
         if clocks is not None:
             bad &= reader > 0
             if bad.any():  # a reader's epoch is not kept: any release of it since counts
-                bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32))
+                bad = self._unordered(bad, reader, ids, clocks, np.ones(reader.shape, np.int32), who)
         if not bad.any():
             return None
         at = int(np.argmax(bad))
@@ -167,16 +212,20 @@ class GlobalShadow:
         return "read", other - 1 if other > 0 else None, int(np.broadcast_to(ids, reader.shape).flat[at]) - 1
 
     @staticmethod
-    def _unordered(bad, other, ids, clocks, epoch):
+    def _unordered(bad, other, ids, clocks, epoch, who):
         bad = bad.copy()
         where = np.nonzero(bad)
         me = np.broadcast_to(ids, bad.shape)[where] - 1
         them, epochs = other[where] - 1, epoch[where]
         late, grouped = np.ones(len(me), bool), np.argsort(me, kind="stable")
         for mine in np.split(grouped, np.flatnonzero(np.diff(me[grouped])) + 1):  # the cells of one CTA
-            known = clocks.rows.get(int(me[mine[0]]))
+            cta = int(me[mine[0]])
+            known = clocks.rows.get(cta)
             if known is not None:
                 late[mine] = known[them[mine]] < epochs[mine]
+            for some, known in clocks.learnt.get(cta, ()):
+                told = mine[late[mine] & (known[them[mine]] >= epochs[mine])]
+                late[told] = who is not None and ~who.has_met(some, tuple(w[told] for w in where), bad.shape)
         bad[where] = late
         return bad
 

@@ -72,6 +72,13 @@ class Accessor:
             return known[world, mine, columns] >= epochs
         return (known[world, self.atoms()[:, None], columns] >= epochs).all(axis=0)
 
+    def has_met(self, some, where: tuple, shape: tuple) -> np.ndarray:
+        """Whether the threads that access the cells `where` are among `some`, or have met them at a barrier since."""
+        atoms = self.atoms() if self.kind else np.broadcast_to(self.atoms(), shape)[where]
+        among = np.isin(atoms, list(some.atoms))
+        among = among.all() if self.kind else among
+        return among | self.ordered(where, shape, ORDER, some.column, np.full(len(where[0]), some.epoch, np.int32))
+
     def _by_world(self, ids: np.ndarray, of: Callable[[Clocks], np.ndarray], nobody: int) -> tuple[np.ndarray, np.ndarray | int]:
         """What the clocks of each world of the machine's CTAs have, and for each of `ids` which of these is its own; where it is of none
         (MANY), one that is all `nobody`."""

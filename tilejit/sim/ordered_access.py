@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from .atomics import apply_atomic
+from .clocks import ORDER
 from .global_access import kept
+from .global_races import Near, Some
 from .global_threads import Accessor
 from .memory import GlobalMemory
 from .values import SimBuffer
@@ -55,21 +57,21 @@ class OrderedAccess:
         self.sim.version += changed
         return old
 
-    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str) -> np.ndarray:
-        """Elements of global memory by relaxed or acquiring loads; the arguments are those of `read`."""
+    def ordered_read(self, buffer: SimBuffer, coords: tuple, other, mask, owner, sem: str, scope: str, alone: bool = False) -> np.ndarray:
+        """Elements of global memory by relaxed or acquiring loads; the arguments are those of `read`. Threads `alone` wait for no other."""
         self.sim.asked = True
-        values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True)
+        values = self.read(buffer, coords, mask=mask, other=other, owner=owner, atomic=True, bounds=not alone)
         self._order(buffer, coords, mask, None, owner, sem, scope)
-        if sem == "acquire" and self._active is None:
+        if sem == "acquire" and self._active is None and not alone:
             self._together(True)
         return values
 
-    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str) -> None:
-        """Relaxed or releasing stores of elements of global memory; the arguments are those of `write`."""
-        if sem == "release" and self._active is None:
+    def ordered_write(self, buffer: SimBuffer, coords: tuple, values, mask, owner, sem: str, scope: str, alone: bool = False) -> None:
+        """Relaxed or releasing stores of elements of global memory; the arguments are those of `write`. Threads `alone` wait for no other."""
+        if sem == "release" and self._active is None and not alone:
             self._together(True)
         self._order(buffer, coords, mask, values, owner, sem, scope)
-        self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True)
+        self.write(buffer, coords, values, mask=mask, owner=owner, atomic=True, bounds=not alone)
 
     def _order(self, buffer: SimBuffer, coords: tuple, mask, values, owner, sem: str, scope: str) -> None:
         """Meet others at the elements that are read (`values` None) or written."""
@@ -110,11 +112,45 @@ class OrderedAccess:
         if scope == "cta":
             return
         clocks, of_grid, clusters = self.sim.clocks_of_grid(), scope != "cluster", self.sim.cluster_of
+        near = self._near(ctas)
+        if writes and order in ("release", "acq_rel"):
+            self._hold_back(near)
         for at, cta in zip(index, ctas):
-            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid)
+            clocks.meet(int(cta), int(clusters[cta + 1]), (memory.number, int(at)), order, reads, writes, of_grid, near[int(cta)])
+
+    def _near(self, ctas: np.ndarray) -> dict[int, Near]:
+        """For each of `ctas` those of its cluster, and which of their threads are here."""
+        sim, atoms, found = self.sim, self.active_atoms, {}
+        whole, here = len(atoms) == len(sim.atom_start), frozenset(atoms.tolist())
+        if whole and sim.ranks == 1:
+            return {cta: {cta: None} for cta in ctas.tolist()}
+        wanted = set(ctas.tolist())
+        for world, where in self.peek():
+            met = world.clocks.column(self.rank, int(atoms[0])), int(world.clocks.now[self.rank, atoms[0]])
+            for row in self.rows if where is None else self.rows[where]:
+                cta, cluster = int(sim.ctas[row]), sim.ctas[row % sim.clusters::sim.clusters].tolist()
+                if cta in wanted:
+                    found[cta] = {n: Some(frozenset(), *met) if n != cta else None if whole else Some(here, *met) for n in cluster}
+        return found
+
+    def _hold_back(self, near: dict[int, Near]) -> None:
+        """Threads of CTAs are about to release: not what other threads of their clusters have written that no barrier lets them know."""
+        atoms, clocks = self.active_atoms, self.sim.clocks_of_grid()
+        if len(atoms) == len(self.sim.atom_start) and self.sim.ranks == 1:
+            return
+        shadows = {id(m.shadow): m.shadow for m in self.sim.arguments if m is not None and m.shadow.threads is not None}
+        for world, where in self.peek():
+            known = world.clocks.known[self.rank, atoms, ORDER].max(axis=0)
+            known[world.clocks.column(self.rank, atoms)] = np.iinfo(known.dtype).max
+            for cta in self.ctas if where is None else self.ctas[where]:
+                for other in near.get(int(cta), ()):
+                    for shadow in shadows.values():
+                        shadow.hold_back(other, known, clocks)
 
     def threadfence(self, scope: str = "gpu") -> None:
         """Order the threads' accesses for other CTAs: relaxed atomics carry that order on."""
         if self.checks and scope in ("gpu", "sys") and self.sim.program.atomics:
-            for cta in self.ctas:
-                self.sim.clocks_of_grid().fence(int(cta))
+            near = self._near(self.ctas)
+            self._hold_back(near)
+            for cta, cluster in near.items():
+                self.sim.clocks_of_grid().fence(cta, cluster)

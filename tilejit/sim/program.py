@@ -70,7 +70,8 @@ class Program:
         self._reads: dict[int, tuple[Value, ...]] = {}
         self.nodes = tuple(walk(graph.body))
         self.bounds = sorted({0, self.threads} | set(_boundaries(graph.body, 0, self.threads)))
-        self.atomics = any(isinstance(n, Call) and ("atomic" in n.op.name or "ordered" in n.op.name) for n in self.nodes)
+        self.atomics = any(isinstance(n, Call) and ("atomic" in n.op.name or "ordered" in n.op.name
+                                                    or n.attrs.get("form", "").startswith(("atom.", "red.", "ld.", "st."))) for n in self.nodes)
         self.written = _maybe_written(self.nodes)
         self.touched = _touched(graph.body)
         self.for_one_thread = _for_one_thread(self.nodes)

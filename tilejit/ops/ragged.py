@@ -1,0 +1,199 @@
+"""The warning of reductions and scans over loads that reach out of bounds, where they read 0 for want of an explicit `other`.
+
+What is followed back from a reduction to its loads is a tile and the axes of it that are reduced: the ones along which what
+lies out of bounds takes part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ..dtypes import DType, integer_range
+from ..ir.builder import Builder, type_of
+from ..ir.graph import Call, Const, Value
+from ..types import Region, Tile
+from . import casts, creation, elementwise as ew
+from .combine import Known
+from .reduce import reduce_
+from .shape import broadcast, reshape_, transpose_
+
+Axes = frozenset[int]
+
+MOVED = (casts.cast, reshape_, transpose_, broadcast)
+
+
+def warn_if_ragged(g: Builder, x: Value, what: str, axes: Iterable[int]) -> None:
+    """Warn when elements out of bounds along `axes` take part in a reduction. Along the other axes they have results of their own.
+
+    They take none in a sum or in `any` where what is reduced is 0 there, nor in the largest of what is never less than 0.
+    """
+    axes = frozenset(axes)
+    if what in ("sum", "cumsum", "any") and _zero_outside(g, x, axes) or what == "max" and _not_negative(g, x) and _zero_outside(g, x, axes):
+        return
+    seen, queue = set(), [(x, axes, True)]
+    while queue:
+        value, axes, direct = queue.pop()
+        if not axes or (value, axes) in seen:
+            continue
+        seen.add((value, axes))
+        call = g.definitions.get(value)
+        if _reads_outside(g, value, axes):
+            g.warn(f"{what} over a load that may reach out of bounds of {g.definitions[call.args[0]].args[0].name}, and gives 0 there: "
+                   + _remedy(what, x.type.dtype, direct))
+            return
+        if call is not None and ("element" in call.op.rules or call.op in (*MOVED, reduce_)):
+            before = _before(call, axes)
+            queue += [(a, before, direct and call.op in MOVED) for a in call.args if isinstance(type_of(a), Tile)]
+
+
+def _before(call: Call, axes: Axes) -> Axes:
+    """The axes of a call's operands that become `axes` of its results."""
+    if call.op is transpose_:
+        return frozenset(call.attrs["axes"][a] for a in axes)
+    if call.op not in (broadcast, reshape_, reduce_):
+        return axes
+    shape = type_of(call.args[0]).shape
+    if call.op is broadcast:
+        return frozenset(a for a in axes if shape[a] == call.result.type.shape[a])
+    if call.op is reshape_:
+        return _before_reshape(shape, call.result.type.shape, axes)
+    kept = [d for d in range(len(shape)) if d not in call.attrs["axes"]]
+    return axes.intersection(kept) if call.attrs["keepdims"] else frozenset(kept[a] for a in axes)
+
+
+def _before_reshape(source: tuple[int, ...], target: tuple[int, ...], axes: Axes) -> Axes:
+    """The axes of `source` that share elements with `axes` of `target`: both shapes are cut where their leading extents multiply to
+    the same, and all axes between two cuts belong together."""
+    first, other = ([math.prod(shape[:d]) for d in range(len(shape) + 1)] for shape in (source, target))
+    cuts = sorted({*first} & {*other})
+    pieces = [(low, high) for low, high in zip(cuts, cuts[1:]) if any(low <= other[a] < high and target[a] > 1 for a in axes)]
+    return frozenset(d for d, n in enumerate(source) if n > 1 and any(low <= first[d] < high for low, high in pieces))
+
+
+# -- what lies outside -----------------------------------------------------------------------------------------------------
+
+def _reads_outside(g: Builder, value: Value, axes: Axes) -> bool:
+    """Whether a value is a load, without `other` and mask, of what may lie partly out of bounds along one of `axes`."""
+    call = g.definitions.get(value)
+    return value in g.state.get("implicit_other", ()) and call.args[2] is None and _ragged(g, call.args[0], axes)
+
+
+def _ragged(g: Builder, source: Value, axes: Axes) -> bool:
+    """Whether a region may lie partly out of bounds: a box that does not tile its buffer, for all that is known."""
+    t = source.type
+    if not isinstance(t, Region) or t.scope != "global":
+        return False
+    starts = g.definitions[source].args[1:]
+    return any(not _tiles(g, t, d, starts[d]) for axis, d in enumerate(t.kept) if axis in axes)
+
+
+def _tiles(g: Builder, t: Region, d: int, start) -> bool:
+    size, extent = t.buffer.shape[d], t.extents[d]
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
+        return False
+    terms = g.linear(start)
+    if set(terms) <= {None}:
+        stop = terms.get(None, 0) + extent
+        return stop >= extent and (stop <= size if isinstance(size, int) else g.facts.ask("size_at_least", size.arg, size.dim, stop))
+    if any(c % extent for c in terms.values()):
+        return False
+    return size % extent == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, extent)
+
+
+# -- what a tile is there --------------------------------------------------------------------------------------------------
+
+def _zero_outside(g: Builder, x: Value, axes: Axes) -> bool:
+    """Whether a tile is 0 wherever the loads that it is made of are out of bounds along `axes`."""
+    seen, queue = set(), [] if _alike(g, x, axes) else [(x, axes)]
+    while queue:
+        value, axes = queue.pop()
+        if (value, axes) in seen or _reads_outside(g, value, axes):
+            continue
+        seen.add((value, axes))
+        call = g.definitions.get(value)
+        if call is None:
+            return False
+        if call.op in (*MOVED, ew.neg, ew.abs_, ew.add, ew.sub, ew.bit_or, ew.bit_xor) or _known_reduction(call):
+            queue += [(a, _before(call, axes)) for a in call.args]
+        elif call.op in (ew.mul, ew.bit_and):
+            factors = [a for a in call.args if not _alike(g, a, axes)]
+            if not factors or any(n is not None and not math.isfinite(n) for n in (_known(g, a) for a in call.args)):
+                return False
+            queue += [(a, axes) for a in factors]
+        elif call.op in (ew.div, ew.shl, ew.shr) and _alike(g, call.args[1], axes):
+            n = _known(g, call.args[1])
+            if call.op is ew.div and (n == 0 or n != n):
+                return False
+            queue.append((call.args[0], axes))
+        else:
+            return False
+    return True
+
+
+def _known_reduction(call: Call) -> bool:
+    """Whether a call is a reduction that makes 0 of zeros, and of what is never less than 0."""
+    return call.op is reduce_ and isinstance(call.attrs["combine"], Known)
+
+
+def _not_negative(g: Builder, x: Value) -> bool:
+    """Whether no element of a tile is less than 0, whatever is loaded."""
+    seen, queue = set(), [x]
+    while queue:
+        value = queue.pop()
+        known, dtype = _known(g, value), type_of(value).dtype
+        if value in seen or dtype.kind in ("uint", "bool") or known is not None and known >= 0:
+            continue
+        seen.add(value)
+        call = g.definitions.get(value)
+        if call is None:
+            return False
+        if dtype.is_float and (call.op is ew.abs_ or call.op is ew.mul and call.args[0] is call.args[1]):
+            continue
+        if not (call.op in MOVED and (dtype.is_float or dtype.bits >= type_of(call.args[0]).dtype.bits + (call.op is casts.cast))
+                or dtype.is_float and (call.op in (ew.add, ew.mul, ew.div) or _known_reduction(call))):
+            return False
+        queue += call.args
+    return True
+
+
+def _alike(g: Builder, x, axes: Axes) -> bool:
+    """Whether a tile is one number along `axes`."""
+    seen, queue = set(), [(x, axes)]
+    while queue:
+        value, axes = queue.pop()
+        if isinstance(value, Const) or not axes or (value, axes) in seen:
+            continue
+        seen.add((value, axes))
+        call = g.definitions.get(value)
+        if call is None or not ("element" in call.op.rules or call.op in (creation.splat, *MOVED)):
+            return False
+        if call.op is not creation.splat:
+            queue += [(a, _before(call, axes)) for a in call.args]
+    return True
+
+
+def _known(g: Builder, value):
+    """The number that a tile is everywhere, where it is written as such; else None."""
+    if isinstance(value, Const):
+        return value.value
+    call = g.definitions.get(value)
+    if call is None or call.op not in (creation.splat, casts.cast, reshape_, broadcast):
+        return None
+    n = _known(g, call.args[0])
+    return casts.cast_number(n, call.args[0].type.dtype, value.type.dtype) if n is not None and call.op is casts.cast else n
+
+
+# -- what to write ---------------------------------------------------------------------------------------------------------
+
+def _remedy(what: str, dtype: DType, direct: bool) -> str:
+    """What to write for a reduction of `dtype`; of the load's own elements (`direct`) it is known which one changes nothing."""
+    if what == "mean":
+        return "the mean counts these elements too; divide tile.sum(...) by how many there are, or accept it by tile.load(..., other=0)"
+    if not direct:
+        return "say by tile.load(..., other=...) what it gives, so that the result stays what it should be"
+    neutral = {"prod": "1", "cumprod": "1", "all": "True"}.get(what, "0")
+    if what in ("max", "argmax", "min", "argmin"):
+        least, most = ('-float("inf")', 'float("inf")') if dtype.is_float else integer_range(dtype) if dtype.is_int else (False, True)
+        neutral = least if what.endswith("max") else most
+    return f"say what counts there, as in tile.load(..., other={neutral})"
