@@ -40,7 +40,7 @@ from tilejit.jit import Kernel
 from tilejit.manifest import code_key
 from tilejit.toolchain.llvm import to_ptx
 
-from tests.assembled_together import Queue, Waiting
+from tests.assembled_together import LATER, Queue, Waiting
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -78,6 +78,7 @@ class Kernels:
         self.count: Counter = Counter()  # by target and outcome
         self.refused: Counter = Counter()  # versions that are `_alike`, by target
         self.queue = Queue()
+        self.compiled: list[Waiting] = []  # by a test whose kernels are `assembled_later`
         self.watching = True
         self._watch()
 
@@ -100,8 +101,12 @@ class Kernels:
             except TileError:  # the test provoked it, or fails by it
                 self.sightings = {k: s for k, s in self.sightings.items() if all(graph is not found for graph in s.met.values())}
                 raise
-            if code.assembled.cubin and not config().override and self._claim(code_key(found)):
-                self.count[found.graph.target, "assembled"] += 1
+            target = found.graph.target
+            if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
+                self.count[target, "assembled"] += 1
+                if code.assembled is LATER:
+                    title = f"{os.environ['PYTEST_CURRENT_TEST']}: {found.graph.name} for {target}"
+                    self.compiled.append(Waiting(title, target, code.ptx, found.graph.launch.spills))
             return code
 
         def inlined(walker, source, args, kwargs):
@@ -124,8 +129,10 @@ class Kernels:
         for sighting in seen.values():
             source = sighting.kernel.source
             versions.setdefault(source.name if source.file.startswith("<") else source.fingerprint(), []).append(sighting)
+        compiled, self.compiled = self.compiled, []
         try:
-            return [problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test)]
+            return [*(problem for kernel in compiled for problem in self.queue.add(kernel)),
+                    *(problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test))]
         finally:
             self.watching = True
 
