@@ -172,10 +172,11 @@ def test_products_of_float8_are_the_same_on_targets_that_multiply_them_as_float1
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, s).astype(np_dtype(t)) for s, t in (((50, 40), a_dtype), ((24, 40), b_dtype)))
     c = np.zeros((50, 24), np.float32)
-    options = dict(a_shape=a.shape, b_shape=b.shape, TA=False, TB=True, PLACES=places, LAYOUT=None, PRECISION=None, VARIANT="mma_sync", TWICE=False)
-    product.simulate(1, a, b, c, target=target, **options).raise_first()
+    options = dict(a_shape=a.shape, b_shape=b.shape, TA=False, TB=True, PLACES=places, LAYOUT=None, PRECISION=None, VARIANT="mma_sync", TWICE=False,
+                   target=target, spills=0)
+    product.simulate(1, a, b, c, **options).raise_first()
     np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
-    product.compile(a, b, c, target=target, spills=0, **options)
+    product.compile(a, b, c, **options)
 
 
 @pytest.mark.parametrize("target,fastest", [("sm_90a", "wgmma"), ("sm_100a", "tcgen05"), ("sm_80", None), ("sm_120a", None)])

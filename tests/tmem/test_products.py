@@ -43,7 +43,7 @@ def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
     c = np.zeros((m, n), acc.np)
     shared = lambda x: (x.shape, tile.swizzled(tile.ArraySpec(x.shape, x.dtype).dtype, x.shape, swizzle))
     options = dict(A_SMEM=shared(a), B_SMEM=shared(b), ACC=acc, LAYOUT=accumulator(m, n, acc), TA=ta, TB=tb, PRECISION=precision,
-                   TIMES=times, NEGATE=negate)
+                   TIMES=times, NEGATE=negate, spills=0)
     product.simulate(1, a, b, c, **options, target="sm_100a").raise_first()
     x, y = (v.astype(np.float64) for v in (a.T if ta else a, b.T if tb else b))
     expected = (-times if negate else times) * (x @ y)
@@ -55,7 +55,7 @@ def checked(m, n, k, dtype, swizzle=128, ta=False, tb=True, acc=tile.float32, pr
         bound = times * (np.abs(x) @ np.abs(y)) * (times * k * unit + rounded) + 1e-6
         assert (np.abs(c.astype(np.float64) - expected) <= bound).all()
     for target in targets:
-        product.compile(a, b, c, **options, spills=0, target=target)
+        product.compile(a, b, c, **options, target=target)
 
 
 @pytest.mark.parametrize("m", [64, 128])
