@@ -7,12 +7,17 @@ If a run fails, each of its kernels is assembled alone, which tells whose error 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import nan
 
 from tilejit.errors import TileError
-from tilejit.toolchain.assembler import assemble
+from tilejit.toolchain.assembler import Assembled, assemble
 
 AT_ONCE = 24  # kernels in a run
+
+# In place of what the assembler says of a kernel that waits: no machine code, and counts that no assertion takes for a kernel's.
+LATER = Assembled(None, registers=nan, spill_bytes=-1, stack_bytes=nan, shared_bytes=nan, barriers=nan, notes=(), assembler="", version="")
 
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.M)
 _COMMENT = re.compile(r"^\s*//.*\n", re.M)
@@ -20,11 +25,12 @@ _COMMENT = re.compile(r"^\s*//.*\n", re.M)
 
 @dataclass(frozen=True)
 class Waiting:
-    """A kernel's PTX, and what it is called where it does not assemble."""
+    """A kernel's PTX, what it is called where it does not assemble, and how many bytes of registers it may spill, if that is said."""
 
     title: str
     target: str
     ptx: str
+    spills: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,17 +91,28 @@ class Queue:
             text += module.numbered(number, files)
             files += module.files
         try:
-            cubin = assemble(text, target).cubin
+            made = assemble(text, target)
         except TileError as error:
             return [p for kernel, _ in group for p in alone(kernel)] or [f"{len(group)} kernels for {target} assemble, but not in one "
                                                                          f"module: {error}"]
-        missing = [kernel.title for number, (kernel, module) in enumerate(group) if f".text.{module.name}_{number}\0".encode() not in cubin]
-        return [f"{title}: no machine code" for title in missing]
+        missing = [kernel.title for number, (kernel, module) in enumerate(group) if f".text.{module.name}_{number}\0".encode() not in made.cubin]
+        spilling = (kernel for kernel, _ in group if kernel.spills is not None and made.spill_bytes > kernel.spills)  # of the run, the most
+        return [*(f"{title}: no machine code" for title in missing), *(p for kernel in spilling for p in alone(kernel))]
+
+
+@contextmanager
+def later(target: str, **options):
+    """In place of `toolchain.assembler.started`: nothing starts."""
+    yield lambda ptx: LATER
 
 
 def alone(kernel: Waiting) -> list[str]:
     """What is wrong with a kernel, assembled by itself."""
     try:
-        return [] if assemble(kernel.ptx, kernel.target).cubin else [f"{kernel.title}: no machine code"]
+        made = assemble(kernel.ptx, kernel.target)
     except TileError as error:
         return [f"{kernel.title}: {type(error).__name__}: {error}"]
+    if not made.cubin:
+        return [f"{kernel.title}: no machine code"]
+    over = kernel.spills is not None and made.spill_bytes > kernel.spills
+    return [f"{kernel.title}: {made.spill_bytes} bytes of registers spill, and {kernel.spills} may"] if over else []

@@ -20,6 +20,7 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
 
 import pytest
 
+from tests.assembled_together import later
 from tests.every_kernel import TESTS, Kernels, defined
 
 KERNELS = pytest.StashKey[Kernels]()
@@ -45,6 +46,15 @@ def every_kernel_assembles(kernels, request, every_kernel_of_the_file_assembles)
     """Set up before a test's other fixtures, and so the last to end: settings that the test changed are back."""
     yield
     fail_with(kernels.judge(request.node.nodeid, drawn=getattr(request.function, "is_hypothesis_test", False)))
+
+
+@pytest.fixture
+def assembled_later(kernels, request, monkeypatch):
+    """For tests that look at the texts and records of compiled kernels: these have no machine code and no counts of registers of their own, and
+    are assembled with all that waits. A kernel's `spills=` is judged then. Tests that launch kernels have them compiled as users do."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
+        monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
 
 
 def fail_with(problems: list[str]) -> None:

@@ -33,14 +33,14 @@ import tilejit.compile
 import tilejit.frontend.calls as calls
 from tilejit.compile import Lowered
 from tilejit.config import config
-from tilejit.emit.emitter import emit
+from tilejit.emit.emitter import Emitted, emit
 from tilejit.errors import CompilationError, TileError
 from tilejit.ir.graph import Call, walk
 from tilejit.jit import Kernel
 from tilejit.manifest import code_key
-from tilejit.toolchain.llvm import to_ptx
+from tilejit.toolchain import llvm, screen
 
-from tests.assembled_together import Queue, Waiting
+from tests.assembled_together import LATER, Queue, Waiting
 
 TESTS = Path(__file__).resolve().parent
 TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
@@ -78,6 +78,8 @@ class Kernels:
         self.count: Counter = Counter()  # by target and outcome
         self.refused: Counter = Counter()  # versions that are `_alike`, by target
         self.queue = Queue()
+        self.compiled: list[Waiting] = []  # by a test whose kernels are `assembled_later`
+        self.modules: dict[tuple, object] = {}  # LLVM's, of texts that the kernels of a test became
         self.watching = True
         self._watch()
 
@@ -100,8 +102,12 @@ class Kernels:
             except TileError:  # the test provoked it, or fails by it
                 self.sightings = {k: s for k, s in self.sightings.items() if all(graph is not found for graph in s.met.values())}
                 raise
-            if code.assembled.cubin and not config().override and self._claim(code_key(found)):
-                self.count[found.graph.target, "assembled"] += 1
+            target = found.graph.target
+            if (code.assembled.cubin or code.assembled is LATER) and not config().override and self._claim(code_key(found)):
+                self.count[target, "assembled"] += 1
+                if code.assembled is LATER:
+                    title = f"{os.environ['PYTEST_CURRENT_TEST']}: {found.graph.name} for {target}"
+                    self.compiled.append(Waiting(title, target, code.ptx, found.graph.launch.spills))
             return code
 
         def inlined(walker, source, args, kwargs):
@@ -124,10 +130,13 @@ class Kernels:
         for sighting in seen.values():
             source = sighting.kernel.source
             versions.setdefault(source.name if source.file.startswith("<") else source.fingerprint(), []).append(sighting)
+        compiled, self.compiled = self.compiled, []
         try:
-            return [problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test)]
+            return [*(problem for kernel in compiled for problem in self.queue.add(kernel)),
+                    *(problem for same in versions.values() for problem in self._problems(spread(same, VERSIONS) if drawn else few(same), test))]
         finally:
             self.watching = True
+            self.modules.clear()
 
     def finish(self) -> list[str]:
         """Assemble what still waits; what is wrong with it."""
@@ -163,14 +172,22 @@ class Kernels:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
             if of_the_tests_own(found) or not self._claim(code_key(found)):
                 return []
-            emitted = emit(found.graph)
-            ptx = to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
+            ptx = self._ptx(emit(found.graph), target)
         except CompilationError as error:
             return None if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
             return [f"{name}: {type(error).__name__}: {error}"]
         self.count[target, "assembled"] += 1
         return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
+
+    def _ptx(self, emitted: Emitted, target: str) -> str:
+        """By the passes that ran for another target, where the texts are the same: they take nearly half of LLVM's time. (Functions of
+        libdevice may ask for the target.)"""
+        screen.check(emitted.llvm_ir, target)
+        key = emitted.llvm_ir, emitted.passes, target if emitted.libdevice else ""
+        if key not in self.modules:
+            self.modules[key] = llvm.optimized(emitted.llvm_ir, target, emitted.passes, emitted.libdevice)
+        return llvm.emitted(self.modules[key].clone(), target)
 
     def _claim(self, key: str) -> bool:
         line = key.encode() + b"\n"

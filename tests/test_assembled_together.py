@@ -1,5 +1,7 @@
 """Kernels that share a run of the assembler are judged as if each had its own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tilejit as tile
@@ -69,3 +71,41 @@ def test_a_module_of_several_functions_is_assembled_alone():
     queue = Queue()
     assert not queue.add(Waiting("several", "sm_90a", several)) and not queue.waiting
     assert "st.nowhere" in queue.add(Waiting("several", "sm_90a", several.replace("st.global", "st.nowhere")))[0]
+
+
+@tile.jit
+def of_many_registers(x, y):
+    """Six tiles of 128 registers a thread, of which none can be given up before the last is loaded."""
+    tiles = (tile.load(x[0:16384]), tile.load(x[16384:32768]), tile.load(x[32768:49152]))
+    tile.sync()
+    tile.store(y[0:16384], tiles[0] * tiles[1] + tiles[2])
+    tile.store(y[16384:32768], tiles[1] * tiles[2] + tiles[0])
+
+
+def test_a_kernel_that_spills_more_than_it_may_is_named_and_no_other():
+    queue, good, x = Queue(), waiting(doubled), np.zeros(49152, np.float32)
+    with pytest.warns(tile.TileWarning, match="registers spill"):
+        made = of_many_registers.compile(x, x)
+    allowed, over = (Waiting(title, "sm_90a", made.ptx, spills) for title, spills in (("allowed", made.spills), ("over", made.spills - 1)))
+    assert not [p for kernel in (replace(good, spills=0), allowed, over) for p in queue.add(kernel)]
+    problem, = queue.finish()
+    assert problem == f"over: {made.spills} bytes of registers spill, and {made.spills - 1} may"
+
+
+def test_what_a_test_compiles_is_assembled_when_it_has_ended(kernels, assembled_later):
+    """Its records and texts are there, and no count that an assertion would take for the kernel's; what it may spill is known."""
+    made = doubled.compile(np.zeros(64, np.int8), np.zeros(64, np.int8), spills=0)
+    assert ".entry doubled(" in made.ptx and made.copies == () and made.cubin is None
+    assert not made.registers <= 255 and made.spills != 0 and not made.warnings
+    last = kernels.compiled[-1]
+    assert last.ptx == made.ptx and last.spills == 0 and "test_what_a_test_compiles" in last.title
+
+
+def test_what_a_test_compiles_for_later_is_judged_with_its_other_kernels(kernels, assembled_later, monkeypatch):
+    of_nothing.compile(num_warps=2, target="sm_120a")
+    good, = kernels.compiled
+    kernels.compiled[:] = [replace(good, ptx=good.ptx.replace("\tret;", "\treturn;"))]
+    monkeypatch.undo()  # the assembler is in its place again, as it is when a test has ended
+    monkeypatch.setattr(kernels, "queue", Queue())
+    problem, = kernels.judge("this test") + kernels.finish()
+    assert problem.startswith("tests/test_assembled_together.py::test_what") and "of_nothing for sm_120a: ToolchainError" in problem

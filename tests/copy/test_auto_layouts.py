@@ -222,6 +222,7 @@ for i in tile.pipelined(range(3), stages=2):
 """}
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("way", NARROW)
 @pytest.mark.parametrize("rows", [8, 12])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "uint8"])
@@ -257,6 +258,7 @@ def through(A, B, ROWS: tile.constexpr, COLUMNS: tile.constexpr, PART: tile.cons
 @given(st.sampled_from((8, 16, 24)), st.sampled_from((32, 64, 128, 160)), st.sampled_from((2, 4, 8)),
        st.sampled_from((None, "tma", "bulk", "ldgsts", "vector")),
        st.sampled_from(("load", "columns", "copy")), st.sampled_from(("float16", "float32", "int8")))
+@pytest.mark.usefixtures("assembled_later")
 def test_what_a_buffer_of_any_layout_holds_is_the_same(rows, columns, part, path, back, dtype):
     """Whatever is chosen, every path that a plain buffer has stays open, and the kernel is right."""
     a = np.random.default_rng(rows).integers(-50, 50, (rows, columns)).astype(dtype)

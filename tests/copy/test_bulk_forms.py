@@ -3,6 +3,7 @@
 from itertools import cycle, product
 
 import numpy as np
+import pytest
 import tilejit as tile
 from box_kernels import POLICIES
 from receivers import SIZES, awaited, masks
@@ -10,6 +11,8 @@ from values import PACKED, UNIT, WHOLE, any_bits, argument
 
 from tests.cases import Case, compiled, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu
+
+pytestmark = pytest.mark.usefixtures("assembled_later")
 
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")

@@ -7,6 +7,8 @@ import tilejit as tile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 DTYPES = ("uint8", "float16", "float32", "int64")
 
 
@@ -23,7 +25,7 @@ def test_a_load_of_an_empty_array_is_the_fill_and_completes(shape, dtype, mode, 
     assert not report.findings and (np.isnan(got).all() if nan else (got == 0).all()), report
     assert (B[:max(start, 0)] == 1).all() and (B[start + 16:] == 1).all()
     compiled = kernels.loaded.compile(A, B, start, **options)
-    assert [c.variant for c in compiled.copies if c.op == "copy_async"] == ["tma"] and compiled.cubin
+    assert [c.variant for c in compiled.copies if c.op == "copy_async"] == ["tma"]
 
 
 @pytest.mark.parametrize("kind", [None, "add"])

@@ -4,11 +4,14 @@ from itertools import product
 from math import gcd
 
 import numpy as np
+import pytest
 import tilejit as tile
 from values import any_bits
 
 from tests.cases import Case, box_of, compiled, on_gpu, on_simulator, with_corner
 from tests.gpu import in_child, needs_gpu
+
+pytestmark = pytest.mark.usefixtures("assembled_later")
 
 
 @tile.jit

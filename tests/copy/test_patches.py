@@ -10,6 +10,8 @@ from tilejit.errors import DispatchError
 from tests.cases import compiled, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 HOPPER = ("sm_90a", "sm_100a", "sm_103a", "sm_120a")
 CLUSTERED = ("sm_90a", "sm_100a", "sm_103a")
 

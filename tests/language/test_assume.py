@@ -8,6 +8,8 @@ import tilejit as tile
 from tests.gpu import in_child, needs_gpu
 from tilejit.errors import SimulationError
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 SQUARE = tile.ArraySpec((64, 64), "float16")
 
 

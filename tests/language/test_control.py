@@ -43,6 +43,7 @@ def test_loops_of_unsigned_bounds_compare_them_as_such():
         assert not [line for line in ir.splitlines() if "icmp s" in line and "%p" not in line]
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("name", control_cases.FALLING)
 def test_a_loop_down_from_the_upper_half_of_uint64_has_the_trips_of_python_s(name):
     simulated(control_cases.falling_loops(name))
@@ -52,6 +53,7 @@ def test_a_loop_down_from_the_upper_half_of_uint64_has_the_trips_of_python_s(nam
         assert (y == case.expected["y"]).all(), case.name
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("name", control_cases.ENDINGS)
 def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
     simulated(control_cases.loops_at_the_ends(name))
@@ -61,6 +63,7 @@ def test_a_loop_ends_where_its_index_would_leave_the_range_of_its_dtype(name):
         assert (y == case.expected["y"]).all(), case.name
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("left", [False, True])
 def test_a_loop_by_the_number_of_ctas_ends_where_python_s_does(dtype, left):

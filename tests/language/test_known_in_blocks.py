@@ -12,6 +12,8 @@ from tilejit.ir.graph import Call, Graph, blocks, walk
 from tilejit.passes.context import Context
 from tilejit.types import Tile
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 NAMES, TRIPS, EXTENTS = ("i", "j"), 5, (1, 4)
 
 

@@ -10,6 +10,8 @@ from tilejit.ir.builder import Facts
 from tilejit.ir.graph import Call, walk
 from tilejit.passes.context import Context
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 THREADS = 128
 LEAVES = ("t", "t * 6", "t * 16", "n", "n * 12", "0", "3", "48", "200")
 WRAPPING = (*LEAVES, "t * 100000007", "n * 1103515245", "n + 2147483647", "-2147483648", "tile.program_id(0)", "tile.num_programs(0)", "out.shape[0]",

@@ -8,6 +8,8 @@ import tilejit as tile
 
 from tests.gpu import in_child, needs_gpu
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 @tile.jit
 def copy(x, y, N: tile.constexpr):

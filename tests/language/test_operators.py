@@ -12,6 +12,8 @@ from hypothesis import given, settings, strategies as st
 from language_cases import Case, simulated
 from language_reference import DTYPES, FLOATS, cast, difference, exact_cast, np_dtype, rounded, special, tile_name
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 few = settings(max_examples=25, deadline=None)
 
 

@@ -1,6 +1,7 @@
 """Grouped products: on the simulator against NumPy in float64, lists and stacked rows, and what the compiler makes of them."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -240,12 +241,12 @@ def test_results_are_kept_where_there_are_registers_for_them(monkeypatch, listed
 
 # -- code and choice -------------------------------------------------------------------------------------------------------------
 
-def compiled(config, listed, b_by_rows=False):
+def compiled(config, listed, b_by_rows=False, **options):
     matrix = ArraySpec((8192, 8192), "bfloat16")
     constants = _constants(replace(config, regs=REGISTERS[config.bm]), (False, b_by_rows), tile.float32, config.width)
     return grouped_hopper.grouped.compile(matrix, matrix if listed else ArraySpec((64, 2048, 2048), "bfloat16"), matrix,
                                           ArraySpec((grouped_hopper.FIELDS, 64), "int64") if listed else ArraySpec((64,), "int32"), 0,
-                                          ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, target="sm_90a", **constants)
+                                          ArraySpec((1584, 128), "uint8"), 0, 0, 0, 0, target="sm_90a", **constants | options)
 
 
 @pytest.mark.parametrize("pair", [False, True])
@@ -260,15 +261,17 @@ def test_the_largest_tiles_are_fast_code(shape, listed, pair):
     assert made.ptx.count("fence.proxy.tensormap::generic.acquire.cta") == (3 if listed else 1)
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("shape", [t for t in ALL_TILES if t[1] in (16, 32) or t[1] % 64 == 0 and t != (192, 192)])
 def test_tiles_keep_their_results_in_registers_without_spilling(shape, listed):
-    """As many slots as the model takes beside the buffers, and one loop of products."""
-    config = replace(Config.of(*shape, width=narrow(shape[1], 64), least=4), kept=True)
-    for b_by_rows in (False, True):
-        for pair in (False, True):
-            made = compiled(replace(config, pair=pair), listed, b_by_rows)
-            assert made.spills == 0 and made.ptx.count("wgmma.mma_async") == config.bk // 16
+    """As many slots as the model takes beside the buffers, and one loop of products. Tiles that fill the registers with either order of B,
+    alone and in pairs, others with half of these from a list and the other half in one array."""
+    config, full = replace(Config.of(*shape, width=narrow(shape[1], 64), least=4), kept=True), shape[0] * shape[1] >= 128 * 192
+    for b_by_rows, pair in product((False, True), repeat=2):
+        if full or (b_by_rows != pair) == listed:
+            made = compiled(replace(config, pair=pair), listed, b_by_rows, spills=0)
+            assert made.ptx.count("wgmma.mma_async") == config.bk // 16
 
 
 @pytest.mark.parametrize("extents,shape", [(((16, 2048, 2048),) * 64, (64, 256)), (((4096, 4096, 4096),) * 8, (128, 256))])

@@ -206,6 +206,7 @@ def test_a_kernel_casts_every_code(name, target):
         np.testing.assert_array_equal(y.astype(np.float64), x.astype(np.float32).astype(y.dtype).astype(np.float64))
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a"])
 @pytest.mark.parametrize("name", NARROW)
 def test_targets_with_instructions_for_a_type_use_them_and_the_others_assemble_arithmetic(name, target):
@@ -213,7 +214,6 @@ def test_targets_with_instructions_for_a_type_use_them_and_the_others_assemble_a
     pair = {"float4_e2m1fn": "e2m1x2", "float6_e2m3fn": "e2m3x2", "float6_e3m2fn": "e3m2x2"}.get(name)
     down = to_narrow.compile(tile.ArraySpec((4, 64), "float32"), tile.ArraySpec((4, 64), name), N=64, target=target)
     up = from_narrow.compile(tile.ArraySpec((4, 64), name), tile.ArraySpec((4, 64), "float32"), N=64, target=target)
-    assert down.cubin and up.cubin
     there = pair is not None and target not in ("sm_80", "sm_90a")
     assert (f"cvt.rn.satfinite.{pair}.f32" in down.ptx, f"cvt.rn.f16x2.{pair}" in up.ptx) == (there, there)
 

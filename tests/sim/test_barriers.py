@@ -146,7 +146,8 @@ def counts_for_ever(B):
 
 def test_a_loop_that_asks_a_barrier_and_counts_goes_on_when_the_copy_has_landed(monkeypatch):
     """No two of its trips are alike; what comes when all is quiet comes all the same, and what never comes is a deadlock."""
-    monkeypatch.setattr("tilejit.sim.chunk.PATIENCE", 250_000)
+    monkeypatch.setattr("tilejit.sim.chunk.LULL", 40_000)
+    monkeypatch.setattr("tilejit.sim.chunk.PATIENCE", 100_000)
     check(asks_and_counts, (1,), A, B, result=1, expected=np.where(np.arange(8)[:, None] == 0, A, 0))
     check(counts_for_ever, (1,), B, seeds=[0])
 
@@ -187,7 +188,8 @@ def a_flag_is_asked_while_another_waits_for_its_copy(A, B, flag):
             asked += 1
 
 
-def test_a_loop_that_asks_a_flag_and_counts_goes_on_when_the_copy_of_another_warp_has_landed():
+def test_a_loop_that_asks_a_flag_and_counts_goes_on_when_the_copy_of_another_warp_has_landed(monkeypatch):
+    monkeypatch.setattr("tilejit.sim.chunk.LULL", 40_000)
     flag = np.zeros(1, np.int32)
     check(a_flag_is_asked_while_another_waits_for_its_copy, (1,), A, B, flag, seeds=[0], result=1,
           expected=np.where(np.arange(8)[:, None] == 0, A, 0))

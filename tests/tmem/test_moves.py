@@ -43,6 +43,7 @@ def test_what_one_shape_writes_another_reads(to, back):
     moved((128, 64), "float32", None, to, back)
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_assembles_with_every_repetition(shape, target):

@@ -15,6 +15,8 @@ from tilejit.ops.mma.descriptor import Descriptor
 from tilejit.ops.mma.tcgen05_kinds import KINDS, TYPES, Instruction
 from tilejit.ops.tmem.descriptor import SharedDescriptor
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 STEP = re.compile(r"add\.(?:u32 t|s64 x), (%\w+), (\d+); add\.s64 y, (%\w+), (\d+);(?: add\.u32 u, (%\w+), (\d+); add\.u32 v, (%\w+), (\d+);)? "
                   r"tcgen05\.mma\.cta_group::(\d)\.kind::(\w+?)(?:\.block_scale\.(\S+))? \[(%\w+)\], (x|\[t\]), y, (\d+)((?:, \[u\], \[v\])?), (\S+);")
 

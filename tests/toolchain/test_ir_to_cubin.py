@@ -128,6 +128,23 @@ def test_the_passes_over_one_function_write_as_much_code_for_a_product():
     assert instructions(made.ptx) == short and abs(short - light) <= light / 50
 
 
+@tile.jit
+def scored(x, y, z):
+    for i in range(0, x.shape[0], 16):
+        scores = tile.dot(tile.load(x[i:i + 16, 0:64]), tile.load(y[0:32, 0:64]), trans_b=True)
+        tile.store(z[i:i + 16], tile.max(scores, axis=1) / tile.sum(tile.exp(scores, fast=True), axis=1))
+
+
+@pytest.mark.parametrize("passes", list(llvm.PASSES))
+def test_the_passes_make_the_same_of_a_text_for_every_target(passes):
+    """What they made for one becomes the PTX of each, as often as there are copies. (libdevice's functions may ask for the target.)"""
+    square = tile.ArraySpec((70, 64), "float16")
+    for text in (DOUBLE, scored.compile(square, square, tile.ArraySpec((70,), "float32"), target="sm_80").llvm_ir):
+        module = llvm.optimized(text, "sm_80", passes, False)
+        for target in TARGETS:
+            assert llvm.emitted(module.clone(), target) == llvm.to_ptx(text, target, passes=passes)
+
+
 def test_accesses_without_an_alignment_get_that_of_their_type():
     body = "%v = load <4 x float>, ptr addrspace(1) %p\n%w = fneg <4 x float> %v\nstore <4 x float> %w, ptr addrspace(1) %p\n"
     assert "st.global.v4.b32" in llvm.to_ptx(kernel(body), "sm_90a")

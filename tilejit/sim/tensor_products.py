@@ -62,12 +62,31 @@ def matrix_bytes(bits: int, major: str, mn: int, itemsize: int) -> np.ndarray:
     return (named[..., None] + np.arange(itemsize)).reshape(mn, K_BYTES)
 
 
+@lru_cache(maxsize=256)
+def operand_bytes(bits: tuple[int, ...], major: str, mn: int, itemsize: int) -> np.ndarray:
+    """The same, (mn, 32 * steps), for the descriptors of several instructions."""
+    return np.concatenate([matrix_bytes(b, major, mn, itemsize) for b in bits], axis=1)
+
+
+@lru_cache(maxsize=256)
+def operand_units(bits: tuple[int, ...], major: str, mn: int, itemsize: int) -> np.ndarray:
+    """The addresses, in order, of the units that these bytes are in."""
+    return np.unique(operand_bytes(bits, major, mn, itemsize) // UNIT) * UNIT
+
+
+@lru_cache(maxsize=64)
 def accumulator_words(m: int, n: int, cta_group: int) -> np.ndarray:
     """The bytes of tensor memory, (rows of a CTA, n), of an accumulator's elements, relative to its first."""
     datapath, rows = accumulator_lanes(m, cta_group)
     layout = accumulator_layout(datapath, n, float32)
     at = layout.apply(*np.indices((rows, n)), shape=(rows, n))
     return np.broadcast_to(np.asarray(at.get("TLane", 0)) * LANE + np.asarray(at.get("TCol", 0)) * 4, (rows, n))
+
+
+@lru_cache(maxsize=64)
+def accumulator_pattern(m: int, n: int, cta_group: int) -> np.ndarray:
+    """The same in order."""
+    return np.unique(accumulator_words(m, n, cta_group))
 
 
 class TensorProducts:
@@ -129,16 +148,16 @@ class _Product:
 
     # -- shared memory -----------------------------------------------------------------------------------------------------
 
-    def _named(self, name: str, start: int) -> np.ndarray:
-        """The bytes, (rows, 32 * steps), that an operand's descriptors name."""
+    def _named(self, name: str, start: int) -> tuple:
+        """The descriptors of an operand that begins there, and how they are read: what `operand_bytes` takes."""
         made, mn, region, major = ((self.plan.a, self.rows, self.a, self.a_major)
                                    if name == "a" else (self.plan.b, self.columns, self.b, self.b_major))
         bits = self.plan.descriptor(made)
-        return np.concatenate([matrix_bytes(bits.at(start + k), major, mn, region.type.dtype.nbytes) for k in made.ks], axis=1)
+        return tuple(bits.at(start + k) for k in made.ks), major, mn, region.type.dtype.nbytes
 
     def _shared(self, name: str, region, rows: np.ndarray, params: dict) -> np.ndarray:
         starts = np.broadcast_to(params[name][:, 0], (len(rows),))
-        at = np.stack([self._named(name, int(s)) for s in starts])
+        at = np.stack([operand_bytes(*self._named(name, int(s))) for s in starts])
         return region.buffer.memory.data[rows[:, None, None], at]
 
     def right(self, rows: np.ndarray, params: dict) -> np.ndarray:
@@ -226,12 +245,13 @@ class _Product:
     # -- spans -------------------------------------------------------------------------------------------------------------
 
     def written(self, peer) -> Span:
-        return Span("tmem", self.m._fragment_base(self.acc), np.unique(self.words), 4, peer)
+        first = self.steps[0]
+        return Span("tmem", self.m._fragment_base(self.acc), accumulator_pattern(first.m, first.n, self.plan.cta_group), 4, peer)
 
     def reads(self, peer, adds: bool) -> list[Span]:
         """The bytes that the operation reads in the CTA of rank `peer`."""
         m = self.m
-        chunks = lambda name: lambda start: np.unique(self._named(name, int(start)) // UNIT) * UNIT - int(start)
+        chunks = lambda name: lambda start: operand_units(*self._named(name, int(start))) - int(start)
         spans = [Span("shared", m.matrix_origin(self.b), chunks("b"), UNIT, peer)]
         if self.plan.a is not None:
             spans.append(Span("shared", m.matrix_origin(self.a), chunks("a"), UNIT, peer))

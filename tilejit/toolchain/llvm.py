@@ -123,10 +123,14 @@ def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = Fal
     if passes not in PASSES:
         raise ToolchainError(f"passes={passes!r} is not one of {', '.join(map(repr, PASSES))}")
     screen.check(ir, target)
+    return emitted(optimized(ir, target, passes, libdevice), target)
+
+
+def optimized(ir: str, target: str, passes: str, libdevice: bool):
+    """The module of IR text after the passes, which make the same of it for every target, without functions of libdevice."""
     functions = _libdevice.called_by(ir)
     if functions and not libdevice:
         raise ToolchainError(f"the IR text calls {functions[0]} but libdevice=True was not given")
-
     binding = _llvm()
     machine, layout = _machine(target)
     context = binding.create_context()  # a fresh one per kernel, so that types and constants do not pile up
@@ -135,7 +139,12 @@ def to_ptx(ir: str, target: str, *, passes: str = "light", libdevice: bool = Fal
         _link(module, functions, layout, context)
     _verify(module)
     _optimize(module, machine, passes, bool(functions))
-    return machine.emit_assembly(module)
+    return module
+
+
+def emitted(module, target: str) -> str:
+    """PTX of a module, which is used up."""
+    return _machine(target)[0].emit_assembly(module)
 
 
 def _optimize(module, machine, passes: str, linked: bool) -> None:
