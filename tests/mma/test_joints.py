@@ -1,0 +1,102 @@
+"""Products in flight where ways of control flow meet: they are awaited where the assembler would let all products follow one another."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+BEGIN = """def kernel(A, B, C, n, m):
+    a, b = tile.alloc((64, 16), A.dtype, layout=tile.auto), tile.alloc((16, 8), B.dtype, layout=tile.auto)
+    tile.copy(a, A[0:64, 0:16])
+    tile.copy(b, B[0:16, 0:8])
+    tile.fence_proxy_async()
+    tile.sync()
+    p, q, r = tile.zeros((64, 8)), tile.load(C[0:64, 0:8]), tile.zeros((64, 8))
+"""
+END = ["tile.mma_commit()", "tile.mma_wait(0)", "tile.store(C[0:64, 0:8], p + q * 2.0 + r * 4.0)"]
+RNG = np.random.default_rng(0)
+A, B, C = RNG.integers(-2, 3, (64, 16)).astype(np.float16), RNG.integers(-2, 3, (16, 8)).astype(np.float16), RNG.integers(-2, 3, (64, 8)).astype(np.float32)
+
+
+class Meaning:
+    """What the names of the language that these kernels use give at once, in float64."""
+
+    mma_commit = staticmethod(lambda: None)
+    mma_wait = staticmethod(lambda n: None)
+    mma_async = staticmethod(lambda acc, a, b: (0 if acc is None else acc) + a @ b)
+    dot = staticmethod(lambda a, b, acc=None: (0 if acc is None else acc) + a @ b)
+    zeros = staticmethod(np.zeros)
+
+
+def meant(lines, n, m):
+    """The result of a kernel's lines."""
+    names = {"tile": Meaning, "a": A.astype(np.float64), "b": B.astype(np.float64), "p": np.zeros((64, 8)), "q": C.astype(np.float64),
+             "r": np.zeros((64, 8)), "n": n, "m": m}
+    exec("\n".join(lines), names)
+    return names["p"] + names["q"] * 2 + names["r"] * 4
+
+
+def checked(lines):
+    """The kernel for the assembler, which serialises nothing, and the lines of the waits that it was warned of; its sums are right on the simulator."""
+    kernel = tile.jit(source=BEGIN + "".join(f"    {line}\n" for line in (*lines, *END)), num_warps=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n, m in ((0, 0), (1, 3), (3, 0), (3, 1), (4, 3)):
+            c = C.copy()
+            kernel.simulate(1, A, B, c, n, m).raise_first()
+            np.testing.assert_array_equal(c, meant(lines, n, m))
+        made = kernel.compile(A, B, C, 3, 1, target="sm_90a")
+    assert made.spills == 0
+    return made, [int(w.split("<source>:")[1].split(":")[0]) - 7 for w in made.warnings if "all products in flight are awaited" in w]
+
+
+PRODUCT = "{0} = tile.mma_async({0}, a, b)", "tile.mma_commit()"
+
+
+def product(name, indent=0):
+    return [" " * indent + line.format(name) for line in PRODUCT]
+
+
+AWAITED = {
+    "the other way of a branch writes it": (["if n > 2:", *product("q", 4), "else:", "    q = q * 0.5"], [1]),
+    "the other way of a branch hands on what was there": (["if n > 2:", *product("q", 4)], [1]),
+    "behind a loop that may have no trip": (["if n > 2:", "    for i in range(m):", *product("r", 8), "else:", *product("r", 4)], [1]),
+    "awaited in one way and scaled in a loop": ([*product("q"), "if n > 2:", "    tile.mma_wait(0)", "    for i in range(m):", "        q = q * 0.5"], [3]),
+    "awaited and scaled in a loop's trips": ([*product("q"), "for i in range(m):", "    tile.mma_wait(0)", "    q = q * 0.5"], [3]),
+    "awaited and begun anew in an inner loop": (["for i in range(m):", "    for j in range(n):", "        tile.mma_wait(0)", "        q = tile.zeros((64, 8))",
+                                                 *product("q", 4)], [2]),
+    "awaited and traded in a while loop": ([*product("q"), "w = 0", "while w < m:", "    tile.mma_wait(0)", "    p, q = q, p", "    w += 1"], [4]),
+    "in flight where another begins in a loop": (["p = tile.mma_async(None, a, b)", "tile.mma_commit()", "for i in range(n):", "    tile.mma_wait(0)",
+                                                  "    q = q + p", "    p = tile.mma_async(None, a, b)", "    tile.mma_commit()", *product("r", 4), "    tile.mma_wait(1)"], [3]),
+    "written over before it is there": ([*product("r"), "for i in range(m):", "    r = tile.zeros((64, 8))"], [3]),
+    "read a trip later, by the number of groups": ([*product("r"), "for i in range(m):", *product("p", 4), "    tile.mma_wait(1)", "    q = q + r",
+                                                    *product("r", 4), "    tile.mma_wait(0)"], []),
+    "read a trip later, with others in flight": ([*product("r"), "for i in range(m):", *product("p", 4), "    tile.mma_wait(1)", "    q = q + r",
+                                                  *product("r", 4)], [6]),
+}
+
+
+@pytest.mark.parametrize("name", AWAITED)
+def test_products_are_awaited_where_ways_meet(name):
+    """With a warning at the branch, the loop or the statement, and so on the simulator too."""
+    lines, waits = AWAITED[name]
+    assert checked(lines)[1] == waits
+
+
+UNTOUCHED = {
+    "one group in flight over the trips": (["for i in range(m):", *product("r", 4), "    tile.mma_wait(1)"]),
+    "two accumulators in turn": (["for i in range(m):", *product("r", 4), "    tile.mma_wait(1)", *product("p", 4), "    tile.mma_wait(1)"]),
+    "read in the trip that started it": (["for i in range(m):", *product("r", 4), *product("p", 4), "    tile.mma_wait(1)", "    q = q + r", "    tile.mma_wait(0)"]),
+    "the next one started before a trip ends": ([*product("p"), "for i in range(m):", "    tile.mma_wait(0)", "    q = q + p", *product("p", 4)]),
+    "added to in a branch": (["r = tile.mma_async(None, a, b)", "tile.mma_commit()", "if n > 2:", *product("r", 4)]),
+    "read behind a loop by the number of groups": (["for i in range(m):", *product("r", 4), *product("p"), "tile.mma_wait(1)", "q = q + r"]),
+}
+
+
+@pytest.mark.parametrize("name", UNTOUCHED)
+def test_products_stay_in_flight_where_the_assembler_follows_them(name):
+    """No wait but those of the kernel."""
+    lines = UNTOUCHED[name]
+    made, waits = checked(lines)
+    assert not waits and made.graph.count("mma_wait") == sum("mma_wait" in line for line in (*lines, *END))
