@@ -1,10 +1,12 @@
 """Products in flight where ways of control flow meet: they are awaited where the assembler would let all products follow one another."""
 
+import re
 import warnings
 
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.mma.test_pinned_registers import Way
 
 BEGIN = """def kernel(A, B, C, n, m):
     a, b = tile.alloc((64, 16), A.dtype, layout=tile.auto), tile.alloc((16, 8), B.dtype, layout=tile.auto)
@@ -38,7 +40,8 @@ def meant(lines, n, m):
 
 
 def checked(lines):
-    """The kernel for the assembler, which serialises nothing, and the lines of the waits that it was warned of; its sums are right on the simulator."""
+    """The kernel for the assembler, which serialises nothing, and the lines of the waits that it was warned of; its sums are right on the simulator, and
+    in their registers wherever they are read."""
     kernel = tile.jit(source=BEGIN + "".join(f"    {line}\n" for line in (*lines, *END)), num_warps=4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -46,6 +49,9 @@ def checked(lines):
             c = C.copy()
             kernel.simulate(1, A, B, c, n, m).raise_first()
             np.testing.assert_array_equal(c, meant(lines, n, m))
+        bound, options, _ = kernel._bind((A, B, C, 3, 1), {})
+        for seed in range(10):
+            Way(kernel.version(bound, options, "sm_90a").lowered.graph, seed)
         made = kernel.compile(A, B, C, 3, 1, target="sm_90a")
     assert made.spills == 0
     return made, [int(w.split("<source>:")[1].split(":")[0]) - 7 for w in made.warnings if "all products in flight are awaited" in w]
@@ -90,8 +96,29 @@ UNTOUCHED = {
     "read in the trip that started it": (["for i in range(m):", *product("r", 4), *product("p", 4), "    tile.mma_wait(1)", "    q = q + r", "    tile.mma_wait(0)"]),
     "the next one started before a trip ends": ([*product("p"), "for i in range(m):", "    tile.mma_wait(0)", "    q = q + p", *product("p", 4)]),
     "added to in a branch": (["r = tile.mma_async(None, a, b)", "tile.mma_commit()", "if n > 2:", *product("r", 4)]),
+    "two loops one after the other": (["for i in range(m):", *product("r", 4), "    tile.mma_wait(1)", "for i in range(n):", *product("r", 4), "    tile.mma_wait(1)"]),
+    "tile after tile": (["for t in range(m):", "    r = tile.zeros((64, 8))", "    for i in range(n):", *product("r", 8), "        tile.mma_wait(1)", "    tile.mma_wait(0)",
+                         "    q = q + r"]),
     "read behind a loop by the number of groups": (["for i in range(m):", *product("r", 4), *product("p"), "tile.mma_wait(1)", "q = q + r"]),
 }
+
+
+RENEWED = {
+    "a product in a branch, then a loop": ["if n > 2:", *product("p", 4), "    tile.mma_wait(0)", "for i in range(m):", *product("p", 4), "    tile.mma_wait(1)"],
+    "a dot in a branch, then a loop": ["if n > 2:", "    q = tile.dot(a, b, q)", "for i in range(m):", *product("q", 4), "    tile.mma_wait(1)"],
+    "scaled in a loop, then another loop": ["for i in range(m):", "    p = tile.dot(a, b, p) * 0.5", "for i in range(n):", *product("p", 4), "    tile.mma_wait(1)"],
+    "a loop in a branch, then a loop": ["if n > 2:", "    for j in range(n):", "        p = tile.dot(a, b, p)", "w = 0", "while w < m:", *product("p", 4), "    w += 1"],
+    "both in a loop": ["for t in range(m):", "    for i in range(2):", "        p = tile.dot(a, b, p * 0.5) * 0.5", "    for i in range(n):", *product("p", 8),
+                       "        tile.mma_wait(1)", "    tile.mma_wait(0)"],
+}
+
+
+@pytest.mark.parametrize("name", RENEWED)
+def test_sums_that_may_be_a_products_or_the_threads_are_written_anew_before_a_loop_that_has_products_in_flight(name):
+    """In their own registers, and without a wait: there is nothing to warn of."""
+    made, waits = checked(RENEWED[name])
+    accumulators = re.findall(r"\.reg \.f32 (acc\d+)_", made.ptx)
+    assert not waits and len(accumulators) == 1 and all(f"prmt.b32 {accumulators[0]}_{i}, {accumulators[0]}_{i}, 0, 0x3210;" in made.ptx for i in range(4))
 
 
 @pytest.mark.parametrize("name", UNTOUCHED)
@@ -99,4 +126,4 @@ def test_products_stay_in_flight_where_the_assembler_follows_them(name):
     """No wait but those of the kernel."""
     lines = UNTOUCHED[name]
     made, waits = checked(lines)
-    assert not waits and made.graph.count("mma_wait") == sum("mma_wait" in line for line in (*lines, *END))
+    assert not waits and "renewed" not in made.graph and made.graph.count("mma_wait") == sum("mma_wait" in line for line in (*lines, *END))

@@ -81,6 +81,14 @@ class AccumulatorMixin:
             some = words[first:first + AT_ONCE]
             self.asm(" ".join(f"mov.{pins.type} {pins.name}_{first + i}, ${i};" for i in range(len(some))), [], some)
 
+    def renew(self, call: Call) -> Pins:
+        """Registers written anew by an instruction that ptxas does not look through."""
+        pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
+        for first in range(0, pins.words, AT_ONCE):
+            some = range(first, min(first + AT_ONCE, pins.words))
+            self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some))
+        return pins
+
     def read_pins(self, pins: Pins) -> list[V]:
         """The tile in pinned registers as values.
 

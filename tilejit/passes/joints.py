@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import Loc
 from ..ir.builder import Facts, Warning_
 from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, walk
-from ..ops.mma import mma_commit, mma_wait
+from ..ops.mma import mma_commit, mma_wait, renewed
 from .accumulators import Pinned, is_product
 from .pending import ROUNDS
 
@@ -25,31 +25,42 @@ REASON = ("all products in flight are awaited {}, and would let every product en
 class _State:
     """What is true of sets of registers at one place: how many groups were closed since a product into one was started (by None: since any
     group); which of these products are of the trip before; by which waits that leave groups pending such ones were awaited; which sets were
-    written inside the loop or branch at hand; which were written while something was in flight that may still be."""
+    written inside the loop or branch at hand, and which had products there; which were written while something was in flight that may still be;
+    which hold either, behind a loop or branch that has both."""
 
     flight: dict[int | None, int] = field(default_factory=dict)
     before: set[int | None] = field(default_factory=set)
     counted: dict[int | None, frozenset[Call]] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
+    products: set[int] = field(default_factory=set)
     early: set[int] = field(default_factory=set)
+    either: set[int] = field(default_factory=set)
 
     def copy(self) -> "_State":
-        return _State(dict(self.flight), set(self.before), dict(self.counted), set(self.written), set(self.early))
+        return _State(dict(self.flight), set(self.before), dict(self.counted), *map(set, (self.written, self.products, self.early, self.either)))
 
     def inside(self) -> "_State":
         """At the beginning of a loop or a branch."""
-        return replace(self.copy(), written=set())
+        return replace(self.copy(), written=set(), products=set())
+
+    def behind(self, before: "_State", written: set[int]) -> None:
+        """Behind a loop or branch, that has `written` what it hands on."""
+        self.either |= written & self.products
+        self.written |= before.written
+        self.products |= before.products
 
     def join(self, other: "_State") -> "_State":
         """What may be true where two ways meet."""
         flight = {s: min(x.flight[s] for x in (self, other) if s in x.flight) for s in {**self.flight, **other.flight}}
         counted = {s: self.counted.get(s, frozenset()) | other.counted.get(s, frozenset()) for s in {**self.counted, **other.counted}}
-        return _State(flight, self.before | other.before, counted, self.written | other.written, self.early | other.early)
+        return _State(flight, self.before | other.before, counted, self.written | other.written, self.products | other.products,
+                      self.early | other.early, self.either | other.either)
 
     def start(self, product: int) -> None:
         self.flight[product] = 0
         self.counted.pop(product, None)
-        for sets in (self.before, self.written, self.early):
+        self.products.add(product)
+        for sets in (self.before, self.written, self.early, self.either):
             sets.discard(product)
 
     def close(self) -> None:
@@ -65,6 +76,7 @@ class _State:
 
     def write(self, sets: set[int]) -> None:
         self.written |= sets
+        self.either -= sets
         if self.flight:
             self.early |= sets
 
@@ -80,8 +92,8 @@ def await_joints(graph: Graph, facts: Facts) -> Graph:
         if joints.counted <= counted:
             break
         counted |= joints.counted
-    made = [Warning_(joints.reasons[n], n.loc) for n in walk(body) if n in joints.reasons]
-    return replace(graph, body=body, warnings=(*graph.warnings, *made)) if made else graph
+    made = tuple(Warning_(joints.reasons[n], n.loc) for n in walk(body) if n in joints.reasons)
+    return replace(graph, body=body, warnings=graph.warnings + made)
 
 
 class _Joints:
@@ -149,7 +161,7 @@ class _Joints:
             ends.append(block)
             way.write(own)
         after = ways[0].join(ways[1])
-        after.written |= state.written
+        after.behind(state, after.written)
         return replace(node, then=ends[0], orelse=ends[1]), after
 
     def loop(self, node: For | While, state: _State) -> tuple[list[Node], _State]:
@@ -160,9 +172,22 @@ class _Joints:
         if state.flight.keys() & (begins | back.written & met) or back.flight.keys() & first.early & met:
             waits = self.awaited(state, node.loc, "before this loop, since the assembler would see it write their registers")
             made, first, left, back = self.trips(node, state, begins)
-        left.written |= state.written | begins
+        anew = {s for s in state.either - begins if s in back.flight and s not in state.flight}
+        left.behind(state, back.written)
+        left.written |= begins
         left.before = state.before & left.flight.keys()
-        return [*waits, made], left
+        return [*waits, *self.written_anew(made, anew)], left
+
+    def written_anew(self, loop: For | While, sets: set[int]) -> list[Node]:
+        """A loop behind instructions that write anew what it begins with in `sets`. ptxas 13.0 takes a register that either a product or another
+        instruction has written, whichever way the threads came, for one that is written while the loop's products are in flight (C7515)."""
+        nodes, carried = [], []
+        for c in loop.carried:
+            if isinstance(c.init, Value) and self.sets.get(c.inner) in sets:
+                c = replace(c, init=Value(c.init.name, c.init.type, c.init.loc))
+                nodes.append(Call(renewed, (loop.carried[len(carried)].init,), {}, (c.init,), loop.loc))
+            carried.append(c)
+        return [*nodes, replace(loop, carried=tuple(carried))]
 
     def trips(self, node: For | While, state: _State, begins: set[int]) -> tuple[For | While, _State, _State, _State]:
         """A loop with the waits in it, and what is true where its first trip begins, where it is left, and where a trip ends."""
