@@ -90,6 +90,21 @@ def test_products_are_awaited_where_ways_meet(name):
     assert checked(lines)[1] == waits
 
 
+WANTED = {
+    "traded in a loop": ["for i in range(m):", "    p = tile.dot(a, b, r)", "    p, q, r = q, r, p"],
+    "kept under another name": ["w = 0", "while w < m:", "    p = r", "    r = tile.dot(a, b, p)", "    w += 1"],
+    "traded and added": ["r = tile.dot(a, b, q)", "w = 0", "while w < m:", "    q = tile.dot(a, b, p)", "    p, q, r = q, r, p", "    r = r + q * 0.5", "    w += 1"],
+    "traded before": ["for i in range(n):", "    p, q = q, p", "    q = tile.dot(a, b, p)", "    r = tile.dot(a, b, None)"],
+}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_sums_that_are_still_wanted_behind_a_product_in_a_loop_are_copied(name):
+    """By an instruction that the assembler does not look through: it found too few registers for the products."""
+    made, waits = checked(WANTED[name])
+    assert not waits and re.search(r"prmt\.b32 acc(\d)_0, acc(?!\1)\d_0, 0, 0x3210;", made.ptx)
+
+
 UNTOUCHED = {
     "one group in flight over the trips": (["for i in range(m):", *product("r", 4), "    tile.mma_wait(1)"]),
     "two accumulators in turn": (["for i in range(m):", *product("r", 4), "    tile.mma_wait(1)", *product("p", 4), "    tile.mma_wait(1)"]),
