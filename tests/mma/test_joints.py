@@ -108,6 +108,8 @@ def test_sums_that_are_still_wanted_behind_a_product_in_a_loop_are_copied(name):
 UNTOUCHED = {
     "one group in flight over the trips": (["for i in range(m):", *product("r", 4), "    tile.mma_wait(1)"]),
     "two accumulators in turn": (["for i in range(m):", *product("r", 4), "    tile.mma_wait(1)", *product("p", 4), "    tile.mma_wait(1)"]),
+    "two accumulators in turn, begun anew": (["for i in range(m):", "    r = tile.mma_async(None, a, b)", "    tile.mma_commit()", "    tile.mma_wait(1)",
+                                              "    p = tile.mma_async(tile.zeros((64, 8)), a, b)", "    tile.mma_commit()", "    tile.mma_wait(1)"]),
     "read in the trip that started it": (["for i in range(m):", *product("r", 4), *product("p", 4), "    tile.mma_wait(1)", "    q = q + r", "    tile.mma_wait(0)"]),
     "the next one started before a trip ends": ([*product("p"), "for i in range(m):", "    tile.mma_wait(0)", "    q = q + p", *product("p", 4)]),
     "added to in a branch": (["r = tile.mma_async(None, a, b)", "tile.mma_commit()", "if n > 2:", *product("r", 4)]),

@@ -121,10 +121,9 @@ class _Joints:
         return replace(block, nodes=tuple(nodes)), state
 
     def call(self, call: Call, state: _State) -> Call:
-        if not is_product(call):
-            self.touch({self.sets[v] for v in (*call.args, *call.results) if v in self.sets}, state)
-        elif isinstance(call.args[0], Value):
-            self.handed(call.args[:1], call.results, state)
+        if state.counted:
+            read, own = (call.args[:1], call.results) if is_product(call) else (call.args, ())
+            self.touch({self.sets[v] for v in read if v in self.sets} - {self.sets[v] for v in own}, state)
         if call in self.whole:
             call = replace(call, attrs={"n": 0})
             self.reasons[call] = REASON.format("by this wait, since the assembler would not count groups from one trip of a loop to the next")
