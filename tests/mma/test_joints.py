@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from tests.mma.test_pinned_registers import Way
+from tilejit.errors import ToolchainError
 
 BEGIN = """def kernel(A, B, C, n, m):
     a, b = tile.alloc((64, 16), A.dtype, layout=tile.auto), tile.alloc((16, 8), B.dtype, layout=tile.auto)
@@ -144,3 +145,12 @@ def test_products_stay_in_flight_where_the_assembler_follows_them(name):
     lines = UNTOUCHED[name]
     made, waits = checked(lines)
     assert not waits and "renewed" not in made.graph and made.graph.count("mma_wait") == sum("mma_wait" in line for line in (*lines, *END))
+
+
+def test_what_the_assembler_serialises_all_the_same_is_told_at_the_wait_and_with_a_cure():
+    """The kernel's line of the wait that ends what it keeps as one, and what helps: here a wait behind the trips of the outer loop."""
+    lines = ["for i in range(m):", "    q = tile.zeros((64, 8))", "    for j in range(n):", *product("q", 8), "        tile.mma_wait(1)", *product("r")]
+    with pytest.raises(ToolchainError, match=r"C7515.*\nlet tile\.mma_wait\(0\) stand before anything but a product touches sums") as caught:
+        checked(lines)
+    assert caught.value.loc.line == 7 + len(lines) + 2
+    assert not checked([*lines[:-2], "    tile.mma_wait(0)", *lines[-2:]])[1]
