@@ -24,6 +24,7 @@ from .names import allocation_name
 from .ops.barriers import waits_for_grids
 from .ops.copy_async.options import unused_hints
 from .passes.dots import write_dots
+from .passes.joints import await_joints
 from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
 from .passes.pending import check_products
@@ -58,7 +59,7 @@ class Lowered:
 
 PASSES = (("places", check_places), ("buffers", choose_shared_layouts), ("dots", write_dots), ("pipelines", write_pipelines),
           ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(check_shares(graph))),
-          ("variants", choose_variants), ("tokens", complete_tokens), ("waits", wait_late), ("products", check_products),
+          ("variants", choose_variants), ("tokens", complete_tokens), ("waits", wait_late), ("products", check_products), ("joints", await_joints),
           ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 

@@ -57,7 +57,10 @@ class AccumulatorMixin:
         pins, acc = self.pins_of(call.result), call.args[0]
         if acc is None or self._is_zero(acc):
             return pins, True
-        self.handed([acc], [call.result])
+        if self.pins_of(acc) not in (None, pins):
+            self.renew(call)
+        else:
+            self.handed([acc], [call.result])
         return pins, False
 
     def _is_zero(self, value: Value) -> bool:
@@ -80,6 +83,18 @@ class AccumulatorMixin:
         for first in range(0, pins.words, AT_ONCE):
             some = words[first:first + AT_ONCE]
             self.asm(" ".join(f"mov.{pins.type} {pins.name}_{first + i}, ${i};" for i in range(len(some))), [], some)
+
+    def renew(self, call: Call) -> Pins:
+        """The registers of a call, which take what its first operand's hold, by an instruction that ptxas does not look through.
+
+        Where that is still wanted behind a product in a loop, ptxas 13.0 would let the product read a plain copy's source, and then find
+        no registers to keep it in (C7511).
+        """
+        pins, source = self.pins_of(call.result), self.pins_of(call.args[0])
+        for first in range(0, pins.words, AT_ONCE):
+            some = range(first, min(first + AT_ONCE, pins.words))
+            self.asm(" ".join(f"prmt.b32 {pins.name}_{i}, {source.name}_{i}, 0, 0x3210;" for i in some))
+        return pins
 
     def read_pins(self, pins: Pins) -> list[V]:
         """The tile in pinned registers as values.

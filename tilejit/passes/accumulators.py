@@ -30,7 +30,7 @@ class _Lives:
     ends: dict[Value, set[int]] = field(default_factory=dict)
     loops: list[Interval] = field(default_factory=list)
     forks: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two ways of a branch
-    products: list[tuple[Value, Operand]] = field(default_factory=list)   # result, accumulator
+    products: list[tuple[Value, Operand]] = field(default_factory=list)   # result, accumulator; of what is written anew too
     carries: list[tuple] = field(default_factory=list)                    # (inner, result, init, following)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class _Lives:
             self.step()
             match node:
                 case Call(args=args, results=results):
-                    if is_product(node):
+                    if is_product(node) or node.op.name == "renewed":
                         self.products.append((node.result, args[0]))
                     self.use(args)
                     self.define(results)

@@ -15,6 +15,7 @@ from ..errors import CompilationError, at
 from ..ir.builder import Facts
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..layout import reg_count
+from ..ops.barriers import fence_proxy_async
 from ..ops.creation import splat
 from ..ops.language import binary, converted, getitem
 from ..ops.memory import load_, store_
@@ -32,6 +33,7 @@ from .tensor_dots import TensorDots
 from .writing import Writer
 
 WORDS = 64  # registers that a thread may take for the operands of the products between two loads
+BESIDE = 24  # registers that ptxas 13.0 wants beside a wgmma's sums and an A in registers: with no more it serialises the products (C7511, C7512)
 
 
 def write_dots(graph: Graph, facts: Facts) -> Graph:
@@ -48,6 +50,7 @@ class _Dots(TensorDots):
         self.context = context
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
+        self.registers = context.graph.launch.registers
         self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
         self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
@@ -76,10 +79,12 @@ class _Dots(TensorDots):
             case If():
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
             case Scope():
-                outer = self.context.scope
+                outer = self.context.scope, self.registers
                 self.context.scope = self.g.scope = self.context.narrowed(node)
+                self.registers = node.regs or self.registers
                 self.g.append(replace(node, body=self.block(node.body)))
-                self.context.scope = self.g.scope = outer
+                self.context.scope, self.registers = outer
+                self.g.scope = self.context.scope
 
     # -- one product ---------------------------------------------------------------------------------------------------
 
@@ -91,7 +96,11 @@ class _Dots(TensorDots):
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args
         t = call.attrs
-        if self.order_operands(a, b):
+        moved = self.crowded(call.result.type, a)
+        if moved:
+            a = self.in_memory(a)
+            self.g.call(fence_proxy_async)
+        if self.order_operands(call.args[1], b) or moved:
             self.g.call(sync)
         result = self.g.call(mma_async_, acc, a, b, name=call.result.name, trans_a=t["trans_a"], trans_b=t["trans_b"], dtype=t["dtype"],
                              precision=t["precision"], options={"variant": "wgmma"})
@@ -99,6 +108,13 @@ class _Dots(TensorDots):
         self.g.call(mma_commit)
         self.g.call(mma_wait, n=0)
         return result
+
+    def crowded(self, sums: Tile, a: Value) -> bool:
+        """Whether a thread has no room for the sums of a warpgroup's product and an `a` in registers at once."""
+        if not isinstance(a.type, Tile) or self.unknown_place():
+            return False
+        words = (sums.size * sums.dtype.bits + a.type.size * a.type.dtype.bits) // (32 * self.context.scope.threads)
+        return words + BESIDE >= self.registers
 
     def chosen(self, choice: Choice) -> None:
         """Note at the product just written what was chosen, and why."""

@@ -71,8 +71,6 @@ class _Checker:
                         way = self.block(inner, state.copy())
                         self.hand(inner.yields, results, way, f"the branch at line {node.loc.line} hands it on")
                         ways.append(way)
-                    for way, other in zip(ways, (orelse, then)):
-                        self.undisturbed(results, way, other.yields, node)
                     state = ways[0].join(ways[1])
                 case Scope(body=body):
                     state = state.join(self.block(body, state.copy()))
@@ -134,16 +132,6 @@ class _Checker:
                 if self.sets.get(o) != self.sets.get(target):
                     self.copied(o, state, f"{where} as {target.name}")
                 state.results[target] = state.results[o]
-
-    def undisturbed(self, results, way: _State, others, node: If) -> None:
-        """CompilationError for a result of a branch that is pending one way, and written to its registers the other: the assembler takes
-        that for a write to the registers of a product in flight, and lets products follow one another (C7515)."""
-        for result, other in zip(results, others):
-            if result in way.results and self.sets.get(other) != self.sets[result]:
-                age, call = way.results[result]
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is not there where the branch at line "
-                                       f"{node.loc.line} ends, and the other way writes {result.name} to its registers; in the branch, "
-                                       f"{_missing(age)}", call.loc)
 
     def loop(self, node: For | While, state: _State) -> _State:
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]

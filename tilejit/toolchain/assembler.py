@@ -23,6 +23,11 @@ _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 # Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised (C7510-C7519).
 _FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7520)))
 
+_CROWDED = "fewer registers do: smaller tiles, more warps, or a of the product in shared memory"
+_IN_FLIGHT = ("let tile.mma_wait(0) stand before anything but a product touches sums of products in flight, and before the loops and branches "
+              "that do")
+_CURES = {"C7511": _CROWDED, "C7512": _CROWDED} | dict.fromkeys(("C7513", "C7514", "C7515", "C7516", "C7517"), _IN_FLIGHT)
+
 _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(.*)")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -168,7 +173,7 @@ def _assembled(ptx: str, target: str, assembler: Assembler, program: Program | N
     if code != 0:
         raise _error(ptx, target, assembler, code, log)
     result = _report(cubin, log, assembler)
-    _judge_notes(result.notes, allow, assembler)
+    _judge_notes(result.notes, ptx, allow, assembler)
     return result
 
 
@@ -196,14 +201,16 @@ def _report(cubin: bytes, log: str, assembler: Assembler) -> Assembled:
     return Assembled(cubin, registers, spills, stack, shared, barriers, notes, assembler.name, version)
 
 
-def _judge_notes(notes: tuple[str, ...], allow: tuple[str, ...], assembler: Assembler) -> None:
-    bad = [note for note in notes for code in _NOTE.findall(note) if code in _FATAL_NOTES and code not in allow]
+def _judge_notes(notes: tuple[str, ...], ptx: str, allow: tuple[str, ...], assembler: Assembler) -> None:
+    bad = {note: code for note in notes for code in _NOTE.findall(note) if code in _FATAL_NOTES and code not in allow}
     if not bad:
         return
     message = "the assembler dropped what the kernel's speed rests on:\n" + "\n".join(f"  {note}" for note in bad)
+    message += "".join(f"\n{cure}" for cure in dict.fromkeys(_CURES[code] for code in bad.values() if code in _CURES))
     if assembler.kind == "nvjitlink":
         message += "\nnvJitLink cannot keep setmaxnreg: pip install nvidia-cuda-nvcc brings ptxas"
-    raise ToolchainError(message)
+    lines, numbers = ptx.splitlines(), [int(found[1]) for found in map(_LINE.search, bad) if found]
+    raise ToolchainError(message, next((place for n in numbers if n > 0 and (place := _source_place(lines, n))), None))
 
 
 def _error(ptx: str, target: str, assembler: Assembler, code: int, log: str) -> ToolchainError:

@@ -168,6 +168,26 @@ def _of_warpgroups(g, call) -> None:
 mma_commit.rules["check"] = mma_wait.rules["check"] = _of_warpgroups
 
 
+@op("pure")
+def renewed(x):
+    """A tile in the registers of an accumulator, each of them written anew with what it holds."""
+
+
+@renewed.infer
+def _(g, x):
+    return x.type
+
+
+@renewed.simulate
+def _(m, call, x):
+    return x
+
+
+@renewed.emit
+def _(e, call, x):
+    return e.renew(call)
+
+
 @mma_commit.infer
 def _(g):
     collective(g, "mma_commit")

@@ -1,0 +1,50 @@
+"""Products of warpgroups whose `a` is in registers, where these have no room for it beside the sums."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.mma.test_wgmma_code import groups
+
+
+@tile.jit
+def product(A, B, C, M: tile.constexpr, N: tile.constexpr, K: tile.constexpr):
+    b = tile.alloc((K, N), B.dtype, layout=tile.auto)
+    tile.copy(b, B[0:K, 0:N])
+    tile.sync()
+    tile.store(C[0:M, 0:N], tile.dot(tile.load(A[0:M, 0:K]) * 2, b))
+
+
+@tile.jit(num_warps=12)
+def by_roles(A, B, C, REGS: tile.constexpr):
+    """A producer that gives registers back, and one scope of two consumers."""
+    b = tile.alloc((64, 128), B.dtype, layout=tile.auto)
+    tile.copy(b, B[0:64, 0:128])
+    tile.fence_proxy_async()
+    tile.sync()
+    with tile.warpgroup(0, regs=24 if REGS else None):
+        pass
+    with tile.warpgroup(range(1, 3), regs=REGS):
+        tile.store(C[0:256, 0:128], tile.dot(tile.load(A[0:256, 0:64]) * 2, b))
+
+
+def right(kernel, m, n, k, crowded, **options):
+    """On the simulator, and as code without the assembler's advisories: whether a comes from shared memory."""
+    rng = np.random.default_rng(0)
+    a, b, c = rng.integers(-2, 3, (m, k)).astype(np.float16), rng.integers(-2, 3, (k, n)).astype(np.float16), np.zeros((m, n), np.float32)
+    kernel.simulate(1, a, b, c, **options).raise_first()
+    np.testing.assert_array_equal(c, 2 * a.astype(np.float64) @ b.astype(np.float64))
+    products = [w for group in groups(kernel.compile(a, b, c, target="sm_90a", **options).ptx) for w in group]
+    assert products and all((w.a is not None) == crowded for w in products)
+
+
+@pytest.mark.parametrize("m,n,k,warps,crowded", [(128, 128, 192, 4, False), (128, 128, 208, 4, True), (128, 128, 256, 4, True),
+                                                 (384, 64, 128, 12, False), (384, 128, 32, 12, True), (512, 64, 64, 16, False), (512, 64, 128, 16, True)])
+def test_an_a_that_registers_do_not_hold_beside_the_sums_is_read_from_shared_memory(m, n, k, warps, crowded):
+    """The assembler would let the products follow one another, and the package refuse the kernel."""
+    right(product, m, n, k, crowded, M=m, N=n, K=k, num_warps=warps)
+
+
+@pytest.mark.parametrize("regs", [None, 232])
+def test_registers_that_a_scope_asks_for_count(regs):
+    """Of 12 warps each thread begins with 168, too few for 128 sums and 32 words of a; with 232 a stays where it is."""
+    right(by_roles, 256, 128, 64, regs is None, REGS=regs)
