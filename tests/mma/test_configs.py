@@ -211,6 +211,10 @@ def test_a_configuration_that_cannot_be_made(make, words):
     (dict(pair=True, bk=40), "multiples of 16, not 64 and 40"),
     (dict(order="snake"), "config.order is"),
     (dict(bm=256), "grouped_matmul has tiles of consumers of 64 rows: config.bm is up to 192, not 256"),
+    (dict(late=32), "config.late is for matmul alone: it is 0 with grouped_matmul, not 32"),
+    (dict(bm=128, alone=1), "config.alone is for matmul alone: it is 0 with grouped_matmul, not 1"),
+    (dict(passing=True), "config.passing is for matmul alone: it is False with grouped_matmul, not True"),
+    (dict(dependent=np.True_), "config.dependent is for matmul alone: it is False with grouped_matmul, not True"),
 ])
 def test_a_configuration_that_grouped_products_have_no_kernel_for(fields, words):
     config = replace(HOPPER, **fields)

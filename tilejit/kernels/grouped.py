@@ -189,6 +189,9 @@ def _fitting(config: Config | None, size: int) -> Config | None:
     check_fields(**vars(config))
     if config.splits > 1 or config.stream:
         raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
+    for name, plain in (("late", 0), ("alone", 0), ("passing", False), ("dependent", False)):
+        if (value := getattr(config, name)) != plain:
+            raise LaunchError(f"config.{name} is for matmul alone: it is {plain} with grouped_matmul, not {value}")
     if config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
     if config.bm == HIGH:
