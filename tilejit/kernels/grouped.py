@@ -19,7 +19,7 @@ from .matmul import recalled, remember
 from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out,
                        check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
 from .pack import copied, pack, readable
-from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
+from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares, possible
 from .views import new, turned
 
 REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
@@ -373,9 +373,9 @@ def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, sto
     for bm, bn in TILES:
         counts = np.array([-(-m // bm) * -(-n // bn) for m, n, _ in extents])
         kept = bool(stored == 2 and not epilogue and (bm, bn) != (192, 192) and counts.sum() > processors)
-        config = Config.of(bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, width=narrow(bn, 128 // stored) if epilogue or kept else 0,
-                           least=4 if kept else 3)
-        if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config.stages < 2:  # boxes of less have no swizzle, others not the widest
+        config = possible(Config.of, bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, least=4 if kept else 3,
+                          width=narrow(bn, 128 // stored) if epilogue or kept else 0)
+        if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config is None:  # boxes of less have no swizzle, others not the widest
             continue
         mean = [m / max(-(-m // bm), 1) + n / max(-(-n // bn), 1) for m, n, _ in extents]
         each = np.array([tile_cycles(k, itemsize, bm, bn, 1, rows, outside=bm + bn - rows) for rows, (*_, k) in zip(mean, extents)])
