@@ -208,6 +208,67 @@ def test_a_barrier_that_is_only_asked_may_go_on():
     assert not asks_and_does_not_mind.simulate((1,), B).findings
 
 
+@tile.jit
+def spins(B, HOW: tile.constexpr, MEETS: tile.constexpr):
+    bar = tile.mbarrier()
+    with tile.warp(0):
+        bar.arrive()
+    if HOW == "test":
+        while not bar.test(phase=0):  # may find: barrier-phase
+            pass
+    elif HOW == "ptx":
+        while not tile.ptx.mbarrier.try_wait.parity.shared_cta.b64(bar, 0):  # may find: barrier-phase
+            tile.ptx.nanosleep.u32(20)
+    elif HOW == "break":
+        while True:
+            if bar.test(phase=0):  # may find: barrier-phase
+                break
+    elif HOW == "flag":
+        done, turns = False, 0
+        while not done:
+            turns += 1
+            done = bar.test(phase=0)  # may find: barrier-phase
+    if MEETS:
+        tile.sync()
+    with tile.warp(0):
+        bar.arrive()
+        bar.wait(phase=1)
+        tile.store(B[0, 0:256], tile.zeros((256,)))
+
+
+@tile.jit
+def gives_up(B, HOW: tile.constexpr):
+    """A loop that something else ends as well: a counter, another barrier, what another thread stores."""
+    bar, other, turns = tile.mbarrier(), tile.mbarrier(), 0
+    with tile.warp(0):
+        bar.arrive()
+        other.arrive()
+    if HOW == "counter":
+        while not bar.test(phase=0) and turns < 1000:
+            turns += 1
+    elif HOW == "either":
+        while not (bar.test(phase=0) or other.test(phase=0)):
+            pass
+    else:
+        while not bar.test(phase=0):
+            if tile.atomic_add(B[0, 0], 0.0) > 1:
+                break
+    with tile.warp(0):
+        bar.arrive()
+        bar.wait(phase=1)
+
+
+@pytest.mark.parametrize("how", ["test", "ptx", "break", "flag"])
+def test_a_loop_that_only_a_barrier_s_answer_ends_waits_for_it(how):
+    check(spins, (1,), B, how, False)
+    assert not spins.simulate((1,), B, how, True).findings
+
+
+@pytest.mark.parametrize("how", ["counter", "either", "memory"])
+def test_a_loop_that_something_else_ends_as_well_may_miss_a_phase(how):
+    assert not gives_up.simulate((1,), B, how).findings
+
+
 # -- named barriers ----------------------------------------------------------------------------------------------------------
 
 @tile.jit(num_warps=8)

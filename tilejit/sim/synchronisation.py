@@ -229,14 +229,15 @@ class Synchronisation:
         self.arrive(barrier, n)
 
     def test(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
-        """Whether the phase of that parity is over, (B, 1); where it is, the scope sees what the phase ordered."""
-        result = np.zeros((self.batch, 1), bool)
+        """Whether the phase of that parity is over, (B, 1); where it is, the scope sees what the phase ordered. Where a loop is left by nothing
+        else, it is waited for."""
+        result, waited = np.zeros((self.batch, 1), bool), self.fiber.node in self.sim.program.spins
         for positions, (index, peer, phase) in self.cases(barrier.index, barrier.peer, parity):
             rank, number = self.rank if peer is None else peer, barrier.first + (index or 0)
             for world, where in self.worlds(positions):
                 if self._usable(world, rank, number) and world.barriers[rank, number].passed(phase):
                     result[slice(None) if where is None else where] = True
-                    self._learn(world, rank, number, waited=False)
+                    self._learn(world, rank, number, waited)
         self.sim.asked |= not result.all()
         return result
 
