@@ -260,6 +260,7 @@ class Chunk(Verdicts):
         """Arrivals that an asynchronous operation makes."""
         barrier = world.barriers[rank, number]
         barrier.pending = max(barrier.pending - count, 0)
+        barrier.engines = True
         np.maximum(barrier.clock, clock, out=barrier.clock)
         self.settle_phase(world, rank, number)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
-from .clocks import BEFORE, ORDER, PASSED, empty_clock
+from .clocks import BEFORE, ORDER, PASSED, READ, empty_clock
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -181,9 +181,19 @@ class Synchronisation:
         for world, rank, number, (count,) in self._each(barrier, n):
             if count:
                 clock = world.clocks.release(self.rank, self.active_atoms, alone and self.threads > 32)
+                self._follow(world, rank, number, clock)
                 self._arrive(world, rank, number, count, clock)
         if not alone and self._active is None:
             self.exchange()
+
+    def _follow(self, world: World, rank: int, number: int, clock: np.ndarray) -> None:
+        """Note an arrival, and whether it comes after the end of the phase before in any order."""
+        b = world.barriers[rank, number]
+        if b.early is None and not b.follows(clock, world.clocks.barrier_column(rank, number)):
+            b.early = self.rank, self.line
+        for atom in self.active_atoms if self._active is not None else self.active_atoms[:1]:
+            column = world.clocks.column(self.rank, int(atom))
+            b.arrived[column] = int(clock[READ, column])
 
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
@@ -252,7 +262,7 @@ class Synchronisation:
     def _learn(self, world: World, rank: int, number: int, waited: bool = True) -> None:
         b = world.barriers[rank, number]
         column = world.clocks.barrier_column(rank, number)
-        b.done[ORDER, column] = b.phase
+        b.done[ORDER, column] = b.done[PASSED, column] = b.phase
         if world.clocks.tensor:  # a commit contains the fence before it
             b.done[BEFORE, column] = b.phase
         atoms = self.active_atoms
