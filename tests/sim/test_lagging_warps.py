@@ -334,6 +334,33 @@ def test_an_arrival_that_may_end_the_phase_before_is_found_in_any_order():
     assert not two_arrive_twice.simulate((1,), B, "nothing", False).findings
 
 
+@tile.jit
+def heard_of_elsewhere(B, STORES: tile.constexpr):
+    """Warp 1 knows that warp 0 has arrived at another barrier right before."""
+    told, bar = tile.mbarrier(2), tile.mbarrier(2)
+    with tile.warp(0):
+        told.arrive()
+        if STORES:
+            tile.store(B[0, 0:32], tile.zeros((32,)))
+        bar.arrive()  # may find: barrier-phase
+    with tile.warp(1):
+        told.wait(phase=0)
+        bar.arrive()  # may find: barrier-phase
+    with tile.warp(2):
+        bar.arrive()
+        told.arrive()
+        bar.wait(phase=0)
+        bar.arrive()
+        bar.wait(phase=1)
+
+
+def test_an_arrival_in_the_place_of_one_that_has_nothing_more_to_tell_is_no_fault():
+    """As where a thread arrives in several CTAs, one after the other; what it does between two of them is more."""
+    for seed in range(8):
+        assert not heard_of_elsewhere.simulate((1,), B, False, seed=seed).findings
+    check(heard_of_elsewhere, (1,), B, True)
+
+
 def test_arrivals_that_follow_each_other_are_behind_the_phase_before():
     check(both_fill_for_one, (2,), A, B)
     check(one_after_the_other, (1,), B, 6)

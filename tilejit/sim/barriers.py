@@ -60,10 +60,15 @@ class MBarrier:
         new.arrived, new.ended = dict(self.arrived), dict(self.ended)
         return new
 
-    def follows(self, clock: np.ndarray, column: int) -> bool:
-        """Whether who knows `clock` comes after the end of the phase before, of a barrier with this column."""
-        past = clock[[ORDER, READ, PASSED]].max(axis=0)
-        return past[column] >= self.phase or not self.unseen and all(past[who] >= epoch for who, epoch in self.ended.items())
+    def follows(self, clock: np.ndarray, column: int, own: list[int], epoch: int) -> bool:
+        """Whether who knows `clock` comes after the end of the phase before, of a barrier with this column, or those who ended it knew of it, in
+        its `own` columns, what they may be told up to this `epoch`."""
+        if not self.phase:
+            return True
+        past, told = (c[[ORDER, READ, PASSED]].max(axis=0) for c in (clock, self.done))
+        if past[column] >= self.phase:
+            return True
+        return not self.unseen and (all(past[who] >= e for who, e in self.ended.items()) or bool((told[own] >= epoch).all()))
 
     @property
     def over(self) -> bool:

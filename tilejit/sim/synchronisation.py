@@ -187,13 +187,17 @@ class Synchronisation:
             self.exchange()
 
     def _follow(self, world: World, rank: int, number: int, clock: np.ndarray) -> None:
-        """Note an arrival, and whether it comes after the end of the phase before in any order."""
-        b = world.barriers[rank, number]
-        if b.early is None and not b.follows(clock, world.clocks.barrier_column(rank, number)):
+        """Note an arrival, and whether it comes after the end of the phase before in any order. Where who ended that has heard of an arrival
+        elsewhere that came right before this one, or the other way round, neither knows more than the other: they may change places."""
+        b, atoms = world.barriers[rank, number], self.active_atoms if self._active is not None else self.active_atoms[:1]
+        columns = [world.clocks.column(self.rank, int(atom)) for atom in atoms]
+        deeds, epoch = self.burst
+        if self.deeds - deeds > 1:
+            epoch = int(clock[READ, columns].max())
+        self.burst = self.deeds, epoch
+        if b.early is None and not b.follows(clock, world.clocks.barrier_column(rank, number), columns, epoch):
             b.early = self.rank, self.line
-        for atom in self.active_atoms if self._active is not None else self.active_atoms[:1]:
-            column = world.clocks.column(self.rank, int(atom))
-            b.arrived[column] = int(clock[READ, column])
+        b.arrived.update((column, min(epoch, int(clock[READ, column]))) for column in columns)
 
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
