@@ -19,7 +19,8 @@ from ..tuning import Kept, timed
 from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
 from .config import Config
 from .matmul import _planned, folded_tiles, matmul
-from .operands import HOPPER, TILES, check_epilogue, check_listed, described, extents_of, result_dtype, span
+from .operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
+                       span)
 from .plan import ranked
 from .scales import scale
 from .views import folded, new
@@ -40,6 +41,8 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
     check_listed(arguments=arguments, tiles=tiles)
     check_epilogue(epilogue, arguments, tiles)
     x, y = described("a", a), described("b", b)
+    if epilogue is not None:
+        check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
     if max(len(x.shape), len(y.shape)) > 3:
         batch, m, n, _ = extents_of(x, y)
         tiles = folded_tiles(tiles, ArrayView(0, (*batch, m, n), (0,) * (len(batch) + 2), x.dtype, x.device))
