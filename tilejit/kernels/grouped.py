@@ -43,7 +43,8 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     `arguments`, up to four arrays or numbers.
 
     Arrays, dtypes, `precision` and what is copied first are as in `matmul`, but that float32 is copied where k is not side by
-    side; the sums of float8 are those of `fast_accum`. Results that are made have rows a multiple of 16 bytes apart;
+    side; the sums of float8 are those of `fast_accum`. A `config` is one of Hopper's for `matmul` that neither splits nor shares tiles, and
+    leaves `late`, `alone`, `passing` and `dependent` as they are. Results that are made have rows a multiple of 16 bytes apart;
     given ones, which may all lie by columns, are copied last if TMA cannot store to them as they lie. Nothing waits for the GPU. The
     same call gives the same bits each time. LaunchError says what does not fit.
     """
