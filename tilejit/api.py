@@ -13,6 +13,7 @@ from .ops.copy_async import copy_async
 from .ops.copy_async.prefetch import prefetch
 from .ops.creation import arange, fragment_index, full, ones, zeros
 from .ops.escape import asm, device_print
+from .ops.expected import expect_variant
 from .ops.ids import (cluster_id, cluster_size, cta_rank, lane_id, num_programs, program_id, thread_id, warp_id,
                       warpgroup_id)
 from .ops.map_edits import fence_proxy_tensormap
@@ -22,8 +23,8 @@ from .ops.window import window
 from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.mma.dot import dot, mma
 from .ops.named_barriers import named_barrier, turns
-from .ops.pointwise import (abs, assume, bitcast, cast, cdiv, clip, device_assert, expect_variant, fma, isfinite, isinf, isnan,
-                            maximum, minimum, stack, uniform, where)
+from .ops.pointwise import (abs, assume, bitcast, cast, cdiv, clip, device_assert, fma, isfinite, isinf, isnan, maximum, minimum,
+                            stack, uniform, where)
 from .ops.reductions import BUILTINS as _REDUCTIONS
 from .ops.remote import reduce_async, store_async
 from .ops.ring import ring

@@ -355,3 +355,25 @@ def test_an_expected_variant_holds_the_operations_that_have_it():
     assert [c.variant for c in held.compile(half(8, 64), half(8, 64)).copies] == ["tma", "vectorised"]
     with pytest.raises(DispatchError, match="cannot be lowered as 'tma' here"):
         held.compile(half(8, 68), half(8, 64))
+
+
+def test_an_expected_variant_holds_prefetches_and_no_call_that_asks_for_another():
+    @tile.jit
+    def ahead(A, NAME: tile.constexpr):
+        with tile.expect_variant(NAME):
+            tile.prefetch(A[0:8, 0:64])
+
+    for name in ("lines", "tma"):
+        assert f"'{name}'" in str(ahead.compile(half(8, 64), NAME=name).graph)
+    with pytest.raises(DispatchError, match="prefetch cannot be lowered as 'tma' here"):
+        ahead.compile(half(8, 68), NAME="tma")
+
+    @tile.jit
+    def two(A, NAME: tile.constexpr):
+        sA = tile.alloc((8, 64), A.dtype)
+        with tile.expect_variant("ldgsts"):
+            tile.copy_async(sA, A[0:8, 0:64], variant=NAME)
+
+    two.compile(half(8, 64), NAME="ldgsts")
+    with pytest.raises(CompilationError, match="the call asks for 'tma', and the expect_variant block around it for 'ldgsts': one of them is to go"):
+        two.compile(half(8, 64), NAME="tma")

@@ -433,8 +433,44 @@ def test_with_takes_scopes_and_constructs():
 
 def test_expect_variant_is_a_construct():
     def kernel(y):
+        with tile.expect_variant("lines"):
+            tile.prefetch(y[0:64])
+
+    built(kernel)
+
+
+def test_a_block_without_a_call_that_has_variants_holds_nothing():
+    """Whatever else is in it, or in blocks inside it; the error is at its line."""
+    def stores(y):
         with tile.expect_variant("tma"):
             tile.store(y[0], 1.0)
+
+    def of_another_operation(y):
+        for i in range(3):
+            with tile.expect_variant("wgmma"):
+                tile.prefetch(y[0:64])
+
+    def inside_another(y):
+        with tile.expect_variant("tma"):
+            with tile.expect_variant("lines"):
+                tile.prefetch(y[0:64])
+
+    for kernel, name in ((stores, "tma"), (of_another_operation, "wgmma"), (inside_another, "tma")):
+        found = error(kernel)
+        assert f"expect_variant('{name}') holds nothing: its block has no call that is lowered as '{name}' or otherwise" in found
+        assert f'with tile.expect_variant("{name}"):' in found
+
+
+def test_an_expected_variant_holds_calls_in_helpers_and_in_branches():
+    @tile.jit
+    def ahead(y, i):
+        tile.prefetch(y[i:i + 64])
+
+    def kernel(y):
+        with tile.expect_variant("lines"):
+            for i in range(4):
+                if tile.program_id(0) > 0:
+                    ahead(y, i)
 
     built(kernel)
 

@@ -242,6 +242,33 @@ def flags() -> Iterator[Case]:
         yield Case(f"the argument {on}", source, {"x": x, "on": on}, {"y": (x + 1) * 2 + 1 if on else x - 1})
 
 
+def beyond_signed() -> Iterator[Case]:
+    """Indices, starts of slices, and offsets and extents of windows of uint64 that no int64 holds are beyond the array, and not before it."""
+    source = ("def beyond(x, i, y):\n"
+              "    a = tile.load(i[0])\n"
+              "    tile.store(y[0, 0:8], tile.load(x[a:a + 8], other=-5))\n"
+              "    tile.store(y[1, 0:8], tile.load(tile.window(x, a, 8)[0:8], other=-5))\n"
+              "    tile.store(y[2, 0:8], tile.load(tile.window(x, 4, a)[0:8], other=-5))\n"
+              "    tile.store(y[3, 0:8], tile.load(x[tile.load(i[0:8])], other=-5))\n"
+              "    tile.store(y[4, a:a + 8], 1.0)\n"
+              "    tile.store(y[5, tile.load(i[0:8])], 1.0)\n"
+              "    tile.store(y[6, 0], tile.load(x[a], other=-5))\n"
+              "    tile.store(y[a, 1], 1.0)\n")
+    x = np.arange(20, dtype=np.float32)
+    for a in (2**64 - 4, 2**63, 2**63 - 4, 2**62 + 3, 2**33, 7):
+        i = np.array([a, 2**64 - 1, 7, 2**63, 2**64 - 7, 2**63 + 2, 5, 2**64 - 8], np.uint64)
+        y = np.zeros((8, 8), np.float32)
+        for r, starts, stop in ((0, a, 20), (1, a, min(a + 8, 20)), (2, 4, min(4 + a, 20))):
+            y[r] = window(x[:stop], (starts,), (8,), -5)
+        y[3] = [x[n] if n < 20 else -5 for n in map(int, i)]
+        put(y[4], (a,), np.ones(8, np.float32))
+        y[5, [n for n in map(int, i) if n < 8]] = 1
+        y[6, 0] = x[a] if a < 20 else -5
+        if a < 8:
+            y[a, 1] = 1
+        yield Case(f"the index {a} of uint64", source, {"x": x, "i": i}, {"y": y})
+
+
 def memory_cases(few: bool = False) -> Iterator[Case]:
     """All cases of this file; `few` leaves out most of the shapes."""
     yield masks()
@@ -251,6 +278,7 @@ def memory_cases(few: bool = False) -> Iterator[Case]:
         yield large()
     yield from wide_arguments()
     yield from flags()
+    yield from beyond_signed()
     for dtype, warps in (("float32", 4), ("int8", 1), ("bool", 2), ("float64", 8), ("float8_e5m2", 4), ("bfloat16", 2)):
         yield gathers(dtype, warps)
     for dtype in ("int8", "uint8", "int16", "uint16", *(() if few else ("int32", "uint32", "int64", "uint64"))):

@@ -86,6 +86,24 @@ def test_a_view_shows_the_same_bytes(kernel):
     np.testing.assert_array_equal(got, want)
 
 
+def test_a_shape_or_an_order_is_a_tuple_or_its_items_as_numpy_has_it():
+    """Of buffers and of tiles; one extent may be -1."""
+    @tile.jit
+    def taken(X, Y):
+        s = tile.alloc((8, 64), X.dtype)
+        tile.copy(s, X[0:8, 0:64])
+        tile.sync()
+        assert s.reshape(32, 16).shape == s.reshape((32, -1)).shape == s.reshape(-1, 16).shape == s.reshape(shape=(32, 16)).shape == (32, 16)
+        assert s.reshape(512).shape == s.reshape(-1).shape == (512,) and s.permute(1, 0).shape == s.permute((1, 0)).shape == (64, 8)
+        t = tile.load(s.reshape(2, 4, 64).permute(2, 0, 1))
+        assert t.transpose(0, 2, 1).shape == t.transpose((0, 2, 1)).shape == (64, 4, 2) and t.transpose().shape == (4, 2, 64)
+        tile.store(Y[0:64, 0:8], t.reshape(64, 8))
+
+    got = np.zeros((64, 8), np.float32)
+    taken.simulate(1, X, got).raise_first()
+    np.testing.assert_array_equal(got, X.T)
+
+
 def test_a_view_takes_no_memory_of_its_own():
     compiled = arena.compile(X, X)
     assert compiled.shared_bytes <= 4096 + 128
@@ -144,6 +162,14 @@ def test_what_views_refuse():
     def order(X):
         tile.alloc((4, 256), tile.float32).permute((0, 0))
     refused("no order of 2 dimensions", order)
+
+    def fewer(X):
+        tile.alloc((4, 256), tile.float32).permute(0)
+    refused(r"tuple \(0,\) is no order of 2 dimensions", fewer)
+
+    def no_extent(X):
+        tile.alloc((4, 256), tile.float32).reshape(3, -1)
+    refused(r"a buffer of 1024 elements has no shape \[3, 341\]", no_extent)
 
     def elements(X):
         tile.alloc((4, 256), tile.float32).reshape((5, 256))

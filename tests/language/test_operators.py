@@ -184,6 +184,22 @@ def test_integers_beside_the_middle_of_two_bfloat16_are_rounded_once_by_the_simu
     np.testing.assert_array_equal(emitted.view(np.float32), want)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_integers_become_the_nearest_power_of_two_by_one_rounding_on_the_simulator_and_as_emitted(dtype):
+    """Of two the larger, and not because float32 has the middle of both for a smaller integer."""
+    info = np.iinfo(dtype)
+    middles = [3 << e for e in range(1, info.bits - 2)]
+    x = np.array([n for m in middles for n in (m - 1, m, m + 1)] + [0, 1, 2, 3, info.max, info.max - 1, info.min, *[-5] * (info.min < 0)], dtype)
+    code = lambda n: 255 if n < 0 else 0 if n == 0 else 127 + n.bit_length() - 1 + (n >= 3 << n.bit_length() - 2 if n > 1 else 0)
+    want = np.array([code(int(n)) for n in x], np.int32)
+    source = (f"def power(a, o):\n    for i in range({len(x)}):\n        v = tile.load(a[i]).to(tile.float8_e8m0fnu)\n        "
+              "tile.store(o[i], tile.cast(tile.bitcast(v, tile.uint8), tile.int32))\n")
+    case, emitted = Case(dtype, source, {"a": x}, {"o": want}), np.zeros(len(x), np.int32)
+    simulated([case])
+    on_host.run(case.compile("sm_90a"), x, emitted)
+    np.testing.assert_array_equal(emitted, want)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_functions_keep_their_stated_accuracy(dtype):
     simulated([cases.function_case(dtype), cases.fused(dtype)])

@@ -12,13 +12,18 @@ from tilejit import kernels
 from tilejit.errors import CompilationError, LaunchError
 from tilejit.kernels.operands import lines, meeting, overlaps
 from tilejit.kernels.plan import Config
-from tilejit.runtime.arrays import describe
+from tilejit.runtime.arrays import ArrayView, describe
 
 A, B = np.ones((64, 96), np.float16), np.ones((96, 80), np.float16)
 
 
 @tile.jit
 def numbered(sums, number, row, column, factor=2.0):
+    return sums * factor
+
+
+@tile.jit
+def scaled_by(sums, row, column, factor):
     return sums * factor
 
 
@@ -48,6 +53,78 @@ def of_nothing(sums, row, column):
 def test_options_that_no_product_takes(options, words):
     with pytest.raises(LaunchError, match=words):
         kernels.matmul(A, B, **options)
+
+
+class OnDevice:
+    """One number that is said to be on a device."""
+
+    shape = ()
+
+    def __tilejit_view__(self):
+        return ArrayView(256, (1,), (1,), "float32", 0)
+
+
+WRONG = [("bias", r"arguments\[0\]: str is not an array"), (None, r"arguments\[0\]: NoneType is"), (2 ** 70, r"arguments\[0\] is a number that int64 "
+         "holds, not 1180591620717411303424"), (1e39, r"arguments\[0\] is a number that float32 holds, not 1e\+39"),
+         (np.ones(3, np.complex64), r"arguments\[0\]: the array's dtype complex64"), (OnDevice(), r"the operands are on host, and arguments\[0\] on 0")]
+
+
+@pytest.mark.parametrize("x,words", WRONG)
+def test_an_argument_that_no_epilogue_takes_is_called_as_the_caller_does(x, words):
+    for _ in range(2):  # planned, and from the plan
+        with pytest.raises(LaunchError, match="^" + words):
+            kernels.matmul(A, B, epilogue=scaled_by, arguments=(x,))
+        with pytest.raises(LaunchError, match="^" + words):
+            kernels.grouped_matmul([A], [B], None, numbered, (x,))
+        with pytest.raises(LaunchError, match="^" + words):
+            kernels.grouped_matmul(A, B[None], None, numbered, (x,), offs=np.array([64], np.int32))
+    close(kernels.matmul(A, B, epilogue=scaled_by, arguments=(2,)), 2 * A, B)
+
+
+@pytest.mark.parametrize("x,words", [(1e39, "scale_a is a number that float32 holds, not 1e\\+39"), (10 ** 40, "a number that float32 holds, not 1000"),
+                                     (np.complex64(2), "scale_a: the array's dtype complex64"), (OnDevice(), "on host, and scale_a on 0")])
+def test_a_scale_that_no_product_takes(x, words):
+    with pytest.raises(LaunchError, match=words):
+        kernels.matmul(A, B, scale_a=x)
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float16, np.uint8])
+def test_scales_that_are_whole_numbers_are_floats(kind):
+    """Whatever their type: as integers of 32 bits the product of these would not fit, and 2^70 would be none."""
+    close(kernels.matmul(A, B, scale_a=kind(3)), 3 * A, B)
+    if kind in (int, float):
+        assert (kernels.matmul(A.astype(np.int8), B.astype(np.int8), scale_a=kind(65536), scale_b=kind(65536)) == np.float32(96 * 2.0 ** 32)).all()
+        assert (kernels.matmul(A.astype(np.int8), B.astype(np.int8), scale_a=kind(2 ** 70)) == np.float32(96 * 2.0 ** 70)).all()
+
+
+@pytest.mark.parametrize("call,name", [
+    (lambda: kernels.matmul(None, B), "a"), (lambda: kernels.matmul(A, "b"), "b"), (lambda: kernels.matmul(A, B, [1]), "out"),
+    (lambda: kernels.matmul(A, B, epilogue=added, tiles=(None,)), r"tiles\[0\]"),
+    (lambda: kernels.tune(None, B), "a"), (lambda: kernels.tune(A, B, epilogue=added, tiles=(None,)), r"tiles\[0\]"),
+    (lambda: kernels.grouped_matmul([A, None], [B, B]), r"a\[1\]"), (lambda: kernels.grouped_matmul([A], [B], [None]), r"out\[0\]"),
+    (lambda: kernels.grouped_matmul(A, B[None], offs=[64]), "offs"), (lambda: kernels.grouped_matmul(A, B[None], "out", offs=A), "out"),
+])
+def test_what_is_no_array_is_called_as_the_caller_does(call, name):
+    with pytest.raises(LaunchError, match=f"^{name}: (NoneType|str|list) is not an array"):
+        call()
+
+
+def test_a_result_that_may_not_be_written():
+    """Also where a call with one that may be has been made before; one without elements is none that would be."""
+    out, wide = np.zeros((64, 80), np.float16), np.zeros((2, 1, 64, 80), np.float16)
+    offs, none = np.array([64], np.int32), np.zeros((0, 80), np.float16)
+    for writable in (True, False):
+        for x in (out, wide, none):
+            x.flags.writeable = writable
+        for call in (lambda: kernels.matmul(A, B, out), lambda: kernels.matmul(np.broadcast_to(A, (2, 1, 64, 96)), B, wide),
+                     lambda: kernels.grouped_matmul([A, A], [B, B], [np.zeros_like(out), out]), lambda: kernels.grouped_matmul(A, B[None], out, offs=offs),
+                     lambda: kernels.tune(A, B, out)):
+            if writable:
+                call()
+            else:
+                with pytest.raises(LaunchError, match="out is read-only: pass an array that may be written"):
+                    call()
+        assert kernels.matmul(A[:0], B, none) is none
 
 
 @pytest.mark.parametrize("options,words", [(dict(config=dict(bm=64)), "config is a Config"), (dict(precision=["tf32"]), "precision is None")])

@@ -195,10 +195,21 @@ def test_numbers_of_numpy_are_taken_as_pythons():
     (lambda: Config.of(64, 64, stages=0), "config.stages is"),
     (lambda: BlackwellConfig.of(100), "config.bn is 8 to 256"),
     (lambda: BlackwellConfig.of(64, splits=0), "config.splits is"),
+    (lambda: Config.of(256, 256, 512), "a slot takes 524288 bytes of shared memory, and the results' buffers, or the sums .* leave 165888: take a smaller"),
+    (lambda: Config.of(256, 256, splits=8), "a slot takes 65536 bytes of shared memory, .* leave 2048"),
+    (lambda: BlackwellConfig.of(192, splits=8), "a slot takes 40960 bytes of shared memory, .* leave 34816"),
+    (lambda: BlackwellConfig.of(256, splits=8), "a slot takes 49152 bytes of shared memory, .* leave 0: .* or fewer splits"),
 ])
 def test_a_configuration_that_cannot_be_made(make, words):
     with pytest.raises(LaunchError, match=words):
         make()
+
+
+def test_a_configuration_prints_whatever_its_fields_are():
+    """Also numbers of NumPy, and what no kernel takes."""
+    assert str(replace(HOPPER, swapped=np.True_, pair=np.bool_(False), splits="2")) == "64x64x64/3 k/2 swapped"
+    assert str(replace(BLACKWELL, swapped=np.True_, pair=np.True_, splits=None)) == "256x64x64/3 by pairs k/None swapped"
+    assert str(Config.of(64, 64, splits=2, clustered=False)) == "64x64x64/14 k/2 in memory"
 
 
 @pytest.mark.parametrize("fields,words", [
@@ -211,6 +222,10 @@ def test_a_configuration_that_cannot_be_made(make, words):
     (dict(pair=True, bk=40), "multiples of 16, not 64 and 40"),
     (dict(order="snake"), "config.order is"),
     (dict(bm=256), "grouped_matmul has tiles of consumers of 64 rows: config.bm is up to 192, not 256"),
+    (dict(late=32), "config.late is for matmul alone: it is 0 with grouped_matmul, not 32"),
+    (dict(bm=128, alone=1), "config.alone is for matmul alone: it is 0 with grouped_matmul, not 1"),
+    (dict(passing=True), "config.passing is for matmul alone: it is False with grouped_matmul, not True"),
+    (dict(dependent=np.True_), "config.dependent is for matmul alone: it is False with grouped_matmul, not True"),
 ])
 def test_a_configuration_that_grouped_products_have_no_kernel_for(fields, words):
     config = replace(HOPPER, **fields)

@@ -14,7 +14,8 @@ from tilejit import ArraySpec, kernels
 from tilejit.errors import LaunchError
 from tilejit.kernels import grouped as planning
 from tilejit.kernels import grouped_hopper
-from tilejit.kernels.grouped import REGISTERS, _constants, _sequence, choose_grouped
+from tilejit.kernels.grouped import _constants, _sequence
+from tilejit.kernels.grouped_plan import REGISTERS, choose_grouped
 from tilejit.kernels.plan import TILES as ALL_TILES
 from tilejit.kernels.config import Config, narrow
 

@@ -42,7 +42,7 @@ def test_lists_of_many_extents(dtype):
     import torch
     from dataclasses import replace
     from tilejit import kernels
-    from tilejit.kernels.grouped import REGISTERS
+    from tilejit.kernels.grouped_plan import REGISTERS
     from tilejit.kernels.plan import Config
     torch.manual_seed(0)
     precision = "tf32" if dtype == "float32" else None
@@ -68,7 +68,7 @@ def test_every_tile_takes_lists_and_stacked_rows():
     import torch
     from dataclasses import replace
     from tilejit import kernels
-    from tilejit.kernels.grouped import REGISTERS
+    from tilejit.kernels.grouped_plan import REGISTERS
     from tilejit.kernels.config import Config, narrow
     from tilejit.kernels.plan import TILES
     torch.manual_seed(0)
@@ -166,7 +166,8 @@ def test_two_thousand_launches_that_keep_results(pair):
     import torch
     from dataclasses import replace
     from tilejit import kernels
-    from tilejit.kernels.grouped import PLANS, REGISTERS
+    from tilejit.kernels.grouped import PLANS
+    from tilejit.kernels.grouped_plan import REGISTERS
     from tilejit.kernels.plan import Config
     rng = np.random.default_rng(0)
     a, b = (torch.randint(-2, 3, (1100, 2048), device="cuda").to(torch.bfloat16) for _ in range(2))

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import tilejit as tile
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from tests.drawn import drawn
 from tests.gpu import in_child, needs_gpu
 from tests.mma.products import BF16, close
@@ -80,6 +80,7 @@ def case(m, n, k, types, down, across, stages, consumers, order, grid=None, plac
        shape=st.sampled_from(((2, 1), (1, 2), (2, 2), (4, 1))), consumers=st.sampled_from((1, 2)),
        order=st.sampled_from(("grouped", "snake", "hilbert")),
        grid=st.integers(1, 3), seed=st.integers(0, 99))
+@example(1, 129, 1, 1, 0, TYPES[0], (2, 2), 1, "grouped", 1, 0)  # a CTA hears of those that it shares nothing with by others
 def test_a_product_whose_operands_are_shared_by_a_cluster(m, n, stages, which, less, types, shape, consumers, order, grid, seed):
     """0, 1, stages - 1, stages and stages + 1 trips, several tiles for each cluster, CTAs whose tile is outside of the matrix."""
     k = max((0, 1, stages - 1, stages, stages + 1)[which] * types[1] - less, 0)

@@ -1,5 +1,5 @@
-"""Waits that are not ordered before the end of the phase after the one that they wait for: a warp that lags misses its phase. And arrivals at named
-barriers that are not ordered behind the time before."""
+"""Waits that are not ordered before the end of the phase after the one that they wait for: a warp that lags misses its phase. And arrivals at mbarriers
+and at named barriers that are not ordered behind the time before."""
 
 import numpy as np
 import pytest
@@ -206,6 +206,164 @@ def asks_and_does_not_mind(B):
 
 def test_a_barrier_that_is_only_asked_may_go_on():
     assert not asks_and_does_not_mind.simulate((1,), B).findings
+
+
+@tile.jit
+def spins(B, HOW: tile.constexpr, MEETS: tile.constexpr):
+    bar = tile.mbarrier()
+    with tile.warp(0):
+        bar.arrive()
+    if HOW == "test":
+        while not bar.test(phase=0):  # may find: barrier-phase
+            pass
+    elif HOW == "ptx":
+        while not tile.ptx.mbarrier.try_wait.parity.shared_cta.b64(bar, 0):  # may find: barrier-phase
+            tile.ptx.nanosleep.u32(20)
+    elif HOW == "break":
+        while True:
+            if bar.test(phase=0):  # may find: barrier-phase
+                break
+    elif HOW == "flag":
+        done, turns = False, 0
+        while not done:
+            turns += 1
+            done = bar.test(phase=0)  # may find: barrier-phase
+    if MEETS:
+        tile.sync()
+    with tile.warp(0):
+        bar.arrive()
+        bar.wait(phase=1)
+        tile.store(B[0, 0:256], tile.zeros((256,)))
+
+
+@tile.jit
+def gives_up(B, HOW: tile.constexpr):
+    """A loop that something else ends as well: a counter, another barrier, what another thread stores."""
+    bar, other, turns = tile.mbarrier(), tile.mbarrier(), 0
+    with tile.warp(0):
+        bar.arrive()
+        other.arrive()
+    if HOW == "counter":
+        while not bar.test(phase=0) and turns < 1000:
+            turns += 1
+    elif HOW == "either":
+        while not (bar.test(phase=0) or other.test(phase=0)):
+            pass
+    else:
+        while not bar.test(phase=0):
+            if tile.atomic_add(B[0, 0], 0.0) > 1:
+                break
+    with tile.warp(0):
+        bar.arrive()
+        bar.wait(phase=1)
+
+
+@pytest.mark.parametrize("how", ["test", "ptx", "break", "flag"])
+def test_a_loop_that_only_a_barrier_s_answer_ends_waits_for_it(how):
+    check(spins, (1,), B, how, False)
+    assert not spins.simulate((1,), B, how, True).findings
+
+
+@pytest.mark.parametrize("how", ["counter", "either", "memory"])
+def test_a_loop_that_something_else_ends_as_well_may_miss_a_phase(how):
+    assert not gives_up.simulate((1,), B, how).findings
+
+
+# -- arrivals that may come before the end of the phase before -----------------------------------------------------------------
+
+@tile.jit
+def two_arrive_twice(B, BEHIND: tile.constexpr, WAITS: tile.constexpr):
+    """Warp 0 goes on when warp 3 says so, or warp 2, which has waited for the first phase."""
+    bar, back, other = tile.mbarrier(2), tile.mbarrier(), tile.mbarrier()
+    with tile.warp(0):
+        bar.arrive()
+        other.wait(phase=0)
+        if BEHIND == "its own wait":
+            bar.wait(phase=0)
+        bar.arrive()  # may find: barrier-phase
+    with tile.warp(1):
+        bar.arrive()  # may find: barrier-phase
+        back.wait(phase=0)
+        bar.arrive()
+    with tile.warp(2):
+        if WAITS:
+            bar.wait(phase=0)
+        back.arrive()
+        if BEHIND == "another's":
+            other.arrive()
+        if WAITS:
+            bar.wait(phase=1)
+    if BEHIND != "another's":
+        with tile.warp(3):
+            other.arrive()
+
+
+@tile.jit(cluster=(2, 1, 1))
+def both_fill_for_one(A, B):
+    """The other CTA learns that the slots are free by the bytes that come into its own."""
+    s, full, empty = tile.alloc((4, 256), A.dtype), tile.mbarrier(), tile.mbarrier(2)
+    for k in range(4):
+        with tile.warp(0), tile.elect():
+            full.arrive_expect_tx(256 * 4)
+            if tile.cta_rank() == 0:
+                empty.wait(phase=k + 1)
+                tile.copy_async(s[k], A[k, 0:256], mbar=full, multicast=3, variant="tma")
+        full.wait(phase=k)
+        tile.sync()
+        with tile.warp(1), tile.elect():
+            empty.peer(0).arrive()
+
+
+@tile.jit
+def one_after_the_other(B, n):
+    """Another warp arrives each time, of which each knows that the one before has."""
+    bar = tile.mbarrier()
+    for i in range(n):
+        with tile.warp(i % 4), tile.elect():
+            bar.arrive()
+        tile.sync()
+    bar.wait(phase=n - 1)
+
+
+def test_an_arrival_that_may_end_the_phase_before_is_found_in_any_order():
+    """In the place of the arrival of another, where somebody waits for these phases; not one behind a wait for that phase, its own or of one who
+    tells it."""
+    check(two_arrive_twice, (1,), B, "nothing", True)
+    for behind in ("its own wait", "another's"):
+        assert not two_arrive_twice.simulate((1,), B, behind, True).findings
+    assert not two_arrive_twice.simulate((1,), B, "nothing", False).findings
+
+
+@tile.jit
+def heard_of_elsewhere(B, STORES: tile.constexpr):
+    """Warp 1 knows that warp 0 has arrived at another barrier right before."""
+    told, bar = tile.mbarrier(2), tile.mbarrier(2)
+    with tile.warp(0):
+        told.arrive()
+        if STORES:
+            tile.store(B[0, 0:32], tile.zeros((32,)))
+        bar.arrive()  # may find: barrier-phase
+    with tile.warp(1):
+        told.wait(phase=0)
+        bar.arrive()  # may find: barrier-phase
+    with tile.warp(2):
+        bar.arrive()
+        told.arrive()
+        bar.wait(phase=0)
+        bar.arrive()
+        bar.wait(phase=1)
+
+
+def test_an_arrival_in_the_place_of_one_that_has_nothing_more_to_tell_is_no_fault():
+    """As where a thread arrives in several CTAs, one after the other; what it does between two of them is more."""
+    for seed in range(8):
+        assert not heard_of_elsewhere.simulate((1,), B, False, seed=seed).findings
+    check(heard_of_elsewhere, (1,), B, True)
+
+
+def test_arrivals_that_follow_each_other_are_behind_the_phase_before():
+    check(both_fill_for_one, (2,), A, B)
+    check(one_after_the_other, (1,), B, 6)
 
 
 # -- named barriers ----------------------------------------------------------------------------------------------------------

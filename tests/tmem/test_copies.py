@@ -43,6 +43,54 @@ def test_stages_and_columns_known_at_run_time(n):
     assert not y[n:].any() and stages.compile(x, y, n, SMEM=layout, TMEM=quarters(64), target="sm_100a").cubin
 
 
+@tile.jit
+def from_anywhere(x, y, at, SPAN: tile.constexpr, ROWS: tile.constexpr, COLUMNS: tile.constexpr, DOWN: tile.constexpr, RIGHT: tile.constexpr,
+                  TMEM: tile.constexpr):
+    s = tile.alloc((2, 136, SPAN), x.dtype, layout=tile.swizzled(x.dtype, (2, 136, SPAN), SPAN))
+    d = tile.alloc((ROWS, COLUMNS), x.dtype, scope="tmem", layout=TMEM)
+    bar = tile.mbarrier()
+    tile.copy(s, x[0:2, 0:136, 0:SPAN])
+    tile.fence_proxy_async()
+    tile.sync()
+    z, row, column = tile.load(at[0]), tile.load(at[1]) * DOWN, tile.load(at[2]) * RIGHT
+    with tile.elect():
+        tile.copy_async(d, s[z, row:row + ROWS, column:column + COLUMNS])
+        tile.tcgen05_commit(bar)
+    bar.wait(phase=0)
+    tile.tcgen05_fence("after_thread_sync")
+    if ROWS > 4:
+        tile.store(y[0:ROWS, 0:COLUMNS], tile.load(d))
+
+
+ROWS_OF_FOUR = TileLayout([(4, 32, "TLane"), (32, 1, "TCol")])
+
+
+@pytest.mark.parametrize("span", [32, 64, 128])
+@pytest.mark.parametrize("form,rows,columns,down,layout", [("128x256b", 128, 32, 8, None), ("128x128b", 128, 16, 8, None),
+                                                           ("32x128b", 32, 16, 8, quarters(16)), ("4x256b", 4, 32, 4, ROWS_OF_FOUR)])
+def test_a_swizzled_region_begins_at_any_16_bytes_of_its_rows_that_are_known_at_run_time_only(form, rows, columns, down, layout, span):
+    """And at any eighth row, or fourth of a form that has four: no copy leaves the rows that the swizzle mixes."""
+    x = np.random.default_rng(span).integers(0, 256, (2, 136, span)).astype(np.uint8)
+    options = dict(SPAN=span, ROWS=rows, COLUMNS=columns, DOWN=down, RIGHT=16, TMEM=layout, target="sm_100a")
+    made = from_anywhere.compile(x, x[0], np.zeros(3, np.int32), **options)
+    plan = next(c.plan for c in made.copies if c.variant == "tcgen05_cp")
+    assert (plan.shape, plan.moves) == (form, (False, True))
+    for z, row, column in ((0, 0, 0), (1, 1, (span - columns) // 16), (0, 1, (span - columns) // 32)):
+        y = np.zeros((rows, columns), np.uint8)
+        from_anywhere.simulate(1, x, y, np.array([z, row, column], np.int32), **options).raise_first()
+        row, column = row * down, column * 16
+        assert rows == 4 or (y == x[z, row:row + rows, column:column + columns]).all()
+
+
+@pytest.mark.parametrize("rows,columns,down,right,layout,where", [
+    (128, 32, 4, 16, None, "512 of the 1024"), (128, 32, 8, 8, None, "would begin at byte 8 of the 1024"), (4, 32, 2, 16, ROWS_OF_FOUR, "of the 1024"),
+])
+def test_a_region_that_may_begin_where_no_copy_does_is_refused(rows, columns, down, right, layout, where):
+    x = np.zeros((2, 136, 128), np.uint8)
+    with pytest.raises(tile.CompilationError, match=where):
+        from_anywhere.compile(x, x[0], np.zeros(3, np.int32), SPAN=128, ROWS=rows, COLUMNS=columns, DOWN=down, RIGHT=right, TMEM=layout, target="sm_100a")
+
+
 @pytest.mark.parametrize("name,form", [("float4_e2m1fn", "b4x16_p64"), ("float6_e2m3fn", "b6x16_p32"), ("float6_e3m2fn", "b6x16_p32")])
 def test_padded_elements_become_bytes_that_a_product_reads(name, form):
     """Sixteen of them and padding in each 16 bytes of shared memory; one in each byte of tensor memory, as A of a product."""

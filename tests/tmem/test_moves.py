@@ -405,3 +405,15 @@ def test_a_pair_deallocates_after_both_have_met(target):
     text = kernel.compile(y, target=target).ptx
     words = [w for line in text.splitlines() for w in ("barrier.cluster.wait", "tcgen05.dealloc.cta_group::2", "before_thread_sync") if w in line]
     assert words[-6:] == ["before_thread_sync", "barrier.cluster.wait", "tcgen05.dealloc.cta_group::2"] * 2
+
+
+def test_moves_in_a_block_that_expects_their_variant_are_held_by_it():
+    @tile.jit
+    def held(y):
+        d = tile.alloc((128, 16), y.dtype, scope="tmem")
+        with tile.expect_variant("tcgen05_ldst"):
+            tile.store(d, tile.zeros((128, 16)))
+        with tile.expect_variant("tcgen05_ldst"):
+            tile.store(y[0:128, 0:16], tile.load(d))
+
+    held.compile(tile.ArraySpec((128, 16), "float32"), target="sm_100a")

@@ -185,15 +185,16 @@ class InstructionMixin(NarrowFloats):
 
     def _int_to_float(self, x: V, target: DType) -> V:
         word = "sitofp" if x.dtype.kind == "int" else "uitofp"
+        far = target.name in ("bfloat16", "float8_e8m0fnu")
+        if x.dtype.bits >= 32 and (target.bits == 16 or far):  # one rounding: float64 has 32-bit integers exactly, and those beyond float16 too
+            x = self._short(x) if x.dtype.bits == 64 and far else x
+            return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
         if target.bits == 8:
             return self._to_narrow(self.ins(f"{word} {x.typed} to float", float32), target)
-        if target.bits == 16 and x.dtype.bits >= 32:  # one rounding: float64 holds 32-bit integers exactly, and others beyond float16 as well
-            x = self._short(x) if x.dtype.bits == 64 and target.name == "bfloat16" else x
-            return self.cast(self.ins(f"{word} {x.typed} to double", float64), target)
         return self.ins(f"{word} {x.typed} to {target.llvm}", target)
 
     def _short(self, x: V) -> V:
-        """A 64-bit integer that float64 holds and bfloat16 rounds as `x`: of a large one, the next bit stands for the last 12."""
+        """A 64-bit integer that float64 holds, and bfloat16 and powers of two round as `x`: of a large one, the next bit stands for the last 12."""
         shifted = self.ins(f"add i64 {x.text}, {1 << 32}", x.dtype) if x.dtype.kind == "int" else x
         large = self.ins(f"icmp ugt i64 {shifted.text}, {1 << 33}", bool_)
         low = self.ins(f"and i64 {x.text}, 4095", x.dtype)

@@ -17,13 +17,12 @@ class Snapshot:
     warnings: list
     state: dict[str, Any]
     asked: dict
-    expected_variant: str | None
 
     @classmethod
     def of(cls, w: Walker) -> "Snapshot":
         g = w.g
         state = {key: (value, copy(value)) for key, value in g.state.items()}
-        return cls(tuple(list(b) for b in g.blocks), list(g.warnings), state, dict(g.facts.asked), g.expected_variant)
+        return cls(tuple(list(b) for b in g.blocks), list(g.warnings), state, dict(g.facts.asked))
 
     def restore(self, w: Walker) -> None:
         g = w.g
@@ -32,7 +31,6 @@ class Snapshot:
         g.warnings[:] = self.warnings
         g.facts.asked.clear()
         g.facts.asked.update(self.asked)
-        g.expected_variant = self.expected_variant
         g.state.clear()
         for key, (value, content) in self.state.items():
             g.state[key] = _refilled(value, content)

@@ -81,7 +81,6 @@ class Builder:
     scope: ExecScope = None
     loc: Loc | None = None
     warnings: list = field(default_factory=list)
-    expected_variant: str | None = None
     blocks: list[list[Node]] = field(default_factory=lambda: [[]])
     definitions: dict[Value, Call] = field(default_factory=dict)
     arguments: dict[Value, int] = field(default_factory=dict)  # the scalar parameters, by their number

@@ -11,10 +11,10 @@ from functools import lru_cache
 from itertools import product
 from operator import itemgetter
 
-from .config import SHARED, SLOT, STAGES_AT_MOST, narrow
+from .config import SHARED, SLOT, STAGES_AT_MOST, narrow, said
 from .cycles import EXCHANGE, Problem
 from .plan import SHORT
-from .rules import Rule, check_field, check_fields
+from .rules import Rule, check_field, check_fields, possible, slots_in
 
 ROWS = 128     # of a CTA's sums
 COLUMNS = 512  # of tensor memory
@@ -52,7 +52,7 @@ class BlackwellConfig:
         aside = 2 * ROWS * width * stored if splits == 1 else 2 * ROWS * bn * 4
         aside += ROWS * max(width, bn // splits if splits > 1 else 0) * 4 if epilogue or swapped else 0
         config = BlackwellConfig(bn, int(SLOT / itemsize), stages, pair, splits, swapped, width=width)
-        return replace(config, stages=min((SHARED - aside) // config.slot(itemsize, block), stages))
+        return replace(config, stages=slots_in(SHARED - aside, config.slot(itemsize, block), stages))
 
     @property
     def rows(self) -> int:
@@ -73,8 +73,8 @@ class BlackwellConfig:
         return -(-m // self.rows) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        shared = f" k/{self.splits}" if self.splits > 1 else ""
-        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}" + " by pairs" * self.pair + shared + " swapped" * self.swapped
+        shared = f" k/{self.splits}" if self.splits != 1 else ""
+        return f"{self.rows}x{self.bn}x{self.bk}/{self.stages}{said(by_pairs=self.pair)}{shared}{said(swapped=self.swapped)}"
 
 
 # -- the model -------------------------------------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ def _candidates(p: Problem, processors: int, columns_first: bool | None):
     for swapped in (False, True) if columns_first is None else (columns_first,):
         q = p.turned() if swapped else p
         for (bn, pair), splits in product(TILES, CLUSTERS):
-            config = BlackwellConfig.of(bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue, splits=splits, block=p.block)
-            steps = -(-p.k // config.bk)
-            if splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config.stages < 2 or p.block and bn % ROWS:
+            config = possible(BlackwellConfig.of, bn, pair, swapped, p.itemsize, p.stored, epilogue=p.epilogue, splits=splits, block=p.block)
+            steps = -(-p.k // int(SLOT / p.itemsize))
+            if splits > 1 and (pair or splits * 2 > steps or bn // splits < 8) or config is None or p.block and bn % ROWS:
                 continue
             cost = cycles(q, bn, pair, splits, processors) + (ROWS * bn * 0.15 if swapped else 0)  # stored across rows
             yield cost, replace(config, stages=min(config.stages, max(-(-steps // splits), 2)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import rules
-from .rules import HIGH, check_fields
+from .rules import HIGH, check_fields, slots_in
 
 SHARED = rules.SHARED - 1024   # bytes of shared memory that tiles and slots may take, barriers aside
 STAGES_AT_MOST = 16
@@ -65,7 +65,7 @@ class Config:
         while buffers > 1 and room - bm * width * buffers * stored < least * slot:
             buffers //= 2
         aside = bm * width * buffers * stored if splits == 1 else 4 * bm * bn * (splits - 1) // splits if clustered else 0
-        stages = min((room - aside) // slot, stages)
+        stages = slots_in(room - aside, slot, stages)
         # With setmaxnreg the assembler also knows each role's addresses to be uniform, where there are several consumers.
         regs = {64: (None, None), 128: (40, 232), 192: (32, 160), 256: (40, 232)}[bm]
         return Config(bm, bn, bk, stages, splits, swapped, regs=regs, behind=bm == 64 or bm < HIGH and bn < 256, width=width, buffers=buffers,
@@ -90,8 +90,13 @@ class Config:
         return rows(m, self.bm, self.pair) * -(-n // self.bn)
 
     def __str__(self) -> str:
-        shared = f" k/{self.splits}{'' if self.clustered else ' in memory'}" if self.splits > 1 else ""
-        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + " swapped" * self.swapped + " stream" * self.stream + " by pairs" * self.pair
+        shared = f" k/{self.splits}{'' if self.clustered else ' in memory'}" if self.splits != 1 else ""
+        return f"{self.bm}x{self.bn}x{self.bk}/{self.stages}{shared}" + said(swapped=self.swapped, stream=self.stream, by_pairs=self.pair)
+
+
+def said(**ways) -> str:
+    """The ways that a configuration has, of those that it may have."""
+    return "".join(f" {name.replace('_', ' ')}" for name, has in ways.items() if has)
 
 
 def rows(m: int, bm: int, pair: bool = False) -> int:

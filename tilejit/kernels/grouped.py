@@ -10,21 +10,19 @@ from ..config import config as settings
 from ..dtypes import int32
 from ..errors import LaunchError
 from ..runtime import driver, streams
-from ..runtime.arrays import ArrayView, describe, row_major, seen
+from ..runtime.arrays import ArrayView, describe, row_major
 from ..runtime.element_types import ELEMENT_TYPES, numpy_dtype
 from . import grouped_hopper as hopper
-from .config import Config, narrow
-from .cycles import MEMORY, TILES, both, tile_cycles
+from .config import Config
+from .grouped_plan import choose_grouped
 from .matmul import recalled, remember
-from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_epilogue, check_listed, check_lists_apart, check_out,
-                       check_parameters, dtype_of_sums, extents_of, lines, span, stored_by_tma)
+from .operands import (EITHER_MAJOR, NOTHING, RESULTS, check_apart, check_arguments, check_epilogue, check_listed, check_lists_apart, check_out,
+                       check_parameters, dtype_of_sums, extents_of, lines, seen_as, span, stored_by_tma)
 from .pack import copied, pack, readable
 from .rules import HIGH, check_fields, check_halves, check_hopper, check_registers, check_shares
 from .views import new, turned
 
-REGISTERS = {64: (None, None), 128: (88, 208), 192: (80, 144)}  # a thread of the warp that walks needs more than a producer's
 FEW = 128  # rows, up to which a product takes its time from memory
-PAIRED_FROM = 16  # slots of k of a tile, from which on pairs of CTAs take less time
 MAJORS = EITHER_MAJOR["sm_90a"][1]
 ADDRESSES, STEPS = [hopper.A_AT, hopper.B_AT, hopper.C_AT], [hopper.A_ROW, hopper.B_ROW, hopper.C_ROW]  # rows of the table
 PLANS: dict = {}  # what lists, or stacked rows, of some forms come to
@@ -45,7 +43,8 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
     `arguments`, up to four arrays or numbers.
 
     Arrays, dtypes, `precision` and what is copied first are as in `matmul`, but that float32 is copied where k is not side by
-    side; the sums of float8 are those of `fast_accum`. Results that are made have rows a multiple of 16 bytes apart;
+    side; the sums of float8 are those of `fast_accum`. A `config` is one of Hopper's for `matmul` that neither splits nor shares tiles, and
+    leaves `late`, `alone`, `passing` and `dependent` as they are. Results that are made have rows a multiple of 16 bytes apart;
     given ones, which may all lie by columns, are copied last if TMA cannot store to them as they lie. Nothing waits for the GPU. The
     same call gives the same bits each time. LaunchError says what does not fit.
     """
@@ -59,7 +58,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
             raise LaunchError(f"{name} is a list of matrices, or there are offs=, not {type(x).__name__}")
     if len(a) != len(b) or out is not None and len(out) != len(a):
         raise LaunchError(f"a, b and out have one matrix for each product, not {len(a)}, {len(b)}" + (f" and {len(out)}" if out is not None else ""))
-    found = [seen(some) for some in (a, b, out or ())]
+    found = [seen_as((f"{name}[{g}]" for g in range(len(some))), some) for name, some in (("a", a), ("b", b), ("out", out or ()))]
     key = *(forms for forms, _ in found), precision, config, epilogue, len(arguments)
     plan = recalled(PLANS, key)
     if plan is None:
@@ -69,7 +68,7 @@ def grouped_matmul(a, b, out=None, epilogue=None, arguments=(), *, offs=None, pr
         out = [new(a[g], (m, wide), plan.dtype) for g, (m, n, wide) in enumerate(plan.results)]
         out = [z if wide == n else z[:, :n] for z, (m, n, wide) in zip(out, plan.results)]
         out = [turned(z) for z in out] if plan.swapped else out
-        found[2] = seen(out)
+        found[2] = seen_as((), out)
     if plan.order:
         lists, pointers = (a, b, out), [pointers for _, pointers in found]
         if plan.swapped:
@@ -189,6 +188,9 @@ def _fitting(config: Config | None, size: int) -> Config | None:
     check_fields(**vars(config))
     if config.splits > 1 or config.stream:
         raise LaunchError(f"grouped_matmul neither splits k nor shares tiles, and config is {config!r}")
+    for name, plain in (("late", 0), ("alone", 0), ("passing", False), ("dependent", False)):
+        if (value := getattr(config, name)) != plain:
+            raise LaunchError(f"config.{name} is for matmul alone: it is {plain} with grouped_matmul, not {value}")
     if config.width * size < 32:
         raise LaunchError(f"grouped_matmul stores at least 32 bytes of a row at once, and config.width is {config.width} elements of {size} bytes")
     if config.bm == HIGH:
@@ -245,13 +247,21 @@ def _launch(plan: Listed, lists, pointers: list[list[int]], arguments) -> None:
     A, B, C = (turned(taken(side, 0)) if k_first else taken(side, 0) for side, k_first in enumerate(plan.turned))
     first = describe(A)
     storage, results = _together(plan, taken, table) if first.device == "host" else (0, ())
-    hopper.grouped[plan.grid](A, B, C, _on_device(table, A, first), storage, _maps(A, plan.grid), *arguments, *NOTHING[len(arguments):],
-                              **plan.constants)
+    _run(plan, A, B, C, _on_device(table, A, first), storage, arguments)
     for g, result in zip(plan.order, results):
         lists[2][g][...] = result[:, :plan.results[g][1]]
     for (side, at), x in copies.items() if not results else ():
         if side == 2:
             pack(x, lists[2][plan.order[at]])
+
+
+def _run(plan, A, B, C, table, storage, arguments) -> None:
+    """Launch the kernel."""
+    try:
+        hopper.grouped[plan.grid](A, B, C, table, storage, _maps(A, plan.grid), *arguments, *NOTHING[len(arguments):], **plan.constants)
+    except LaunchError:
+        check_arguments(arguments, describe(A).device)
+        raise
 
 
 def _on_device(table: np.ndarray, like, first: ArrayView):
@@ -296,7 +306,7 @@ def _together(plan: Listed, taken, table: np.ndarray) -> tuple[np.ndarray, list[
 def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epilogue, arguments):
     """The rows of `a` up to each of `offs` by the matrices of `b`."""
     arrays = (a, b, offs) if out is None else (a, b, offs, out)
-    forms, addresses = seen(arrays)
+    forms, addresses = seen_as(("a", "b", "offs", "out"), arrays)
     key = "stacked", forms, out is None, precision, config, epilogue, len(arguments), settings().target if forms[0][3] in ("host", -1) else None
     plan = recalled(PLANS, key)
     if plan is None:
@@ -309,8 +319,7 @@ def _stacked(a, b, out, offs, precision: str | None, config: Config | None, epil
     if out is not None:
         check_apart(plan.spans, addresses, arrays, ("a", "b", "offs"))
     A, B = copied(a) if plan.copied[0] else a, copied(turned(b)) if plan.copied[1] else b
-    hopper.grouped[plan.grid](A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, _maps(a, plan.grid), *arguments,
-                              *NOTHING[len(arguments):], **plan.constants)
+    _run(plan, A, B if plan.constants["B_KN"] or plan.copied[1] else turned(B), made, offs, 0, arguments)
     return made
 
 
@@ -360,37 +369,4 @@ def _planned_stack(x: ArrayView, y: ArrayView, ends: ArrayView, out: ArrayView |
     return Stacked((rows, n), z.dtype, grid, copies, constants, spans)
 
 
-# -- the choice ------------------------------------------------------------------------------------------------------------------
-
-def choose_grouped(extents: tuple[tuple[int, int, int], ...], itemsize: int, stored: int, processors: int, epilogue: bool = False) -> Config:
-    """The tile by which groups of these (M, N, K), in order of falling K, are expected to take the least time: that of the CTA
-    that takes the first of every `processors` tiles, or of what memory gives."""
-    best = None
-    bytes_ = sum((m + n) * k * itemsize + m * n * stored for m, n, k in extents)
-    for bm, bn in TILES:
-        counts = np.array([-(-m // bm) * -(-n // bn) for m, n, _ in extents])
-        kept = bool(stored == 2 and not epilogue and (bm, bn) != (192, 192) and counts.sum() > processors)
-        config = Config.of(bm, bn, itemsize=itemsize, stored=stored, epilogue=epilogue, width=narrow(bn, 128 // stored) if epilogue or kept else 0,
-                           least=4 if kept else 3)
-        if bn * min(itemsize, stored) < 32 or bn > 64 and bn % 64 or config.stages < 2:  # boxes of less have no swizzle, others not the widest
-            continue
-        mean = [m / max(-(-m // bm), 1) + n / max(-(-n // bn), 1) for m, n, _ in extents]
-        each = np.array([tile_cycles(k, itemsize, bm, bn, 1, rows, outside=bm + bn - rows) for rows, (*_, k) in zip(mean, extents)])
-        longest = each[np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), processors), side="right")].sum()
-        cost = both(longest, bytes_ / (MEMORY * processors / 132))
-        if best is None or cost < best[0]:
-            best = cost, replace(config, regs=REGISTERS[bm], kept=kept)
-    return replace(best[1], pair=True, order=("grouped", 4)) if pays(best[1], extents, processors) else best[1]
-
-
-def pays(config: Config, extents: tuple[tuple[int, int, int], ...], processors: int) -> bool:
-    """Whether pairs of CTAs take less time: with tiles of 16 slots of k 0.5 % less, of 32 2 to 7 %, of 112 13 %, but of 8 slots 8 % more. A launch
-    of one round takes 2.5 us more, and tiles side by side, with the same rows of A, gain nothing."""
-    tiles = np.array([config.tiles(m, n) for m, n, _ in extents])
-    above = np.array([-(-m // config.bm) // 2 * 2 * -(-n // config.bn) for m, n, _ in extents])
-    slots = np.array([k for *_, k in extents]) / config.bk
-    mostly, long = 2 * above.sum() >= tiles.sum(), (tiles * slots).sum() >= PAIRED_FROM * tiles.sum()
-    return bool(config.bn % 16 == 0 and tiles.sum() > processors and mostly and long)
-
-
-__all__ = ["choose_grouped", "grouped_matmul"]
+__all__ = ["grouped_matmul"]

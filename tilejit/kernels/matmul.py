@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,18 +10,18 @@ import tilejit as tile
 from ..config import config as settings
 from ..errors import LaunchError
 from ..runtime import driver
-from ..runtime.arrays import ArrayView, describe, row_major, seen
+from ..runtime.arrays import ArrayView, describe, row_major
 from . import blackwell, hopper
 from .blackwell_plan import BlackwellConfig, choose as choose_blackwell
 from .config import SHARED, Config
 from .cycles import Problem, shared_rest
 from .fitted import fitted
 from .mainloop import BLOCK
-from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, axes_of, check_apart, check_epilogue, check_listed, check_out, check_parameters,
-                       check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of, result_dtype, span,
-                       stored_by_tma)
+from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed,
+                       check_out, check_parameters, check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of,
+                       result_dtype, seen_as, span, stored_by_tma)
 from .overlap import most_late
-from .pack import alignment, as_readable, readable
+from .pack import alignment, as_readable, copied_bytes, readable
 from .plan import choose, evenly
 from .rules import (EITHER, HIGH, check_alone, check_blackwell, check_hopper, check_pair, check_registers, check_shared,
                     check_shared_on_blackwell, check_shares, widths)
@@ -75,7 +74,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
         check_listed(arguments=arguments, tiles=tiles)
         check_epilogue(epilogue, arguments, tiles)
     arrays = (a, b, *tiles) if out is None else (a, b, *tiles, out)
-    forms, addresses = seen(arrays)
+    forms, addresses = seen_as(("a", "b", *TILES[:len(tiles)], "out"), arrays)
     target = settings().target or "sm_90a" if forms[0][3] in ("host", -1) else None
     key = forms, out is None, precision, scaled, fast_accum, epilogue, len(arguments), config, target
     launch = known = recalled(PLANS, key)
@@ -96,11 +95,15 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     if out is not None:
         check_apart(launch.spans, addresses, arrays)
     given = launch.given(a, b, made, scale_a, scale_b, (*arguments, *tiles))
-    if known is None:
-        if epilogue is not None:
-            launch = fitted(launch, given, target or driver.target(x.device), simulated=target is not None, chosen=config is None)
-        remember(PLANS, key, launch)
-    launch.prepared(*given)
+    try:
+        if known is None:
+            if epilogue is not None:
+                launch = fitted(launch, given, target or driver.target(x.device), simulated=target is not None, chosen=config is None)
+            remember(PLANS, key, launch)
+        launch.prepared(*given)
+    except LaunchError:
+        check_arguments(arguments, describe(a).device)
+        raise
     return made
 
 
@@ -203,7 +206,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
     batch, m, n, k = extents_of(x, y)
     sums = dtype_of_sums(x, y, precision) if per == 1 else tile.float32
     k *= per
-    scaled_blocks = of_blocks(scaled)
+    scaled_blocks = of_blocks(scaled, x.device)
     blocks = by_rows(x, y, scaled) if scaled_blocks and target in HOPPER else ()
     block = block_of(x, y, scaled, k) if scaled_blocks and target in BLACKWELL else 0
     if per == 2 and not scaled_blocks:
@@ -228,7 +231,7 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         ahead = any(_ahead(tiles, axes, z, 16)) or bool(epilogue) and not (arguments or tiles) and stored_by_tma(z, 16)
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
-                          (_copied_bytes(x, y.turned, either), _copied_bytes(y.turned, x, either)),
+                          (copied_bytes(x, y.turned, either), copied_bytes(y.turned, x, either)),
                           (alignment(x, either[0]), alignment(y.turned, either[1])))
         by_columns = True if z.strides[-1] != 1 and z.strides[-2] == 1 else None
         config = (choice or (choose if target in HOPPER else choose_blackwell))(problem, processors, by_columns)
@@ -387,11 +390,6 @@ def _staged(z: ArrayView, config: Config) -> tuple[int, bool]:
     to their buffers by stmatrix."""
     across = z.nbytes_per_element > 1 and z.strides[-1] != 1 and z.shape[-1] > 1
     return config.width if (stored_by_tma(z.turned, 64) if across else _by_tma(z, config)) else 0, across
-
-
-def _copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:
-    """The bytes of operands [.., rows, k] that are copied before a product."""
-    return sum(math.prod(v.shape) * v.nbytes_per_element for v, sizes in zip((x, y), either) if not readable(v, sizes))
 
 
 __all__ = ["BlackwellConfig", "Config", "choose", "matmul"]

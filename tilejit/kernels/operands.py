@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 from math import gcd
 
@@ -10,7 +11,9 @@ import tilejit as tile
 
 from ..errors import LaunchError
 from ..frontend.source import MISSING
-from ..runtime.arrays import ArrayView, describe
+from ..runtime.arguments import plain_constant
+from ..runtime.arrays import ArrayView, describe, seen
+from ..runtime.element_types import fits_float32
 from .blackwell_plan import BlackwellConfig
 from .config import Config
 from .rules import check_fields
@@ -78,6 +81,46 @@ def _broadcast(shape: tuple[int, ...], lead: tuple[int, ...], m: int, n: int) ->
         return ""
     axes = ("m" if rows == m else "1") + ("n" if columns == n else "1")
     return axes[-1] if len(shape) == 1 else first * bool(before) + axes
+
+
+# -- arguments by the names that the caller gave them --------------------------------------------------------------------
+
+TILES = tuple(f"tiles[{i}]" for i in range(len(NOTHING)))
+
+
+def described(name: str, x) -> ArrayView:
+    """The view of an array. LaunchError with its name for what is none."""
+    try:
+        return describe(x)
+    except LaunchError as error:
+        raise LaunchError(f"{name}: {error}") from None
+
+
+def seen_as(names: Iterable[str], arrays) -> tuple[tuple, list[int]]:
+    """What `seen` says of arrays. LaunchError with the name of one that is none."""
+    try:
+        return seen(arrays)
+    except LaunchError:
+        for name, x in zip(names, arrays):
+            described(name, x)
+        raise
+
+
+def check_number(name: str, x: float) -> None:
+    """LaunchError for a number that does not fit where it goes: an int in 64 bits, a float in float32."""
+    if isinstance(x, float) and not fits_float32(x) or isinstance(x, int) and not -2 ** 63 <= x < 2 ** 63:
+        raise LaunchError(f"{name} is a number that {'float32' if isinstance(x, float) else 'int64'} holds, not {x}; an array of one of a wider "
+                          "dtype is taken too")
+
+
+def check_arguments(arguments, device) -> None:
+    """LaunchError for an argument of an epilogue that is neither an array where the operands are nor a number."""
+    for i, x in enumerate(arguments):
+        name, x = f"arguments[{i}]", plain_constant(x)
+        if isinstance(x, (int, float)):
+            check_number(name, x)
+        elif (there := described(name, x).device) != device:
+            raise LaunchError(f"the operands are on {device}, and {name} on {there}")
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------------------
@@ -149,6 +192,8 @@ def check_out(z: ArrayView, shape: tuple[int, ...], sums, changed: bool) -> None
         raise LaunchError(f"sums of {sums} are stored as {'int32' if sums == tile.int32 else 'floats'}, and out is of {z.dtype}")
     if 0 not in shape and overlaps(z):
         raise LaunchError("out has elements that lie in one place, as those of a broadcast view do")
+    if 0 not in shape and z.readonly:
+        raise LaunchError("out is read-only: pass an array that may be written, or none, and the result is a new one")
 
 
 def overlaps(v: ArrayView) -> bool:

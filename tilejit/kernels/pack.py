@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tilejit as tile
 
 from ..runtime.arrays import ArrayView, describe
@@ -56,6 +58,11 @@ def readable(x: ArrayView, either: tuple[int, ...]) -> bool:
     return inner and 0 not in x.shape and x.pointer % 16 == 0 and all(s > 0 and s * size % 16 == 0 for s in far)
 
 
+def copied_bytes(x: ArrayView, y: ArrayView, either: tuple[tuple[int, ...], ...]) -> int:
+    """The bytes of operands [.., rows, k] that are copied before a product."""
+    return sum(math.prod(v.shape) * v.nbytes_per_element for v, sizes in zip((x, y), either) if not readable(v, sizes))
+
+
 def alignment(x: ArrayView, either: tuple[int, ...]) -> int:
     """The power of 2, 16 to 128, that divides the bytes between lines of the matrices [.., rows, k] of `x` as they are read: those that are
     copied first lie in whole 128 bytes."""
@@ -81,4 +88,4 @@ def copied(x, k_first: bool = False):
     return turned(wide[..., :inner]) if k_first else wide[..., :inner]
 
 
-__all__ = ["as_readable", "copied", "pack", "readable", "turned"]
+__all__ = ["as_readable", "copied", "copied_bytes", "pack", "readable", "turned"]

@@ -14,7 +14,7 @@ from .config import SLOT, Config, along, narrow, part, rows, shares_of
 from .cycles import (CLUSTERS, FILLING, LARGE, MEMORY, SMALL, TILES, Problem, Way, cycles, order_at_once, order_in_rounds, places,
                      streamed_cycles, takes_turns, unhindered)
 from .mainloop import BLOCK
-from .rules import HIGH, stored_at_once
+from .rules import HIGH, possible, stored_at_once
 
 WAYS = *map(Way, CLUSTERS), Way(stream=True), Way(pair=True), Way(0, clustered=False), Way(0, pair=True, clustered=False)
 WIDEST = {64: 256, 128: 256, 192: 192, 256: 192}   # columns of tiles of so many rows: registers hold no more
@@ -186,11 +186,9 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     columns = columns if not by_rows or stored_at_once(columns * p.stored) else narrow(bn, most)
     turns = takes_turns(q, bm, bn, way, processors) and not p.epilogue
     least = 3 if (q.ahead or long and not turns) and not (by_columns or kept) else 4
-    config = Config.of(bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
-                       epilogue=p.epilogue and not q.ahead, width=columns, least=least, blocks=bool(p.promoted), clustered=way.clustered)
-    if config.stages < 2:
-        return None
-    return replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
+    config = possible(Config.of, bm, bn, 0 if p.promoted is None else SLOT, splits=way.splits, swapped=swapped, itemsize=p.itemsize, stored=p.stored,
+                      epilogue=p.epilogue and not q.ahead, width=columns, least=least, blocks=bool(p.promoted), clustered=way.clustered)
+    return config and replace(config, late=late, kept=kept, pair=way.pair, buffers=1 if way.stream and by_columns else config.buffers)
 
 
 def _finished(p: Problem, processors: int, found: Candidate, config: Config) -> Config:

@@ -136,7 +136,7 @@ def check_blackwell(config, itemsize: float, integers: bool, by_rows: bool, stag
     group = 2 if config.pair else 1
     allowed = columns_allowed("i8" if integers else "f16", group, config.bn, by_rows and itemsize == 1)
     if allowed is not True:
-        raise LaunchError(f"the tensor cores{' of a pair of CTAs' * config.pair} cannot multiply so many columns: config.bn is {allowed}")
+        raise LaunchError(f"the tensor cores{' of a pair of CTAs' if config.pair else ''} cannot multiply so many columns: config.bn is {allowed}")
     if config.splits > 1 and config.pair:
         raise LaunchError(f"pairs of CTAs have tiles of their own: config.splits is 1 with config.pair, not {config.splits}")
     check_cluster(config.splits)
@@ -228,6 +228,23 @@ def check_room(config, slot: int, beside: int, what: str) -> None:
                           "operand's and of a result's element")
 
 
+def slots_in(room: int, slot: int, most: int) -> int:
+    """How many slots of so many bytes, up to `most`, have room beside all else. LaunchError where none has."""
+    if room < slot:
+        raise LaunchError(f"a slot takes {slot} bytes of shared memory, and the results' buffers, or the sums that CTAs send each other, leave "
+                          f"{max(room, 0)}: take a smaller tile, fewer elements of k in a slot, or fewer splits")
+    return min(room // slot, most)
+
+
+def possible(of: Callable, *args, **options):
+    """The configuration that ``of`` makes, None where shared memory has no two slots of it."""
+    try:
+        config = of(*args, **options)
+    except LaunchError:
+        return None
+    return config if config.stages >= 2 else None
+
+
 def widths(bn: int, stored: int) -> list[int]:
     """How many of `bn` columns, of so many bytes each, TMA can store at once."""
     return [width for width in range(8, bn + 1, 8) if bn % width == 0 and stored_at_once(width * stored)]
@@ -264,4 +281,4 @@ def check_halves(config) -> None:
 
 
 __all__ = ["EITHER", "HIGH", "SHARED", "check_alone", "check_blackwell", "check_field", "check_fields", "check_halves", "check_hopper", "check_pair",
-           "check_registers", "check_shared", "check_shared_on_blackwell", "check_shares", "stored_at_once", "widths"]
+           "check_registers", "check_shared", "check_shared_on_blackwell", "check_shares", "possible", "slots_in", "stored_at_once", "widths"]

@@ -8,9 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import LaunchError
-from ..runtime.arrays import ArrayView, describe
+from ..runtime.arguments import plain_constant
+from ..runtime.arrays import ArrayView
+from ..runtime.element_types import fits_float32
 from .blackwell import ROWS, UNIT
 from .mainloop import BLOCK
+from .operands import described
 
 BLOCKS = UNIT // ROWS      # along k of a unit of factors
 FACTORS = "float8_e8m0fnu", "float8_e4m3fn"
@@ -28,18 +31,26 @@ class Scale(NamedTuple):
 
 def scale(name: str, s) -> Scale | None:
     """The scale that is given as `s`; None for a number."""
-    if s is None or isinstance(s, (int, float, np.generic)) and not isinstance(s, (bool, np.bool_)):
+    number = plain_constant(s)
+    if isinstance(number, (int, float)) and not isinstance(number, bool):
+        if not fits_float32(number):
+            raise LaunchError(f"{name} is a number that float32 holds, not {s}")
+        return None
+    if s is None:
         return None
     if not hasattr(s, "shape") or isinstance(s, np.bool_):
         raise LaunchError(f"{name} is a number or an array of factors, not {type(s).__name__}")
-    v = describe(s)
+    v = described(name, s)
     if v.dtype not in ("float32", *FACTORS):
         raise LaunchError(f"{name} is of float32, or of {' or '.join(FACTORS)} for blocks along k on Blackwell, not of {v.dtype}")
     return Scale(v.shape, v.dtype, v.device, v.contiguous, v.pointer % 16 == 0)
 
 
-def of_blocks(scaled: tuple[Scale | None, ...]) -> bool:
-    """Whether there are factors of blocks. LaunchError where an array is neither those nor one factor."""
+def of_blocks(scaled: tuple[Scale | None, ...], device: str | int) -> bool:
+    """Whether there are factors of blocks. LaunchError where an array is neither those nor one factor, or not where the operands are."""
+    for name, s in zip(("scale_a", "scale_b"), scaled):
+        if s and s.device != device:
+            raise LaunchError(f"the operands are on {device}, and {name} on {s.device}")
     if any(s and (len(s.shape) > 1 and prod(s.shape) != 1 or s.dtype in FACTORS) for s in scaled):
         return True
     for name, s in zip(("scale_a", "scale_b"), scaled):
@@ -49,8 +60,10 @@ def of_blocks(scaled: tuple[Scale | None, ...]) -> bool:
 
 
 def one_factor(s):
-    """A scale as the kernel takes it: a number, or an array of one in one dimension."""
-    return 1.0 if s is None else s.reshape((1,)) if getattr(s, "ndim", 0) != 1 and not isinstance(s, (int, float, np.generic)) else s
+    """A scale as the kernel takes it: a float, or an array of one in one dimension."""
+    if isinstance(s, (int, float, np.generic)) or s is None:
+        return 1.0 if s is None else float(s)
+    return s if getattr(s, "ndim", 0) == 1 else s.reshape((1,))
 
 
 def by_rows(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...]) -> tuple[bool, bool]:
@@ -88,8 +101,8 @@ def block_of(x: ArrayView, y: ArrayView, scaled: tuple[Scale | None, ...], k: in
                               f"of {block} along k: {shape[0]} x {shape[1]} of them here, {prod(shape) * UNIT} elements, not an array of "
                               f"shape {s.shape}"
                               + ("" if s.contiguous else " with gaps or in another order"))
-        if not s.aligned or s.device != x.device:
-            raise LaunchError(f"{name} begins at a multiple of 16 bytes, on the device of a" + ("" if s.aligned else ": it does not"))
+        if not s.aligned:
+            raise LaunchError(f"{name} begins at a multiple of 16 bytes: it does not")
     if scaled[0].dtype != scaled[1].dtype:
         raise LaunchError(f"scale_a and scale_b are of one dtype, not of {scaled[0].dtype} and {scaled[1].dtype}")
     return block if k else 0

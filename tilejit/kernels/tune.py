@@ -19,7 +19,8 @@ from ..tuning import Kept, timed
 from .blackwell_plan import BlackwellConfig, ranked as ranked_blackwell
 from .config import Config
 from .matmul import _planned, folded_tiles, matmul
-from .operands import HOPPER, check_epilogue, check_listed, extents_of, result_dtype, span
+from .operands import (HOPPER, TILES, check_epilogue, check_listed, check_parameters, described, extents_of, places_of, result_dtype,
+                       span)
 from .plan import ranked
 from .scales import scale
 from .views import folded, new
@@ -39,7 +40,9 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
         raise LaunchError(f"most is how many configurations are timed, a number of at least 1, not {most!r}")
     check_listed(arguments=arguments, tiles=tiles)
     check_epilogue(epilogue, arguments, tiles)
-    x, y = describe(a), describe(b)
+    x, y = described("a", a), described("b", b)
+    if epilogue is not None:
+        check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
     if max(len(x.shape), len(y.shape)) > 3:
         batch, m, n, _ = extents_of(x, y)
         tiles = folded_tiles(tiles, ArrayView(0, (*batch, m, n), (0,) * (len(batch) + 2), x.dtype, x.device))
@@ -50,7 +53,8 @@ def tune(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=None,
     target = settings().target or "sm_90a" if host else driver.target(x.device)
     batch, m, n, _ = extents_of(x, y)
     made = new(a, (*batch, m, n), result_dtype(x.dtype, scaled)) if out is None else out
-    plan = partial(_planned, x, y, describe(made), precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles])
+    beside = list(map(described, TILES, tiles))
+    plan = partial(_planned, x, y, described("out", made), precision, scaled, fast_accum, epilogue, len(arguments), beside)
     configs: list[Config | BlackwellConfig] = []
 
     def choice(problem, processors: int, columns_first: bool | None):

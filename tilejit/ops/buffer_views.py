@@ -14,6 +14,7 @@ from ..layout import TileLayout, axis
 from ..types import Buffer, Region
 from .language import getitem
 from .packed import refused, shape_of
+from .shape import as_tuple, completed
 from .shared import check_in_memory, laid_out
 from .tmem.alloc import columns_of, tensor_layout
 
@@ -121,9 +122,10 @@ def _of_all_slots(g: Builder, slot: tuple, view: Buffer) -> Buffer:
 
 
 @method(Buffer, name="reshape")
-def _reshape(g: Builder, x: Value, shape):
-    """The same elements of shared memory, in row-major order of the indices, as an array of another shape."""
+def _reshape(g: Builder, x: Value, shape, *more):
+    """The same elements of shared memory, in row-major order of the indices, as an array of another shape; one extent may be -1."""
     _own_shared(g, x, "reshape")
+    shape = completed(g, as_tuple((shape, *more)), prod(shape_of(x.type.dtype, x.type.shape)))
     shape, _ = laid_out(g, shape, x.type.dtype, None)
     if prod(shape) != prod(x.type.shape):
         raise g.error(f"a buffer of {prod(x.type.shape)} elements has no shape {list(shape)}")
@@ -132,11 +134,11 @@ def _reshape(g: Builder, x: Value, shape):
 
 
 @method(Buffer, name="permute")
-def _permute(g: Builder, x: Value, dims):
+def _permute(g: Builder, x: Value, dims, *more):
     """The same elements of shared memory with the dimensions in another order: dimension i is `dims[i]` of the buffer."""
     _own_shared(g, x, "permute")
-    rank = len(x.type.shape)
-    if not isinstance(dims, tuple) or not all(isinstance(d, int) for d in dims) or sorted(dims) != list(range(rank)):
+    rank, dims = len(x.type.shape), as_tuple((dims, *more))
+    if not all(isinstance(d, int) for d in dims) or sorted(dims) != list(range(rank)):
         raise g.error(f"{describe(dims)} is no order of {rank} dimensions")
     if x.type.dtype.packed and dims[-1] != rank - 1:
         refused(g, "permute of the last dimension", x.type.dtype)

@@ -39,8 +39,8 @@ def cast_array(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
             top = inside >= float(info.max)
             return np.where(top, info.max, np.where(top, 0, inside).astype(target.np)).astype(target.np)
         if target.is_float and target.bits == 8:
-            narrow = _rounded_to_odd(x) if source.bits == 64 and source.is_float else x.astype(np.float32)
-            return _to_narrow(narrow, target)
+            once = source.bits == 64 and source.is_float or source.bits >= 32 and source.is_int
+            return _to_narrow(_rounded_to_odd(_short(x)) if once else x.astype(np.float32), target)
         if target.is_float and target.bits <= 16 and (source.bits == 64 or source.is_int and source.bits == 32):
             return _round_once(x, target)
         return x.astype(target.np)
@@ -69,13 +69,14 @@ def _round_once(x: np.ndarray, target: DType) -> np.ndarray:
     """64 bits, or an integer of 32, to 16 through float32 rounded to odd, so that the second rounding is the only one that matters."""
     if target.name == "float16" and x.dtype == np.float64:
         return x.astype(np.float16)
-    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
-        x = _short(x)
-    return _rounded_to_odd(x).astype(target.np)
+    return _rounded_to_odd(_short(x)).astype(target.np)
 
 
 def _short(x: np.ndarray) -> np.ndarray:
-    """Large integers with whatever their last 12 bits hold as the next bit, far below what bfloat16 rounds: float64 holds them."""
+    """Large integers with whatever their last 12 bits hold as the next bit, far below what bfloat16 rounds: float64 holds them. Others as they
+    are."""
+    if x.dtype.kind not in "iu" or x.dtype.itemsize < 8:
+        return x
     low = x & 4095
     return np.where((x > 2**32) | (x < -2**32), x - low | (low != 0).astype(x.dtype) << 12, x)
 

@@ -10,7 +10,8 @@ from . import vectors
 from .copy_async.options import checked_options
 from .copy_async.site import CopySite
 from .reduce import collective
-from .sides import asked_variant, checked_sides, moves_tile
+from .expected import asked_variant
+from .sides import checked_sides, moves_tile
 
 @op("writes", attrs=("options",))
 def copy_(dst, src, options):

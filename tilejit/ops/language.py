@@ -132,15 +132,19 @@ def broadcast_shape(g: Builder, *types: Type) -> tuple[int, ...] | None:
 
 def as_index(g: Builder, x, size: int | Sym | None = None):
     """An index of a dimension of `size` as addresses are computed: a signed integer of 32 bits, or of 64 where those may not hold
-    it. In an array of 2^31 bytes and more, what a 32-bit index is a sum and product of counts in 64 bits. Anything else stays."""
+    it. In an array of 2^31 bytes and more, what a 32-bit index is a sum and product of counts in 64 bits. A uint64 that signed numbers
+    do not hold is beyond every dimension all the same. Anything else stays."""
     dtype = getattr(type_of(x), "dtype", None)
     if isinstance(x, int) or dtype is None or not dtype.is_int:
         return x
+    if dtype == uint64 and size is not None:
+        return g.call(casts.cast, g.call(ew.minimum, *matched(g, x, BEYOND)), dtype=int64)
     if isinstance(size, Sym) and size.bits == 64:
         return _counted_in_64(g, x, {})
     return x if dtype in (int32, int64) else converted(g, x, int32 if dtype.bits < 32 else int64)
 
 
+BEYOND = 1 << 62  # an index that no array has, also with what is added to it in a tile; what divides other indices mostly divides it
 _INDEX_ARITHMETIC = ("add", "sub", "mul", "neg", "splat", "reshape", "broadcast")
 
 

@@ -12,8 +12,7 @@ from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Const, Value
-from ..ir.op import op, variant_names
-from ..names import nearest
+from ..ir.op import op
 from ..types import Scalar, Tile
 from . import casts, elementwise as ew, math as elementary
 from .creation import indices, splat
@@ -280,28 +279,3 @@ def device_assert(g: Builder, condition, message=""):
     if not isinstance(message, str):
         raise g.error("an assertion's message is a plain string")
     g.call(assert_, as_condition(g, condition), message=message)
-
-
-# -- holding the compiler to a choice ------------------------------------------------------------------------------------------
-
-class ExpectVariant:
-    """``with tile.expect_variant("tma"):`` inside a kernel."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def tile_enter(self, g: Builder):
-        self.outer, g.expected_variant = g.expected_variant, self.name
-
-    def tile_exit(self, g: Builder):
-        g.expected_variant = self.outer
-
-
-@builtin
-def expect_variant(g: Builder, name):
-    """A block in which every copy_async must be lowered as the variant `name`; a compile error otherwise."""
-    if not isinstance(name, str):
-        raise g.error(f"a variant is named by a string, not {describe(name)}")
-    if name not in variant_names():
-        raise g.error(f"nothing is lowered as {name!r}{nearest(name, variant_names())}; the variants are {', '.join(variant_names())}")
-    return ExpectVariant(name)

@@ -183,17 +183,27 @@ def checked_axis(g: Builder, axis, rank: int) -> int:
     return axis % rank
 
 
-@builtin
-def reshape(g: Builder, x, *shape):
-    """`x` with another shape of as many elements, in row-major order; one extent may be -1."""
-    x = tile_operand(g, x, "reshape")
-    shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-    size = x.type.size
+def as_tuple(items: tuple) -> tuple:
+    """What a method of NumPy takes as one tuple or as its items."""
+    return items[0] if len(items) == 1 and isinstance(items[0], tuple) else items
+
+
+def completed(g: Builder, shape: tuple, size: int) -> tuple:
+    """A shape for `size` elements in which one extent may be -1. CompilationError for an extent that is no constant."""
     for n in shape:
         constant_integer(g, n, "an extent", "the extents of a shape are constants: declare them as tile.constexpr parameters")
     if shape.count(-1) == 1:
         rest = prod(n for n in shape if n != -1)
         shape = tuple(size // rest if n == -1 and rest else n for n in shape)
+    return shape
+
+
+@builtin
+def reshape(g: Builder, x, *shape):
+    """`x` with another shape of as many elements, in row-major order; one extent may be -1."""
+    x = tile_operand(g, x, "reshape")
+    size = x.type.size
+    shape = completed(g, as_tuple(shape), size)
     if prod(shape) != size or any(n < 0 for n in shape):
         raise g.error(f"a tile of {size} elements, {list(x.type.shape)}, has no shape {list(shape)}")
     return x if shape == x.type.shape else g.call(reshape_, x, shape=shape)
@@ -275,4 +285,4 @@ def _reshape(g, x, *shape):
 
 @method(Tile, name="transpose")
 def _transpose(g, x, *axes):
-    return transpose.function(g, x, axes or None)
+    return transpose.function(g, x, as_tuple(axes) or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
 from ..types import Buffer, Points, Region, Rows, Selected, Tile
+from .expected import asked_variant
 from .packed import shape_of
 from .regions import reached, whole
 from .selected import Taken
@@ -58,8 +59,3 @@ def moves_tile(g: Builder, name: str, dst, src, wait: bool, variant, *options) -
         raise g.error(f"a copy keeps dtype and shape, and {describe(src)} is not {region.type.dtype}{list(region.type.shape)}")
     g.call(tmem_store, region, src, shape=None, pack=None, wait=wait)
     return True
-
-
-def asked_variant(g: Builder, variant: str | None, names: tuple[str, ...]) -> str | None:
-    """The variant that the call names, or that an ``expect_variant`` block around it does, if it is one of this operation's."""
-    return variant or (g.expected_variant if g.expected_variant in names else None)

@@ -121,8 +121,8 @@ DESCRIBERS: dict[type, object] = {}
 
 def seen(arrays) -> tuple[tuple, list[int]]:
     """(what a launch for arrays like these depends on, their addresses). Of two arrays the first is equal if they are of one kind, shape,
-    strides, dtype, device and alignment to 16 bytes; its fourth element is the device, "host" or -1 on the host. Torch's tensors are asked
-    without views of them, which would take four times as long."""
+    strides, dtype, device, alignment to 16 bytes and leave to be written; its fourth element is the device, "host" or -1 on the host. Torch's
+    tensors are asked without views of them, which would take four times as long."""
     torch = sys.modules.get("torch")
     if torch is not None and set(map(type, arrays)) <= {torch.Tensor, torch.nn.Parameter}:
         try:
@@ -131,7 +131,7 @@ def seen(arrays) -> tuple[tuple, list[int]]:
         except RuntimeError:  # a tensor without strides or an address: `describe` says what it is
             pass
     views = list(map(describe, arrays))
-    return tuple([(v.shape, v.strides, v.dtype, v.device, v.pointer & 15) for v in views]), [v.pointer for v in views]
+    return tuple([(v.shape, v.strides, v.dtype, v.device, v.pointer & 15, v.readonly) for v in views]), [v.pointer for v in views]
 
 
 def _describer(obj):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .clocks import ORDER, PASSED, READ
+
 # Bytes that a phase may have pending, either way (PTX ISA, "Tracking asynchronous operations by the mbarrier object").
 TX_LIMIT = (1 << 20) - 1
 
@@ -28,7 +30,10 @@ class MBarrier:
 
     `done` is what the end of the last phase teaches, `clock` what the arrivals of the current one add. `expected` and
     `issued` are the bytes announced and sent on their way in the current phase; `expect_line` is where they were
-    announced last.
+    announced last. `arrived` has the column and the epoch of each thread that has arrived in the current phase, `ended` of those
+    that ended the last one; `engines` says whether anything asynchronous counts in the current phase, `unseen` whether it did in
+    the last one, so that nobody knows its end who has not waited for it, or been told. `early` is (CTA, line) of an arrival that
+    nothing orders behind the phase before.
     """
 
     count: int
@@ -43,11 +48,27 @@ class MBarrier:
     expect_line: int = -1
     valid: bool = True
     waits: dict[tuple[int, int], LastWait] = field(default_factory=dict)
+    arrived: dict[int, int] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)
+    engines: bool = False
+    unseen: bool = False
+    early: tuple[int, int] | None = None
 
     def copy(self) -> "MBarrier":
         new = copy.copy(self)
         new.clock, new.done, new.waits = self.clock.copy(), self.done.copy(), dict(self.waits)
+        new.arrived, new.ended = dict(self.arrived), dict(self.ended)
         return new
+
+    def follows(self, clock: np.ndarray, column: int, own: list[int], epoch: int) -> bool:
+        """Whether who knows `clock` comes after the end of the phase before, of a barrier with this column, or those who ended it knew of it, in
+        its `own` columns, what they may be told up to this `epoch`."""
+        if not self.phase:
+            return True
+        past, told = (c[[ORDER, READ, PASSED]].max(axis=0) for c in (clock, self.done))
+        if past[column] >= self.phase:
+            return True
+        return not self.unseen and (all(past[who] >= e for who, e in self.ended.items()) or bool((told[own] >= epoch).all()))
 
     @property
     def over(self) -> bool:
@@ -60,6 +81,8 @@ class MBarrier:
         self.clock[:] = 0
         self.phase += 1
         self.pending = self.count
+        self.ended, self.arrived = self.arrived, {}
+        self.unseen, self.engines = self.engines or self.expected > 0 or self.issued > 0, False
         self.expected = self.issued = 0
 
     def passed(self, parity: int) -> bool:

@@ -10,12 +10,11 @@ import numpy as np
 
 from .clocks import BEFORE, FENCED, ORDER, PASSED, READ
 from .faults import Reporter
+from .flight import NEVER
 from .shadow import COPIED, MANY, Access, Cells, index_of
 from .shared_access import Place
 from .values import SimBarrier, SimBuffer, take
 from .world import AsyncOp
-
-NEVER = float("inf")
 
 
 @dataclass

@@ -173,6 +173,7 @@ class Fiber(Control):
         if self.children and call.op.effect != "pure" and call is not self.unjoined and not self.joined():
             return
         args = [self.value(a) for a in call.args]
+        self.m.deeds += call.op.effect != "pure"
         rule = call.op.rules.get("simulate")
         stats = self.sim.report.stats["calls"]
         stats[call.op.name] += self.batch

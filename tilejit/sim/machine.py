@@ -54,6 +54,8 @@ class Machine(GlobalAccess, OrderedAccess, SharedAccess, Synchronisation, Engine
         self.checks = self.sim.checks
         self._worlds: tuple[int, list] | None = None  # with the number of cuts at which they were so
         self._peeked: tuple[int, list] | None = None
+        self.deeds = 0        # calls that did more than compute
+        self.burst = -2, 0    # `deeds` at the last arrival at an mbarrier, and the epoch of the first of those with nothing between
 
     # -- where am I ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..ir.graph import UNIT, Block, Call, Const, For, Graph, Node, Scope, Value, While, blocks, operands, results, walk, written
 from ..types import MEMORY_TYPES, Barrier, Buffer, Scalar, TensorMap, Tile
 from .places import Places
+from .spins import spins
 
 
 class Code:
@@ -79,6 +80,7 @@ class Program:
         self.barriers = sum(v.type.n for v in values if isinstance(v.type, Barrier))
         self.granule = _granule(values)
         self.places = Places(graph)
+        self.spins = spins(self.nodes)
         self.owners: dict = {}  # Tile -> the thread of each element
         self.largest_tile = max((v.type.size for v in values if isinstance(v.type, Tile)), default=1)
         self.code(graph.body)

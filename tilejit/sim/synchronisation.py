@@ -8,7 +8,7 @@ import numpy as np
 
 from ..names import allocation_name
 from .barriers import TX_LIMIT, LastWait, MBarrier, NamedBarrier
-from .clocks import BEFORE, ORDER, PASSED, empty_clock
+from .clocks import BEFORE, ORDER, PASSED, READ, empty_clock
 from .values import SimBarrier
 from .waits import BarrierWait, RowWait
 from .world import World
@@ -181,9 +181,23 @@ class Synchronisation:
         for world, rank, number, (count,) in self._each(barrier, n):
             if count:
                 clock = world.clocks.release(self.rank, self.active_atoms, alone and self.threads > 32)
+                self._follow(world, rank, number, clock)
                 self._arrive(world, rank, number, count, clock)
         if not alone and self._active is None:
             self.exchange()
+
+    def _follow(self, world: World, rank: int, number: int, clock: np.ndarray) -> None:
+        """Note an arrival, and whether it comes after the end of the phase before in any order. Where who ended that has heard of an arrival
+        elsewhere that came right before this one, or the other way round, neither knows more than the other: they may change places."""
+        b, atoms = world.barriers[rank, number], self.active_atoms if self._active is not None else self.active_atoms[:1]
+        columns = [world.clocks.column(self.rank, int(atom)) for atom in atoms]
+        deeds, epoch = self.burst
+        if self.deeds - deeds > 1:
+            epoch = int(clock[READ, columns].max())
+        self.burst = self.deeds, epoch
+        if b.early is None and not b.follows(clock, world.clocks.barrier_column(rank, number), columns, epoch):
+            b.early = self.rank, self.line
+        b.arrived.update((column, min(epoch, int(clock[READ, column]))) for column in columns)
 
     def _arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray | None) -> None:
         b = world.barriers[rank, number]
@@ -229,14 +243,15 @@ class Synchronisation:
         self.arrive(barrier, n)
 
     def test(self, barrier: SimBarrier, parity: Any) -> np.ndarray:
-        """Whether the phase of that parity is over, (B, 1); where it is, the scope sees what the phase ordered."""
-        result = np.zeros((self.batch, 1), bool)
+        """Whether the phase of that parity is over, (B, 1); where it is, the scope sees what the phase ordered. Where a loop is left by nothing
+        else, it is waited for."""
+        result, waited = np.zeros((self.batch, 1), bool), self.fiber.node in self.sim.program.spins
         for positions, (index, peer, phase) in self.cases(barrier.index, barrier.peer, parity):
             rank, number = self.rank if peer is None else peer, barrier.first + (index or 0)
             for world, where in self.worlds(positions):
                 if self._usable(world, rank, number) and world.barriers[rank, number].passed(phase):
                     result[slice(None) if where is None else where] = True
-                    self._learn(world, rank, number, waited=False)
+                    self._learn(world, rank, number, waited)
         self.sim.asked |= not result.all()
         return result
 
@@ -251,7 +266,7 @@ class Synchronisation:
     def _learn(self, world: World, rank: int, number: int, waited: bool = True) -> None:
         b = world.barriers[rank, number]
         column = world.clocks.barrier_column(rank, number)
-        b.done[ORDER, column] = b.phase
+        b.done[ORDER, column] = b.done[PASSED, column] = b.phase
         if world.clocks.tensor:  # a commit contains the fence before it
             b.done[BEFORE, column] = b.phase
         atoms = self.active_atoms

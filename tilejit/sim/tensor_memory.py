@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..layout.fragments import thread_table
-from .engines import NEVER
+from .flight import NEVER
 from .memory import TensorMemory as Memory
 from .shadow import MANY, Access
 from .faults import Reporter

@@ -118,6 +118,10 @@ class Verdicts:
 
     def _close_suspects(self) -> None:
         for world in self.worlds:
+            for b in world.barriers.values():
+                if b.early is not None and any(wait.epoch for wait in b.waits.values()):
+                    self.suspect(world, *b.early, "nothing orders this arrival at an mbarrier behind the end of the phase before: it may come in "
+                                 "that phase, in the place of another, and end it too early. Wait for that phase first, or for one who has")
             if "suspect" in world.facts and not self.report.findings:
                 rank, line, message = world.facts["suspect"]
                 self._fault(world, rank, "barrier-phase", self.locs[line], message, protocol=False)

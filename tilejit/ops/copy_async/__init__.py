@@ -15,7 +15,8 @@ from ...types import BarrierRef, Patches, Rows
 from ..language import uniform_scalar
 from ..pipeline import pipeline_slot
 from ..selected import by_threads
-from ..sides import asked_variant, checked_sides, moves_tile
+from ..expected import asked_variant
+from ..sides import checked_sides, moves_tile
 from . import bulk, dsmem, gathered, ldgsts, selected, tcgen05_cp, tma, tma_map, vector
 from .options import check_mask, checked_options
 from .site import CopySite

@@ -14,6 +14,7 @@ from ...ir.op import op
 from ...ir.graph import Const
 from ...layout import Swizzle, TileLayout, axis
 from ...types import Buffer, Patches, Region, Selected
+from ..expected import asked_variant
 from ..partition import checked, driving_order
 from ..regions import whole
 from . import selected, tma
@@ -71,7 +72,8 @@ def prefetch(g: Builder, region, cache=None):
     region = region if isinstance(type_of(region), Selected) else whole(g, region)
     if partial is None:
         g.shared("this prefetch", *g.definitions[region].args[1:])
-    g.call(prefetch_, region, options=checked_options({"cache": cache}, ()), partial=partial)
+    names = tuple(v.name for v in prefetch_.variants)
+    g.call(prefetch_, region, options=checked_options({"cache": cache, "variant": asked_variant(g, None, names)}, names), partial=partial)
 
 
 # -- variants ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd, prod
 
+import numpy as np
+
 from ..tmem.descriptor import SharedDescriptor
 from ..tmem.fragments import digits_of
 from .shapes import DECOMPRESSED, SHAPES, Shape
@@ -143,16 +145,17 @@ def fitted(shape: Shape, site: CopySite, digits: list[Digit], begin, offset: dic
     if mode is None:
         return f"the swizzle {site.src.buffer.layout.swizzle} is none of the descriptor's"
     stride, leading = _between_groups(shape, rows, mode), _between_units(shape, columns, mode)
-    for refused in (stride, leading, _refused_beginning(shape, begin, offset, mode, site)):
+    for refused in (stride, leading, _refused_beginning(shape, offset, mode, site)):
         if isinstance(refused, str):
             return refused
     column = offset.get("TCol", 0)
     moves = not isinstance(column, int), not isinstance(begin, int)
-    places = _placed(shape, rest, 0 if moves[1] else begin, mode)
-    if isinstance(places, str):
-        return places
+    for first in _beginnings(site, ATOM * UNIT << mode if mode else UNIT) if moves[1] else [begin]:
+        places = _placed(shape, rest, first, mode)
+        if isinstance(places, str):
+            return places
     base = 0 if moves[0] else offset.get("TLane", 0) << 16 | column * site.itemsize // 4
-    return leading // UNIT, stride // UNIT, mode, tuple((into + base, at) for into, at in places), moves
+    return leading // UNIT, stride // UNIT, mode, tuple((into + base, at - moves[1] * first) for into, at in places), moves
 
 
 def _parted(shape: Shape, digits: list[Digit]) -> tuple[list[Digit], list[Digit], list[Digit]] | str:
@@ -226,7 +229,7 @@ def _between_units(shape: Shape, columns: list[Digit], mode: int) -> int | str:
     return leading
 
 
-def _refused_beginning(shape: Shape, begin, offset: dict, mode: int, site: CopySite) -> str | None:
+def _refused_beginning(shape: Shape, offset: dict, mode: int, site: CopySite) -> str | None:
     """Why no copy may begin where the regions do; None where one may."""
     lane, column = offset.get("TLane", 0), offset.get("TCol", 0)
     if not isinstance(lane, int):
@@ -238,9 +241,22 @@ def _refused_beginning(shape: Shape, begin, offset: dict, mode: int, site: CopyS
     atom = ATOM * UNIT << mode if mode else UNIT
     if site.src_align % atom:
         return f"the buffer is aligned to {site.src_align} bytes, and {atom} are needed"
-    if not isinstance(begin, int) and begin.of % atom:
-        return f"it begins at a multiple of {begin.of} bytes of shared memory, and {atom} are needed"
     return None
+
+
+def _beginnings(site: CopySite, atom: int) -> list[int]:
+    """The bytes of an atom at which a region may begin of which some starts are known at run time only: by what divides those, and since it lies in
+    its buffer."""
+    buffer, found = site.src.buffer, {site.src.buffer.layout.offset.get("m", 0) * site.itemsize % atom}
+    grouped, at = buffer.layout.group(buffer.shape)
+    for d, (start, extent) in enumerate(zip(site.src_starts, site.src.extents)):
+        known = start.value if hasattr(start, "value") else start if isinstance(start, int) else None
+        starts = np.arange(0, buffer.shape[d] - extent + 1, site.g.divisor(start)) if known is None else np.array([known])
+        own = np.zeros_like(starts)
+        for size, stride, _ in reversed(grouped.shards[at[d]:at[d + 1]]):
+            own, starts = own + starts % size * stride * site.itemsize, starts // size
+        found = {(first + int(n)) % atom for first in found for n in np.unique(own % atom)}
+    return sorted(found)
 
 
 def _placed(shape: Shape, rest: list[Digit], first: int, mode: int) -> list[tuple[int, int]] | str:

@@ -17,7 +17,7 @@ from ..language import as_condition
 from ..packed import refused
 from ..reduce import collective
 from ..regions import whole
-from ..sides import asked_variant
+from ..expected import asked_variant
 from . import ldmatrix, stmatrix, tcgen05, wgmma  # noqa: F401 - they give load and store plans of theirs
 from .site import MmaSite, checked_options, product_shape
 

@@ -17,7 +17,7 @@ from ..language import converted
 from ..packed import refused
 from ..reduce import collective
 from ..regions import whole
-from ..sides import asked_variant
+from ..expected import asked_variant
 from . import dot_tensor, warp, wgmma
 from .site import MmaSite, checked_options, product_shape
 

@@ -16,6 +16,7 @@ from ...ir.builtin import builtin
 from ...ir.graph import Const, Value
 from ...ir.op import op
 from ...types import Buffer, Region, Tile
+from ..expected import asked_variant
 from ..language import coerce
 from ..packed import refused
 from ..reduce import collective
@@ -227,6 +228,7 @@ def checked(g: Builder, name: str, x, shape, pack, wait) -> Value:
         raise g.error(f"the shape is one of {', '.join(SHAPES)}, or None for the first that fits, not {shape!r}")
     if pack not in (None, True, False) or not isinstance(wait, bool):
         raise g.error("pack is True, False or None, and wait is True or False, known at compile time")
+    asked_variant(g, None, (VARIANT.name,))
     x = whole(g, x)
     refused(g, name, x.type.dtype)
     g.shared(f"this {name}", *g.definitions[x].args[1:])

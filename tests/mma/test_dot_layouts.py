@@ -1,0 +1,146 @@
+"""``tile.dot`` among other work: the layouts of what is added, scaled, reduced and loaded beside a product follow its fragments."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.drawn import numbers
+
+
+def test_fragments_meet_elementwise_work_and_reductions_without_scratch():
+    """Rows of the accumulator are reduced in their quads, and come back as the next product's operand by renaming."""
+    @tile.jit
+    def rows(A, B, C):
+        sA, sB = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:64, 0:64])
+        tile.copy(sB, B[0:64, 0:64])
+        tile.sync()
+        s = tile.dot(sA, sB, trans_b=True)
+        p = tile.exp(s - tile.max(s, axis=1)[:, None])
+        tile.store(C[0:64, 0:64], tile.dot((p / tile.sum(p, axis=1)[:, None]).to(A.dtype), sB))
+
+    a, b = numbers((64, 64), np.float16, 1) / 8, numbers((64, 64), np.float16, 2)
+    for target in ("sm_80", "sm_90a"):
+        c = np.zeros((64, 64), np.float32)
+        rows.simulate(1, a, b, c, target=target).raise_first()
+        s = a.astype(np.float64) @ b.T.astype(np.float64)
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        expected = p / p.sum(axis=1, keepdims=True) @ b.astype(np.float64)
+        assert np.abs(c - expected).max() <= 2.0 ** -11 * np.abs(b.astype(np.float64)).max() * 2
+        made = rows.compile(a, b, c, target=target)
+        assert "convert_layout" not in made.graph and "st.shared" not in made.ptx.partition("mma")[2]
+
+
+def test_what_a_loop_adds_to_is_converted_once():
+    """An accumulator that begins as a sum of loaded numbers changes its layout before the loop."""
+    @tile.jit
+    def more(A, C, n):
+        sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:32, 0:32])
+        tile.sync()
+        acc = tile.load(C[0:32, 0:32]) + tile.load(C[0:32, 0:32])
+        for _ in range(n):
+            acc = tile.dot(sA, sA, acc)
+        tile.store(C[0:32, 0:32], acc)
+
+    a, c = numbers((32, 32), np.float16, 1), numbers((32, 32), np.float32, 3)
+    expected = 2 * c + 3 * (a.astype(np.float64) @ a.astype(np.float64))
+    graph = more.compile(a, c, 3, target="sm_80").graph
+    assert "convert_layout" in graph.partition("for ")[0] and "convert_layout" not in graph.partition("for ")[2].partition("->")[0]
+    more.simulate(1, a, c, 3, target="sm_80").raise_first()
+    assert np.abs(c - expected).max() < 1e-4
+
+
+@tile.jit
+def sometimes_reset(A, C, n):
+    sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:32, 0:32])
+    tile.sync()
+    acc = tile.zeros((32, 32))
+    for t in range(n):
+        for k in range(2):
+            if k < t:
+                acc = tile.dot(sA, sA, acc)
+        if t % 2 == 0:
+            tile.store(C[t, 0:32, 0:32], acc)
+            acc = tile.zeros((32, 32))
+
+
+@tile.jit
+def sometimes_scaled(A, C, n):
+    sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:32, 0:32])
+    tile.sync()
+    for t in range(n):
+        acc = tile.zeros((32, 32))
+        for i in range(t):
+            for k in range(2):
+                if k > i:
+                    acc = acc * 0.5
+                else:
+                    acc = tile.dot(sA, sA, acc)
+        tile.store(C[t, 0:32, 0:32], acc)
+
+
+@tile.jit
+def sometimes_added(A, C, n):
+    sA = tile.alloc((32, 32), A.dtype, layout=tile.auto)
+    tile.copy(sA, A[0:32, 0:32])
+    tile.sync()
+    acc = tile.load(C[0, 0:32, 0:32]) + tile.load(C[0, 0:32, 0:32])
+    for k in range(n):
+        if k % 2 == 0:
+            acc = tile.dot(sA, sA, acc)
+    tile.store(C[1, 0:32, 0:32], acc)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_120a"])
+@pytest.mark.parametrize("kernel", [sometimes_reset, sometimes_scaled, sometimes_added])
+def test_a_product_in_a_branch_of_a_loop_changes_no_layout_in_the_loops(kernel, target):
+    """Its accumulator has the product's layout in all of the loops around, whichever way sets it anew or works on it."""
+    a, n = numbers((32, 32), np.float16, 1) / 8, 4
+    c = np.stack([numbers((32, 32), np.float32, 3)] * n)
+    x, want, acc = a.astype(np.float64) @ a.astype(np.float64), c.astype(np.float64), np.zeros((32, 32))
+    if kernel is sometimes_added:
+        want[1] = 2 * c[0] + 2 * x
+    for t in range(n if kernel is not sometimes_added else 0):
+        if kernel is sometimes_scaled:
+            acc = np.zeros((32, 32))
+            for i in range(t):
+                for k in range(2):
+                    acc = acc * 0.5 if k > i else acc + x
+            want[t] = acc
+        else:
+            acc = acc + sum(k < t for k in range(2)) * x
+            if t % 2 == 0:
+                want[t], acc = acc, np.zeros((32, 32))
+    compiled = kernel.compile(a, c, n, target=target, num_warps=4)
+    assert "convert_layout" not in compiled.graph.partition("\n  for ")[2]
+    kernel.simulate(1, a, c, n, target=target, num_warps=4).raise_first()
+    assert np.abs(c - want).max() < 1e-4
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("first", ["sum", "loaded"])
+def test_what_is_loaded_to_meet_a_product_takes_its_layout(target, first):
+    """A bias and a residual need no change of layout, whichever operand stands first, through casts and reshapes; a load that
+    something else has used before keeps its own."""
+    @tile.jit
+    def finished(A, bias, R, C, LOADED_FIRST: tile.constexpr, USED: tile.constexpr):
+        sA = tile.alloc((64, 64), A.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:64, 0:64])
+        tile.sync()
+        added, residual = tile.load(bias[0:64]), tile.load(R[0:64, 0:64])
+        if USED:
+            tile.store(R[0:64, 0:64], residual + 1)
+        acc = tile.dot(sA, sA)
+        acc = added[None, :] + acc if LOADED_FIRST else acc + added[None, :]
+        tile.store(C[0:64, 0:64], tile.cast(residual, tile.float32) + acc if LOADED_FIRST else acc - (-residual))
+
+    a, bias, r = numbers((64, 64), np.float16, 1), numbers((64,), np.float32, 2), numbers((64, 64), np.float16, 3)
+    expected = a.astype(np.float64) @ a.astype(np.float64) + bias + r
+    for used in (False, True):
+        c = np.empty((64, 64), np.float32)
+        constants = dict(LOADED_FIRST=first == "loaded", USED=used, target=target)
+        assert ("convert_layout" in str(finished.compile(a, bias, r.copy(), c, **constants).graph)) == used
+        finished.simulate(1, a, bias, r.copy(), c, **constants).raise_first()
+        assert np.abs(c - expected).max() < 1e-4

@@ -1,0 +1,149 @@
+"""Asynchronous operations of a chunk of the grid: when they read, when their bytes land, and what their barriers then know."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .clocks import PASSED
+from .world import AsyncOp, World
+
+NEVER = float("inf")
+LATE = 1e12  # a landing time that comes only when everything waits
+
+
+class Flight:
+    """The part of a chunk that carries operations from their issue to their end."""
+
+    def next_operation(self) -> int:
+        self.operations += 1
+        return self.operations
+
+    def landing_time(self) -> float:
+        """When an operation issued now lands by itself: with seed 0 as late as possible, else drawn."""
+        if self.patient:
+            return LATE + self.operations
+        if self.rng.random() < 0.4:
+            return self.tick + int(self.rng.integers(1, 6))
+        return LATE + float(self.rng.random())
+
+    def coin(self) -> bool:
+        """An open choice; False with seed 0."""
+        return not self.patient and bool(self.rng.random() < 0.5)
+
+    def _rows_of(self, op: AsyncOp) -> np.ndarray:
+        return op.rank * self.clusters + op.world.clusters
+
+    def collect(self, op: AsyncOp) -> None:
+        """The operation reads its sources now."""
+        if op.collect is not None:
+            op.params.update(op.collect(self._rows_of(op), op.params))
+            op.collect = None
+
+    def move(self, op: AsyncOp) -> None:
+        """The operation's bytes arrive; nobody has learnt it yet."""
+        if not op.moved:
+            op.moved = True
+            self.version += 1
+            self.collect(op)
+            op.land(self._rows_of(op), op.params)
+            op.params = {}
+
+    def free_sources(self, op: AsyncOp) -> None:
+        """The thread that issued the operation has waited until its sources are read."""
+        self.collect(op)
+        tag = self._thread_tag(op)
+        op.world.finish_reads(op, self.cells, lambda rank: tag)
+
+    def _thread_tag(self, op: AsyncOp) -> tuple[int, int, int]:
+        clocks = op.world.clocks
+        return clocks.column(op.rank, op.atom), int(clocks.now[op.rank, op.atom]), op.thread
+
+    def land(self, op: AsyncOp, tag: tuple | None = None, count: bool = True) -> None:
+        """The operation ends: its bytes are there, and its barriers know."""
+        if op.over:
+            return
+        op.over = True
+        world = op.world
+        self.move(op)
+        self.version += 1
+        world.flight.remove(op)
+        self.flying -= 1
+        own = {rank: number for rank, number, _ in op.targets}
+
+        def column_of(rank: int) -> tuple[int, int, int]:
+            if tag is not None:
+                return tag
+            if not own:
+                return self._thread_tag(op)
+            home = rank if rank in own else next(iter(own))
+            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, -1
+
+        world.retag(op, self.cells, column_of)
+        world.ops.pop(op.number, None)
+        for rank, number, nbytes in op.targets:
+            barrier = world.barriers[rank, number]
+            op.tags[rank, number] = barrier.phase + 1
+            recent = world.recent.setdefault(world.clocks.barrier_column(rank, number), [])
+            recent.append(op)
+            if len(recent) > 16 and recent[0].awaited:
+                del recent[0]
+            if count:
+                barrier.tx -= nbytes
+                np.maximum(barrier.clock[PASSED], op.clock[PASSED], out=barrier.clock[PASSED])
+                self.settle_phase(world, rank, number)
+        if op.then is not None:
+            op.then(op)
+
+    def arrive(self, world: World, rank: int, number: int, count: int, clock: np.ndarray) -> None:
+        """Arrivals that an asynchronous operation makes."""
+        barrier = world.barriers[rank, number]
+        barrier.pending = max(barrier.pending - count, 0)
+        barrier.engines = True
+        np.maximum(barrier.clock, clock, out=barrier.clock)
+        self.settle_phase(world, rank, number)
+
+    def settle_phase(self, world: World, rank: int, number: int) -> None:
+        """End a barrier's phase if it has everything; it should then have had what was sent to it."""
+        barrier = world.barriers[rank, number]
+        if not barrier.over:
+            return
+        if barrier.issued != barrier.expected:
+            late = [op for op in world.flight if op.phases.get((rank, number)) == barrier.phase]
+            line = barrier.expect_line if barrier.expect_line >= 0 else barrier.line
+            self._fault(world, rank, "transaction-count", self.locs[line], "a phase of the mbarrier ends when the "
+                        f"{barrier.expected} bytes that were announced have come, and its copies bring {barrier.issued}")
+            for op in late:  # so that one miscount is reported once
+                self.land(op, count=False)
+        self.note_laggards(world, barrier)
+        barrier.flip()
+        self.version += 1
+
+    # -- time ------------------------------------------------------------------------------------------------------------------
+
+    def _flight(self) -> list[AsyncOp]:
+        return [op for world in self.worlds for op in world.flight] if self.flying else []
+
+    def _land_due(self) -> None:
+        if self.patient or not self.flying:
+            return
+        for op in self._flight():
+            if op.due <= self.tick:
+                self._land_alone(op)
+
+    def _land_alone(self, op: AsyncOp) -> None:
+        """Land without being waited for."""
+        if op.queued:
+            self.move(op)
+            op.due = NEVER
+        else:
+            self.land(op)
+
+    def _land_first(self) -> bool:
+        """Let time pass until the first of the operations in flight lands."""
+        flight = [op for op in self._flight() if op.due < NEVER]
+        if flight:
+            first = min(flight, key=lambda op: (op.due, op.number))
+            for op in flight:
+                if op.number == first.number:
+                    self._land_alone(op)
+        return bool(flight)

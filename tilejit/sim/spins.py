@@ -1,0 +1,42 @@
+"""Which call alone decides whether a loop goes on: where it asks a barrier, the loop waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..dtypes import bool_
+from ..ir.graph import Call, If, Node, Value, While, results, walk
+
+
+def spins(nodes: Iterable[Node]) -> set[Call]:
+    """The calls that a loop is left by, and by nothing else."""
+    return {call for node in nodes if isinstance(node, While) and (call := _deciding(node)) is not None}
+
+
+def _deciding(loop: While) -> Call | None:
+    """The one call in a loop on which its condition depends, itself or by flags that it carries; None if there is no such or another too."""
+    made = {value: node for block in (loop.test, loop.body) for node in walk(block) for value in results(node)}
+    carried = {carry.inner: (carry.init, after) for carry, after in zip(loop.carried, loop.body.yields)}
+    found, seen, left = set(), set(), list(loop.test.yields)
+    while left:
+        x = left.pop()
+        if not isinstance(x, Value) or x in seen:
+            continue
+        seen.add(x)
+        node = made.get(x)
+        match node:
+            case None if x in carried and x.type.dtype == bool_:
+                left += carried[x]
+            case If():
+                at = node.results.index(x)
+                left += node.test, node.then.yields[at], node.orelse.yields[at]
+            case Call() if node.op.effect == "pure":
+                left += node.args
+            case Call():
+                found.add(node)
+            case _ if node is not None or x in carried:  # a number that counts, or what another loop makes
+                return None
+    return found.pop() if len(found) == 1 else None
+
+
+__all__ = ["spins"]
