@@ -49,8 +49,11 @@ class Reporter:
         if theirs is not None and mine is not None and mine.line < theirs.line:  # the line further down is to blame
             late, early = early, late
         (line, who, writes), (other, by, wrote) = late, early
+        did = "written" if wrote else "read"
+        if c.again and line != a.line:
+            did = f"{did} in a later trip of the loop"
         self._retract(a, c)
-        self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {'written' if wrote else 'read'} by {by} "
+        self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {did} by {by} "
                   f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:

@@ -52,7 +52,7 @@ class Access:
 class Conflict:
     """Two accesses without order. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
     'writer', 'reader' or 'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread`, `line` and, on
-    tensor memory, `epoch` its own."""
+    tensor memory, `epoch` its own. `again` says that the access's line had been there before the other, in order, as a loop's has."""
 
     what: str
     at: int
@@ -61,6 +61,7 @@ class Conflict:
     thread: int = 0
     line: int = 0
     epoch: int = 0
+    again: bool = False
 
 
 class Shadow:
@@ -247,7 +248,8 @@ class Shadow:
                 if late.any():
                     at = int(np.argmax(late))
                     cell = int(a.cells[at])
-                    return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]))
+                    again = self.line[cell] == a.line and self.writer[cell] == clocks.column(rank, int(np.broadcast_to(a.atoms, len(a.cells))[at]))
+                    return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]), again=bool(again))
             if self.tensor:
                 found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
                 if found is not None:
