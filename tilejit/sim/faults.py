@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .barriers import LastWait
 from .clocks import BEFORE, ORDER
 from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, Access, Conflict
 from .world import AsyncOp, World
@@ -86,10 +87,7 @@ class Reporter:
             if wait is None:
                 break
             if wait.stale:
-                known = self.world.stale is not None  # and said by the verdict
-                early = "" if known else "the wait returned at once, because that phase was over before: "
-                self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, is still to "
-                          "come", a, c, a.line)
+                self._passed_early(wait, op, a, c, a.line)
                 return
             if self._miscounted(barrier, op, rank, number, a, c):
                 return
@@ -139,15 +137,30 @@ class Reporter:
             self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} whose asynchronous reader at line "
                              f"{self._number(c.line)} has not been waited for")
         elif c.what == "reader" and writing and self.shadow.explained(a, c.line):
-            self.m.report.retract("uninitialized-read", self._number(c.line))
-            self._say("missing-wait", c.line,
-                      f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
+            self._read_too_early(op, a, c, name)
         else:
             past = "read" if c.what == "reader" else "written"
             self._retract(a, c)
             self._blame_wait(op, a, c, "race", f"{name} {verb} {self._bytes(c)}, {past} by {self._other_thread(c)} at line "
                              f"{self._number(c.line)}, and nothing orders the two")
         self._settle(a)
+
+    def _read_too_early(self, op: AsyncOp, a: Access, c: Conflict, name: str) -> None:
+        """A thread has read what nobody had written yet and the operation brings: a wait of its own passed at once, or it has not waited."""
+        self.m.report.retract("uninitialized-read", self._number(c.line))
+        reader = divmod(c.other, self.clocks.width)
+        for rank, number, _ in op.targets:
+            wait = self.world.barriers[rank, number].waits.get(reader) if rank == self.rank else None
+            if wait is not None and wait.stale:
+                self._passed_early(wait, op, a, c, c.line)
+                return
+        self._say("missing-wait", c.line, f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
+
+    def _passed_early(self, wait: LastWait, op: AsyncOp, a: Access, c: Conflict, other: int) -> None:
+        """Blame a wait that taught nothing for what follows at line `other`; the verdict knows whether it has said that it returned at once."""
+        early = "" if self.world.stale is not None else "the wait returned at once, because that phase was over before: "
+        self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, is still to "
+                  "come", a, c, other)
 
     def _blame_wait(self, op: AsyncOp, a: Access, c: Conflict, kind: str, text: str) -> None:
         """Report `kind`, or the wait before it that let the issuing thread pass too early, of which the verdict tells."""

@@ -190,7 +190,8 @@ class Shadow:
             if never.any():
                 at = int(np.argmax(never))
                 found = Conflict("uninitialized", at, int(a.cells[at]))
-                self.unset_line[a.line] = np.asarray(a.cells)[never]
+                early = np.asarray(a.cells)[never]
+                self.unset_line[a.line] = np.union1d(self.unset_line.get(a.line, early), early)
         if keep:
             self._remember(clocks, rank, a)
         return found
