@@ -234,3 +234,36 @@ def test_threads_wait_at_the_cluster_s_barrier_before_they_arrive_there_again():
     for arrive in (False, True):
         for wait in (False, True):
             check(meets_by_warps, (2,), B, arrive, wait, seeds=range(3))
+
+
+@tile.jit(cluster=(2, 1, 1))
+def sends_what_the_peer_s_engine_stores(A, B):
+    rank, s, bar = tile.cta_rank(), tile.alloc((128,), A.dtype), tile.mbarrier()
+    bar.arrive_expect_tx(s.nbytes)
+    tile.store_async(s.peer(1 - rank), tile.load(A[rank, 0:128]), mbar=bar)
+    with tile.elect():
+        bar.wait(phase=0)
+        tile.fence_proxy_async()
+        tile.copy_async(B[rank, 0:128], s)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def sends_unfenced(A, B):
+    rank, s, bar = tile.cta_rank(), tile.alloc((128,), A.dtype), tile.mbarrier()
+    bar.arrive_expect_tx(s.nbytes)
+    tile.store_async(s.peer(1 - rank), tile.load(A[rank, 0:128]), mbar=bar)
+    with tile.elect():
+        tile.fence_proxy_async()
+        bar.wait(phase=0)
+        tile.copy_async(B[rank, 0:128], s)  # finds: missing-proxy-fence
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+def test_the_engine_reads_what_st_async_brought_behind_a_fence_after_the_wait():
+    """As cp.async it writes in its own time, but through the generic proxy."""
+    check(sends_what_the_peer_s_engine_stores, (2,), A[:2], B[:2], result=1, expected=A[1::-1])
+    report = check(sends_unfenced, (2,), A[:2], B[:2])
+    assert "store_async at line" in report.findings[0].message and "between the wait for it and this" in report.findings[0].message

@@ -18,6 +18,7 @@ from .global_races import GlobalClocks
 from .memory import SharedMemory, TensorMemory
 from .program import Program
 from .report import Report
+from .shadow import COPIED
 from .verdicts import Verdicts
 from .world import AsyncOp, World
 
@@ -231,6 +232,8 @@ class Chunk(Verdicts):
         world.flight.remove(op)
         self.flying -= 1
         own = {rank: number for rank, number, _ in op.targets}
+        if op.generic:
+            op.threads = None
 
         def column_of(rank: int) -> tuple[int, int, int]:
             if tag is not None:
@@ -238,7 +241,7 @@ class Chunk(Verdicts):
             if not own:
                 return self._thread_tag(op)
             home = rank if rank in own else next(iter(own))
-            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, -1
+            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, COPIED if op.generic else -1
 
         world.retag(op, self.cells, column_of)
         world.ops.pop(op.number, None)

@@ -71,7 +71,7 @@ class Engines:
                 chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
                 op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
                                      MANY if collective or atom is not None else self.low, atom)
-                op.collect, op.pipe, op.threads = collect, pipe, threads
+                op.collect, op.pipe, op.threads, op.generic = collect, pipe, threads, bool(targets) and not proxy
                 op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
                 ahead = [o for o in world.flight if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
                 op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])

@@ -120,8 +120,10 @@ class Reporter:
         if c.what == "uninitialized":
             self._say("uninitialized-read", a.line, f"{name} reads {self._bytes(c)}, and nothing has been written there yet", a, c)
         elif c.what == "unfenced" and c.thread == COPIED:
-            self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; cp.async at line "
-                      f"{self._number(c.line)} brought them, without fence_proxy_async() between the wait for it and this", a, c, c.line)
+            brought = self._operation(c)
+            self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; "
+                      f"{'cp.async' if brought is None else brought.what} at line {self._number(c.line)} brought them, without "
+                      "fence_proxy_async() between the wait for it and this", a, c, c.line)
         elif c.what == "unfenced":
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; {self._other_thread(c)} wrote them at "
                       f"line {self._number(c.line)} without fence_proxy_async() between its write and the barrier", a, c, c.line)

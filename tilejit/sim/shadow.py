@@ -17,7 +17,7 @@ PENDING = 1 << 24   # PENDING + n: operation n in flight is going to write it
 MANY = -2           # several threads of the atom
 ATOMIC = -3         # an atomic access, of whatever thread
 ANYONE = -4         # an access whose thread is not known: it conflicts with no thread of its scope
-COPIED = -5         # bytes of cp.async that completed on a barrier: like a thread's own writes no part of the async proxy
+COPIED = -5         # bytes of cp.async or st.async that completed on a barrier: like a thread's own writes no part of the async proxy
 
 
 Cells = np.ndarray | range  # numbers of cells; operations of the engines mostly touch one run of them
