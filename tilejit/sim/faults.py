@@ -247,8 +247,8 @@ class Reporter:
                      bytes=(c.cell * granule, (c.cell + 1) * granule), other=self._loc(other) if other is not None else None)
 
     def _retract(self, a: Access, c: Conflict) -> None:
-        """What was read too early was not written for that reason."""
-        if c.what == "reader" and self.shadow.explained(a, c.line):
+        """What was read too early, alone or by an atomic, was not written for that reason."""
+        if c.what in ("reader", "writer") and self.shadow.explained(a, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:

@@ -186,15 +186,19 @@ class Shadow:
         """Threads of CTA `rank` read cells. `plane` FENCED for a read by the async proxy. `keep` to remember it."""
         found = self._written(clocks, rank, a, plane, atomic=False)
         if found is None:
-            never = self.writer[a.index] == NEVER
-            if never.any():
-                at = int(np.argmax(never))
-                found = Conflict("uninitialized", at, int(a.cells[at]))
-                early = np.asarray(a.cells)[never]
-                self.unset_line[a.line] = np.union1d(self.unset_line.get(a.line, early), early)
+            found = self._unset(a)
         if keep:
             self._remember(clocks, rank, a)
         return found
+
+    def _unset(self, a: Access) -> Conflict | None:
+        """The first cell that nobody has written yet."""
+        never = self.writer[a.index] == NEVER
+        if not never.any():
+            return None
+        early, at = np.asarray(a.cells)[never], int(np.argmax(never))
+        self.unset_line[a.line] = np.union1d(self.unset_line.get(a.line, early), early)
+        return Conflict("uninitialized", at, int(a.cells[at]))
 
     def _remember(self, clocks: Clocks, rank: int, a: Access) -> None:
         atoms = np.broadcast_to(a.atoms, len(a.cells))
@@ -217,14 +221,16 @@ class Shadow:
             line[cells] = a.line
 
     def write(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, atomic: bool = False,
-              keep: bool = True) -> Conflict | None:
-        """Threads write cells; with `keep` they are its last writers from now on."""
+              keep: bool = True, combines: bool = False) -> Conflict | None:
+        """Threads write cells; with `keep` they are its last writers from now on. `combines` says that they do with what was there."""
         found = self._written(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a)
         if found is None and self.busy[a.index].any():
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
+        if found is None and combines:
+            found = self._unset(a)
         if keep:
             for epoch, _, _ in self.readers.values():
                 epoch[a.index] = 0
