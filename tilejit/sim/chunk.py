@@ -18,7 +18,7 @@ from .global_races import GlobalClocks
 from .memory import SharedMemory, TensorMemory
 from .program import Program
 from .report import Report
-from .shadow import COPIED
+from .shadow import COPIED, REDUCED, SUMMED
 from .verdicts import Verdicts
 from .world import AsyncOp, World
 
@@ -232,8 +232,9 @@ class Chunk(Verdicts):
         world.flight.remove(op)
         self.flying -= 1
         own = {rank: number for rank, number, _ in op.targets}
-        if op.generic:
+        if op.generic or op.reducing:
             op.threads = None
+        thread = (SUMMED if op.generic else REDUCED) if op.reducing else COPIED if op.generic else -1
 
         def column_of(rank: int) -> tuple[int, int, int]:
             if tag is not None:
@@ -241,7 +242,7 @@ class Chunk(Verdicts):
             if not own:
                 return self._thread_tag(op)
             home = rank if rank in own else next(iter(own))
-            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, COPIED if op.generic else -1
+            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, thread
 
         world.retag(op, self.cells, column_of)
         world.ops.pop(op.number, None)

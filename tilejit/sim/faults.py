@@ -6,7 +6,7 @@ import numpy as np
 
 from .barriers import LastWait
 from .clocks import BEFORE, ORDER
-from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, Access, Conflict
+from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, SUMMED, Access, Conflict
 from .world import AsyncOp, World
 
 
@@ -40,6 +40,7 @@ class Reporter:
             if op is not None and not writing:
                 self._too_early(a, c, op)
             else:
+                self._retract(a, c)
                 self._say("missing-wait", a.line, f"{self._bytes(c)} are {verb} while {self._named(op, c)} has not been waited for", a, c)
         self._settle(a)
 
@@ -119,7 +120,7 @@ class Reporter:
         name = f"{op.what}"
         if c.what == "uninitialized":
             self._say("uninitialized-read", a.line, f"{name} reads {self._bytes(c)}, and nothing has been written there yet", a, c)
-        elif c.what == "unfenced" and c.thread == COPIED:
+        elif c.what == "unfenced" and c.thread in (COPIED, SUMMED):
             brought = self._operation(c)
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; "
                       f"{'cp.async' if brought is None else brought.what} at line {self._number(c.line)} brought them, without "
@@ -247,8 +248,8 @@ class Reporter:
                      bytes=(c.cell * granule, (c.cell + 1) * granule), other=self._loc(other) if other is not None else None)
 
     def _retract(self, a: Access, c: Conflict) -> None:
-        """What was read too early, alone or by an atomic, was not written for that reason."""
-        if c.what in ("reader", "writer") and self.shadow.explained(a, c.line):
+        """What was read too early, alone or to combine it with more, was not written for that reason."""
+        if c.what in ("reader", "writer", "pending", "async") and self.shadow.explained(a, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:

@@ -18,6 +18,8 @@ MANY = -2           # several threads of the atom
 ATOMIC = -3         # an atomic access, of whatever thread
 ANYONE = -4         # an access whose thread is not known: it conflicts with no thread of its scope
 COPIED = -5         # bytes of cp.async or st.async that completed on a barrier: like a thread's own writes no part of the async proxy
+REDUCED = -6        # an asynchronous reduction that has landed, in any order with others
+SUMMED = -7         # one by red.async, which is no part of the async proxy either
 
 
 Cells = np.ndarray | range  # numbers of cells; operations of the engines mostly touch one run of them
@@ -31,6 +33,11 @@ def index_of(cells: Cells) -> np.ndarray | slice:
     return slice(cells.start, cells.stop)
 
 
+def _generic(threads: np.ndarray) -> np.ndarray:
+    """Where an asynchronous operation wrote that is no part of the async proxy."""
+    return (threads == COPIED) | (threads == SUMMED)
+
+
 @dataclass
 class Access:
     """Ordinary accesses to cells: the atom and thread of each (arrays, or one for all), and the line's number."""
@@ -41,6 +48,7 @@ class Access:
     line: int
     scope: tuple[int, int] = (0, 0)  # atoms of the scope, for accesses of ANYONE
     after: tuple[int, ...] = ()      # operations in flight that come first, being ahead in the same pipe
+    reducing: bool = False           # a reduction: others may have come in any order
     pipe: int = 0                    # of tensor memory: the number of the pipe whose operation this is
 
     @cached_property
@@ -121,6 +129,8 @@ class Shadow:
             late &= ~self._ahead(clocks, a, columns)
         if atomic:
             late &= threads != ATOMIC
+        if a.reducing:
+            late &= (threads != REDUCED) & (threads != SUMMED)
         pending = writer >= PENDING
         if a.after and pending.any():
             pending &= ~np.isin(writer - PENDING, a.after)
@@ -141,7 +151,7 @@ class Shadow:
         planes = [ORDER]
         if self.tensor:
             planes.append(AFTER)
-        elif plane == FENCED and (column % clocks.width < clocks.atoms or (self.thread[a.index] == COPIED).any()):
+        elif plane == FENCED and (column % clocks.width < clocks.atoms or _generic(self.thread[a.index]).any()):
             planes.append(FENCED)
         last = self.epoch[a.index].max()
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
@@ -164,7 +174,7 @@ class Shadow:
         return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
-        generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
+        generic = ordinary & ((columns % clocks.width < clocks.atoms) | _generic(threads))
         if not generic.any():
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)

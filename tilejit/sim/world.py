@@ -43,6 +43,7 @@ class AsyncOp:
     then: Callable[["AsyncOp"], None] | None = None  # what else happens when it lands
     world: "World" = None
     generic: bool = False              # it completes on barriers, and what it writes is no part of the async proxy
+    reducing: bool = False             # it combines with what is there, as others of its kind may at the same time
     queued: bool = False               # it completes in a group: landing early teaches nobody anything
     pipe: str | None = None            # operations of one pipe run in the order of their issue
     pipe_number: int = 0               # of the thread's pipe, for tensor memory
