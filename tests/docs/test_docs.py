@@ -211,8 +211,8 @@ MEANING = {
     "out-of-bounds": "an access outside its buffer that the language does not clip",
     "misaligned": "an address that the instruction does not take",
     "deadlock": "threads that wait for what cannot come any more",
-    "barrier-phase": "a wait for a phase that was over before, that nothing completes, or that a warp which lags may miss; arrivals beyond a barrier's count, "
-                     "or that may come in the phase before",
+    "barrier-phase": "a wait for a phase that was over before, that nothing completes, that a warp which lags may miss, "
+                     "or that may begin before the phase ahead is over; arrivals beyond a barrier's count, or that may come in the phase before",
     "barrier-lifecycle": "a barrier used outside of its life, initialised while in use, or with a count that mbarriers do not have",
     "transaction-count": "the bytes announced to a barrier are not those that its copies bring, or more in one phase than the 2^20 - 1 "
                          "that it counts",

@@ -1,6 +1,7 @@
 """CTAs of a cluster: each other's shared memory and barriers, the cluster's barrier."""
 
 import numpy as np
+import pytest
 import tilejit as tile
 from engine_ops import test_bulk as bulk
 from engine_ops import test_peer_load as peer_load
@@ -234,3 +235,74 @@ def test_threads_wait_at_the_cluster_s_barrier_before_they_arrive_there_again():
     for arrive in (False, True):
         for wait in (False, True):
             check(meets_by_warps, (2,), B, arrive, wait, seeds=range(3))
+
+
+@tile.jit(cluster=(2, 1, 1))
+def sends_what_the_peer_s_engine_stores(A, B):
+    rank, s, bar = tile.cta_rank(), tile.alloc((128,), A.dtype), tile.mbarrier()
+    bar.arrive_expect_tx(s.nbytes)
+    tile.store_async(s.peer(1 - rank), tile.load(A[rank, 0:128]), mbar=bar)
+    with tile.elect():
+        bar.wait(phase=0)
+        tile.fence_proxy_async()
+        tile.copy_async(B[rank, 0:128], s)
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+@tile.jit(cluster=(2, 1, 1))
+def sends_unfenced(A, B):
+    rank, s, bar = tile.cta_rank(), tile.alloc((128,), A.dtype), tile.mbarrier()
+    bar.arrive_expect_tx(s.nbytes)
+    tile.store_async(s.peer(1 - rank), tile.load(A[rank, 0:128]), mbar=bar)
+    with tile.elect():
+        tile.fence_proxy_async()
+        bar.wait(phase=0)
+        tile.copy_async(B[rank, 0:128], s)  # finds: missing-proxy-fence
+        tile.bulk_commit()
+        tile.bulk_wait(0)
+
+
+def test_the_engine_reads_what_st_async_brought_behind_a_fence_after_the_wait():
+    """As cp.async it writes in its own time, but through the generic proxy."""
+    check(sends_what_the_peer_s_engine_stores, (2,), A[:2], B[:2], result=1, expected=A[1::-1])
+    report = check(sends_unfenced, (2,), A[:2], B[:2])
+    assert "store_async at line" in report.findings[0].message and "between the wait for it and this" in report.findings[0].message
+
+
+@tile.jit(cluster=(2, 1, 1))
+def adds_at_one_cta(A, B, CLEARED: tile.constexpr, WAITS: tile.constexpr, HOW: tile.constexpr):
+    """Rank 0 has the sum of both."""
+    rank, own, total, bar = tile.cta_rank(), tile.alloc((128,), A.dtype), tile.alloc((128,), A.dtype), tile.mbarrier()
+    tile.store(own, tile.load(A[rank, 0:128]))
+    if CLEARED != "never":
+        tile.store(total, 0)
+    tile.fence_proxy_async()
+    if rank == 0:
+        bar.arrive_expect_tx(2 * total.nbytes if CLEARED != "beside" else total.nbytes)
+    if CLEARED == "beside":
+        tile.sync()
+    else:
+        tile.cluster_sync()
+    if CLEARED != "beside" or rank == 1:
+        if HOW == "red.async":
+            tile.reduce_async(total.peer(0), tile.load(own), "add", mbar=bar)
+        else:
+            with tile.elect():
+                tile.copy_async(total.peer(0), own, mbar=bar, reduce="add")
+    if rank == 0:
+        if WAITS:
+            bar.wait(phase=0)
+        tile.store(B[0, 0:128], tile.load(total))
+        bar.wait(phase=0)
+
+
+@pytest.mark.parametrize("how", ["red.async", "bulk"])
+def test_reductions_in_a_peer_s_memory_are_waited_for_as_copies_are(how):
+    """They may meet each other, and nothing else."""
+    A, B = np.arange(256, dtype=np.int32).reshape(2, 128), np.zeros((1, 128), np.int32)
+    check(adds_at_one_cta, (2,), A, B, "before", True, how, result=1, expected=A.sum(axis=0, keepdims=True))
+    for cleared, waits, kinds in (("before", False, {"missing-wait"}), ("beside", True, {"race", "missing-wait"}), ("never", True, {"uninitialized-read"})):
+        for seed in range(8):
+            report = adds_at_one_cta.simulate((2,), A, B, cleared, waits, how, seed=seed)
+            assert report.findings and {f.kind for f in report.findings} <= kinds, (cleared, seed, report)

@@ -192,6 +192,37 @@ def test_a_barrier_that_another_cta_takes_on():
         assert {f.kind for f in told_by_the_other_cta.simulate((2,), B, False, seed=seed).findings} == {"barrier-phase"}
 
 
+@tile.jit(num_warps=8)
+def waits_for_the_second_phase(B, TOLD: tile.constexpr):
+    s, bar, told = tile.alloc((256,), B.dtype), tile.mbarrier(), tile.mbarrier()
+    with tile.warpgroup(0):
+        bar.arrive()
+        if TOLD == "by who has waited":
+            bar.wait(phase=0)
+        if TOLD:
+            told.arrive()
+        tile.store(s, tile.ones((256,)))
+        bar.arrive()
+    with tile.warpgroup(1):
+        if TOLD:
+            told.wait(phase=0)
+        bar.wait(phase=1)
+        tile.store(B[0, 0:256], tile.load(s))
+
+
+@pytest.mark.parametrize("told", ["by who has waited", "by who has arrived"])
+def test_a_wait_for_the_second_phase_by_who_knows_that_the_first_is_over(told):
+    check(waits_for_the_second_phase, (1,), B, told, result=0, expected=np.where(np.arange(8)[:, None] < 1, 1, 0) + np.zeros(256))
+
+
+def test_a_wait_for_the_second_phase_that_may_come_before_the_first_is_over_is_found_in_any_order():
+    """Where it comes early it passes at once, by the parity of a fresh barrier, and reads what is not there."""
+    findings = [waits_for_the_second_phase.simulate((1,), B, "", seed=seed).findings for seed in range(8)]
+    assert all(findings) and {f.kind for found in findings for f in found} <= {"barrier-phase", "race", "uninitialized-read"}
+    late, = {f.message for found in findings for f in found if f.kind == "barrier-phase" and "bar.wait(phase=1)" in f.loc.source_line}
+    assert "nothing says that phase 0 of the mbarrier is over when threads 128 to 255 wait for phase 1" in late
+
+
 @tile.jit
 def asks_and_does_not_mind(B):
     bar, seen = tile.mbarrier(), 0

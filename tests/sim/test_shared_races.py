@@ -62,8 +62,8 @@ def test_a_race_tells_the_line_that_it_is_not_reported_at():
     """Here the access further down comes first, in the trip before."""
     finding, = loop_without_second_barrier.simulate((1,), X, np.zeros((3, 256), np.float32)).findings
     assert finding.line == finding.other.line + 2 and "tile.store(s," in finding.other.source_line
-    assert re.search(rf"^thread \d+ reads bytes .* of shared memory \(s\[\d+\]\), written by thread \d+ at line {finding.other.line} without",
-                     finding.message)
+    assert re.search(rf"^thread \d+ reads bytes .* of shared memory \(s\[\d+\]\), written in a later trip of the loop by thread \d+ "
+                     rf"at line {finding.other.line} without a barrier between", finding.message)
 
 
 @tile.jit
@@ -130,6 +130,45 @@ def never_written(y):
 def test_a_read_of_bytes_that_nobody_wrote():
     """Shared memory starts without values."""
     check(never_written, (1,), Y)
+
+
+@tile.jit
+def counts_from_nothing(x, y):
+    s = tile.alloc((8,), tile.int32)
+    tile.atomic_add(s[tile.cast(tile.load(x[0:128]), tile.int32) % 8], 1)  # finds: uninitialized-read
+    tile.sync()
+    tile.store(y[0:8], tile.cast(tile.load(s), y.dtype))
+
+
+@tile.jit
+def counts_from_zero(x, y, HOW: tile.constexpr):
+    s = tile.alloc((8,), tile.int32)
+    if HOW == "stored":
+        tile.store(s, 0)
+    else:
+        tile.atomic_exch(s[tile.arange(8)], 0)
+    tile.sync()
+    tile.atomic_add(s[tile.cast(tile.load(x[0:128]), tile.int32) % 8], 1)
+    tile.sync()
+    tile.store(y[0:8], tile.cast(tile.load(s), y.dtype))
+
+
+@tile.jit
+def counts_beside_the_zeros(x, y):
+    s = tile.alloc((8,), tile.int32)
+    with tile.warp(0):
+        tile.store(s, 0)
+    with tile.warp(1):
+        tile.atomic_add(s[tile.cast(tile.load(x[0:32]), tile.int32) % 8], 1)  # finds: race
+
+
+def test_an_atomic_adds_to_what_has_been_written():
+    """On the GPU memory holds anything at first; a number that is exchanged is not added to it."""
+    check(counts_from_nothing, (1,), X, Y)
+    check(counts_beside_the_zeros, (1,), X, Y)
+    for how in ("stored", "exchanged"):
+        check(counts_from_zero, (1,), X, Y, how, result=1, expected=np.append(np.bincount(X[:128].astype(int) % 8, minlength=8), Y[8:]))
+
 
 
 @tile.jit

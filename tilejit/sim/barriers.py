@@ -28,7 +28,8 @@ class LastWait:
 class MBarrier:
     """An mbarrier. `phase` counts the phases that are over; `tx` the bytes still to come (negative: come too early).
 
-    `done` is what the end of the last phase teaches, `clock` what the arrivals of the current one add. `expected` and
+    `done` is what the end of the last phase teaches, `clock` what the arrivals of the current one add; `before` is what the
+    end of the phase ahead of the last one taught, if arrivals alone ended it (None: only a wait tells of it). `expected` and
     `issued` are the bytes announced and sent on their way in the current phase; `expect_line` is where they were
     announced last. `arrived` has the column and the epoch of each thread that has arrived in the current phase, `ended` of those
     that ended the last one; `engines` says whether anything asynchronous counts in the current phase, `unseen` whether it did in
@@ -41,11 +42,13 @@ class MBarrier:
     clock: np.ndarray
     done: np.ndarray
     line: int
+    before: np.ndarray | None = None
     phase: int = 0
     tx: int = 0
     expected: int = 0
     issued: int = 0
     expect_line: int = -1
+    brought: bool = False  # whether the last phase waited for bytes
     valid: bool = True
     waits: dict[tuple[int, int], LastWait] = field(default_factory=dict)
     arrived: dict[int, int] = field(default_factory=dict)
@@ -77,6 +80,8 @@ class MBarrier:
 
     def flip(self) -> None:
         """End the phase."""
+        self.before = None if self.brought else self.done.copy()
+        self.brought = self.expected > 0
         np.maximum(self.done, self.clock, out=self.done)
         self.clock[:] = 0
         self.phase += 1

@@ -89,8 +89,7 @@ class BulkCopies:
         for rank in ranks if dst.memory.scope != "global" else ():
             peer = dst.peer if rank is None else np.full((1, 1), rank)
             span = Span.of(dst, to - np.asarray(dst.base).reshape(-1, 1), count)
-            if kind is None:  # reductions meet in memory one by one, as atomics do
-                writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
+            writes.append(Span(span.space, span.start, span.pattern, span.nbytes, peer))
             # The bytes are reported in the destination's CTA, whatever CTA the barrier was named in.
             barriers.append((barrier if peer is None else barrier.of_peer(peer), count))
         if self.checks:
@@ -99,7 +98,8 @@ class BulkCopies:
                 self._check_run(dst.memory, to, count, True, chosen)
         what = "the bulk copy" if kind is None else "the bulk reduction"
         queue = "bulk" if dst.memory.scope == "global" else None
-        self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers, queue=queue, positions=where)
+        self.issue(what, reads=reads, writes=writes, land=land, collect=collect, params=params, barriers=barriers, queue=queue, positions=where,
+                   reducing=kind is not None)
 
     def _check_run(self, memory, at: np.ndarray, count: int, writing: bool, chosen: np.ndarray | None = None) -> None:
         """The elements of a run of global memory, or of `chosen` bytes of it, against the shadow of their array."""

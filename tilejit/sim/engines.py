@@ -43,7 +43,7 @@ class Engines:
               collect: Callable | None = None, barrier: SimBarrier | None = None, nbytes: int = 0,
               barriers: list[tuple[SimBarrier, int]] | None = None, queue: str | None = None, proxy: bool = True,
               positions: np.ndarray | None = None, collective: bool = False, pipe: str | None = None,
-              atom: int | None = None, threads: np.ndarray | None = None) -> None:
+              atom: int | None = None, threads: np.ndarray | None = None, reducing: bool = False) -> None:
         """Issue an operation that reads and writes spans of shared or tensor memory in its own time. The scope's first
         thread issues it, or with `collective` all of them together.
 
@@ -51,7 +51,8 @@ class Engines:
         thread. ``collect(rows, params) -> dict`` reads its sources, ``land(rows, params)`` writes, for the CTAs `rows`
         of the chunk; `params` hold arrays with a leading batch axis. ``proxy`` says that it goes through the async proxy.
         Operations of one thread in the same `pipe` run in the order of their issue, without waits between them. `atom` says
-        whose threads issue it side by side, and `threads` which of them is behind each cell that is written.
+        whose threads issue it side by side, and `threads` which of them is behind each cell that is written. A `reducing` one
+        combines with what is there, as others may meanwhile.
         """
         self.sim.version += 1
         barriers = [(barrier, nbytes)] if barrier is not None else barriers or []
@@ -70,7 +71,8 @@ class Engines:
                 chosen = params if at is None else {k: take(v, at) for k, v in params.items()}
                 op = self._operation(what, world, places[:len(reads)], places[len(reads):], land, chosen, targets,
                                      MANY if collective or atom is not None else self.low, atom)
-                op.collect, op.pipe, op.threads = collect, pipe, threads
+                op.collect, op.pipe, op.threads, op.generic = collect, pipe, threads, bool(targets) and not proxy
+                op.reducing = reducing
                 op.pipe_number = 0 if pipe is None else 1 + self.rank * self.sim.program.threads + self.low
                 ahead = [o for o in world.flight if pipe is not None and (o.pipe, o.rank, o.thread) == (pipe, op.rank, op.thread)]
                 op.due = max([op.due, *(o.due for o in ahead if o.due < NEVER)])
@@ -118,7 +120,7 @@ class Engines:
         """The issuing thread must come after whoever touched the bytes, through the right proxy. What is `ahead` in its
         pipe does in any case."""
         plane = FENCED if proxy else 0
-        after = tuple(o.number for o in ahead)
+        after = tuple(o.number for o in (world.flight if op.reducing else ahead) if o.reducing or not op.reducing)
         read_ahead = [(world.shadow(space, rank, self.sim.cells(space)), cells) for o in ahead for space, rank, cells in o.reads]
         for shadow, cells in read_ahead:
             shadow.busy[index_of(cells)] -= 1
@@ -126,10 +128,11 @@ class Engines:
             for space, rank, cells in places:
                 shadow = world.shadow(space, rank, self.sim.cells(space))
                 threads = np.asarray(op.thread if op.threads is None else op.threads, np.int16)
-                access = Access(cells, np.asarray(op.atom), threads, op.line, after=after, pipe=op.pipe_number if shadow.tensor else 0)
+                access = Access(cells, np.asarray(op.atom), threads, op.line, after=after, reducing=op.reducing,
+                                pipe=op.pipe_number if shadow.tensor else 0)
                 through = plane if space == "shared" else ORDER  # tensor memory has no proxies
                 if writing:
-                    found = shadow.write(world.clocks, self.rank, access, through, keep=False)
+                    found = shadow.write(world.clocks, self.rank, access, through, keep=False, combines=op.reducing)
                 else:
                     found = shadow.read(world.clocks, self.rank, access, through, keep=False)
                 if found is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .barriers import LastWait
 from .clocks import BEFORE, ORDER
-from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, Access, Conflict
+from .shadow import ATOMIC, COPIED, MANY, NEVER, PENDING, SUMMED, Access, Conflict
 from .world import AsyncOp, World
 
 
@@ -39,6 +40,7 @@ class Reporter:
             if op is not None and not writing:
                 self._too_early(a, c, op)
             else:
+                self._retract(a, c)
                 self._say("missing-wait", a.line, f"{self._bytes(c)} are {verb} while {self._named(op, c)} has not been waited for", a, c)
         self._settle(a)
 
@@ -49,8 +51,11 @@ class Reporter:
         if theirs is not None and mine is not None and mine.line < theirs.line:  # the line further down is to blame
             late, early = early, late
         (line, who, writes), (other, by, wrote) = late, early
+        did = "written" if wrote else "read"
+        if c.again and line != a.line:
+            did = f"{did} in a later trip of the loop"
         self._retract(a, c)
-        self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {'written' if wrote else 'read'} by {by} "
+        self._say("race", line, f"{who} {'writes' if writes else 'reads'} {self._bytes(c)}, {did} by {by} "
                   f"at line {self._number(other) or '?'} without a barrier between the two", a, c, other)
 
     def _unordered(self, a: Access, c: Conflict, what: str) -> None:
@@ -83,10 +88,7 @@ class Reporter:
             if wait is None:
                 break
             if wait.stale:
-                known = self.world.stale is not None  # and said by the verdict
-                early = "" if known else "the wait returned at once, because that phase was over before: "
-                self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, is still to "
-                          "come", a, c, a.line)
+                self._passed_early(wait, op, a, c, a.line)
                 return
             if self._miscounted(barrier, op, rank, number, a, c):
                 return
@@ -118,9 +120,11 @@ class Reporter:
         name = f"{op.what}"
         if c.what == "uninitialized":
             self._say("uninitialized-read", a.line, f"{name} reads {self._bytes(c)}, and nothing has been written there yet", a, c)
-        elif c.what == "unfenced" and c.thread == COPIED:
-            self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; cp.async at line "
-                      f"{self._number(c.line)} brought them, without fence_proxy_async() between the wait for it and this", a, c, c.line)
+        elif c.what == "unfenced" and c.thread in (COPIED, SUMMED):
+            brought = self._operation(c)
+            self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; "
+                      f"{'cp.async' if brought is None else brought.what} at line {self._number(c.line)} brought them, without "
+                      "fence_proxy_async() between the wait for it and this", a, c, c.line)
         elif c.what == "unfenced":
             self._say("missing-proxy-fence", a.line, f"{name} {verb} {self._bytes(c)} through the async proxy; {self._other_thread(c)} wrote them at "
                       f"line {self._number(c.line)} without fence_proxy_async() between its write and the barrier", a, c, c.line)
@@ -136,15 +140,30 @@ class Reporter:
             self._blame_wait(op, a, c, "missing-wait", f"{name} overwrites {self._bytes(c)} whose asynchronous reader at line "
                              f"{self._number(c.line)} has not been waited for")
         elif c.what == "reader" and writing and self.shadow.explained(a, c.line):
-            self.m.report.retract("uninitialized-read", self._number(c.line))
-            self._say("missing-wait", c.line,
-                      f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
+            self._read_too_early(op, a, c, name)
         else:
             past = "read" if c.what == "reader" else "written"
             self._retract(a, c)
             self._blame_wait(op, a, c, "race", f"{name} {verb} {self._bytes(c)}, {past} by {self._other_thread(c)} at line "
                              f"{self._number(c.line)}, and nothing orders the two")
         self._settle(a)
+
+    def _read_too_early(self, op: AsyncOp, a: Access, c: Conflict, name: str) -> None:
+        """A thread has read what nobody had written yet and the operation brings: a wait of its own passed at once, or it has not waited."""
+        self.m.report.retract("uninitialized-read", self._number(c.line))
+        reader = divmod(c.other, self.clocks.width)
+        for rank, number, _ in op.targets:
+            wait = self.world.barriers[rank, number].waits.get(reader) if rank == self.rank else None
+            if wait is not None and wait.stale:
+                self._passed_early(wait, op, a, c, c.line)
+                return
+        self._say("missing-wait", c.line, f"{self._bytes(c)} are read before {name} at line {self._number(a.line)} has been waited for", a, c, a.line)
+
+    def _passed_early(self, wait: LastWait, op: AsyncOp, a: Access, c: Conflict, other: int) -> None:
+        """Blame a wait that taught nothing for what follows at line `other`; the verdict knows whether it has said that it returned at once."""
+        early = "" if self.world.stale is not None else "the wait returned at once, because that phase was over before: "
+        self._say("barrier-phase", wait.line, f"{early}phase {wait.phase} of the barrier, which {self._named(op, c)} completes, is still to "
+                  "come", a, c, other)
 
     def _blame_wait(self, op: AsyncOp, a: Access, c: Conflict, kind: str, text: str) -> None:
         """Report `kind`, or the wait before it that let the issuing thread pass too early, of which the verdict tells."""
@@ -229,8 +248,8 @@ class Reporter:
                      bytes=(c.cell * granule, (c.cell + 1) * granule), other=self._loc(other) if other is not None else None)
 
     def _retract(self, a: Access, c: Conflict) -> None:
-        """What was read too early was not written for that reason."""
-        if c.what == "reader" and self.shadow.explained(a, c.line):
+        """What was read too early, alone or to combine it with more, was not written for that reason."""
+        if c.what in ("reader", "writer", "pending", "async") and self.shadow.explained(a, c.line):
             self.m.report.retract("uninitialized-read", self._number(c.line))
 
     def _settle(self, a: Access) -> None:

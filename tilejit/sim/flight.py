@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .clocks import PASSED
+from .shadow import COPIED, REDUCED, SUMMED
 from .world import AsyncOp, World
 
 NEVER = float("inf")
@@ -69,6 +70,9 @@ class Flight:
         world.flight.remove(op)
         self.flying -= 1
         own = {rank: number for rank, number, _ in op.targets}
+        if op.generic or op.reducing:
+            op.threads = None
+        thread = (SUMMED if op.generic else REDUCED) if op.reducing else COPIED if op.generic else -1
 
         def column_of(rank: int) -> tuple[int, int, int]:
             if tag is not None:
@@ -76,7 +80,7 @@ class Flight:
             if not own:
                 return self._thread_tag(op)
             home = rank if rank in own else next(iter(own))
-            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, -1
+            return world.clocks.barrier_column(home, own[home]), world.barriers[home, own[home]].phase + 1, thread
 
         world.retag(op, self.cells, column_of)
         world.ops.pop(op.number, None)

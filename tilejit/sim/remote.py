@@ -57,14 +57,12 @@ class RemoteStores:
             at = to[:, None] * (memory.nbytes // dtype.itemsize) + offsets // dtype.itemsize
             apply_atomic(flat, at.reshape(-1), kind, np.broadcast_to(data, at.shape).reshape(-1), None, need_old=False)
 
-        spans = []
-        if kind is None:  # reductions meet in memory one by one, as atomics do
-            spans = [Span("shared", np.zeros((1, 1), np.int64), offsets, dtype.itemsize, buffer.peer)]
-        cells = len(self._span_cells(spans[0], 0)) if spans else 0
+        span = Span("shared", np.zeros((1, 1), np.int64), offsets, dtype.itemsize, buffer.peer)
+        cells = len(self._span_cells(span, 0))
         per_cell = np.repeat(threads, cells // len(threads)).astype(np.int16) if cells and cells % len(threads) == 0 else None
         self._count("registers -> shared of a peer", nbytes * (self.batch if where is None else len(where)))
-        self.issue("store_async" if kind is None else "reduce_async", writes=spans, land=land, params=params, proxy=False, positions=where,
-                   barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom, threads=per_cell)
+        self.issue("store_async" if kind is None else "reduce_async", writes=[span], land=land, params=params, proxy=False, positions=where,
+                   barriers=[(barrier.of_peer(buffer.peer), nbytes)], atom=atom, threads=per_cell, reducing=kind is not None)
 
 
 __all__ = ["RemoteStores"]

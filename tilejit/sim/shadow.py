@@ -17,7 +17,9 @@ PENDING = 1 << 24   # PENDING + n: operation n in flight is going to write it
 MANY = -2           # several threads of the atom
 ATOMIC = -3         # an atomic access, of whatever thread
 ANYONE = -4         # an access whose thread is not known: it conflicts with no thread of its scope
-COPIED = -5         # bytes of cp.async that completed on a barrier: like a thread's own writes no part of the async proxy
+COPIED = -5         # bytes of cp.async or st.async that completed on a barrier: like a thread's own writes no part of the async proxy
+REDUCED = -6        # an asynchronous reduction that has landed, in any order with others
+SUMMED = -7         # one by red.async, which is no part of the async proxy either
 
 
 Cells = np.ndarray | range  # numbers of cells; operations of the engines mostly touch one run of them
@@ -31,6 +33,11 @@ def index_of(cells: Cells) -> np.ndarray | slice:
     return slice(cells.start, cells.stop)
 
 
+def _generic(threads: np.ndarray) -> np.ndarray:
+    """Where an asynchronous operation wrote that is no part of the async proxy."""
+    return (threads == COPIED) | (threads == SUMMED)
+
+
 @dataclass
 class Access:
     """Ordinary accesses to cells: the atom and thread of each (arrays, or one for all), and the line's number."""
@@ -41,6 +48,7 @@ class Access:
     line: int
     scope: tuple[int, int] = (0, 0)  # atoms of the scope, for accesses of ANYONE
     after: tuple[int, ...] = ()      # operations in flight that come first, being ahead in the same pipe
+    reducing: bool = False           # a reduction: others may have come in any order
     pipe: int = 0                    # of tensor memory: the number of the pipe whose operation this is
 
     @cached_property
@@ -52,7 +60,7 @@ class Access:
 class Conflict:
     """Two accesses without order. `what` is 'uninitialized', 'pending', 'async', 'unfenced', 'unordered' (on tensor memory),
     'writer', 'reader' or 'busy'; `at` indexes the access's cells; `other` is the column or operation, `thread`, `line` and, on
-    tensor memory, `epoch` its own."""
+    tensor memory, `epoch` its own. `again` says that the access's line had been there before the other, in order, as a loop's has."""
 
     what: str
     at: int
@@ -61,6 +69,7 @@ class Conflict:
     thread: int = 0
     line: int = 0
     epoch: int = 0
+    again: bool = False
 
 
 class Shadow:
@@ -120,6 +129,8 @@ class Shadow:
             late &= ~self._ahead(clocks, a, columns)
         if atomic:
             late &= threads != ATOMIC
+        if a.reducing:
+            late &= (threads != REDUCED) & (threads != SUMMED)
         pending = writer >= PENDING
         if a.after and pending.any():
             pending &= ~np.isin(writer - PENDING, a.after)
@@ -140,7 +151,7 @@ class Shadow:
         planes = [ORDER]
         if self.tensor:
             planes.append(AFTER)
-        elif plane == FENCED and (column % clocks.width < clocks.atoms or (self.thread[a.index] == COPIED).any()):
+        elif plane == FENCED and (column % clocks.width < clocks.atoms or _generic(self.thread[a.index]).any()):
             planes.append(FENCED)
         last = self.epoch[a.index].max()
         return all(last <= clocks.known[rank, a.atoms, p, column].min() for p in planes)
@@ -163,7 +174,7 @@ class Shadow:
         return Conflict("unordered", at, cell, int(np.broadcast_to(columns, len(a.cells))[at]), int(threads[at]), int(lines[cell]), int(epochs[at]))
 
     def _unfenced(self, clocks, rank, a, ordinary, columns, epochs, threads) -> Conflict | None:
-        generic = ordinary & ((columns % clocks.width < clocks.atoms) | (threads == COPIED))
+        generic = ordinary & ((columns % clocks.width < clocks.atoms) | _generic(threads))
         if not generic.any():
             return None
         visible = self._known(clocks, rank, a, columns, FENCED)
@@ -185,14 +196,19 @@ class Shadow:
         """Threads of CTA `rank` read cells. `plane` FENCED for a read by the async proxy. `keep` to remember it."""
         found = self._written(clocks, rank, a, plane, atomic=False)
         if found is None:
-            never = self.writer[a.index] == NEVER
-            if never.any():
-                at = int(np.argmax(never))
-                found = Conflict("uninitialized", at, int(a.cells[at]))
-                self.unset_line[a.line] = np.asarray(a.cells)[never]
+            found = self._unset(a)
         if keep:
             self._remember(clocks, rank, a)
         return found
+
+    def _unset(self, a: Access) -> Conflict | None:
+        """The first cell that nobody has written yet."""
+        never = self.writer[a.index] == NEVER
+        if not never.any():
+            return None
+        early, at = np.asarray(a.cells)[never], int(np.argmax(never))
+        self.unset_line[a.line] = np.union1d(self.unset_line.get(a.line, early), early)
+        return Conflict("uninitialized", at, int(a.cells[at]))
 
     def _remember(self, clocks: Clocks, rank: int, a: Access) -> None:
         atoms = np.broadcast_to(a.atoms, len(a.cells))
@@ -215,14 +231,16 @@ class Shadow:
             line[cells] = a.line
 
     def write(self, clocks: Clocks, rank: int, a: Access, plane: int = ORDER, atomic: bool = False,
-              keep: bool = True) -> Conflict | None:
-        """Threads write cells; with `keep` they are its last writers from now on."""
+              keep: bool = True, combines: bool = False) -> Conflict | None:
+        """Threads write cells; with `keep` they are its last writers from now on. `combines` says that they do with what was there."""
         found = self._written(clocks, rank, a, plane, atomic)
         if found is None:
             found = self._read_before(clocks, rank, a)
         if found is None and self.busy[a.index].any():
             at = int(np.argmax(self.busy[a.index] > 0))
             found = Conflict("busy", at, int(a.cells[at]))
+        if found is None and combines:
+            found = self._unset(a)
         if keep:
             for epoch, _, _ in self.readers.values():
                 epoch[a.index] = 0
@@ -247,7 +265,8 @@ class Shadow:
                 if late.any():
                     at = int(np.argmax(late))
                     cell = int(a.cells[at])
-                    return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]))
+                    again = self.line[cell] == a.line and self.writer[cell] == clocks.column(rank, int(np.broadcast_to(a.atoms, len(a.cells))[at]))
+                    return Conflict("reader", at, cell, column, int(threads[at]), int(line[cell]), again=bool(again))
             if self.tensor:
                 found = self._unordered(clocks, rank, a, epochs > 0, np.full(len(a.cells), column), epochs, thread[a.index], line)
                 if found is not None:

@@ -62,7 +62,7 @@ class SharedAccess:
         dtype = buffer.type.dtype.np
         place = self._place(buffer, coords, mask, None, dtype.itemsize, values.shape[1:])
         if self.checks:
-            self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, atomic=True)
+            self.check_shared(buffer, place, dtype.itemsize, owner, writing=True, atomic=True, combines=kind != "exch")
         shape = (self.batch, *place.shape)
         memory = buffer.memory.typed(dtype)
         flat = memory.reshape(-1)
@@ -256,8 +256,8 @@ class SharedAccess:
     # -- checks ----------------------------------------------------------------------------------------------------------------
 
     def check_shared(self, buffer: SimBuffer, place: Place, itemsize: int, owner, writing: bool, atomic: bool = False,
-                     values: np.ndarray | None = None) -> None:
-        """Check elements that are read or written against the shadow, and remember the accesses there."""
+                     values: np.ndarray | None = None, combines: bool = False) -> None:
+        """Check elements that are read or written, or combined with what is there, against the shadow, and remember the accesses there."""
         if buffer.memory.scope == "tmem":
             self.check_quarters(place, owner)
         atoms, threads, repeat = self._who(place, owner, writing)
@@ -278,7 +278,7 @@ class SharedAccess:
                 for world, where in self.worlds(rank_positions):
                     shadow = world.shadow(buffer.memory.scope, rank, self.sim.cells(buffer.memory.scope))
                     if writing:
-                        found = shadow.write(world.clocks, self.rank, access, atomic=atomic)
+                        found = shadow.write(world.clocks, self.rank, access, atomic=atomic, combines=combines)
                     else:
                         found = shadow.read(world.clocks, self.rank, access)
                     if found is not None:

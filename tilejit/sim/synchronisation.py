@@ -272,6 +272,8 @@ class Synchronisation:
         atoms = self.active_atoms
         for atom in atoms:
             atom = int(atom)
+            if waited and b.phase > 1:
+                self._judge_haste(world, b, column, atom)
             known = b.waits.get((self.rank, atom))
             stale = b.phase <= (known.phase if known is not None else 0)
             now = int(world.clocks.now[self.rank, atom])
@@ -283,6 +285,17 @@ class Synchronisation:
         world.clocks.acquire(self.rank, atoms, b.done)
         for op in world.recent.get(column, ()):
             op.awaited = True
+
+    def _judge_haste(self, world: World, b: MBarrier, column: int, atom: int) -> None:
+        """A wait for the last phase must know that the one ahead of it was over: had it come before that, it would have found its parity."""
+        known = world.clocks.known[self.rank, atom, ORDER]
+        if known[column] >= b.phase - 1 or (b.before is not None and (known >= b.before[ORDER]).all()):
+            return
+        start, stop = self.sim.atom_threads(atom)
+        who = f"thread {start} waits" if stop - start == 1 else f"threads {start} to {stop - 1} wait"
+        self.sim.suspect(world, self.rank, self.line, f"nothing says that phase {b.phase - 2} of the mbarrier is over when {who} for phase "
+                         f"{b.phase - 1}: who comes before that passes at once, by the parity of the phase ahead of both. Let the scope wait for "
+                         "each phase, or learn from who has waited that it is over")
 
 
 def _barriers(m, barrier: SimBarrier):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import Loc
 from ..ir.graph import While
 from .barriers import MBarrier
-from .clocks import PASSED
+from .clocks import ORDER, PASSED
 from .report import Finding
 from .waits import ChildWait
 from .world import AsyncOp, World
@@ -47,10 +47,8 @@ class Verdicts:
         """Report who waits for what. Bytes that were announced and never sent are a miscount, and a wait for a parity
         whose phase is over is a wrong phase."""
         self.stuck = True
-        if self._miscounts():
-            return
         stuck = [f for f in self.fibers if f.wait is not None and not isinstance(f.wait, ChildWait)] or self.fibers
-        if self._overtaken(stuck):
+        if self._overtaken(stuck) or self._miscounts(stuck):
             return
         lines, first = [], None
         for f in stuck:
@@ -75,26 +73,29 @@ class Verdicts:
         self._fault(world, fiber.rank, "deadlock", node.loc, "the loop goes round and round, and nothing that it does is seen by anyone",
                     tuple(range(fiber.low, fiber.high))[:8])
 
-    def _miscounts(self) -> bool:
-        """Whether barriers with all arrivals wait for bytes that nothing will bring."""
+    def _miscounts(self, stuck: list[Fiber]) -> bool:
+        """Whether barriers with all arrivals wait for bytes that nothing will bring. Where a phase that had its bytes before has none at all, and
+        some wait for arrivals elsewhere, its copies may be behind such a wait: that is a deadlock, which tells of both."""
+        held = any(b.pending for *_, b in _awaited(stuck))
         found = False
         for world in self.worlds:
             for (rank, _), b in world.barriers.items():
-                if b.tx and b.expect_line >= 0 and b.pending == 0:
+                if b.tx and b.expect_line >= 0 and b.pending == 0 and not (held and b.phase and b.brought and not b.issued):
                     found = True
                     self._fault(world, rank, "transaction-count", self.locs[b.expect_line], f"phase {b.phase} of the mbarrier never ends: "
                                 f"{b.expected} bytes are announced, and its copies bring {b.issued}")
         return found
 
     def _overtaken(self, stuck: list[Fiber]) -> bool:
-        """Whether some wait for a phase that has not begun, having missed the one that is over."""
-        for f in stuck:
-            for world, rank, b in f.wait.barriers() if hasattr(f.wait, "barriers") else ():
-                seen = b.waits.get((f.rank, int(f.m.atoms[0])))
-                if b.phase > (seen.phase if seen else 0) and b.pending == b.count and b.tx == 0:
-                    self._fault(world, f.rank, "barrier-phase", f.wait.loc, f"the wait is for phase {b.phase} (parity {b.phase & 1}) of the "
-                                f"mbarrier, which nothing completes; phase {b.phase - 1}, whose parity is {b.phase - 1 & 1}, is over")
-                    return True
+        """Whether some wait for a phase that has not begun, having missed the one that is over, and having been told of it by nobody."""
+        for f, world, rank, number, b in _awaited(stuck):
+            atom = int(f.m.atoms[0])
+            seen, clocks = b.waits.get((f.rank, atom)), world.clocks
+            told = clocks.known[f.rank, atom, ORDER, clocks.barrier_column(rank, number)] >= b.phase
+            if b.phase > (seen.phase if seen else 0) and not told and b.pending == b.count and b.tx == 0:
+                self._fault(world, f.rank, "barrier-phase", f.wait.loc, f"the wait is for phase {b.phase} (parity {b.phase & 1}) of the "
+                            f"mbarrier, which nothing completes; phase {b.phase - 1}, whose parity is {b.phase - 1 & 1}, is over")
+                return True
         return False
 
     def note_laggards(self, world: World, barrier: MBarrier) -> None:
@@ -129,6 +130,13 @@ class Verdicts:
     def _unawaited(self, op: AsyncOp) -> None:
         self._fault(op.world, op.rank, "missing-wait", self.locs[op.line],
                     f"the kernel ends while {op.what} may still be under way: nothing waits for it")
+
+
+def _awaited(fibers: list[Fiber]):
+    """(fiber, world, rank, number, MBarrier) of each barrier that one of them waits for."""
+    for fiber in fibers:
+        for which in fiber.wait.barriers() if hasattr(fiber.wait, "barriers") else ():
+            yield fiber, *which
 
 
 def _warps(low: int, high: int) -> range:

@@ -74,11 +74,11 @@ class BarrierWait(RowWait):
                 yield world, self.m.rank if peer is None else peer, barrier.first + (index or 0), old
 
     def barriers(self):
-        """(world, rank, MBarrier) of each barrier that is waited for and not over."""
+        """(world, rank, number, MBarrier) of each barrier that is waited for and not over."""
         for world, rank, number, old in self._named():
             b = world.barriers.get((rank, number))
             if b is not None and b.phase == old:
-                yield world, rank, b
+                yield world, rank, number, b
 
 
 class ChildWait(RowWait):

@@ -42,6 +42,8 @@ class AsyncOp:
     threads: np.ndarray | None = None  # the thread behind each cell, for copies that threads make side by side
     then: Callable[["AsyncOp"], None] | None = None  # what else happens when it lands
     world: "World" = None
+    generic: bool = False              # it completes on barriers, and what it writes is no part of the async proxy
+    reducing: bool = False             # it combines with what is there, as others of its kind may at the same time
     queued: bool = False               # it completes in a group: landing early teaches nobody anything
     pipe: str | None = None            # operations of one pipe run in the order of their issue
     pipe_number: int = 0               # of the thread's pipe, for tensor memory
