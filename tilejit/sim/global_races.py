@@ -225,7 +225,8 @@ class GlobalShadow:
                 late[mine] = known[them[mine]] < epochs[mine]
             for some, known in clocks.learnt.get(cta, ()):
                 told = mine[late[mine] & (known[them[mine]] >= epochs[mine])]
-                late[told] = who is not None and ~who.has_met(some, tuple(w[told] for w in where), bad.shape)
+                if len(told):
+                    late[told] = who is not None and ~who.has_met(some, tuple(w[told] for w in where), bad.shape)
         bad[where] = late
         return bad
 
