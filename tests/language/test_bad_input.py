@@ -70,6 +70,7 @@ SOURCES = {
     "tile.store(y[0:64], np.empty((64,)))": "is a function of numpy; in a kernel write tile.zeros(shape, dtype), or tile.alloc(",
     "tile.store(y[0:64], np.abs(tile.load(x[0:64])))": "is a function of numpy; in a kernel write tile.abs(x)",
     "tile.store(y[tile.threadIdx.x], 1.0)": "tile has no attribute 'threadIdx'; write tile.thread_id()",
+    "tile.store(y[threadIdx.x], 1.0)": "the name 'threadIdx' is not defined; write tile.thread_id()\n",
     "tile.atomicAdd(y[0], 1.0)": "tile has no attribute 'atomicAdd'; write tile.atomic_add(place, value)",
     "tile.store(y[0], -tile.inf)": "tile has no attribute 'inf'; write float(\"inf\")",
     "tile.store(y[0:64], tile.linspace(0, 1, 64))": "tile has no attribute 'linspace'\n",

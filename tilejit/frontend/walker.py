@@ -13,7 +13,7 @@ from ..ir.builder import Builder, type_of
 from ..ir.builtin import BoundMethod, Builtin
 from ..ir.graph import Node, Operand, Value
 from ..ir.op import Op
-from ..names import nearest
+from ..names import ELSEWHERE, nearest
 from ..ops import language
 from ..types import Scalar, Tile, Uniformity
 from .captures import Capture, checked, token
@@ -291,7 +291,8 @@ class Walker:
             value = source.resolve(name)
         except KeyError:
             known = [n for n in self.frame.env if isinstance(n, str) and n not in (*EXITS, RESULT)]
-            raise self.error(f"the name {name!r} is not defined{nearest(name, known + source.known_names())}", node) from None
+            hint = nearest(name, known + source.known_names()) or (f"; write {ELSEWHERE[name]}" if name in ELSEWHERE else "")
+            raise self.error(f"the name {name!r} is not defined{hint}", node) from None
         with self.place(node):
             return self.capture((name,), value)
 

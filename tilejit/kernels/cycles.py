@@ -62,7 +62,7 @@ BRIEF = 24               # which nothing has to gain that takes fewer slots of k
 SERVED = 25.2            # bytes that L2 gives each multiprocessor in a cycle, if all ask: what neighbours share it gives once
 ROW = 0.98, 4.77         # cycles of TMA for a row of a slot, and for one that lies outside of the matrix, in the tile that has most of these. Rows
                          # have 128 bytes, or, where columns of B lie side by side and do not fill so many, 64 or 32:
-PIECES = 4, 7.5          # so many times more rows of B count then
+PIECES = 4, 7.5          # so many times more rows of B count then, as measured on an H100
 ALONE = 0.955            # and of what these come to a slot is so much, but not of single tiles of up to SMALL nor of sums by threads
 SMALL = 64 * 128         # elements
 AROUND = 2530            # cycles until the first product, and after the last
