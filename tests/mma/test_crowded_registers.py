@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tilejit as tile
+from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.test_wgmma_code import groups
 
 
@@ -27,18 +28,26 @@ def by_roles(A, B, C, REGS: tile.constexpr):
         tile.store(C[0:256, 0:128], tile.dot(tile.load(A[0:256, 0:64]) * 2, b))
 
 
+def operands(m, n, k):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-2, 3, (m, k)).astype(np.float16), rng.integers(-2, 3, (k, n)).astype(np.float16)
+    return a, b, np.zeros((m, n), np.float32), 2 * a.astype(np.float64) @ b.astype(np.float64)
+
+
 def right(kernel, m, n, k, crowded, **options):
     """On the simulator, and as code without the assembler's advisories: whether a comes from shared memory."""
-    rng = np.random.default_rng(0)
-    a, b, c = rng.integers(-2, 3, (m, k)).astype(np.float16), rng.integers(-2, 3, (k, n)).astype(np.float16), np.zeros((m, n), np.float32)
+    a, b, c, expected = operands(m, n, k)
     kernel.simulate(1, a, b, c, **options).raise_first()
-    np.testing.assert_array_equal(c, 2 * a.astype(np.float64) @ b.astype(np.float64))
+    np.testing.assert_array_equal(c, expected)
     products = [w for group in groups(kernel.compile(a, b, c, target="sm_90a", **options).ptx) for w in group]
     assert products and all((w.a is not None) == crowded for w in products)
 
 
-@pytest.mark.parametrize("m,n,k,warps,crowded", [(128, 128, 192, 4, False), (128, 128, 208, 4, True), (128, 128, 256, 4, True),
-                                                 (384, 64, 128, 12, False), (384, 128, 32, 12, True), (512, 64, 64, 16, False), (512, 64, 128, 16, True)])
+SHAPES = [(128, 128, 192, 4, False), (128, 128, 208, 4, True), (128, 128, 256, 4, True),
+          (384, 64, 128, 12, False), (384, 128, 32, 12, True), (512, 64, 64, 16, False), (512, 64, 128, 16, True)]
+
+
+@pytest.mark.parametrize("m,n,k,warps,crowded", SHAPES)
 def test_an_a_that_registers_do_not_hold_beside_the_sums_is_read_from_shared_memory(m, n, k, warps, crowded):
     """The assembler would let the products follow one another, and the package refuse the kernel."""
     right(product, m, n, k, crowded, M=m, N=n, K=k, num_warps=warps)
@@ -48,3 +57,16 @@ def test_an_a_that_registers_do_not_hold_beside_the_sums_is_read_from_shared_mem
 def test_registers_that_a_scope_asks_for_count(regs):
     """Of 12 warps each thread begins with 168, too few for 128 sums and 32 words of a; with 232 a stays where it is."""
     right(by_roles, 256, 128, 64, regs is None, REGS=regs)
+
+
+@needs_module("torch")
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_products_whose_a_is_in_registers_or_has_no_room_there_are_right_on_the_gpu():
+    import torch
+    cases = [(product, (m, n, k), dict(M=m, N=n, K=k, num_warps=warps)) for m, n, k, warps, _ in SHAPES]
+    for kernel, extents, options in (*cases, *((by_roles, (256, 128, 64), dict(REGS=regs)) for regs in (None, 232))):
+        *arrays, expected = operands(*extents)
+        a, b, c = (torch.from_numpy(x).cuda() for x in arrays)
+        kernel[1](a, b, c, **options)
+        np.testing.assert_array_equal(c.cpu().numpy(), expected, err_msg=str((extents, options)))

@@ -32,6 +32,13 @@ def test_casts_on_the_gpu_are_the_simulators():
             wide = np.zeros(codes.shape, casts.DTYPES[target].np)
             casts.from_narrow[2,](casts.array(codes), wide, N=256, backend="cuda")
             np.testing.assert_array_equal(wide.astype(np.float32), codes.astype(np.float32), err_msg=name)
+    for dtype in ("int32", "uint32", "int64", "uint64"):  # beside the middles of two powers, which float32 does not tell apart
+        middles = np.array([3 << e for e in range(1, np.iinfo(dtype).bits - 2)], dtype)
+        x = np.resize(np.concatenate([middles - 1, middles, middles + 1]), (4, 64)).astype(dtype)
+        y, z = (casts.array(np.zeros(x.shape, np.uint8).view(casts.TYPES["float8_e8m0fnu"])) for _ in range(2))
+        casts.to_narrow[len(x),](x, y, N=64, backend="cuda")
+        casts.to_narrow[len(x),](x, z, N=64, backend="sim")
+        np.testing.assert_array_equal(casts.plain(y).view(np.uint8), casts.plain(z).view(np.uint8), err_msg=dtype)
 
 
 @needs_gpu("sm_90a", "sm_100a", "sm_103a", "sm_120a")

@@ -20,8 +20,9 @@ from .program import Program
 
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
-# Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised (C7510-C7519).
-_FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7520)))
+# Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised or waited for (C7510-C7518). C7519 tells of a fence
+# that ptxas adds, such as for a commit of no products: 13.0 says so, 13.5 writes the same code without a word.
+_FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7519)))
 
 _CROWDED = "fewer registers do: smaller tiles, more warps, or a of the product in shared memory"
 _IN_FLIGHT = ("let tile.mma_wait(0) stand before anything but a product touches sums of products in flight, and before the loops and branches "
@@ -138,7 +139,7 @@ def started(target: str, *, line_info: bool = True, options: tuple[str, ...] = (
     """The assembler for `target`, which starts while its PTX text is made: a function that assembles one.
 
     `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories
-    that mean slow code (C7504 to C7508, C7510 to C7519) are errors unless `allow` lists them.
+    that mean slow code (C7504 to C7508, C7510 to C7518) are errors unless `allow` lists them.
 
     The function raises ToolchainError with the PTX line for what the assembler refuses.
     """
