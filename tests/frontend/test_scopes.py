@@ -257,6 +257,25 @@ def test_a_register_tile_does_not_enter_a_scope():
     assert marked(text) == "v"
 
 
+def test_what_a_register_tile_is_like_is_known_in_every_scope():
+    def kernel(x, y):
+        v = tile.load(x[0:16])
+        t = tile.thread_id()
+        with tile.warp(0):
+            tile.store(y[0], v.shape[0] + v.size + v.ndim + v.dtype.nbytes + t.dtype.nbytes)
+            with tile.elect():
+                tile.store(y[v.shape[0]], tile.cast(1, v.dtype))
+
+    built(kernel)
+
+    def summed(x, y):
+        v = tile.load(x[0:16])
+        with tile.warp(0):
+            tile.store(y[0], v.sum())
+
+    assert error(summed).startswith("v is a register tile that belongs to the scope outside this one")
+
+
 def test_uniform_scalars_enter_a_scope_and_others_do_not():
     def kernel(y, n):
         row = tile.program_id(0)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import tilejit as tile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError, SimulationError
 
@@ -108,6 +110,19 @@ def test_a_view_takes_no_memory_of_its_own():
     compiled = arena.compile(X, X)
     assert compiled.shared_bytes <= 4096 + 128
     assert [c.variant for c in compiled.copies if c.op == "copy_async"] == ["tma"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(["ready", "rows", "line", "ring", "last"]))
+def test_memory_is_placed_without_holes_in_whatever_order_it_is_asked_for(order):
+    """Barriers, rows of 128 bytes in a swizzle, a few elements, a ring of slots: what must begin at a multiple of most bytes stands first."""
+    made = {"ready": "tile.mbarrier(n=3)", "rows": "tile.alloc((64, 64), tile.float16, layout=tile.swizzled(tile.float16, (64, 64), 128))",
+            "line": "tile.alloc((12,), tile.float32)", "ring": "tile.ring(2, A=((64, 64), tile.float16), consumers=1)", "last": "tile.mbarrier()"}
+    kernel = tile.jit(source="def kernel(x):\n" + "".join(f"    {name} = {made[name]}\n" for name in order)
+                      + "    tile.store(rows, 1.0)\n    tile.store(line, 1.0)\n    ready[0].arrive()\n    last.arrive()\n"
+                      "    with ring.produce() as slot:\n        tile.copy_async(slot.A, x[0:64, 0:64], mbar=slot.full)\n")
+    needed = 3 * 8 + 64 * 64 * 2 + 12 * 4 + 2 * (64 * 64 * 2 + 2 * 8) + 8
+    assert needed <= kernel.compile(tile.ArraySpec((64, 64), tile.float16), target="sm_90a").shared_bytes <= needed + 127
 
 
 def test_reading_through_another_view_needs_a_barrier():

@@ -199,12 +199,16 @@ def _as_dtype(x: Any) -> Any:
     return tuple(map(_as_dtype, x)) if isinstance(x, tuple) else named_dtype(x) or x
 
 
+DESCRIBES = "shape", "dtype", "ndim", "size"  # what is known of a tile in whatever scope it is
+
+
 # -- attributes and indices ----------------------------------------------------------------------------------------------
 
 @expression(ast.Attribute)
 def attribute(w: Walker, node: ast.Attribute) -> Any:
     """``x.name``: what the language knows of values and of its own objects, Python's attribute of everything else."""
-    x = w.value(node.value)
+    described = node.attr in DESCRIBES and isinstance(node.value, ast.Name)
+    x = w.lookup(node.value, enters=False) if described else w.value(node.value)
     if is_runtime(x) or (Scalar if isinstance(x, (bool, int, float)) else type(x), node.attr) in MEMBERS:
         return member(w.g, x, node.attr)
     with by_python(w):  # a property has code of its own

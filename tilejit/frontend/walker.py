@@ -267,8 +267,9 @@ class Walker:
                              + where("assigned outside", entry.loc) + "\nassigned inside here:")
         self.put(name, value)
 
-    def lookup(self, node: ast.Name) -> Any:
-        """What a name holds: a variable of the function, a closure's value or a global, a Python builtin."""
+    def lookup(self, node: ast.Name, enters: bool = True) -> Any:
+        """What a name holds: a variable of the function, a closure's value or a global, a Python builtin. A variable of the scope outside must be
+        one that `enters` this one, unless only what it is like is asked for."""
         name = node.id
         entry = self.frame.env.get(name)
         if entry is None:
@@ -277,7 +278,7 @@ class Walker:
         entry.read = True
         if isinstance(entry.value, Undefined):
             raise self.error(f"{name} {entry.value.why}" + ("\nread here:" if "\n" in entry.value.why else ""), node)
-        if entry.home is not self.home:
+        if enters and entry.home is not self.home:
             with self.place(node):
                 self._check_enters(name, entry)
         return entry.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..config import architecture
@@ -20,20 +21,10 @@ def place_shared(graph: Graph) -> Graph:
     offsets: dict[Value, int] = {}
     rows: list[tuple[str, int, object]] = []
     top = 0
-    for node in walk(graph.body):
-        for value in node.results if isinstance(node, Call) else ():
-            if value in graph.tensor_memory and graph.tensor_memory[value].leader is value:  # where its address is published
-                top = -(-top // 4) * 4
-                offsets[value] = top
-                rows.append((f"the address of {value.name}", 4, node.loc))
-                top += 4
-            if isinstance(value.type, Barrier) or (isinstance(value.type, Buffer) and node.op.name == "alloc_shared"):
-                align = node.attrs.get("align") or 8
-                nbytes = 8 * value.type.n if isinstance(value.type, Barrier) else value.type.nbytes
-                top = -(-top // align) * align
-                offsets[value] = top
-                rows.append((f"{value.name}: {value.type}", nbytes, node.loc))
-                top += nbytes
+    for align, nbytes, value, name, loc in sorted(_named(graph), key=_first):
+        offsets[value] = top = -(-top // align) * align
+        rows.append((name, nbytes, loc))
+        top += nbytes
     base = -(-top // 128) * 128
     limit = SHARED_LIMIT[architecture(graph.target)]
     own = graph.launch.max_shared
@@ -52,6 +43,23 @@ def place_shared(graph: Graph) -> Graph:
         raise SharedMemoryError(f"the kernel needs {total} bytes of shared memory, and {what}:\n{table}", largest[2] or graph.loc)
     return replace(graph, shared=offsets | places.offsets, shared_bytes=total, scratch_strides=places.strides,
                    scratch_unused=frozenset(places.unused))
+
+
+def _named(graph: Graph) -> Iterator[tuple[int, int, Value, str, object]]:
+    """The alignment and the bytes of each allocation, barrier and place where an address in tensor memory is published, its text and its line."""
+    for node in walk(graph.body):
+        for value in node.results if isinstance(node, Call) else ():
+            if value in graph.tensor_memory and graph.tensor_memory[value].leader is value:
+                yield 4, 4, value, f"the address of {value.name}", node.loc
+            if isinstance(value.type, Barrier) or (isinstance(value.type, Buffer) and node.op.name == "alloc_shared"):
+                nbytes = 8 * value.type.n if isinstance(value.type, Barrier) else value.type.nbytes
+                yield node.attrs.get("align") or 8, nbytes, value, f"{value.name}: {value.type}", node.loc
+
+
+def _first(named: tuple) -> tuple[int, int]:
+    """What is placed first, so that few holes are left: what begins at a multiple of most bytes, and of these what ends at one."""
+    align, nbytes = named[:2]
+    return -align, nbytes % align
 
 
 SMALL = 1024  # bytes of scratch that a call may have to itself
