@@ -154,7 +154,7 @@ class Assigner(LayoutChoice):
 
     def stored(self, call: Call, have: Tile, needs: Types) -> Types:
         """What a store needs, where another layout than the rule's makes it cheaper."""
-        better = self.better_stored(call.args[0], have)
+        better = self.better_stored(call, have)
         if better is None:
             return needs
         self.close(self.new(call.args[1]))  # a load in that layout would touch the sectors that the store does not
@@ -351,7 +351,7 @@ class Assigner(LayoutChoice):
             self.asked[chain.start] = types[0]
             return False
         (load, loaded), nodes = chain.load, self.block.nodes
-        if not self.better_loaded(load.args[0], (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
+        if not self.better_loaded(load, (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
             return False
         nodes[nodes.index(loaded)] = replace(loaded, results=self.retyped(load.results, [types[0]]))
         for (call, made), t in zip(chain.calls, types[1:]):
