@@ -178,6 +178,25 @@ def test_vectors_are_found_behind_the_arithmetic_of_indices():
         assert instructions(kernel.compile(w, index, out, R=r, C=c).ptx, "st") == {16: r * c // 4 // 32}
 
 
+@tile.jit(num_warps=4)
+def in_parts(w, index, y, scale, R: tile.constexpr, C: tile.constexpr):
+    rows, factors = tile.load(index[0:R]), tile.load(scale[0:R]) * 2
+    for k in range(0, w.shape[1], C):
+        tile.store(y[0:R, k:k + C], tile.load(w[rows, k:k + C]) * factors[:, None])
+
+
+def test_rows_that_a_loop_takes_in_parts_go_to_their_threads_before_it():
+    """Row numbers, and what else there is of a row, change their layout once."""
+    rng = np.random.default_rng(0)
+    w, scale = rng.integers(0, 9, (40, 256)).astype(np.float32), rng.integers(0, 9, 16).astype(np.float32)
+    y, index = np.ones((16, 256), np.float32), rng.integers(-3, 43, 16).astype(np.int32)
+    inside = (index >= 0) & (index < 40)
+    in_parts.simulate(1, w, index, y, scale, R=16, C=64).raise_first()
+    np.testing.assert_array_equal(y, np.where(inside[:, None], w[np.where(inside, index, 0)], 0) * scale[:, None] * 2)
+    before, loop = in_parts.compile(w, index, y, scale, R=16, C=64).graph.split("  for ")
+    assert before.count("convert_layout") == 2 and "convert_layout" not in loop
+
+
 def test_a_table_that_lies_otherwise_gets_a_version_of_its_own():
     """What the vectors rest on is asked of each call's arguments."""
     kernel = tile.jit(source=made("gather", "float16").source)
