@@ -197,6 +197,13 @@ def test_rows_that_a_loop_takes_in_parts_go_to_their_threads_before_it():
     assert before.count("convert_layout") == 2 and "convert_layout" not in loop
 
 
+@pytest.mark.parametrize("r, c", [(0, 64), (8, 0), (0, 0)])
+def test_tiles_of_no_elements_are_refused(r, c):
+    for kind in ("gather", "scatter", "shared"):
+        with pytest.raises(tile.CompilationError, match="extents of at least 1"):
+            made(kind, "float32", r=r, c=c).compile("sm_90a")
+
+
 def test_a_table_that_lies_otherwise_gets_a_version_of_its_own():
     """What the vectors rest on is asked of each call's arguments."""
     kernel = tile.jit(source=made("gather", "float16").source)

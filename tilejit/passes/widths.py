@@ -58,7 +58,7 @@ def vector_widths(graph: Graph, context: Context) -> dict[tuple, tuple[int, tupl
     for shape, met in accesses.items():
         found[shape] = _cheapest(shape, met)
     for call in context.made.values():
-        if isinstance(call.results[0].type, Points) and call.results[0].type.shape:
+        if isinstance(call.results[0].type, Points) and prod(call.result.type.shape):
             access, shape = _access(context, call.result), call.result.type.shape
             found.setdefault(shape, (1, None) if access is None else _way(shape, (access.vector, access.axis)))
     return found
