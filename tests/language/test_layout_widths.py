@@ -138,6 +138,45 @@ def test_a_gather_by_unknown_indices_leaves_the_others_their_vectors():
 
 
 @tile.jit
+def masked(x, y, n, N: tile.constexpr):
+    below = tile.arange(N) < n
+    tile.store(y[0:N], tile.load(x[0:N], mask=below), mask=below)
+
+
+@tile.jit
+def masked_rows(x, y, n, N: tile.constexpr):
+    below = (tile.arange(N) < n)[:, None]
+    tile.store(y[0:N, 0:N], tile.load(x[0:N, 0:N], mask=below), mask=below)
+
+
+@tile.jit
+def counted(x, y, N: tile.constexpr):
+    tile.atomic_add(y[0:N], tile.load(x[0:N]))
+
+
+def test_a_mask_that_parts_vectors_leaves_lanes_side_by_side():
+    x, y = np.arange(4096, dtype=np.float32), np.zeros(4096, np.float32)
+    assert widths(masked, x, y, 1001, N=4096) == [("ld", 4), ("st", 4)]
+    assert sectors(masked, x, y, 1001, N=4096) <= 2 * 4096 * 4 // 32
+    np.testing.assert_array_equal(y, np.where(x < 1001, x, 0))
+
+
+def test_a_mask_that_is_the_same_for_neighbours_leaves_them_a_vector():
+    x, y = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float16)
+    assert widths(masked_rows, x, y, 5, N=64) == [("ld", 16), ("st", 16)]
+    masked_rows.simulate(1, x, y, 5, N=64).raise_first()
+    assert (y[:5] == 1).all() and not y[5:].any()
+
+
+def test_atomics_without_vectors_leave_lanes_side_by_side():
+    """The L2 cache takes the elements of a sector together: four times as many of integers where lanes stand four elements apart."""
+    x, y = np.ones(4096, np.int32), np.zeros(4096, np.int32)
+    compiled = counted.compile(x, y, N=4096, target="sm_90a")
+    assert "S[(32, 4, 32) : (1 @ axis.reg, 1 @ axis.warpid, 1 @ axis.laneid)]" in compiled.graph
+    assert widths(counted, x.astype(np.float32), y.astype(np.float32), N=4096, target="sm_90a") == [("ld", 16)]
+
+
+@tile.jit
 def in_a_loop(x, y, N: tile.constexpr):
     acc = tile.zeros((N,))
     for i in range(x.shape[0]):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..dtypes import DType
 from ..ir.builder import type_of
-from ..ir.graph import Value
+from ..ir.graph import Operand, Value
 from ..layout import register_table
 from ..types import Points, Region, Scalar, Tile, Uniformity
 from .memory import load_, store_
@@ -16,8 +17,8 @@ MANY = 16  # elements of a thread along a dimension, whose bounds one test takes
 
 @dataclass(frozen=True)
 class AccessPlan:
-    """How a tile meets a region: `vector` elements per instruction along dimension `axis` of the tile; `checked` are
-    the buffer's dimensions whose bounds are tested at run time, by one test for all of the region along those that are `whole`."""
+    """How a tile meets a region or points: `vector` elements per instruction along dimension `axis` of the tile; `checked` are
+    the buffer's dimensions whose bounds are tested at run time, by one test for all of a region along those that are `whole`."""
 
     vector: int
     axis: int
@@ -37,23 +38,57 @@ class AccessPlan:
             yield run
 
 
-def plan_access(g, source: Value, tile: Tile | Scalar, masked: bool) -> AccessPlan:
-    """The widest vectors that are provably contiguous, aligned, and wholly inside or outside the bounds."""
-    t = source.type
-    if isinstance(t, Points):
-        return AccessPlan(1, len(t.shape) - 1, tuple(range(len(t.buffer.shape))))
-    starts = g.definition(source).args[1:]
-    checked = tuple(d for d in range(len(t.extents)) if not _inside(g, t, starts, d))
-    whole = tuple(d for d in checked if isinstance(tile, Tile) and _many(g, t, tile, d) and g.divisor(starts[d]) % t.extents[d] == 0
-                  and _joint(g, t, d, t.extents[d], checked))
-    for axis in reversed(range(len(t.kept))) if isinstance(tile, Tile) and not masked else ():
-        d = t.kept[axis]
-        vector = min(16 // t.dtype.nbytes, g.register_run(tile, axis))
-        while vector > 1 and not (_aligned(g, t, starts, d, vector) and _joint(g, t, d, vector, checked)):
-            vector //= 2
+def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, most: int | None = None) -> AccessPlan:
+    """The widest vectors, of at most `most` elements, that are provably contiguous, aligned, and in bounds and unmasked together or not at all."""
+    t, starts = source.type, g.definition(source).args[1:]
+    checked, rank = _checked(g, source), len(t.shape)
+    whole = tuple(d for d in checked if isinstance(t, Region) and isinstance(tile, Tile) and _many(g, t, tile, d)
+                  and g.divisor(starts[d]) % t.extents[d] == 0 and _joint(g, t, d, t.extents[d], checked))
+    for axis in reversed(range(rank)) if isinstance(tile, Tile) else ():
+        vector = widest(g, source, axis, min(most or widest_of(t.dtype), g.register_run(tile, axis)), mask)
         if vector > 1:
             return AccessPlan(vector, axis, checked, whole)
-    return AccessPlan(1, len(t.kept) - 1, checked, whole)
+    return AccessPlan(1, rank - 1, checked, whole)
+
+
+def widest_of(dtype: DType) -> int:
+    """The elements of the longest vector, of 16 bytes."""
+    return max(1, 16 // dtype.nbytes)
+
+
+def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
+    """How many elements along an axis of a region or of points, `most` at most, are provably one access from each multiple of that on."""
+    t, checked = source.type, _checked(g, source)
+    while most > 1:
+        d = _along(g, source, axis, most) if t.shape[axis] % most == 0 and _alike(g, mask, axis - len(t.shape), most) else None
+        if d is not None and _aligned(g, t, d, most) and _joint(g, t, d, most, checked):
+            return most
+        most //= 2
+    return 1
+
+
+def _alike(g, mask: Operand, axis: int, vector: int) -> bool:
+    """Whether a mask is the same for all elements of a vector."""
+    ramp = (0, 1) if mask is None else g.ramp(mask, axis, vector)
+    return ramp is not None and ramp[0] == 0
+
+
+def _along(g, source: Value, axis: int, vector: int) -> int | None:
+    """The buffer's dimension along which the elements of each vector follow each other, from a multiple of their number on; they share the other
+    coordinates."""
+    t, indices = source.type, g.definition(source).args[1:]
+    if isinstance(t, Region):
+        d = t.kept[axis]
+        return d if g.divisor(indices[d]) % vector == 0 else None
+    ramps = [g.ramp(i, axis - len(t.shape), vector) or (None, 1) for i in indices]
+    moving = [d for d, (step, _) in enumerate(ramps) if step != 0]
+    return moving[0] if len(moving) == 1 and ramps[moving[0]][0] == 1 and ramps[moving[0]][1] % vector == 0 else None
+
+
+def _checked(g, source: Value) -> tuple[int, ...]:
+    """The dimensions of the buffer whose bounds are tested at run time."""
+    t, indices = source.type, g.definition(source).args[1:]
+    return tuple(d for d in range(len(t.buffer.shape)) if not isinstance(t, Region) or not _inside(g, t, indices, d))
 
 
 def _many(g, t: Region, tile: Tile, d: int) -> bool:
@@ -71,23 +106,18 @@ def _inside(g, t: Region, starts, d: int) -> bool:
     return g.fits(starts[d], t.extents[d], t.buffer.shape[d])
 
 
-def _aligned(g, t: Region, starts, d: int, vector: int) -> bool:
-    """Whether every vector of `vector` elements along `d` is contiguous and starts at a multiple of its size."""
+def _aligned(g, t: Region | Points, d: int, vector: int) -> bool:
+    """Whether `vector` elements along `d`, from a multiple of that on, are contiguous and start at a multiple of their size."""
     if t.buffer.scope != "global":
-        return _shared_aligned(g, t, starts, d, vector)
-    if t.buffer.strides[d] != 1 or g.divisor(starts[d]) % vector:
+        return shared_runs(t.buffer.layout, t.buffer.shape, d, vector)
+    if t.buffer.strides[d] != 1:
         return False
     others = [s for k, s in enumerate(t.buffer.strides) if k != d]
     return g.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes) and all(
         s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector) for s in others)
 
 
-def _shared_aligned(g, t: Region, starts, d: int, vector: int) -> bool:
-    """The layout maps every aligned run of `vector` elements along `d` to consecutive, aligned addresses."""
-    return g.divisor(starts[d]) % vector == 0 and shared_runs(t.buffer.layout, t.buffer.shape, d, vector)
-
-
-def _joint(g, t: Region, d: int, vector: int, checked: tuple[int, ...]) -> bool:
+def _joint(g, t: Region | Points, d: int, vector: int, checked: tuple[int, ...]) -> bool:
     """Whether a vector along `d` is wholly inside or wholly outside the bounds."""
     size = t.buffer.shape[d]
     if d not in checked:
@@ -98,11 +128,11 @@ def _joint(g, t: Region, d: int, vector: int, checked: tuple[int, ...]) -> bool:
 
 
 def _plan_load(g, call) -> AccessPlan:
-    return plan_access(g, call.args[0], call.result.type, call.args[2] is not None)
+    return plan_access(g, call.args[0], call.result.type, call.args[2])
 
 
 def _plan_store(g, call) -> AccessPlan:
-    return plan_access(g, call.args[0], type_of(call.args[1]), call.args[2] is not None)
+    return plan_access(g, call.args[0], type_of(call.args[1]), call.args[2])
 
 
 load_.rules["plan"] = _plan_load

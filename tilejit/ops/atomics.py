@@ -6,7 +6,7 @@ value. Where the operands differ by thread, and under a condition that does, eac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..ir.builtin import builtin
 from ..ir.graph import Call, Value, blocks, operands, walk
 from ..ir.op import op
 from ..types import Buffer, Points, Region, Scalar, Tile, Uniformity
-from .access import AccessPlan, plan_access
+from .access import AccessPlan, plan_access, widest_of
 from .language import as_mask, coerce
 from .memory import differs_by_thread
 from .reduce import collective
@@ -72,19 +72,19 @@ class AtomicPlan:
 
 
 def _plan(context, call: Call) -> AtomicPlan:
-    place, value, _, mask = call.args
-    returns = call.result in used_values(context)
-    limit = 1 if returns or mask is not None else widest(place.type, call.attrs, architecture(context.target))
-    access = plan_access(context, place, call.result.type, masked=limit == 1)
-    return AtomicPlan(replace(access, vector=min(access.vector, limit)), returns)
+    place, _, _, mask = call.args
+    return AtomicPlan(plan_access(context, place, call.result.type, mask, most_at_once(context, call)), call.result in used_values(context))
 
 
-def widest(t: Region | Points, attrs, architecture: int) -> int:
-    """The elements that one ``red`` adds at most: .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90 on, .f16x2 before."""
+def most_at_once(context, call: Call) -> int:
+    """The elements that one instruction changes at most: ``red`` adds .v4.f32, .v4.f16x2 and .v4.bf16x2 from sm_90 on, .f16x2 before."""
+    t, attrs = call.args[0].type, call.attrs
     if attrs["kind"] != "add" or attrs["sem"] != "relaxed" or t.scope != "global" or not t.dtype.is_float or t.dtype.bits == 64:
         return 1
-    if architecture >= 90:
-        return 16 // t.dtype.nbytes
+    if call.result in used_values(context):
+        return 1
+    if architecture(context.target) >= 90:
+        return widest_of(t.dtype)
     return 2 if t.dtype.name == "float16" else 1
 
 

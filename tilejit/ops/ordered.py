@@ -78,12 +78,12 @@ def store(g: Builder, target: Value, value: Operand, mask: Operand, cache, sem: 
 
 def _plan_load(context, call: Call) -> AtomicPlan:
     source, _, mask = call.args
-    return AtomicPlan(plan_access(context, source, call.result.type, mask is not None), call.result in used_values(context))
+    return AtomicPlan(plan_access(context, source, call.result.type, mask), call.result in used_values(context))
 
 
 ordered_load.rules["plan"] = _plan_load
 ordered_load.rules["scratch"] = replicated_scratch
-ordered_store.rules["plan"] = lambda context, call: plan_access(context, call.args[0], type_of(call.args[1]), call.args[2] is not None)
+ordered_store.rules["plan"] = lambda context, call: plan_access(context, call.args[0], type_of(call.args[1]), call.args[2])
 
 
 # -- simulation ------------------------------------------------------------------------------------------------------------

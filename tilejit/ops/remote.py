@@ -76,12 +76,12 @@ remote_.rules["layout"] = _layout
 def _plan(context, call) -> Plan:
     place, value, _ = call.args
     t, kind = place.type, call.attrs["kind"]
-    access = plan_access(context, place, type_of(value), masked=kind is not None)
+    access = plan_access(context, place, type_of(value), most=1 if kind is not None else None)
     if access.checked:
         raise CompilationError("what goes to a peer is counted by its bytes, so its place must provably be inside the buffer: along dimension "
                                f"{access.checked[0]} of {list(t.buffer.shape)} it is not", call.loc)
     if kind is not None:
-        return Plan(replace(access, vector=1), TYPES["shared", kind][t.dtype.name], t.nbytes)
+        return Plan(access, TYPES["shared", kind][t.dtype.name], t.nbytes)
     if access.vector * t.dtype.nbytes < 4:
         plural = "s" if access.vector > 1 else ""
         raise CompilationError(f"st.async stores 4, 8 or 16 bytes a thread, and here a thread has {access.vector} neighbouring element{plural} of "

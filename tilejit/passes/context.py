@@ -10,12 +10,12 @@ from math import prod
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
 from ..types import Points, Region, Selected, Tile
-from .integers import Integers
+from .ramps import Ramps
 
 PLACES = (Region, Points, Selected)
 
 
-class Context(Integers):
+class Context(Ramps):
     """The questions of one graph. Made anew by each pass that needs it; promises count for bounds of what wraps if it asks for `wrapping` ones."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):

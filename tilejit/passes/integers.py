@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,15 +33,17 @@ class Carried:
 @dataclass(frozen=True)
 class Known:
     """What is promised at a place in the graph, by (what, whether it may wrap), and what has been found with it: divisors, bounds, and by how
-    much a number is more than what a loop carries. `supposed` are divisors of carried values while it is found out whether trips keep them, which
-    those in `kept` do."""
+    much a number is more than what a loop carries, ramps of tiles. `supposed` are divisors of carried values, and `alike` ramps of carried tiles,
+    while it is found out whether trips keep them, which those in `kept` do."""
 
     promised: dict[tuple[object, bool], Promise]
     supposed: dict[Value, int] | None = None
+    alike: dict = field(default_factory=dict)
     kept: dict[Value, int] = field(default_factory=dict)
     divisors: dict[Value, int] = field(default_factory=dict)
     intervals: dict[tuple[Value, bool], Bounds] = field(default_factory=dict)
     growths: dict[tuple[Operand, Value], Bounds | None] = field(default_factory=dict)
+    ramps: dict[tuple[Operand, int, int], tuple[int, int] | None] = field(default_factory=dict)
 
 
 class Integers:
@@ -130,6 +132,18 @@ class Integers:
             total += int(call.args[1].value) * (1 if call.op.name == "add" else -1)
             operand = call.args[0]
 
+    def constant(self, operand: Operand) -> int | None:
+        """The integer that an operand, or every element of a tile, is; None where it is no constant."""
+        call, dtype = self.made.get(operand), type_of(operand).dtype
+        if not dtype.is_int:
+            return None
+        if isinstance(operand, Const):
+            return int(operand.value)
+        if call is None or call.op.name not in ("splat", "broadcast", "reshape", "convert_layout", "cast"):
+            return None
+        held, (least, most) = self.constant(call.args[0]), integer_range(dtype)
+        return held if held is not None and least <= held <= most else None
+
     def divisor(self, operand: Operand) -> int:
         """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""
         if not type_of(operand).dtype.is_int:
@@ -154,12 +168,13 @@ class Integers:
         call, t = self.made.get(value), type_of(value)
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
-        divisor = self._divisor_of(call)
+        divisor = self._divisor_of(call, [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)])
         known = t.dtype in INDICES and not wraps(t.dtype, *self._from_definition(value, False))
         return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
 
-    def _divisor_of(self, call: Call) -> int:
-        parts = [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)]
+    def _divisor_of(self, call: Call, parts: Sequence[int]) -> int:
+        """The divisor of what is computed of operands with the divisors `parts`."""
+        by = self.constant(call.args[1]) if len(call.args) == 2 else None
         match call.op.name:
             case "mul":
                 return parts[0] * parts[1]
@@ -174,11 +189,10 @@ class Integers:
             case "minimum" | "maximum" | "mod":
                 return gcd(*parts)
             case "select":
-                return gcd(self.divisor(call.args[1]), self.divisor(call.args[2]))
-            case "shl" if isinstance(call.args[1], Const) and call.args[1].value >= 0:
-                return parts[0] << min(int(call.args[1].value), 62)
-            case "floordiv" | "shr" if isinstance(call.args[1], Const):
-                by = int(call.args[1].value)
+                return gcd(*parts[1:])
+            case "shl" if by is not None and by >= 0:
+                return parts[0] << min(by, 62)
+            case "floordiv" | "shr" if by is not None:
                 if call.op.name == "shr":
                     by = 1 << min(by, 62) if by >= 0 else 0
                 return parts[0] // abs(by) if by and parts[0] % by == 0 else 1
@@ -257,8 +271,8 @@ class Integers:
         return self._inside.get(self.carried[value].body, (self._anywhere,))[0]
 
     def _carried_divisor(self, value: Value) -> int:
-        """The largest number that divides what a loop begins with, and that every trip keeps so: supposed of all carried values that it rests on, until
-        none is found to be less."""
+        """The largest number that divides what a loop begins with, and that every trip keeps so: supposed of all carried values that it rests
+        on, until none is found to be less."""
         kept, supposed = self._around(value).kept, self._known.supposed
         if value in kept:
             return kept[value]

@@ -9,7 +9,7 @@ from ..config import architecture
 from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Graph, Value
+from ..ir.graph import Call, Graph
 from ..layout import blocked
 from ..types import Region, Tile
 from .context import Context
@@ -54,20 +54,21 @@ class LayoutChoice:
                                    f"number, found {threads} threads from thread {first} on")
         return Tile(dtype, shape, *blocked(shape, threads, vector, order, reduced))
 
-    def better_stored(self, place: Value, have: Tile) -> Tile | None:
+    def better_stored(self, store: Call, have: Tile) -> Tile | None:
         """A layout of vectors along the array that a tile is stored to, where a change to it and its stores cost less; else None."""
+        place = store.args[0]
         if self.scope.kind != "cta" or not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
-        want = self.blocked(have.shape, have.dtype, *way_of(self.context, place))
+        want = self.blocked(have.shape, have.dtype, *way_of(self.context, store))
         spare = have.size * have.dtype.nbytes <= self.room
-        return want if spare and wasteful(self.context, place, have, want, self.scope.threads) else None
+        return want if spare and wasteful(self.context, store, have, want, self.scope.threads) else None
 
-    def better_loaded(self, place: Value, load: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
+    def better_loaded(self, load: Call, types: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
         """Whether a load of a region in the second layout costs at most what it does in the first with a change of layout at the end of
         what is made of it. From shared memory it always does."""
-        if place.type.scope != "global":
+        if load.args[0].type.scope != "global":
             return True
-        before, after = (cost_of_load(self.context, place, t, self.scope.threads) for t in load)
+        before, after = (cost_of_load(self.context, load, t, self.scope.threads) for t in types)
         return after <= before + cost_of_change(*change)
 
 

@@ -137,12 +137,22 @@ class Assigner(LayoutChoice):
         needs, results = call.op.rules.get("layout", _same)(self, call, types)
         if call.op.name == "store" and types[1] is not None:
             needs = self.stored(call, types[1], needs)
-        chain = self.going_on(call, tiles)
-        new = self.append(call, needs, self.retyped(call.results, results))
+        with self.at_home(call, tiles):
+            chain = self.going_on(call, tiles)
+            new = self.append(call, needs, self.retyped(call.results, results))
         if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
             self.open(Chain(call.result, new.results, load=(call, new), block=self.block))
         elif chain is not None and chain.end in new.args:
             self.open(replace(chain, values=(*chain.values, new.result), calls=(*chain.calls, (call, new))))
+
+    @contextmanager
+    def at_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
+        """A reshape of what is loaded or computed stands before the loops that this enters from outside, and so does a change of its layout."""
+        blocks, made = self.blocks, self.context.made.get(tiles[0]) if call.op.name == "reshape" else None
+        if made is not None and (made.op.name == "load" or _is_elementwise(made)):
+            self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
+        yield
+        self.blocks = blocks
 
     def is_free(self, call: Call, tiles: list[Value]) -> bool:
         """Whether a call's result is made anew wherever it is used."""
@@ -154,7 +164,7 @@ class Assigner(LayoutChoice):
 
     def stored(self, call: Call, have: Tile, needs: Types) -> Types:
         """What a store needs, where another layout than the rule's makes it cheaper."""
-        better = self.better_stored(call.args[0], have)
+        better = self.better_stored(call, have)
         if better is None:
             return needs
         self.close(self.new(call.args[1]))  # a load in that layout would touch the sectors that the store does not
@@ -351,7 +361,7 @@ class Assigner(LayoutChoice):
             self.asked[chain.start] = types[0]
             return False
         (load, loaded), nodes = chain.load, self.block.nodes
-        if not self.better_loaded(load.args[0], (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
+        if not self.better_loaded(load, (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
             return False
         nodes[nodes.index(loaded)] = replace(loaded, results=self.retyped(load.results, [types[0]]))
         for (call, made), t in zip(chain.calls, types[1:]):

@@ -13,11 +13,12 @@ from math import prod
 
 import numpy as np
 
-from ..ir.builder import type_of
-from ..ir.graph import Block, Call, Const, For, Graph, Operand, Value, While, blocks
+from ..ir.graph import Block, Call, For, Graph, Operand, Value, While, blocks
 from ..layout import TileLayout, thread_table
+from ..ops.access import widest, widest_of
+from ..ops.atomics import most_at_once
 from ..ops.layout_change import register_moves
-from ..types import Points, Region, Scalar, Tile
+from ..types import Points, Region, Tile
 from .context import Context
 
 THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
@@ -46,37 +47,37 @@ def vector_widths(graph: Graph, context: Context) -> dict[tuple, tuple[int, tupl
     """For each shape that meets global memory the vector's extent, and the order of the dimensions, the vector's first."""
     accesses: dict[tuple, dict[Access, int]] = {}
     found: dict[tuple, tuple[int, tuple | None]] = {}
-    for place, weight in _places(context, graph.body, 1):
-        call = context.made[place]
-        t = place.type
+    for call, weight in _accesses(context, graph.body, 1):
+        t = call.args[0].type
         if t.scope != "global" or not prod(t.shape) or not t.shape:
             continue
-        access = _of_region(context, call) if isinstance(t, Region) else _of_points(context, call)
+        access = _of(context, call)
         if access is not None:
             met = accesses.setdefault(t.shape, {})
             met[access] = met.get(access, 0) + weight
     for shape, met in accesses.items():
         found[shape] = _cheapest(shape, met)
     for call in context.made.values():
-        if isinstance(call.results[0].type, Points) and call.results[0].type.shape:
-            found.setdefault(call.results[0].type.shape, (1, None))
+        if isinstance(call.results[0].type, Points) and prod(call.result.type.shape):
+            access, shape = _access(context, call.result), call.result.type.shape
+            found.setdefault(shape, (1, None) if access is None else _way(shape, (access.vector, access.axis)))
     return found
 
 
-def way_of(context: Context, place: Value) -> tuple[int, tuple | None]:
-    """The vector's extent and the order of the dimensions that suit a region by itself."""
-    access = _of_region(context, context.made[place])
-    return _way(place.type.shape, (access.vector, access.axis))
+def way_of(context: Context, call: Call) -> tuple[int, tuple | None]:
+    """The vector's extent and the order of the dimensions that suit a load or store of a region by itself."""
+    access = _of(context, call)
+    return _way(call.args[0].type.shape, (access.vector, access.axis))
 
 
-def _places(context: Context, body: Block, weight: int):
-    """The places that loads and stores name, in order, each with how often it may be met; meanwhile its block's promises hold."""
+def _accesses(context: Context, body: Block, weight: int):
+    """The loads and stores, in order, each with how often it may be met; meanwhile its block's promises hold."""
     with context.inside(body):
         for node in body.nodes:
             if isinstance(node, Call) and node.op.name in THROUGH_REGISTERS:
-                yield node.args[0], weight
+                yield node, weight
             for block in blocks(node):
-                yield from _places(context, block, weight * LOOP if isinstance(node, (For, While)) else weight)
+                yield from _accesses(context, block, weight * LOOP if isinstance(node, (For, While)) else weight)
 
 
 # -- choosing --------------------------------------------------------------------------------------------------------------
@@ -128,23 +129,23 @@ def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple | No
 
 # -- layouts that are no vectors side by side ------------------------------------------------------------------------------
 
-def cost_of_load(context: Context, place: Value, t: Tile, threads: int) -> float:
+def cost_of_load(context: Context, call: Call, t: Tile, threads: int) -> float:
     """What loads of a region into a layout cost the first warp, in sectors."""
-    requests, sectors = _traffic(context, place, t, threads)
+    requests, sectors = _traffic(context, call, t, threads)
     return float(REQUEST * requests + sectors)
 
 
-def wasteful(context: Context, place: Value, have: Tile, want: Tile, threads: int) -> bool:
+def wasteful(context: Context, call: Call, have: Tile, want: Tile, threads: int) -> bool:
     """Whether to change a tile's layout before it is stored to a region: nothing gathers the parts of a sector on the way to the
     L2 cache, so each part costs what the whole does. An H200 transposes tiles of 64 x 64 floats at 4.0 TB/s so, and at 1.2 TB/s in
     parts of sectors."""
-    (_, sectors), (_, fewest) = (_traffic(context, place, t, threads) for t in (have, want))
+    (_, sectors), (_, fewest) = (_traffic(context, call, t, threads) for t in (have, want))
     return sectors >= WASTED * fewest and WRITTEN * (sectors - fewest) > cost_of_change(have, want)
 
 
-def _traffic(context: Context, place: Value, t: Tile, threads: int) -> tuple[int, int]:
+def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, int]:
     """How many requests the first warp makes for a tile, and how many sectors they touch."""
-    access = _of_region(context, context.made[place])
+    access = _of(context, call)
     run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
     return _counted(access, t.layout, t.domain, t.shape, threads, run)
 
@@ -171,103 +172,38 @@ def cost_of_change(source: Tile, target: Tile) -> float:
     return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1) for n in registers)
 
 
-# -- strides ---------------------------------------------------------------------------------------------------------------
+# -- how a tile meets memory -----------------------------------------------------------------------------------------------
 
-def _strides(buffer) -> list[int]:
-    """The strides of a buffer's dimensions, with guesses for those that are known at launch."""
-    strides, known = buffer.strides, 1 in buffer.strides
-    return [s if isinstance(s, int) else NEAR if not known and d == len(strides) - 1 else FAR * (d + 1) for d, s in enumerate(strides)]
-
-
-def _of_region(context: Context, call: Call) -> Access:
-    t: Region = call.result.type
-    strides = _strides(t.buffer)
-    return Access(tuple(strides[d] for d in t.kept), t.dtype.nbytes, *_provable(context, t, call.args[1:]))
+def _of(context: Context, call: Call) -> Access | None:
+    """The access of a load, a store, or an atomic operation."""
+    return _access(context, call.args[0], call.args[-1], most_at_once(context, call) if call.op.name == "atomic" else None)
 
 
-def _of_points(context: Context, call: Call) -> Access | None:
-    """Points whose indices are sums of multiples of ``arange``; None for others, which cost the same in any layout."""
-    t: Points = call.result.type
-    strides, total, known = _strides(t.buffer), [0] * len(t.shape), {}
-    for stride, index in zip(strides, call.args[1:]):
-        steps = _steps(context, index, len(t.shape), known)
-        if steps is None:
-            return None
-        total = [a + stride * b for a, b in zip(total, steps)]
-    return Access(tuple(total), t.dtype.nbytes, 1, None)
-
-
-def _steps(context: Context, index: Operand, rank: int, known: dict) -> list[int] | None:
-    """By how much an index grows along each dimension of a tile of `rank`, where that is a constant; `known` of others already."""
-    if not isinstance(type_of(index), Tile):
-        return [0] * rank
-    if (index, rank) not in known:
-        known[index, rank] = _steps_of(context, index, rank, known)
-    return known[index, rank]
-
-
-def _steps_of(context: Context, index: Operand, rank: int, known: dict) -> list[int] | None:
-    call, shape = context.made.get(index), type_of(index).shape
-    name = call.op.name if call is not None else ""
-    if name == "splat":
-        return [0] * rank
-    if name == "iota":
-        return [0] * (rank - 1) + [1] if len(shape) == 1 else None
-    if name == "cast" or name == "broadcast":
-        return _steps(context, call.args[0], rank, known)
-    if name == "reshape":
-        return _reshaped(context, call.args[0], shape, rank, known)
-    if name in ("add", "sub"):
-        one, other = (_steps(context, a, rank, known) for a in call.args)
-        sign = 1 if name == "add" else -1
-        return None if one is None or other is None else [a + sign * b for a, b in zip(one, other)]
-    if name == "mul":
-        for x, by in (call.args, call.args[::-1]):
-            factor, steps = _constant(context, by), _steps(context, x, rank, known)
-            if factor is not None and steps is not None:
-                return [factor * a for a in steps]
-    return None
-
-
-def _reshaped(context: Context, source: Operand, shape: tuple[int, ...], rank: int, known: dict) -> list[int] | None:
-    """The steps of a reshape that only adds or drops extents of 1."""
-    old = type_of(source).shape
-    steps = _steps(context, source, len(old), known)
-    long = [d for d, n in enumerate(shape) if n != 1]
-    if steps is None or [shape[d] for d in long] != [n for n in old if n != 1]:
+def _access(context: Context, place: Value, mask: Operand = None, most: int | None = None) -> Access | None:
+    """The access of a region or of points, with vectors of at most `most` elements. None for points that no vector fits and whose indices grow by
+    no constants: they cost the same in any layout."""
+    t: Region | Points = place.type
+    strides, vector, axis = _strides(context, place), 1, None
+    for k in reversed(range(len(strides))):
+        wide = widest(context, place, k, most or widest_of(t.dtype), mask)
+        if axis is None and strides[k] == 1 or wide > vector:
+            vector, axis = wide, k
+    if vector == 1 and all(s is None for s in strides):
         return None
-    found = [0] * rank
-    for d, step in zip(long, (s for s, n in zip(steps, old) if n != 1)):
-        found[rank - len(shape) + d] = step
+    return Access(tuple(FAR * (k + 1) if s is None else s for k, s in enumerate(strides)), t.dtype.nbytes, vector, axis)
+
+
+def _strides(context: Context, place: Value) -> list[int | None]:
+    """How far apart neighbours along each of the tile's dimensions are, with guesses for what is known at launch; None where it is no constant."""
+    t: Region | Points = place.type
+    if t.scope != "global":
+        return [None] * len(t.shape)
+    strides, known = t.buffer.strides, 1 in t.buffer.strides
+    strides = [s if isinstance(s, int) else NEAR if not known and d == len(strides) - 1 else FAR * (d + 1) for d, s in enumerate(strides)]
+    if isinstance(t, Region):
+        return [strides[d] for d in t.kept]
+    found = []
+    for axis, extent in enumerate(t.shape):
+        ramps = [context.ramp(i, axis - len(t.shape), extent) for i in context.definition(place).args[1:]]
+        found.append(None if None in ramps else sum(s * step for s, (step, _) in zip(strides, ramps)))
     return found
-
-
-def _constant(context: Context, operand: Operand) -> int | None:
-    call = context.made.get(operand)
-    if call is not None and call.op.name in ("splat", "cast", "broadcast"):
-        return _constant(context, call.args[0])
-    return int(operand.value) if isinstance(operand, Const) and isinstance(type_of(operand), Scalar) and type_of(operand).dtype.is_int else None
-
-
-# -- what is provable ------------------------------------------------------------------------------------------------------
-
-def _provable(context: Context, t: Region, starts) -> tuple[int, int | None]:
-    """The widest provable vector of a region and the tile's dimension along which it runs."""
-    for axis in reversed(range(len(t.kept))):
-        d = t.kept[axis]
-        if t.buffer.strides[d] != 1:
-            continue
-        vector = 16 // t.dtype.nbytes
-        while vector > 1 and not _divides(context, t, starts, d, vector):
-            vector //= 2
-        return vector, axis
-    return 1, None
-
-
-def _divides(context: Context, t: Region, starts, d: int, vector: int) -> bool:
-    multiple = lambda kind, n: n % vector == 0 if isinstance(n, int) else context.facts.ask(kind, n.arg, n.dim, vector)
-    narrowed = t.buffer.narrowed[d] if t.buffer.narrowed is not None else 0
-    return (t.extents[d] % vector == 0 and narrowed % vector == 0 and context.divisor(starts[d]) % vector == 0
-            and context.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes)
-            and all(multiple("stride_multiple", s) for k, s in enumerate(t.buffer.strides) if k != d)
-            and multiple("size_multiple", t.buffer.shape[d]))

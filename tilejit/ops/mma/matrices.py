@@ -65,7 +65,7 @@ class Matrices:
         row, along, starts = _row_dimension(t), 16 // t.dtype.nbytes, g.definition(place).args[1:]  # `along`: elements of a matrix's row in memory
         lies = [d for d in (0, 1) if shared_runs(region.buffer.layout, region.buffer.shape, region.kept[d], along)
                 and g.divisor(starts[region.kept[d]]) % along == 0]
-        if row is None or not lies or plan_access(g, place, t, False).checked:
+        if row is None or not lies or plan_access(g, place, t).checked:
             return None
         transposed = 1 - row not in lies
         if transposed and t.dtype.bits != 16:

@@ -1,0 +1,128 @@
+"""What is known of the elements of index tiles that stand beside each other: by how much they grow, and from multiples of what on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd, prod
+
+from ..dtypes import DType
+from ..ir.builder import type_of
+from ..ir.graph import Call, Operand, Value
+from ..types import Tile
+from .integers import INDICES, Integers
+from .intervals import held_by
+
+Ramp = tuple[int, int]  # a step, and what divides the first element
+
+FOLLOWED = 64  # how many operations in a row are looked through
+
+FALLS = {"lt": 1, "ge": 1, "gt": -1, "le": -1}  # whether a difference is below 0: of the operands, or of the second and the first
+
+
+class Ramps(Integers):
+    """The index tiles of one graph, and the masks that are made of them."""
+
+    _followed = 0
+
+    def ramp(self, operand: Operand, axis: int, count: int) -> Ramp | None:
+        """(step, divisor): along `axis`, counted from the end, every run of `count` elements from a multiple of that on goes up by `step`
+        an element, from a multiple of `divisor` on. None where that is not known. Of floats and bools it is known only that a run is all alike."""
+        t = type_of(operand)
+        if not isinstance(t, Tile):
+            return 0, self.divisor(operand)
+        count = 1 if t.shape[axis] == 1 else count
+        if count == 1 and not t.dtype.is_int:
+            return 0, 1
+        key, ramps = (operand, axis, count), self._known.ramps
+        if key in self._known.alike:
+            return self._known.alike[key]
+        if key not in ramps:
+            self._followed += 1
+            found = self._ramp(*key) if self._followed <= FOLLOWED else None
+            self._followed -= 1
+            ramps[key] = _held(t.dtype, *found, count) if found is not None else (0, 1) if count == 1 else None
+        return ramps[key]
+
+    def _ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
+        if value in self.ways:
+            one, other = (self.ramp(way, axis, count) for way in self.ways[value])
+            return (one[0], gcd(one[1], other[1])) if one and other and one[0] == other[0] else None
+        if value in self.carried:
+            return self._carried_ramp(value, axis, count)
+        call = self.made.get(value)
+        match call.op.name if call is not None else "":
+            case "splat":
+                return 0, self.divisor(call.args[0])
+            case "iota":
+                return 1, gcd(call.attrs["start"], count)
+            case "indices":
+                return (1, count) if call.attrs["axis"] == axis + len(call.attrs["shape"]) else (0, 1)
+            case "cast" | "convert_layout" | "broadcast":
+                return self.ramp(call.args[0], axis, count)
+            case "transpose":
+                return self.ramp(call.args[0], call.attrs["axes"][axis] - len(call.attrs["axes"]), count)
+            case "reshape":
+                return self._reshaped(call, axis, count)
+        return self._computed(call, axis, count) if call is not None and ("element" in call.op.rules or call.op.name == "select") else None
+
+    def _reshaped(self, call: Call, axis: int, count: int) -> Ramp | None:
+        """Along an axis of the operand between whose places as many elements lie; runs are whole in both."""
+        source, shape = type_of(call.args[0]).shape, call.attrs["shape"]
+        inner = lambda shape, d: prod(shape[len(shape) + d + 1:])
+        for d in range(-len(source), 0):
+            if inner(source, d) == inner(shape, axis) and source[d] % count == shape[axis] % count == 0:
+                return self.ramp(call.args[0], d, count)
+        return None
+
+    def _computed(self, call: Call, axis: int, count: int) -> Ramp | None:
+        """Elementwise work: where operands are all alike the result is, other steps are followed through a few operations."""
+        found = [self.ramp(a, axis, count) for a in call.args if a is not None]
+        if None in found:
+            return None
+        steps, parts = zip(*found)
+        if not any(steps):
+            return 0, self._divisor_of(call, parts)
+        if len(steps) != 2:
+            return None
+        (one, other), known = steps, [self.constant(a) for a in call.args]
+        match call.op.name:
+            case "add" | "sub":
+                return one + other if call.op.name == "add" else one - other, gcd(*parts)
+            case "mul" if None in known and known != [None, None]:
+                return (one or other) * next(k for k in known if k is not None), parts[0] * parts[1]
+            case "floordiv" if _whole(one, count, parts[0], known[1]):
+                return 0, self._divisor_of(call, parts)
+            case "mod" if _whole(one, count, parts[0], known[1]):
+                return one, gcd(*parts)
+            case "lt" | "ge" | "gt" | "le" if _whole((one - other) * FALLS[call.op.name], count, gcd(*parts)):
+                return 0, 1
+        return None
+
+    def _carried_ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
+        """The ramp that a loop begins with, as far as every trip keeps it."""
+        carried = self.carried[value]
+        kept, alike, around = self.ramp(carried.init, axis, count), self._known.alike, self._around(value)
+        while kept is not None:
+            with self._knowing(replace(around, alike=alike | {(carried.inner, axis, count): kept}, ramps={})):
+                made = self.ramp(carried.following, axis, count)
+            found = (kept[0], gcd(kept[1], made[1])) if made is not None and made[0] == kept[0] else None
+            if found == kept:
+                break
+            kept = found
+        return kept
+
+
+def _whole(step: int, count: int, divisor: int, by: int | None = 0) -> bool:
+    """Whether `count` elements, from a multiple of `divisor` on, all lie between neighbouring multiples of it, and so of `by`."""
+    return by is not None and by >= 0 and 0 <= step * (count - 1) < gcd(divisor, by)
+
+
+def _held(dtype: DType, step: int, divisor: int, count: int) -> Ramp | None:
+    """What is left of a ramp in a dtype: index arithmetic does not wrap, other integers must not within a run."""
+    step = 0 if count == 1 else step
+    if not dtype.is_int:
+        return (0, 1) if step == 0 else None
+    if dtype in INDICES:
+        return step, held_by(dtype, divisor)
+    divisor = gcd(divisor, 1 << dtype.bits - 1)
+    return (step, divisor) if _whole(step, count, divisor) else None
