@@ -1,9 +1,9 @@
-"""Vector add and row softmax against the memory's speed and torch.compile, on the GPU.
+"""Vector add, row softmax, and rows taken and put by their numbers, against the memory's speed and torch.compile, on the GPU.
 
     python tests/bench/memory.py
 
 Prints, for each case, GB/s counting every byte read and written once, the ratio to a copy-like kernel (torch.neg into
-a preallocated output of the same size) and the ratio to torch.compile, all measured in turn in one run.
+a preallocated output of the same size) and the ratio to torch.compile, or to torch's own function for the rows, all measured in turn in one run.
 """
 
 from __future__ import annotations
@@ -11,11 +11,26 @@ from __future__ import annotations
 import argparse
 import json
 
+import tilejit as tile
 import torch
 from softmax_kernels import softmax
 from timing import rounds
 
 from tilejit.demo import vector_add
+
+
+@tile.jit
+def taken(W, numbers, y, R: tile.constexpr, C: tile.constexpr):
+    """R of the rows of W that are numbered."""
+    first = tile.program_id(0) * R
+    tile.store(y[first:first + R, 0:C], tile.load(W[tile.load(numbers[first:first + R]), 0:C]))
+
+
+@tile.jit
+def put(W, numbers, y, R: tile.constexpr, C: tile.constexpr):
+    """R rows of y to those of W that are numbered."""
+    first = tile.program_id(0) * R
+    tile.store(W[tile.load(numbers[first:first + R]), 0:C], tile.load(y[first:first + R, 0:C]))
 
 
 def vadd_case(dtype):
@@ -45,6 +60,18 @@ def softmax_case(rows: int, columns: int, dtype):
     return calls, 2 * x.numel() * x.element_size(), x
 
 
+def rows_case(is_put: bool, dtype):
+    table, rows, columns, each = 100000, 65536, 1024, 16
+    W, y = (torch.randn(n, columns, device="cuda", dtype=dtype) for n in (table, rows))
+    numbers = torch.randperm(table, device="cuda")[:rows]
+    launch, other = (put if is_put else taken)[rows // each], torch.empty_like(W if is_put else y)
+    library = (lambda: other.index_copy_(0, numbers, y)) if is_put else (lambda: torch.index_select(W, 0, numbers, out=other))
+    launch(W, numbers, y, R=each, C=columns)
+    library()
+    assert torch.equal(W[numbers], other[numbers]) if is_put else torch.equal(y, other)
+    return {"tilejit": lambda: launch(W, numbers, y, R=each, C=columns), "torch.compile": library}, 2 * y.numel() * y.element_size(), y
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
@@ -54,8 +81,10 @@ def main() -> None:
     for rows, columns in ((32768, 1024), (32768, 2048), (16384, 4096), (16384, 8192), (8192, 16384), (8192, 32768)):
         for d in (torch.float32, torch.bfloat16):
             cases.append((f"softmax {rows}x{columns} {str(d)[6:]}", lambda r=rows, c=columns, d=d: softmax_case(r, c, d)))
+    cases += [(f"rows {'put' if is_put else 'taken'} by number {str(d)[6:]}", lambda p=is_put, d=d: rows_case(p, d))
+              for is_put in (False, True) for d in (torch.float32, torch.bfloat16)]
     results = {}
-    print(f"{'case':34} {'GB/s':>7} {'of copy':>8} {'to torch.compile':>17}")
+    print(f"{'case':34} {'GB/s':>7} {'of copy':>8} {'to torch':>17}")
     for name, make in cases:
         calls, nbytes, x = make()
         if arguments.no_compile:
@@ -66,7 +95,7 @@ def main() -> None:
         speed = nbytes / seconds["tilejit"] / 1e9
         ceiling = 2 * x.numel() * x.element_size() / seconds["copy"] / 1e9
         ratio = seconds.get("torch.compile", float("nan")) / seconds["tilejit"]
-        results[name] = {"GB/s": speed, "of copy": speed / ceiling, "to torch.compile": ratio}
+        results[name] = {"GB/s": speed, "of copy": speed / ceiling, "to torch": ratio}
         print(f"{name:34} {speed:7.0f} {speed / ceiling:8.3f} {ratio:17.3f}", flush=True)
         del calls, x, out
     if arguments.json:
