@@ -1,4 +1,4 @@
-"""Products of warpgroups whose `a` is in registers, where these have no room for it beside the sums."""
+"""Products of warpgroups whose `a` comes from shared memory to registers, where these have no room for it beside the sums."""
 
 import numpy as np
 import pytest
@@ -9,23 +9,25 @@ from tests.mma.test_wgmma_code import groups
 
 @tile.jit
 def product(A, B, C, M: tile.constexpr, N: tile.constexpr, K: tile.constexpr):
-    b = tile.alloc((K, N), B.dtype, layout=tile.auto)
+    a, b = tile.alloc((M, K), A.dtype, layout=tile.auto), tile.alloc((K, N), B.dtype, layout=tile.auto)
+    tile.copy(a, A[0:M, 0:K])
     tile.copy(b, B[0:K, 0:N])
     tile.sync()
-    tile.store(C[0:M, 0:N], tile.dot(tile.load(A[0:M, 0:K]) * 2, b))
+    tile.store(C[0:M, 0:N], tile.dot(tile.load(a) * 2, b))
 
 
 @tile.jit(num_warps=12)
 def by_roles(A, B, C, REGS: tile.constexpr):
     """A producer that gives registers back, and one scope of two consumers."""
-    b = tile.alloc((64, 128), B.dtype, layout=tile.auto)
+    a, b = tile.alloc((256, 64), A.dtype, layout=tile.auto), tile.alloc((64, 128), B.dtype, layout=tile.auto)
+    tile.copy(a, A[0:256, 0:64])
     tile.copy(b, B[0:64, 0:128])
     tile.fence_proxy_async()
     tile.sync()
     with tile.warpgroup(0, regs=24 if REGS else None):
         pass
     with tile.warpgroup(range(1, 3), regs=REGS):
-        tile.store(C[0:256, 0:128], tile.dot(tile.load(A[0:256, 0:64]) * 2, b))
+        tile.store(C[0:256, 0:128], tile.dot(tile.load(a) * 2, b))
 
 
 def operands(m, n, k):
@@ -44,7 +46,7 @@ def right(kernel, m, n, k, crowded, **options):
 
 
 SHAPES = [(128, 128, 192, 4, False), (128, 128, 208, 4, True), (128, 128, 256, 4, True),
-          (384, 64, 128, 12, False), (384, 128, 32, 12, True), (512, 64, 64, 16, False), (512, 64, 128, 16, True)]
+          (384, 64, 128, 12, False), (384, 128, 32, 12, True), (512, 64, 64, 16, False), (512, 64, 96, 16, True)]
 
 
 @pytest.mark.parametrize("m,n,k,warps,crowded", SHAPES)

@@ -29,6 +29,7 @@ from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile
 from .context import Context, written_by_threads
 from .layout_choice import reduced_axes
+from .staged_operands import StagedOperands
 from .tensor_dots import TensorDots
 from .writing import Writer
 
@@ -54,12 +55,15 @@ class _Dots(TensorDots):
         self.by_rows = {shape for shape, axes in reduced_axes(context).items() if 1 in axes}
         self.by_rows |= {c.args[1].type.shape for c in context.calls if c.op is dot_ and isinstance(c.args[1].type, Tile) and not c.attrs["trans_a"]}
         self.written = written_by_threads(context)
+        self.operands = StagedOperands(context, self.g)
         self.prepare()
 
     def block(self, block: Block) -> Block:
+        there = self.operands.there
         with self.g.block() as nodes:
             for node in block.nodes:
                 self.node(node)
+        self.operands.there = there
         return Block(tuple(nodes), self.all(block.yields))
 
     def all(self, operands) -> tuple:
@@ -75,6 +79,9 @@ class _Dots(TensorDots):
             case Call():
                 self.g.append(replace(node, args=self.all(node.args)))
             case For() | While():
+                self.g.loc = node.loc
+                if not self.unknown_place() and self.context.scope.threads % 32 == 0:
+                    self.operands.bring(self.operands.from_around(node))
                 self.loop(node)
             case If():
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
@@ -89,9 +96,16 @@ class _Dots(TensorDots):
     # -- one product ---------------------------------------------------------------------------------------------------
 
     def dot(self, call: Call) -> Value:
+        made, stored = self.staged(call)
+        call = replace(call, args=(call.args[0], *self.all(made.args[1:])), attrs=made.attrs)
         choice = self.chosen_for(call)
+        self.operands.bring(stored)
         ways = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
         return ways[choice.variant](call, choice)
+
+    def staged(self, call: Call) -> tuple[Call, tuple]:
+        """A product as it is made, and what is stored in shared memory for it before."""
+        return (call, ()) if self.unknown_place() or self.context.scope.threads % 32 else self.operands.of(call)
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
         acc, a, b = call.args

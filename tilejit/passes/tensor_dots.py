@@ -182,7 +182,7 @@ class TensorDots:
     def chosen_for(self, call: Call) -> Choice:
         if call.result in self.choices:
             return self.choices[call.result]
-        site = dot_.rules["site"](self.context, call)
+        site = dot_.rules["site"](self.context, self.staged(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
     # -- sums that a loop hands on ----------------------------------------------------------------------------------------

@@ -88,7 +88,8 @@ def dot(g: Builder, a, b, acc=None, trans_a=False, trans_b=False, dtype=None, pr
     default, float64 for float64 operands, int32 for integers (int64 for those of 64 bits), where they wrap; float16 where asked
     for. float32 is multiplied exactly unless `precision="tf32"`, which rounds the operands to 10 bits of mantissa. What the
     scope's threads have written to shared memory must have been synchronised (``sync()``); the call itself orders these writes
-    before the tensor cores' reads. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
+    before the tensor cores' reads. Register tiles that are computed of global memory come to the product through shared memory
+    of the compiler's own, for which all threads of the scope wait. `variant` names the path: "wgmma", "tcgen05", "mma_sync" or "fma".
     """
     collective(g, "dot")
     a, b = _operand(g, a, "a"), _operand(g, b, "b")

@@ -1,0 +1,156 @@
+"""Operands of `tile.dot` that are loaded from global memory come to the product through shared memory, in the form that the tensor cores take."""
+
+import re
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gpu import in_child, needs_gpu, needs_module
+from tests.mma.products import BF16, E4M3
+
+TARGETS = {"sm_80": "mma_sync", "sm_90a": "wgmma", "sm_100a": "tcgen05", "sm_120a": "mma_sync"}
+
+
+@tile.jit
+def product(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, SCALED: tile.constexpr = False):
+    """As one writes it who knows of no shared memory."""
+    m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
+    acc = tile.zeros((BM, BN), tile.float32 if A.dtype.is_float else tile.int32)
+    for k in range(0, A.shape[0 if TA else 1], BK):
+        a = tile.load(A[k:k + BK, m:m + BM], other=0).T if TA else tile.load(A[m:m + BM, k:k + BK], other=0)
+        b = tile.load(B[n:n + BN, k:k + BK], other=0) if TB else tile.load(B[k:k + BK, n:n + BN], other=0)
+        acc = tile.dot(a * 2 if SCALED else a, b, acc, trans_b=TB)
+    tile.store(C[m:m + BM, n:n + BN], acc)
+
+
+def operands(m, n, k, dtype, ta, tb):
+    rng = np.random.default_rng(m + n + k)
+    a, b = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((k, m) if ta else (m, k), (n, k) if tb else (k, n)))
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    return a, b, np.zeros((m, n), np.int32 if dtype == np.int8 else np.float32), (x.T if ta else x) @ (y.T if tb else y)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(TARGETS)), st.sampled_from([np.float16, BF16, E4M3, np.int8]), st.integers(1, 150), st.integers(1, 150),
+       st.integers(1, 150), st.sampled_from([32, 64, 128]), st.sampled_from([16, 64, 128]), st.sampled_from([16, 32, 64]), st.sampled_from([1, 2, 4, 8]),
+       st.booleans(), st.booleans(), st.booleans())
+def test_any_product_of_loaded_tiles_is_right(target, dtype, m, n, k, bm, bn, bk, warps, ta, tb, scaled):
+    if dtype == E4M3 and target == "sm_80":
+        dtype = np.float16
+    a, b, c, want = operands(m, n, k, dtype, ta, tb)
+    grid = -(-m // bm), -(-n // bn)
+    product.simulate(grid, a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, SCALED=scaled, target=target, num_warps=warps).raise_first()
+    np.testing.assert_array_equal(c, want * (1 + scaled))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tb", [False, True])
+def test_loads_and_stores_are_of_16_bytes_with_two_barriers_a_trip(target, tb):
+    spec = tile.ArraySpec((4096, 4096), "float16")
+    made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=64, BN=128, BK=64, TA=False, TB=tb, target=target)
+    assert made.products[0].variant == TARGETS[target] and made.spills == 0
+    loop = made.ptx[made.ptx.index("ld.global"):made.ptx.rindex("st.shared")]
+    assert loop.count("ld.global.v4.b32") == loop.count("st.shared.v4.b32") + 1 == 12 and not re.search(r"(ld|st)\.(global|shared)\.b", loop)
+    assert not re.search(r"ld\.shared\.b(8|16)", made.ptx) and made.shared_bytes < 64 * 64 * 2 + 128 * 64 * 2 + 256
+
+
+@tile.jit
+def attention(Q, K, V, O, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr):
+    m = tile.program_id(0) * BM
+    q, most, total, acc = tile.load(Q[m:m + BM, 0:D]), tile.full((BM,), -1e30, tile.float32), tile.zeros((BM,)), tile.zeros((BM, D))
+    for n in range(0, K.shape[0], BN):
+        s = tile.dot(q, tile.load(K[n:n + BN, 0:D]).T)
+        new = tile.maximum(most, tile.max(s, axis=1))
+        p, by = tile.exp(s - new[:, None]), tile.exp(most - new)
+        total = total * by + tile.sum(p, axis=1)
+        acc = tile.dot(p.to(Q.dtype), tile.load(V[n:n + BN, 0:D]), acc * by[:, None])
+        most = new
+    tile.store(O[m:m + BM, 0:D], (acc / total[:, None]).to(O.dtype))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_loop_takes_again_is_stored_once_and_what_a_product_made_stays_in_registers(target):
+    rng = np.random.default_rng(0)
+    q, k, v, o = (rng.standard_normal((128, 64)).astype(np.float16) for _ in range(4))
+    attention.simulate(2, q, k, v, o, BM=64, BN=32, D=64, target=target).raise_first()
+    weights = np.exp(q.astype(np.float64) @ k.astype(np.float64).T)
+    np.testing.assert_allclose(o, weights / weights.sum(1, keepdims=True) @ v.astype(np.float64), atol=4e-3)
+    made = attention.compile(q, k, v, o, BM=64, BN=32, D=64, target=target)
+    assert [p.variant for p in made.products] == [TARGETS[target]] * 2 and made.spills == 0
+    before, loop = str(made.graph).split("for %")
+    stores = [len(re.findall(r"(?<!_)store\(%", part)) for part in (before, loop)]
+    assert stores == [1, 3], "q before the loop; k, v and, behind it, the result"
+
+
+@tile.jit
+def several(X, Y, C, T: tile.constexpr):
+    """One tile as both operands, from around a loop and a branch, and as either one; another of each trip's own."""
+    x = tile.load(X[0:64, 0:64])
+    y = tile.dot(x, x.T if T else x)
+    for i in range(3):
+        z = tile.load(Y[64 * i:64 * i + 64, 0:64])
+        y = tile.dot(z, x, y)
+        y = tile.dot(z.T, z, y)
+        if i == 1:
+            y = tile.dot(x.T, z, y)
+    tile.store(C[0:64, 0:64], y)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [np.float16, np.int8])
+@pytest.mark.parametrize("turned", [False, True])
+def test_tiles_that_several_products_take_are_right_in_each(target, dtype, turned):
+    rng = np.random.default_rng(1)
+    x, z = rng.integers(-2, 3, (64, 64)).astype(dtype), rng.integers(-2, 3, (3, 64, 64)).astype(dtype)
+    c = np.zeros((64, 64), np.int32 if dtype == np.int8 else np.float32)
+    several.simulate(1, x, z.reshape(192, 64), c, T=turned, target=target).raise_first()
+    f, g = x.astype(np.float64), z.astype(np.float64)
+    np.testing.assert_array_equal(c, f @ (f.T if turned else f) + sum(t @ f + t.T @ t for t in g) + f.T @ g[1])
+
+
+@tile.jit
+def from_shared(A, B, C):
+    """As weights of few bits are widened."""
+    s, b = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
+    tile.copy(s, A[0:64, 0:64])
+    tile.copy(b, B[0:64, 0:64])
+    tile.fence_proxy_async()
+    tile.sync()
+    tile.store(C[0:64, 0:64], tile.dot(tile.load(s).to(B.dtype), b))
+
+
+def test_an_operand_that_is_loaded_from_shared_memory_is_not_stored_there_again():
+    made = from_shared.compile(tile.ArraySpec((64, 64), "int8"), tile.ArraySpec((64, 64), "float16"), tile.ArraySpec((64, 64), "float32"), target="sm_90a")
+    assert made.products[0].variant == "wgmma" and made.shared_bytes == 64 * 64 * 3 and "st.shared.b" not in made.ptx
+
+
+def test_where_there_is_no_shared_memory_left_operands_stay_in_registers():
+    spec = tile.ArraySpec((4096, 4096), "float16")
+    options = dict(BM=64, BN=64, BK=64, TA=False, TB=True)
+    made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), **options, target="sm_90a", max_shared=16384)
+    assert made.products[0].variant == "mma_sync" and "b in shared memory: in registers" in dict(made.products[0].declined)["wgmma"]
+    a, b, c, want = operands(70, 66, 100, np.float16, False, True)
+    product.simulate((2, 2), a, b, c, **options, target="sm_90a", max_shared=16384).raise_first()
+    np.testing.assert_array_equal(c, want)
+
+
+@needs_module("torch")
+@needs_gpu("sm_90a")
+@in_child(timeout=240)
+def test_products_of_loaded_tiles_are_right_on_the_gpu():
+    import torch
+    for dtype in (np.float16, np.int8):
+        for ta in (False, True):
+            for tb in (False, True):
+                for m, n, k, bm, bn, bk, warps in ((300, 200, 150, 64, 64, 32, 4), (130, 258, 520, 128, 128, 64, 8), (64, 72, 40, 32, 128, 16, 2)):
+                    *arrays, want = operands(m, n, k, dtype, ta, tb)
+                    a, b, c = (torch.from_numpy(x).cuda() for x in arrays)
+                    product[-(-m // bm), -(-n // bn)](a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, num_warps=warps)
+                    np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=str((dtype, ta, tb, m, n, k)))
+    q, k, v = (torch.randn(512, 64, device="cuda").half() for _ in range(3))
+    o = torch.empty_like(q)
+    attention[4](q, k, v, o, BM=128, BN=64, D=64)
+    want = torch.softmax(q.double() @ k.double().T, 1) @ v.double()
+    assert (o.double() - want).abs().max().item() < 4e-3

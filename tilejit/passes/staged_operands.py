@@ -1,0 +1,162 @@
+"""Operands of products that come to registers from global memory: to the products they come through shared memory.
+
+There the tensor cores of a warpgroup, or ``ldmatrix``, read them, and the loads go by whole rows. An operand that a product made, or
+that is loaded from shared memory, stays in registers. What several products take, or a loop takes again and again, is stored once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..config import architecture
+from ..dtypes import DType
+from ..ir.builder import Builder, type_of
+from ..ir.graph import Block, Call, For, Node, Scope, Value, While, blocks
+from ..ops.barriers import fence_proxy_async
+from ..ops.memory import load_, store_
+from ..ops.mma.dot import dot_
+from ..ops.regions import whole
+from ..ops.shape import transpose_
+from ..ops.shared import alloc, alloc_shared, sync, widest_swizzle
+from ..types import Tile
+from .context import Context
+from .shared import SHARED_LIMIT
+
+LEAST = 2048              # bytes of an operand below which registers and shuffles do
+BESIDE = 16384            # bytes of shared memory that are left to what else the compiler needs
+PROXIES = 90, 100, 103    # architectures whose tensor cores read shared memory themselves
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is stored for a product: a tile, or its transpose where that is to `turn`, to a room, which it may have as its `own`. The
+    nodes name the room's region."""
+
+    tile: Value
+    turn: bool
+    room: Value
+    own: bool
+    region: Value
+    nodes: tuple[Node, ...]
+
+
+class StagedOperands:
+    """The operands of one graph's products in shared memory: what is taken once has room together with what is like it."""
+
+    def __init__(self, context: Context, g: Builder):
+        self.context, self.g = context, g
+        limits = SHARED_LIMIT[architecture(context.target)], context.graph.launch.max_shared
+        self.left = min(n for n in limits if n is not None) - BESIDE - sum(c.result.type.nbytes for c in context.calls if c.op is alloc_shared)
+        self.rooms: dict[tuple, Value] = {}
+        self.made: dict[Value, tuple[Call, tuple[Stored, ...]]] = {}   # by the result of a product
+        self.there: frozenset[Value] = frozenset()                     # rooms that hold, where the pass is, what they are for
+        self.named: set[Value] = set()                                 # regions whose nodes are written
+        self.home: dict[object, Block] = {}                            # the block of each value, and of each product by its result
+        self._note(context.graph.body)
+        self.taken = Counter(self._untransposed(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
+
+    def _note(self, block: Block) -> None:
+        for node in block.nodes:
+            self.home.update(dict.fromkeys(getattr(node, "results", ()), block))
+            for inner in blocks(node):
+                self._note(inner)
+
+    def of(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
+        """A product as it is made, and what is stored for it before."""
+        if call.result not in self.made:
+            self.made[call.result] = self._staged(call)
+        return self.made[call.result]
+
+    def _staged(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
+        args, attrs, stored = list(call.args), dict(call.attrs), []
+        for n, flag in ((2, "trans_b"), (1, "trans_a")):
+            if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma" or not self._from_memory(args[n]):
+                continue
+            x, transposed = self._untransposed(args[n])
+            transposed ^= attrs[flag]
+            turn = transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32")  # which tensor cores take along k only
+            shape = x.type.shape[::-1] if turn else x.type.shape
+            own = self.taken[x] > 1 or self.home.get(x) is not self.home[call.result]
+            room = self._room(x.type.dtype, shape, (self.context.scope, turn, x if own else n))
+            if room is not None:
+                with self.g.block() as nodes:
+                    args[n] = whole(self.g, room)
+                attrs[flag] = transposed != turn
+                self.context.made |= {v: self.g.definitions[v] for v in (room, args[n])}
+                stored.append(Stored(x, turn, room, own, args[n], tuple(nodes)))
+        return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
+
+    def _room(self, dtype: DType, shape: tuple[int, ...], what: tuple) -> Value | None:
+        """Shared memory for what is stored, the same each time; None where there is no room, or where registers do."""
+        what = dtype, shape, *what
+        nbytes, layout = Tile(dtype, shape).size * dtype.bits // 8, widest_swizzle(dtype, shape)
+        if what not in self.rooms and nbytes >= LEAST and layout is not None and nbytes <= self.left:
+            self.left -= nbytes
+            self.rooms[what] = alloc.function(self.g, shape, dtype, layout=layout)
+        return self.rooms.get(what)
+
+    def bring(self, stored: tuple[Stored, ...]) -> None:
+        """Store operands where products read them, unless they are there, once all threads have come and before any goes on."""
+        new = [s for s in stored if s.room not in self.there]
+        if new:
+            self.g.call(sync)
+        for s in stored:
+            if s.region not in self.named:
+                self.named.add(s.region)
+                self.g.blocks[-1].extend(s.nodes)
+        for s in new:
+            tile = self.g.call(transpose_, s.tile, axes=(1, 0)) if s.turn else s.tile
+            self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
+        self.there |= {s.room for s in new if s.own}
+        if new:
+            if architecture(self.context.target) in PROXIES:
+                self.g.call(fence_proxy_async)
+            self.g.call(sync)
+
+    def from_around(self, node: For | While) -> tuple[Stored, ...]:
+        """What the products in a loop, those of its scope, take of what is there before it."""
+        inside = {id(b) for b in _inside(node)}
+        found = [s for b in _inside(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
+        return tuple(s for s in found if s.tile in self.home and id(self.home[s.tile]) not in inside)
+
+    def _untransposed(self, x: Value) -> tuple[Value, bool]:
+        made = self.context.made.get(x)
+        return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
+
+    def _from_memory(self, x: Value) -> bool:
+        """Whether a tile is computed of one in global memory, and of none that a product has made or that is in shared memory: such a one is
+        loaded as the product takes it."""
+        loads = self._loads(x)
+        whole_ones = [c for c in loads or () if 2 * c.result.type.size >= x.type.size]
+        return bool(whole_ones) and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in whole_ones)
+
+    def _loads(self, x: Value) -> list[Call] | None:
+        """The loads of what a tile is computed of; None where that is also a product."""
+        found, seen, left = [], set(), [x]
+        while left:
+            x = left.pop()
+            if not isinstance(type_of(x), Tile) or x in seen:
+                continue
+            seen.add(x)
+            call, carried = self.context.made.get(x), self.context.carried.get(x)
+            if call is not None and (call.op is dot_ or "mma" in call.op.name):
+                return None
+            if call is not None and call.op is load_:
+                found.append(call)
+            else:
+                left += (carried.init, carried.following) if carried else self.context.ways.get(x, ()) if call is None else filter(None, call.args)
+        return found
+
+
+def _inside(node: Node) -> Iterator[Block]:
+    """The blocks of a node that run in its scope."""
+    for block in blocks(node):
+        yield block
+        for n in block.nodes:
+            if not isinstance(n, Scope):
+                yield from _inside(n)
+
+
+__all__ = ["StagedOperands"]
