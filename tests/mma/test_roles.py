@@ -15,7 +15,7 @@ def divided(regs, **options):
     """A kernel in which warpgroup i keeps ``regs[i]`` registers, or what it has where that is None."""
     lines = [f"    with tile.warpgroup({i}{'' if n is None else f', regs={n}'}):\n        tile.store(x[{i}, 0:128], {i + 1}.0)\n"
              for i, n in enumerate(regs)]
-    return tile.jit(source="def divided(x):\n" + "".join(lines), num_warps=4 * len(regs), **options)
+    return tile.jit(source="def divided(x):\n" + "".join(lines), **dict(num_warps=4 * len(regs)) | options)
 
 
 @pytest.mark.parametrize("warpgroups,options,registers", [
@@ -33,11 +33,21 @@ def test_a_warpgroup_asks_for_more_or_gives_back_by_what_the_launch_gives(warpgr
         assert sorted(re.findall(r"setmaxnreg\.(\w+)\S* (\d+)", made.ptx)) == [("dec", "24")] * groups + [("inc", str(most + 8))]
 
 
+@pytest.mark.parametrize("warps,registers", [(6, 256), (9, 168), (10, 168), (13, 128), (14, 128), (17, 96), (21, 80), (26, 72)])
+def test_a_thread_begins_with_its_share_of_the_scheduler_that_has_the_most_warps(warps, registers):
+    """Four schedulers have a quarter of the registers each: a ninth warp costs as many as a twelfth."""
+    made = divided([24], num_warps=warps).compile(X)
+    assert made.registers == min(registers, 255) and "setmaxnreg.dec" in made.ptx
+    if registers < 256:
+        more = divided([24, registers + 8], num_warps=warps).compile(X)
+        assert sorted(re.findall(r"setmaxnreg\.(\w+)\S* (\d+)", more.ptx)) == [("dec", "24"), ("inc", str(registers + 8))]
+
+
 @pytest.mark.parametrize("regs,options,line,sum_", [
     ((24, 240, 248), {}, 6, "24 + 240 + 248 = 512"), ((40, 240, 232), {}, 4, "= 512"), ((None, 168, 176), {}, 6, "168 + 168 + 176"),
     ((240, 240, 240), {}, 2, "= 720"),
     ((24, None, None, 240), {}, 8, "24 + 128 + 128 + 240"), ((120, 144), dict(min_ctas=2), 4, "= 264"),
-    ((24, 232), dict(max_registers=120), 4, "= 256"),
+    ((24, 232), dict(max_registers=120), 4, "= 256"), ((24, 240), dict(num_warps=14), 4, "24 + 240 + 128 + 128 = 520"),
 ])
 def test_registers_that_the_cta_does_not_have_are_an_error_at_the_warpgroup_that_asks_for_most(regs, options, line, sum_):
     """On the GPU it would wait for them for ever."""

@@ -195,9 +195,9 @@ class Launch:
 
     @property
     def registers(self) -> int:
-        """The most registers of a thread that a CTA begins with: what a multiprocessor's 65536 are divided into, by eights
-        (CUDA C++ Programming Guide, "Compute Capabilities"), 256 where a thread can use 255, or `max_registers`."""
-        share = min(65536 // (self.threads * (self.min_ctas or 1)) // 8 * 8, 256)
+        """The most registers of a thread that a CTA begins with, by eights, 256 where a thread can use 255, or `max_registers`: each of a
+        multiprocessor's four schedulers has 16384 (CUDA C++ Programming Guide, "Compute Capabilities") and every fourth warp."""
+        share = min(16384 // 32 // -(-self.num_warps * (self.min_ctas or 1) // 4) // 8 * 8, 256)
         return min(share, self.max_registers or share)
 
 
