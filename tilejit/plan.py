@@ -12,7 +12,7 @@ from .dispatch import Choice, choose
 from .dtypes import dtype_of, int32, stored
 from .errors import CompilationError
 from .ir.builder import Facts
-from .ir.graph import Const
+from .ir.graph import Const, Launch
 from .layout import TileLayout
 from .ops.copy import copy_
 from .ops.copy_async import copy_async_
@@ -269,7 +269,8 @@ def _plan_move(op: str, dst: BufferSpec, src: BufferSpec, scope: str, threads: i
     shape, pack = options.pop("shape", None), options.pop("pack", None)
     if options or shape not in (None, *SHAPES):
         raise CompilationError(f"a move of tensor memory has the options shape ({', '.join(SHAPES)}) and pack, not {options or shape!r}")
-    site = MoveSite(region, starts, Tile(tensor.dtype, region.shape), scope, threads, 0, target, shape, pack, dst.scope == "local", _Numbers({}))
+    site = MoveSite(region, starts, Tile(tensor.dtype, region.shape), scope, threads, 0, Launch(-(-threads // 32)).registers, target,
+                    shape, pack, dst.scope == "local", _Numbers({}))
     return choose(op, MOVES, site, only=only)
 
 

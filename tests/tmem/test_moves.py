@@ -107,6 +107,30 @@ def test_columns_that_are_no_power_of_two_take_several_instructions(columns):
     assert record.instructions == bin(columns).count("1") and record.bytes == 128 * columns * 4
 
 
+@pytest.mark.parametrize("warps, regs, options, repeat", [
+    (12, None, {}, 128), (13, None, {}, 64), (16, 192, {}, 64), (24, None, {}, 32), (32, 88, {}, 32), (4, None, dict(max_registers=96), 64),
+    (4, None, dict(min_ctas=4), 64), (8, None, dict(min_ctas=3), 32)])
+def test_an_instruction_takes_no_more_registers_than_the_assembler_lets_a_thread_have(warps, regs, options, repeat):
+    """Where threads begin with fewer than 146 it takes none of 128 (C7602), whatever a role's `regs` adds; the columns come in parts."""
+    least = None if regs is None else 24
+
+    @tile.jit(num_warps=warps, spills=8192, **options)
+    def kernel(x, y):
+        d = tile.alloc((128, 128), x.dtype, scope="tmem")
+        with tile.warpgroup(0, regs=regs):
+            tile.store(d, tile.load(x[0:128, 0:128]))
+            tile.store(y[0:128, 0:128], tile.load(d))
+        if warps > 4:
+            with tile.warpgroup(1, regs=least):
+                tile.store(y[128, 0:128], tile.load(x[0, 0:128]))
+
+    x, y = np.random.default_rng(0).random((128, 128), np.float32), np.zeros((129, 128), np.float32)
+    kernel.simulate(1, x, y, target="sm_100a").raise_first()
+    np.testing.assert_array_equal(y[:128], x)
+    moves = [c for c in kernel.compile(x, y, target="sm_100a").copies if c.variant == "tcgen05_ldst"]
+    assert [[(i.column, i.repeat) for i in m.plan.issues] for m in moves] == [[(n, repeat) for n in range(0, 128, repeat)]] * 2
+
+
 @pytest.mark.parametrize("warps", [4, 8, 12, 16])
 @pytest.mark.parametrize("shape", ["32x32b", "16x64b", "16x128b", "16x256b"])
 def test_several_warpgroups_share_the_columns(warps, shape):

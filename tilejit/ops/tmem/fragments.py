@@ -6,7 +6,7 @@ there, so the two give the layout of the register tile, and the instructions tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -41,6 +41,7 @@ COLUMNS = {
 WORDS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}    # registers of a repetition
 WIDTH = {"32x32b": 1, "16x64b": 2, "16x128b": 4, "16x256b": 8, "16x32bx2": 1}    # columns of a repetition
 LARGEST = {"32x32b": 128, "16x64b": 128, "16x128b": 64, "16x256b": 32, "16x32bx2": 128}
+BESIDE = 18           # registers of a thread that the assembler wants beside an instruction's (C7602), whatever `setmaxnreg` adds
 HALF_LIMIT = 512      # columns between the halves of 16x32bx2: an immediate
 
 
@@ -76,6 +77,17 @@ class Plan:
     @property
     def instructions(self) -> int:
         return len(self.issues)
+
+    def for_threads_of(self, registers: int) -> Plan:
+        """The plan with as many repetitions in an instruction as the assembler takes where a CTA's threads begin with so many registers."""
+        issues = []
+        for issue in self.issues:
+            repeat = issue.repeat
+            while repeat > 1 and repeat * WORDS[self.shape] + BESIDE > registers:
+                repeat //= 2
+            issues += [Issue(issue.lane, issue.column + _columns(self.shape, self.packed, n), repeat, issue.first + n * WORDS[self.shape])
+                       for n in range(0, issue.repeat, repeat)]
+        return replace(self, issues=tuple(issues))
 
     def hardware(self, threads: int, first: int):
         """What each register of each thread meets, as arrays [threads, registers * elements]: the lane, and the byte in it,
@@ -316,10 +328,13 @@ def _issues(words: list, shape: str, packed: bool) -> tuple[Issue, ...] | str:
         run = 1
         while run * 2 <= LARGEST[shape] and r + run * 2 * per <= len(at) and at[r + run * 2 * per - 1] == at[r] + run * 2 * per - 1:
             run *= 2
-        column = at[r] % UPPER // per * WIDTH[shape] * (2 if packed else 1)
-        found.append(Issue(16 * (at[r] // UPPER), column, run, r))
+        found.append(Issue(16 * (at[r] // UPPER), _columns(shape, packed, at[r] % UPPER // per), run, r))
         r += run * per
     return tuple(found)
+
+
+def _columns(shape: str, packed: bool, repetitions: int) -> int:
+    return repetitions * WIDTH[shape] * (2 if packed else 1)
 
 
 __all__ = ["Issue", "Plan", "SHAPES", "digits_of", "planned", "through"]

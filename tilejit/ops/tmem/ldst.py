@@ -30,7 +30,7 @@ ATTRS = ("shape", "pack", "wait")
 @dataclass(frozen=True)
 class MoveSite:
     """One move between a region of tensor memory and a register tile. `first` is the scope's first warp, None where it is
-    known at run time."""
+    known at run time; `registers` is how many a thread has when the CTA begins."""
 
     region: Region
     starts: tuple
@@ -38,6 +38,7 @@ class MoveSite:
     scope: str
     threads: int
     first: int | None
+    registers: int
     target: str
     shape: str | None
     pack: bool | None
@@ -48,8 +49,8 @@ class MoveSite:
     def of_call(g, call) -> "MoveSite":
         region = call.args[0]
         tile = call.result.type if call.results else type_of(call.args[1])
-        return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads, first_warp(g.scope), g.target,
-                        call.attrs["shape"], call.attrs["pack"], bool(call.results), g)
+        return MoveSite(region.type, g.definition(region).args[1:], tile, g.scope.kind, g.scope.threads, first_warp(g.scope),
+                        g.graph.launch.registers, g.target, call.attrs["shape"], call.attrs["pack"], bool(call.results), g)
 
     def __str__(self) -> str:
         return f"{self.region} and registers, by one {self.scope} of {self.threads} threads, for {self.target}"
@@ -72,7 +73,8 @@ def first_warp(scope) -> int | None:
 
 def found(s: MoveSite) -> Plan | str:
     """The first shape that moves the region; a string says why none does."""
-    return s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack, s.load))
+    made = s.searched("plan", lambda: search(s.region, s.starts, s.g.divisor, s.threads, s.shape, s.pack, s.load))
+    return made if isinstance(made, str) else made.for_threads_of(s.registers)
 
 
 def search(region: Region, starts: tuple, divisor, threads: int, shape: str | None, pack: bool | None, load: bool) -> Plan | str:
