@@ -119,6 +119,47 @@ def test_a_product_in_a_branch_of_a_loop_changes_no_layout_in_the_loops(kernel, 
     assert np.abs(c - want).max() < 1e-4
 
 
+@pytest.mark.parametrize("where", ["loop", "branch", "both", "twice"])
+def test_an_operand_loaded_before_the_loop_or_the_branch_that_uses_it_takes_its_layout(where):
+    """Queries of attention: rows that stay in registers come by ldmatrix, scaled on the way, and no memory is between."""
+    @tile.jit
+    def kept(A, B, C, n):
+        a = tile.alloc((64, 64), A.dtype, layout=tile.swizzled(A.dtype, (64, 64), 128))
+        b = tile.alloc((64, 64), B.dtype, layout=tile.swizzled(B.dtype, (64, 64), 128))
+        tile.copy(a, A[0:64, 0:64])
+        tile.copy(b, B[0:64, 0:64])
+        tile.fence_proxy_async()
+        tile.sync()
+        q, acc = tile.load(a) * 0.5, tile.zeros((64, 64))
+        if where == "loop":
+            for _ in range(n):
+                acc = product(acc, q, b)
+        elif where == "branch":
+            if n > 2:
+                acc = product(acc, q, b)
+        else:
+            for i in range(2 * n):
+                if i % 2 == 1:
+                    acc = product(acc, q, b)
+        if where == "twice":
+            acc = product(acc, q, b)
+        tile.store(C[0:64, 0:64], acc)
+
+    @tile.jit
+    def product(acc, q, b):
+        acc = tile.mma_async(acc, q, b)
+        tile.mma_commit()
+        tile.mma_wait(0)
+        return acc
+
+    a, b, c = numbers((64, 64), np.float16, 1), numbers((64, 64), np.float16, 2), np.zeros((64, 64), np.float32)
+    kept.simulate(1, a, b, c, 3).raise_first()
+    times = {"loop": 3, "branch": 1, "both": 3, "twice": 4}[where]
+    assert np.abs(c - times * 0.5 * (a.astype(np.float64) @ b.astype(np.float64))).max() < 1e-2
+    made = kept.compile(a, b, c, 3)
+    assert "convert_layout" not in made.graph and made.ptx.count("ldmatrix") == 4 and made.shared_bytes == 2 * 8192
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("first", ["sum", "loaded"])
 def test_what_is_loaded_to_meet_a_product_takes_its_layout(target, first):

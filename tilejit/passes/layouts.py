@@ -2,8 +2,8 @@
 
 A value that costs nothing to make anywhere (a splat, arange, and elementwise work on such) is made anew in each layout
 that a use asks for, and so is a broadcast. Every other tile has one layout; a use that needs another gets a
-`convert_layout`, before the loops that it enters from outside. A load takes the layout of its first use where that
-costs less than a change: casts and reshapes on the way there go with it.
+`convert_layout`, before the loops that it enters from outside. A load takes the layout of its first use, in a loop or a branch behind
+it too, where that costs less than a change: casts and reshapes on the way there go with it.
 """
 
 from __future__ import annotations
@@ -286,12 +286,19 @@ class Assigner(LayoutChoice):
         they are in."""
         if operand in self.free:
             return
-        value, blocks = self.new(operand), self.blocks
-        n = next((n for n in reversed(range(len(blocks))) if self.defines(blocks[n], value)), None)
-        if n is not None:
-            self.blocks = blocks[:n + 1]
-            self.used((operand,), (want,))
-            self.blocks = blocks
+        value = self.new(operand)
+        home = next((b for b in reversed(self.blocks) if self.defines(b, value)), None)
+        if home is not None:
+            with self.back_in(home):
+                self.used((operand,), (want,))
+
+    @contextmanager
+    def back_in(self, block: Rebuilt) -> Iterator[None]:
+        """At the end, so far, of one of the blocks at hand."""
+        blocks = self.blocks
+        self.blocks = blocks[:blocks.index(block) + 1]
+        yield
+        self.blocks = blocks
 
     def home(self, value: Value) -> Rebuilt:
         """Where a value's layout is changed: here, or before the loops at hand that it enters from outside."""
@@ -346,27 +353,25 @@ class Assigner(LayoutChoice):
         if len(held) != 1 or not (_is_elementwise(call) or "layout_backward" in call.op.rules):
             return None
         chain = self.chain_to(held[0])
-        return chain if chain is not None and self.is_here(chain) else None
-
-    def is_here(self, chain: Chain) -> bool:
-        return chain.block is None or chain.block is self.block
+        return chain if chain is not None and chain.block in (None, self.block) else None
 
     def move(self, chain: Chain, want: Tile) -> bool:
-        """Have a chain in the layouts that end in `want`, if that costs less than a change. Its calls are made anew, here, where the
-        free values beside them are."""
-        types = self.types_along(chain, want) if self.is_here(chain) else None
+        """Have a chain in the layouts that end in `want`, if that costs less than a change. Its calls are made anew at the end of their
+        block, where the free values beside them are."""
+        types = self.types_along(chain, want)
         if types is None:
             return False
         if chain.load is None:  # known to the loop's second walk
             self.asked[chain.start] = types[0]
             return False
-        (load, loaded), nodes = chain.load, self.block.nodes
+        (load, loaded), nodes = chain.load, chain.block.nodes
         if not self.better_loaded(load, (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
             return False
         nodes[nodes.index(loaded)] = replace(loaded, results=self.retyped(load.results, [types[0]]))
-        for (call, made), t in zip(chain.calls, types[1:]):
-            nodes.remove(made)
-            self.append(call, self.backward(call, t), self.retyped(call.results, [t]))
+        with self.back_in(chain.block):
+            for (call, made), t in zip(chain.calls, types[1:]):
+                nodes.remove(made)
+                self.append(call, self.backward(call, t), self.retyped(call.results, [t]))
         return True
 
     def types_along(self, chain: Chain, want: Tile) -> list[Tile] | None:
