@@ -1,14 +1,17 @@
 """Layout changes: registers renamed, shuffled inside warps, or moved through scratch memory."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilejit as tile
-from tilejit.dtypes import float32
+from tilejit.dtypes import float16, float32, int8
+from tilejit.emit.tiles import TileMixin
 from tilejit.layout import blocked, thread_table
-from tilejit.ops.layout_change import _mapped, register_moves
+from tilejit.layout.fragments import wgmma_a_registers, wgmma_accumulator
+from tilejit.ops.layout_change import _mapped, _pitch, register_moves
 from tilejit.types import Tile
 from tests.gpu import in_child, needs_gpu
 
@@ -84,6 +87,80 @@ def test_sums_of_rows_meet_a_loaded_vector(m, n):
     out = np.empty(m, np.float32)
     reshaped[(1,)](x, out, M=m, N=n)
     np.testing.assert_allclose(out, x.sum(axis=1) + x[:, 0], rtol=1e-5, atol=1e-5)
+
+
+class Words(TileMixin):
+    """What the emitter knows of a tile's places, without code."""
+
+    def __init__(self):
+        self.tables = {}
+
+
+PLACED = {  # shapes, their layouts and domains, and how many elements of 1 and 2 bytes are a word's
+    "accumulator": ((64, 32), *wgmma_accumulator(64, 32, 1), 2, 2), "operand of 8 bits": ((64, 64), *wgmma_a_registers(64, 64, 8, 1), 4, 2),
+    "operand of 16 bits": ((64, 32), *wgmma_a_registers(64, 32, 16, 1), 2, 2), "rows": ((64, 24), *blocked((64, 24), 128, 8, None), 4, 2),
+    "odd rows": ((64, 23), *blocked((64, 23), 128, 8, None), 1, 1), "columns": ((64, 24), *blocked((64, 24), 128, 4, (0, 1)), 1, 1),
+    "few": ((5, 6), *blocked((5, 6), 128, 2, None), 2, 2), "threes": ((16, 128), *blocked((16, 128), 128, 3, None), 1, 1)}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("dtype", [int8, float16, float32])
+@pytest.mark.parametrize("case", PLACED)
+def test_what_goes_through_scratch_at_once_is_one_word_s_elements_of_a_row(case, dtype, apart):
+    """In every thread, from a multiple of the word on, all of the tile or all of its padding; each register is in one word."""
+    shape, layout, domain, *counts = PLACED[case]
+    t, places = Tile(dtype, shape, layout, domain), Words()
+    pitch = _pitch(t) if apart else None
+    count = places._in_a_word(t, pitch)
+    assert count == {1: counts[0], 2: counts[1], 4: 1}[dtype.nbytes] and (pitch or shape[-1]) % count == 0
+    words = places._words(t, count)
+    assert sorted(r for word in words for r in word) == list(range(places.registers(t)))
+    table = np.stack(np.unravel_index(thread_table(layout, domain, 128), domain), axis=-1)
+    for word in words:
+        first, inside = table[:, word[0]], [(table[:, r] < shape).all(axis=-1) for r in word]
+        assert (first[:, -1] % count == 0).all() and all((i == inside[0]).all() for i in inside)
+        for n, r in enumerate(word):
+            np.testing.assert_array_equal(table[:, r] - first, [[0] * (len(domain) - 1) + [n]] * 128)
+
+
+@tile.jit(num_warps=4)
+def narrowed(A, B, D, C):
+    """Sums in pairs become an operand of 8 bits in fours: the elements of a quad change hands."""
+    a, b, d = (tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), A.dtype, layout=tile.auto),
+               tile.alloc((64, 64), A.dtype, layout=tile.auto))
+    tile.copy(a, A[0:64, 0:64])
+    tile.copy(b, B[0:64, 0:64])
+    tile.copy(d, D[0:64, 0:64])
+    tile.sync()
+    p = tile.cast(tile.dot(a, b, trans_b=True), A.dtype)
+    tile.store(C[0:64, 0:64], tile.dot(p, d, trans_b=True))
+
+
+def narrow_case():
+    rng = np.random.default_rng(0)
+    a, b, d = (rng.integers(-1, 2, (64, 64)).astype(ml_dtypes.float8_e4m3fn) for _ in range(3))
+    p = (a.astype(np.float32) @ b.astype(np.float32).T).astype(ml_dtypes.float8_e4m3fn)
+    return a, b, d, p.astype(np.float32) @ d.astype(np.float32).T
+
+
+def test_narrow_elements_go_through_scratch_by_words():
+    """Two sums that are neighbours are stored at once, and four elements of the operand loaded."""
+    a, b, d, expected = narrow_case()
+    c = np.empty((64, 64), np.float32)
+    narrowed[1,](a, b, d, c)
+    np.testing.assert_array_equal(c, expected)
+    made = narrowed.compile(a, b, d, c, target="sm_90a")
+    assert "convert_layout" in made.graph and [p.variant for p in made.products] == ["wgmma"] * 2
+    assert made.ptx.count("ld.shared.b32") == 8 and made.ptx.count("st.shared.b16") == 16 and "shared.b8" not in made.ptx
+
+
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_narrow_elements_change_hands_on_the_gpu():
+    a, b, d, expected = narrow_case()
+    c = np.empty((64, 64), np.float32)
+    narrowed[1,](a, b, d, c, backend="cuda")
+    np.testing.assert_array_equal(c, expected)
 
 
 @needs_gpu()

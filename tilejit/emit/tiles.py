@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from ..dtypes import bool_
 from ..layout import dimension_shards, register_table
 from ..types import Tile
@@ -83,20 +85,39 @@ class TileMixin:
         """Every thread writes its elements of the tile to the call's scratch, in row-major order of the shape; rows are `pitch`
         elements apart, or side by side."""
         self.begin_scratch(call)
-        for r, value in enumerate(values):
-            parts = [p for p in (self.first_replica(t), self.ghost(t, r)) if p is not None]
-            address, offset = self._scratch_place(call, t.shape, self.coordinates(t, r), t.dtype.nbytes, pitch)
-            self.vector_store("shared", address, offset, t.dtype, [value], self.all_of(parts), None)
+        for word in self._words(t, self._in_a_word(t, pitch)):
+            parts = [p for p in (self.first_replica(t), self.ghost(t, word[0])) if p is not None]
+            address, offset = self._scratch_place(call, t.shape, self.coordinates(t, word[0]), t.dtype.nbytes, pitch)
+            self.vector_store("shared", address, offset, t.dtype, [values[r] for r in word], self.all_of(parts), None)
         self.sync()
 
-    def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=lambda at: at, pitch: int | None = None) -> list[V]:
-        """Every thread reads its elements of the result; `place` maps coordinates of the result to those of `shape`."""
-        result = []
-        for r in range(self.registers(t)):
-            address, offset = self._scratch_place(call, shape, place(self.coordinates(t, r)), t.dtype.nbytes, pitch)
-            zero = self.const(False if t.dtype == bool_ else 0, t.dtype)
-            result += self.vector_load("shared", address, offset, t.dtype, [zero], self.ghost(t, r), None)
-        return result
+    def scratch_load(self, call, t: Tile, shape: tuple[int, ...], place=None, pitch: int | None = None) -> list[V]:
+        """Every thread reads its elements of the result; `place` maps coordinates of the result to those of `shape`, where they are others."""
+        zero = self.const(False if t.dtype == bool_ else 0, t.dtype)
+        found: dict[int, V] = {}
+        for word in self._words(t, self._in_a_word(t, pitch) if place is None else 1):
+            at = self.coordinates(t, word[0])
+            address, offset = self._scratch_place(call, shape, at if place is None else place(at), t.dtype.nbytes, pitch)
+            found |= zip(word, self.vector_load("shared", address, offset, t.dtype, [zero] * len(word), self.ghost(t, word[0]), None))
+        return [found[r] for r in range(self.registers(t))]
+
+    def _in_a_word(self, t: Tile, pitch: int | None) -> int:
+        """How many elements that a thread has side by side in a row lie in one word of scratch."""
+        if any(str(axis) == "reg" for _, _, axis in t.layout.replicas):
+            return 1
+        beside = 1
+        for extent, _, axis, _ in reversed(dimension_shards(t.layout, t.domain)[-1]):
+            if axis != "reg" and extent > 1:
+                break
+            beside *= extent
+        return gcd(beside, max(1, 4 // t.dtype.nbytes), t.shape[-1], pitch or t.shape[-1])
+
+    def _words(self, t: Tile, count: int) -> list[tuple[int, ...]]:
+        """The registers, by `count` whose elements are side by side in a row, from a multiple of `count` on."""
+        table = register_table(t.layout, t.domain)
+        if count == 1:
+            return [(r,) for r in range(len(table))]
+        return [tuple(self.register_at(t, (*at[:-1], at[-1] + n)) for n in range(count)) for at in table if at[-1] % count == 0]
 
     def _scratch_place(self, call, shape, at, nbytes: int, pitch: int | None):
         flat = 0
