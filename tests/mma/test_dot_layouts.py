@@ -119,6 +119,45 @@ def test_a_product_in_a_branch_of_a_loop_changes_no_layout_in_the_loops(kernel, 
     assert np.abs(c - want).max() < 1e-4
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("start", ["gathered", "loaded", "computed"])
+def test_rows_that_a_loop_carries_beside_its_products_have_the_products_layout(start, target):
+    """Maxima that begin at numbers from memory, as with sinks of attention: the loop changes no layout, whatever they begin in."""
+    @tile.jit
+    def maxima(A, first, places, C, n):
+        sA = tile.alloc((64, 64), A.dtype, layout=tile.auto)
+        tile.copy(sA, A[0:64, 0:64])
+        tile.sync()
+        if start == "gathered":
+            top = tile.load(first[tile.load(places[0:64])]) + 1
+        elif start == "loaded":
+            top = tile.load(first[0:64]) + 1
+            tile.store(first[0:64], top)
+        else:
+            top = tile.sum(tile.load(A[0:64, 0:64]).to(tile.float32), axis=1)
+        total = top * 2
+        for _ in range(n):
+            s = tile.dot(sA, sA, trans_b=True)
+            larger = tile.maximum(top, tile.max(s, axis=1))
+            total = total * (top / larger) + tile.sum(s - larger[:, None], axis=1)
+            top = larger
+        tile.store(C[0, 0:64], top)
+        tile.store(C[1, 0:64], total)
+
+    a, first = numbers((64, 64), np.float16, 1), numbers((64,), np.float32, 2) + 900
+    places, c = np.random.default_rng(0).permutation(64).astype(np.int32), np.zeros((2, 64), np.float32)
+    s = a.astype(np.float64) @ a.T.astype(np.float64)
+    top = {"gathered": first[places] + 1.0, "loaded": first + 1.0, "computed": a.astype(np.float64).sum(axis=1)}[start]
+    total = top * 2
+    for _ in range(3):
+        larger = np.maximum(top, s.max(axis=1))
+        total, top = total * (top / larger) + (s - larger[:, None]).sum(axis=1), larger
+    made = maxima.compile(a, first, places, c, 3, target=target)
+    assert "convert_layout" not in made.graph.partition("\n  for ")[2].partition("-> ")[0]
+    maxima.simulate(1, a, first, places, c, 3, target=target).raise_first()
+    np.testing.assert_allclose(c, [top, total], rtol=1e-4)
+
+
 @pytest.mark.parametrize("where", ["loop", "branch", "both", "twice"])
 def test_an_operand_loaded_before_the_loop_or_the_branch_that_uses_it_takes_its_layout(where):
     """Queries of attention: rows that stay in registers come by ldmatrix, scaled on the way, and no memory is between."""

@@ -9,7 +9,7 @@ from ..config import architecture
 from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Call, Graph
+from ..ir.graph import Call, Graph, Operand, Value
 from ..layout import blocked
 from ..types import Region, Tile
 from .context import Context
@@ -34,6 +34,7 @@ class LayoutChoice:
         self.context = Context(graph, facts)
         self.vectors = vector_widths(graph, self.context)
         self.reduced = reduced_axes(self.context)
+        self.behind = behind_products(self.context)
         self.room = _spare_memory(graph, self.context)
 
     @property
@@ -80,6 +81,21 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
         if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
             found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
+
+
+def behind_products(context: Context) -> set[Operand]:
+    """The tiles that are computed from what a tensor core makes, each element from those of its place or its row."""
+    found: set[Operand] = set()
+    reached = lambda a: a in found or any(map(reached, context.ways.get(a, ())))
+    for call in context.calls:
+        goes_on = is_elementwise(call) or "layout_backward" in call.op.rules or call.op.name == "reduce"
+        if "anchor" in call.op.rules or goes_on and any(map(reached, call.args)):
+            found.update(call.results)
+    return found
+
+
+def is_elementwise(call: Call) -> bool:
+    return "element" in call.op.rules or call.op.name in ("cast", "select")
 
 
 def _spare_memory(graph: Graph, context: Context) -> int:

@@ -18,7 +18,7 @@ from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
 from ..ops.layout_change import convert_layout
 from ..types import Points, Region, Tile
-from .layout_choice import LayoutChoice, alike, like
+from .layout_choice import LayoutChoice, alike, is_elementwise, like
 
 Types = tuple[Tile | None, ...]  # of operands or results: tiles with their layouts, None for what is no tile
 
@@ -160,7 +160,7 @@ class Assigner(LayoutChoice):
             return False
         if "lazy" in call.op.rules:
             return True
-        return call.op.effect == "pure" and all(a in self.free for a in tiles) and call.op.rules.get("free", _is_elementwise(call))
+        return call.op.effect == "pure" and all(a in self.free for a in tiles) and call.op.rules.get("free", is_elementwise(call))
 
     def stored(self, call: Call, have: Tile, needs: Types) -> Types:
         """What a store needs, where another layout than the rule's makes it cheaper."""
@@ -190,10 +190,10 @@ class Assigner(LayoutChoice):
         return operand in self.free or operand in self.guessed
 
     def loop(self, node: For | While) -> None:
-        """What a loop carries keeps the layout that it starts in, or where the start is free, open or changed to a tensor core's
-        layout only once, takes the one that the body makes. The body is then walked again."""
+        """What a loop carries keeps the layout that it starts in, or where the start is free, open or changed only once to that of a
+        tensor core's result or of what is computed from it, takes the one that the body makes. The body is then walked again."""
         starts = tuple(self.settled_or_default(c.init) for c in node.carried)
-        free = {c.inner for c in node.carried if self.is_guess(c.init)}
+        free = {c.inner for c, y in zip(node.carried, node.body.yields) if self.is_guess(c.init) or y in self.behind and c.init not in self.behind}
         open_ = {c.inner for c in node.carried if self.chain_to(c.init) is not None}
         before = self.snapshot()
         self.guessed |= free
@@ -350,7 +350,7 @@ class Assigner(LayoutChoice):
     def going_on(self, call: Call, tiles: list[Value]) -> Chain | None:
         """The chain that a call can go on."""
         held = [a for a in tiles if a not in self.free]
-        if len(held) != 1 or not (_is_elementwise(call) or "layout_backward" in call.op.rules):
+        if len(held) != 1 or not (is_elementwise(call) or "layout_backward" in call.op.rules):
             return None
         chain = self.chain_to(held[0])
         return chain if chain is not None and chain.block in (None, self.block) else None
@@ -383,10 +383,6 @@ class Assigner(LayoutChoice):
                 return None
             types.append(next(n for n, a in zip(needs, call.args) if n is not None and a not in self.free))
         return types[::-1]
-
-
-def _is_elementwise(call: Call) -> bool:
-    return "element" in call.op.rules or call.op.name in ("cast", "select")
 
 
 def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
