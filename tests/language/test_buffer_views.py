@@ -174,6 +174,10 @@ def test_what_views_refuse():
         X[0:8, 0:64].view(tile.int32)
     refused("the CTA's own shared memory", outside)
 
+    def reshaped(X):
+        tile.load(X.reshape((64, 8))[0:8, 0:8])
+    refused("not a global buffer .*; arrays are reshaped, permuted and viewed by their library, before the launch", reshaped)
+
     def order(X):
         tile.alloc((4, 256), tile.float32).permute((0, 0))
     refused("no order of 2 dimensions", order)

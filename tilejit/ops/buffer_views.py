@@ -150,7 +150,8 @@ def _permute(g: Builder, x: Value, dims, *more):
 def _own_shared(g: Builder, x: Value, what: str) -> None:
     t = x.type
     if t.scope != "shared" or getattr(t, "peer", False):
-        raise g.error(f"{what} is for the CTA's own shared memory, not {describe(x)}")
+        array = "; arrays are reshaped, permuted and viewed by their library, before the launch" if t.scope == "global" else ""
+        raise g.error(f"{what} is for the CTA's own shared memory, not {describe(x)}{array}")
     if g.definitions[_root(g, x)[0]].attrs.get("auto") is not None:
         raise g.error(f"{what} needs to know how the buffer lies, and its layout is chosen later, by its uses: give it one in place of "
                       "tile.auto, as tile.swizzled(dtype, shape, 128) makes")
