@@ -184,6 +184,30 @@ def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
     assert made.spills == 0 and made.registers == 168
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("how", ["kept", "scaled", "by trip"])
+def test_an_operand_in_registers_that_each_trip_makes_anew_ends_its_product_s_way(how, target):
+    """One that stays the same leaves it on its way; the registers of one that does not are written in the next trip."""
+    @tile.jit(num_warps=4)
+    def from_registers(Q, B, C):
+        q, sB = tile.load(Q[0:64, 0:32]), tile.alloc((64, 32), B.dtype, layout=tile.auto)
+        acc = tile.zeros((64, 64))
+        for i in tile.pipelined(range(0, B.shape[0], 64), stages=2, warp_specialize=True):
+            tile.copy_async(sB, B[i:i + 64, 0:32])
+            a = q if how == "kept" else q * 2 if how == "scaled" else q * (i // 64 + 1)
+            acc = tile.dot(a, sB, acc, trans_b=True)
+        tile.store(C[0:64, 0:64], acc)
+
+    rng = np.random.default_rng(0)
+    q, b = rng.integers(-4, 5, (64, 32)).astype(np.float16), rng.integers(-4, 5, (256, 32)).astype(np.float16)
+    c = np.empty((64, 64), np.float32)
+    from_registers.simulate(1, q, b, c, target=target).raise_first()
+    factors = {"kept": [1] * 4, "scaled": [2] * 4, "by trip": [1, 2, 3, 4]}[how]
+    np.testing.assert_array_equal(c, sum(f * (q.astype(float) @ b[64 * i:64 * i + 64].astype(float).T) for i, f in enumerate(factors)))
+    waits = [line.strip() for line in from_registers.compile(q, b, c, target=target).graph.splitlines() if "mma_wait" in line]
+    assert waits == ({"kept": ["mma_wait(n=1)", "mma_wait(n=0)"]}.get(how, ["mma_wait(n=0)"]) if target == "sm_90a" else [])
+
+
 @tile.jit
 def part(A, B, n, BK: tile.constexpr, ROLES: tile.constexpr):
     sA, sB = tile.alloc((64, BK), A.dtype, layout=tile.auto), tile.alloc((BK, 64), B.dtype, layout=tile.auto)

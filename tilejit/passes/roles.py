@@ -12,12 +12,14 @@ from dataclasses import replace
 
 from ..dtypes import int32
 from ..errors import CompilationError
+from ..ir.builder import type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring_release import arrivals, ring_release
 from ..ops.shared import sync
 from ..ops.tmem.slots import met_in, reads_late
+from ..types import Tile
 from .context import Context
 from .pipeline import Loops, one_of, turned
 from .slices import Copier, acts, defined, without_unused
@@ -134,7 +136,7 @@ def by_one_thread(staged: Staged) -> bool:
 
 def in_flight(staged: Staged) -> Call | None:
     """The wait for the loop's product, if that may stay on its way until the next trip's is issued: its result is only handed
-    on to that, nothing comes after the wait, and the slots are enough."""
+    on to that, no trip writes registers that it reads, nothing comes after the wait, and the slots are enough."""
     loop, rest = staged.loop, [n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies]
     others = [n for n in without_unused(replace(staged.loop.body, nodes=tuple(rest))).nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
     products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.name == "mma_async"]
@@ -145,7 +147,8 @@ def in_flight(staged: Staged) -> Call | None:
     if [getattr(getattr(n, "op", None), "name", "") for n in others] != ["mma_async", "mma_commit", "mma_wait"] or others[0] is not product:
         return None
     inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
-    if inner is None or product.args[0] is not inner:
+    changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
+    if inner is None or product.args[0] is not inner or isinstance(type_of(product.args[1]), Tile) and product.args[1] in changed:
         return None
     used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
     handed = [y for y in loop.body.yields if y is inner or y is product.result]
