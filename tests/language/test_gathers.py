@@ -186,15 +186,14 @@ def in_parts(w, index, y, scale, R: tile.constexpr, C: tile.constexpr):
 
 
 def test_rows_that_a_loop_takes_in_parts_go_to_their_threads_before_it():
-    """Row numbers, and what else there is of a row, change their layout once."""
+    """Row numbers, and what else there is of a row, are loaded as the loop takes them."""
     rng = np.random.default_rng(0)
     w, scale = rng.integers(0, 9, (40, 256)).astype(np.float32), rng.integers(0, 9, 16).astype(np.float32)
     y, index = np.ones((16, 256), np.float32), rng.integers(-3, 43, 16).astype(np.int32)
     inside = (index >= 0) & (index < 40)
     in_parts.simulate(1, w, index, y, scale, R=16, C=64).raise_first()
     np.testing.assert_array_equal(y, np.where(inside[:, None], w[np.where(inside, index, 0)], 0) * scale[:, None] * 2)
-    before, loop = in_parts.compile(w, index, y, scale, R=16, C=64).graph.split("  for ")
-    assert before.count("convert_layout") == 2 and "convert_layout" not in loop
+    assert "convert_layout" not in in_parts.compile(w, index, y, scale, R=16, C=64).graph
 
 
 @pytest.mark.parametrize("r, c", [(0, 64), (8, 0), (0, 0)])

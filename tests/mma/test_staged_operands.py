@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import tilejit as tile
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.products import BF16, E4M3
@@ -37,8 +37,7 @@ def operands(m, n, k, dtype, ta, tb):
        st.integers(1, 150), st.sampled_from([32, 64, 128]), st.sampled_from([16, 64, 128]), st.sampled_from([16, 32, 64]), st.sampled_from([1, 2, 4, 8]),
        st.booleans(), st.booleans(), st.booleans())
 def test_any_product_of_loaded_tiles_is_right(target, dtype, m, n, k, bm, bn, bk, warps, ta, tb, scaled):
-    if dtype == E4M3 and target == "sm_80":
-        dtype = np.float16
+    assume(bm * bn <= 4096 * warps and (dtype != E4M3 or target != "sm_80"))
     a, b, c, want = operands(m, n, k, dtype, ta, tb)
     grid = -(-m // bm), -(-n // bn)
     product.simulate(grid, a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, SCALED=scaled, target=target, num_warps=warps).raise_first()

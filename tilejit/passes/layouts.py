@@ -149,7 +149,7 @@ class Assigner(LayoutChoice):
     def at_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
         """A reshape of what is loaded or computed stands before the loops that this enters from outside, and so does a change of its layout."""
         blocks, made = self.blocks, self.context.made.get(tiles[0]) if call.op.name == "reshape" else None
-        if made is not None and (made.op.name == "load" or _is_elementwise(made)):
+        if made is not None and (made.op.name == "load" or is_elementwise(made)):
             self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
         yield
         self.blocks = blocks
