@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..config import architecture
-from ..dtypes import DType
 from ..ir.builder import Builder, type_of
 from ..ir.graph import Block, Call, For, Node, Scope, Value, While, blocks
 from ..ops.barriers import fence_proxy_async
@@ -31,11 +30,9 @@ PROXIES = 90, 100, 103    # architectures whose tensor cores read shared memory 
 
 @dataclass(frozen=True)
 class Stored:
-    """What is stored for a product: a tile, or its transpose where that is to `turn`, to a room, which it may have as its `own`. The
-    nodes name the room's region."""
+    """What is stored for a product: a tile, to a room, which it may have as its `own`. The nodes name the room's region."""
 
     tile: Value
-    turn: bool
     room: Value
     own: bool
     region: Value
@@ -76,25 +73,25 @@ class StagedOperands:
                 continue
             x, transposed = self._untransposed(args[n])
             transposed ^= attrs[flag]
-            turn = transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32")  # which tensor cores take along k only
-            shape = x.type.shape[::-1] if turn else x.type.shape
+            if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
+                continue  # of which instructions take rows along k only: to turn it took longer than mma.sync with it in registers (H200)
             own = self.taken[x] > 1 or self.home.get(x) is not self.home[call.result]
-            room = self._room(x.type.dtype, shape, (self.context.scope, turn, x if own else n))
+            room = self._room(x.type, (self.context.scope, x if own else n))
             if room is not None:
                 with self.g.block() as nodes:
                     args[n] = whole(self.g, room)
-                attrs[flag] = transposed != turn
+                attrs[flag] = transposed
                 self.context.made |= {v: self.g.definitions[v] for v in (room, args[n])}
-                stored.append(Stored(x, turn, room, own, args[n], tuple(nodes)))
+                stored.append(Stored(x, room, own, args[n], tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
-    def _room(self, dtype: DType, shape: tuple[int, ...], what: tuple) -> Value | None:
+    def _room(self, t: Tile, what: tuple) -> Value | None:
         """Shared memory for what is stored, the same each time; None where there is no room, or where registers do."""
-        what = dtype, shape, *what
-        nbytes, layout = Tile(dtype, shape).size * dtype.bits // 8, widest_swizzle(dtype, shape)
+        what = t.dtype, t.shape, *what
+        nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape)
         if what not in self.rooms and nbytes >= LEAST and layout is not None and nbytes <= self.left:
             self.left -= nbytes
-            self.rooms[what] = alloc.function(self.g, shape, dtype, layout=layout)
+            self.rooms[what] = alloc.function(self.g, t.shape, t.dtype, layout=layout)
         return self.rooms.get(what)
 
     def bring(self, stored: tuple[Stored, ...]) -> None:
@@ -107,8 +104,7 @@ class StagedOperands:
                 self.named.add(s.region)
                 self.g.blocks[-1].extend(s.nodes)
         for s in new:
-            tile = self.g.call(transpose_, s.tile, axes=(1, 0)) if s.turn else s.tile
-            self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
+            self.g.call(store_, s.region, s.tile, None, cache=None, each_thread=False)
         self.there |= {s.room for s in new if s.own}
         if new:
             if architecture(self.context.target) in PROXIES:
