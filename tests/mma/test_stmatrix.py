@@ -120,12 +120,12 @@ def test_results_of_warps_go_by_stmatrix_where_the_target_has_it(target, warps):
 
 @tile.jit
 def operand_kept(A, B, C, D):
-    """``A @ B``, and A as the product takes it, in D."""
+    """``A @ B``, of a B so small that it stays in registers, and A as the product takes it, in D."""
     a, kept = tile.alloc((64, 64), A.dtype), tile.alloc((64, 64), A.dtype)
     tile.copy(a, A[0:64, 0:64])
     tile.sync()
     left = tile.load(a)
-    tile.store(C[0:64, 0:32], tile.dot(left, tile.load(B[0:64, 0:32]), precision="tf32" if A.dtype == tile.float32 else None, variant="mma_sync"))
+    tile.store(C[0:64, 0:8], tile.dot(left, tile.load(B[0:64, 0:8]), precision="tf32" if A.dtype == tile.float32 else None, variant="mma_sync"))
     tile.store(kept, left)
     tile.sync()
     tile.copy(D[0:64, 0:64], kept)
@@ -133,8 +133,8 @@ def operand_kept(A, B, C, D):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
 def test_operands_of_8_16_and_32_bits_go_by_stmatrix(dtype):
-    a, b = (np.random.default_rng(n).integers(-4, 4, (64, n)).astype(dtype) for n in (64, 32))
-    c, d = np.zeros((64, 32), np.int32 if dtype is np.int8 else np.float32), np.zeros_like(a)
+    a, b = (np.random.default_rng(n).integers(-4, 4, (64, n)).astype(dtype) for n in (64, 8))
+    c, d = np.zeros((64, 8), np.int32 if dtype is np.int8 else np.float32), np.zeros_like(a)
     made = operand_kept.compile(a, b, c, d)
     assert made.ptx.count("stmatrix.sync") == made.ptx.count("ldmatrix.sync") == 2 * a.itemsize and ".trans.shared" not in made.ptx
     operand_kept.simulate(1, a, b, c, d).raise_first()
