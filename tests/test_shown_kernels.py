@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "bench"))
 import copy_kernels  # noqa: E402
 import launch_kernels  # noqa: E402
 import product_kernels  # noqa: E402
+import row_kernels  # noqa: E402
 import softmax_kernels  # noqa: E402
 
 
@@ -53,6 +54,15 @@ def test_softmax_as_it_is_timed(columns, dtype):
     e = np.exp(x.astype(np.float64) - x.astype(np.float64).max(axis=1, keepdims=True))
     want = e / e.sum(axis=1, keepdims=True)
     assert np.abs(out.astype(np.float64) - want).max() <= want.max() * (1e-2 if kind.itemsize == 2 else 2e-6)
+
+
+def test_rows_are_taken_and_put_by_their_numbers_as_they_are_timed():
+    rng = np.random.default_rng(0)
+    W, y, numbers = rng.standard_normal((40, 256)).astype(np.float32), np.zeros((32, 256), np.float32), rng.permutation(40)[:32]
+    row_kernels.taken[2](W, numbers, y, R=16, C=256)
+    np.testing.assert_array_equal(y, W[numbers])
+    row_kernels.put[2](W, numbers, y + 1, R=16, C=256)
+    np.testing.assert_array_equal(W[numbers], y + 1)
 
 
 @pytest.mark.parametrize("name, options", [
