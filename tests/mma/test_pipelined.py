@@ -277,7 +277,7 @@ COPY = "    tile.copy_async(s, A[i, 0:64])"
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "this load decides where", 5),
     ([LOOP, "    tile.copy_async(s, A[tile.load(out[i]).to(tile.int32), 0:64])", "    total += tile.load(s)"], "the kernel writes what it reads", 5),
     ([LOOP, "    tile.copy_async(s, A[tile.load(A[0, i], sem='acquire').to(tile.int32), 0:64])", "    total += tile.load(s)"],
-     "this ordered_load decides where .* a plain load of an array argument that the kernel does not write may", 5),
+     "this ordered_load decides where .* only a plain load of an array argument that the kernel does not write may", 5),
     ([LOOP, "    row = i if tile.load(out[i]) > 0 else 0", COPY.replace("[i,", "[row,"), "    total += tile.load(s)"], "this load decides where", 5),
     ([LOOP, "    row = i", "    if i > 2:", "        row = tile.atomic_add(out[0], 1.0).to(tile.int32)", COPY.replace("[i,", "[row,"),
       "    total += tile.load(s)"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import DType, bool_, float32, float64, int16, int32, int64, int8
 from .narrow import NarrowFloats
-from .value import V, Word, whole
+from .value import Part, V, Word, whole
 
 CONSTRAINT = {"i1": "b", "i8": "h", "i16": "h", "half": "h", "bfloat": "h", "i32": "r", "i64": "l", "i128": "q", "float": "f", "double": "d"}
 
@@ -105,17 +105,15 @@ class InstructionMixin(NarrowFloats):
         return self.ins(f"{word} {source.llvm} {x.text} to {target.llvm}", target)
 
     def cast_many(self, values: list[V], target: DType) -> list[V]:
-        """A tile's registers, several at a time where the hardware converts pairs (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``)."""
-        if target.bits == 8 and target.kind in ("int", "uint") and values and values[0].dtype.is_float:
-            return self._to_bytes(values, target)
-        pairs = values and values[0].dtype == float32 and target.bits == 16 and target.is_float
-        if not pairs and not (values and values[0].dtype == float32 and target.is_float and target.bits == 8):
-            return [self.cast(v, target) for v in values]
-        if target.bits == 8 and not self._pairs(target):
-            return [self.cast(v, target) for v in values]
-        result = []
-        for low, high in zip(values[::2], values[1::2]):
-            result += self._pair(low, high, target)
+        """A tile's registers, several at a time where the hardware converts pairs (``cvt.rn.bf16x2.f32``, ``cvt.pack.sat``) or bytes are put
+        together to numbers."""
+        source = values[0].dtype if values else target
+        ways = [(4, self._to_bytes, target.bits == 8 and target.kind in ("int", "uint") and source.is_float),
+                (4, self._from_bytes, source.bits == 8 and source.kind in ("int", "uint") and target.is_float and target.bits in (16, 32)),
+                (4, self._from_narrow_fours, target.is_float and target.bits in (16, 32) and self._in_fours(source)),
+                (2, self._pair, source == float32 and target.is_float and (target.bits == 16 or target.bits == 8 and self._pairs(target)))]
+        count, way = next(((count, way) for count, way, suits in ways if suits), (1, lambda v, target: [self.cast(v, target)]))
+        result = [made for n in range(0, len(values) - count + 1, count) for made in way(*values[n:n + count], target)]
         return result + [self.cast(v, target) for v in values[len(result):]]
 
     def _pair(self, low: V, high: V, target: DType) -> list[V]:
@@ -125,15 +123,31 @@ class InstructionMixin(NarrowFloats):
         both = self.asm(f"cvt.rn.{kind}.f32 $0, $1, $2;", [int32], [high, low], pure=True)[0]
         return self._unpack(both, target.llvm, 2, target)
 
-    def _to_bytes(self, values: list[V], target: DType) -> list[V]:
-        """Floats to 8-bit integers by fours: each to an s32, then ``cvt.pack.sat`` of two and two into one register."""
-        result, pack = [], f"cvt.pack.sat.{'s' if target.kind == 'int' else 'u'}8.s32.b32 $0, $1, $2, $3;"
-        for n in range(0, len(values) - 3, 4):
-            a, b, c, d = (self.cast(v, int32) for v in values[n:n + 4])
-            upper = self.asm(pack, [int32], [d, c, self.const(0, int32)], pure=True)[0]
-            word = self.asm(pack, [int32], [b, a, upper], pure=True)[0]
-            result += self._unpack(word, "i8", 4, target)
-        return result + [self.cast(v, target) for v in values[len(result):]]
+    def _to_bytes(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
+        """Four floats to 8-bit integers: each to an s32, then ``cvt.pack.sat`` of two and two into one register."""
+        pack = f"cvt.pack.sat.{'s' if target.kind == 'int' else 'u'}8.s32.b32 $0, $1, $2, $3;"
+        a, b, c, d = (self.cast(v, int32) for v in (a, b, c, d))
+        upper = self.asm(pack, [int32], [d, c, self.const(0, int32)], pure=True)[0]
+        return self._unpack(self.asm(pack, [int32], [b, a, upper], pure=True)[0], "i8", 4, target)
+
+    def _from_bytes(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
+        """Four 8-bit integers to floats. A byte below the exponent of a power of two stands for that and the byte, of which the power is taken off:
+        two instructions at full rate, where a conversion has a quarter of it (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+        word, off = self._pack([a, b, c, d], "i8", int32), 0
+        if a.dtype.kind == "int":  # as its number and 128
+            word, off = word ^ -0x7F7F7F80, 128
+        if target.name == "float16":
+            power = self.const(0x64006400 + off * 0x10001, int32)
+            pairs = [self.asm("sub.f16x2 $0, $1, $2;", [int32], [self.prmt(word, 0x64646464, selected), power], pure=True)[0]
+                     for selected in (0x4140, 0x4342)]
+            return [v for pair in pairs for v in self._unpack(pair, "half", 2, target)]
+        power = self.const(2.0 ** 23 + off, float32)
+        sums = [self.ins(f"bitcast {self.prmt(word, 0x4B000000, 0x7540 + n).typed} to float", float32) for n in range(4)]
+        return self.cast_many([self.ins(f"fsub float {v.text}, {power.text}", float32) for v in sums], target)
+
+    def prmt(self, a: V, b: int, selected: int) -> V:
+        """Four of the eight bytes of `a` and `b`, the lowest named by the lowest digit of `selected` (PTX ISA, ``prmt``)."""
+        return self.ins(f"call i32 @llvm.nvvm.prmt(i32 {a.text}, i32 {b}, i32 {selected})", int32)
 
     def _float_to_float(self, x: V, target: DType) -> V:
         source = x.dtype
@@ -235,6 +249,15 @@ class InstructionMixin(NarrowFloats):
         for i, v in enumerate(values):
             vector = self.ins(f"insertelement <{len(values)} x {storage}> {vector}, {storage} {v.text}, i32 {i}", unit).text
         return self.ins(f"bitcast <{len(values)} x {storage}> {vector} to {unit.llvm}", unit)
+
+    def word_of(self, values: list[V], dtype: DType) -> V | int | None:
+        """The word of 32 bits that has elements of 1 or 2 bytes side by side, or the number that such constants are; None where there is none yet."""
+        if len(values) * dtype.bits == 32 and all(v.text.lstrip("-").isdigit() for v in values if not isinstance(v, Part)):
+            if not any(isinstance(v, Part) for v in values):
+                word = sum((int(v.text) & (1 << dtype.bits) - 1) << n * dtype.bits for n, v in enumerate(values))
+                return word - (1 << 32) if word >> 31 else word
+            return whole(values, int32)
+        return None
 
     def _from_units(self, units: list[V], dtype: DType, n: int) -> list[V]:
         count, unit, name = self._units(dtype, n)

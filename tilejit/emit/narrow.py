@@ -68,6 +68,24 @@ class NarrowFloats:
         negative = self.ins(f"icmp ugt i16 {wide.text}, {sign - 1}", bool_)
         return self.select(negative, self.ins(f"fneg float {value.text}", float32), value)
 
+    def _in_fours(self, dtype: DType) -> bool:
+        """Whether four narrow floats become float16 by fewer instructions together."""
+        return dtype.name == "float8_e5m2" or self._pairs(dtype) is not None
+
+    def _from_narrow_fours(self, a: V, b: V, c: V, d: V, target: DType) -> list[V]:
+        """Four floats of at most 8 bits, which float16 holds, by pairs."""
+        word, kind = self._pack([a, b, c, d], "i8", int32), a.dtype.name
+        if kind == "float8_e5m2":  # the upper halves of float16
+            pairs = [self.prmt(word, 0, selected) for selected in (0x1404, 0x3424)]
+        elif kind == "float4_e2m1fn":  # pairs lie in a byte
+            text = "{ .reg .b8 a, b, t, u; mov.b32 {a, t, b, u}, $2; cvt.rn.f16x2.e2m1x2 $0, a; cvt.rn.f16x2.e2m1x2 $1, b; }"
+            pairs = self.asm(text, [int32, int32], [word | word >> 4], pure=True)
+        else:
+            cvt = f"cvt.rn.f16x2.{self._pairs(a.dtype)}"
+            pairs = self.asm(f"{{ .reg .b16 a, b; mov.b32 {{a, b}}, $2; {cvt} $0, a; {cvt} $1, b; }}", [int32, int32], [word], pure=True)
+        halves = [v for pair in pairs for v in self._unpack(pair, "half", 2, float16)]
+        return self.cast_many(halves, target)
+
     def _lower_half(self, text: str, wide: V) -> V:
         both = self.asm(text, [int32], [wide], pure=True)[0]
         return self._half_to_f32(self.ins(f"trunc i32 {both.text} to i16", int16))

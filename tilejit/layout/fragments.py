@@ -192,13 +192,31 @@ def drop_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[in
     return layout, (*domain[:dim], *domain[dim + 1:])
 
 
-def insert_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
-    """The same tile with a new dimension of extent 1 at position `dim`: (layout, domain)."""
+def insert_dim(layout: TileLayout, domain, dim: int, extent: int = 1) -> tuple[TileLayout, tuple[int, ...]]:
+    """`extent` of the same tile along a new dimension at position `dim`, all of them in the threads that hold one, in neighbouring
+    registers: (layout, domain)."""
     domain = tuple(domain)
     if not -len(domain) - 1 <= dim <= len(domain):
         raise CompilationError(f"no dimension {dim} can be inserted into domain {domain}")
     dim = dim + len(domain) + 1 if dim < 0 else dim
-    return layout, (*domain[:dim], 1, *domain[dim:])
+    if extent == 1:
+        return layout, (*domain[:dim], 1, *domain[dim:])
+    dims = [[(e, stride * extent if along == REG else stride, along) for e, stride, along in part] for part in layout.dims(domain)]
+    return _layout([*dims[:dim], [(extent, 1, REG)], *dims[dim:]], layout.replicas), (*domain[:dim], extent, *domain[dim:])
+
+
+def exchanged(layout: TileLayout, domain, dim: int) -> TileLayout | None:
+    """The layout after neighbouring lanes along `dim` and the registers above them have changed places, so that a thread has a longer run: of
+    fragments of 16 bits, in which a thread has two columns of eight, all eight of every fourth eight. None where they do not lie so."""
+    dims, domain, dim = _dims(layout, domain, dim)
+    part = [s for s in dims[dim] if s[0] != 1]
+    at = next((n for n, s in enumerate(part) if str(s[2]) == LANE and n and all(str(t[2]) == REG for t in (part[n - 1], *part[n + 1:]))), None)
+    if at is None or part[at - 1][0] % part[at][0] or part[at][0] & part[at][0] - 1:
+        return None
+    (above, stride, _), (lanes, between, _) = part[at - 1:at + 1]
+    outer = [(above // lanes, stride * lanes, REG)]
+    dims[dim] = [*part[:at - 1], *outer, (lanes, between, LANE), (lanes, stride, REG), *part[at + 1:]]
+    return _layout(dims, layout.replicas)
 
 
 def _dims(layout: TileLayout, domain, dim: int) -> tuple[list, tuple, int]:

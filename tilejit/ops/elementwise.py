@@ -43,10 +43,21 @@ def map_registers(emit: Callable, e, dtype: DType, args: tuple):
     return [emit(e, dtype, *values) for values in zip(*args)]
 
 
+def map_words(words: Callable, emit: Callable, e, dtype: DType, args: tuple):
+    """`map_registers` of elements of 1 or 2 bytes: by `words(e, dtype, *words)` where several lie in one word, unless that gives None."""
+    per, made = 32 // dtype.bits, []
+    for n in range(0, len(args[0]), per):
+        groups = [a[n:n + per] for a in args]
+        held = [e.word_of(group, dtype) for group in groups]
+        word = words(e, dtype, *held) if None not in held and not all(isinstance(w, int) for w in held) else None
+        made += e._from_units([word], dtype, per) if word is not None else map_registers(emit, e, dtype, tuple(groups))
+    return made
+
+
 def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, str], kinds: tuple[str, ...], arity: int = 2,
-                result: DType | None = None) -> Op:
+                result: DType | None = None, words: Callable | None = None) -> Op:
     """Declare an op on elements of one dtype. `sim` works on arrays, `emit(e, dtype, *values)` on one register each;
-    a dict gives LLVM's instruction for each kind of dtype. `result` is the dtype if it is not the operands'."""
+    a dict gives LLVM's instruction for each kind of dtype. `result` is the dtype if it is not the operands'. `words` is for `map_words`."""
     names = ("x", "y", "z")[:arity]
     function = {}
     exec(f"def {name}_({', '.join(names)}): ...", function)
@@ -74,7 +85,10 @@ def elementwise(name: str, doc: str, sim: Callable, emit: Callable | dict[str, s
 
     @made.emit
     def _(e, call, *args):
-        return map_registers(one, e, type_of(call.args[0]).dtype, args)
+        dtype = type_of(call.args[0]).dtype
+        if words is not None and dtype.kind != "bool" and dtype.bits < 32 and all(isinstance(a, list) for a in args):
+            return map_words(words, one, e, dtype, args)
+        return map_registers(one, e, dtype, args)
 
     made.rules["element"] = one
     return made
@@ -111,9 +125,9 @@ minimum = elementwise("minimum", "The smaller of `x` and `y`; NaN if either is, 
 
 # -- bits ----------------------------------------------------------------------------------------------------------
 
-bit_and = elementwise("bit_and", "``x & y``.", np.bitwise_and, {k: "and" for k in BITS}, BITS)
-bit_or = elementwise("bit_or", "``x | y``.", np.bitwise_or, {k: "or" for k in BITS}, BITS)
-bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, {k: "xor" for k in BITS}, BITS)
+bit_and = elementwise("bit_and", "``x & y``.", np.bitwise_and, {k: "and" for k in BITS}, BITS, words=lambda e, dtype, x, y: x & y)
+bit_or = elementwise("bit_or", "``x | y``.", np.bitwise_or, {k: "or" for k in BITS}, BITS, words=lambda e, dtype, x, y: x | y)
+bit_xor = elementwise("bit_xor", "``x ^ y``.", np.bitwise_xor, {k: "xor" for k in BITS}, BITS, words=lambda e, dtype, x, y: x ^ y)
 
 
 def _shift(instruction: dict[str, str], left: bool):
@@ -135,8 +149,29 @@ def _shift(instruction: dict[str, str], left: bool):
     return emit
 
 
-shl = elementwise("shl", "``x << y``; 0 when `y` is the width or more.", np.left_shift, _shift({"int": "shl", "uint": "shl"}, True), INTEGER)
-shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right_shift, _shift({"int": "ashr", "uint": "lshr"}, False), INTEGER)
+def _shifted_words(left: bool):
+    def words(e, dtype, x, y):
+        """By one number, after which the bits of neighbours are cut off. None by the width or more."""
+        ones = (1 << dtype.bits) - 1
+        each = 0xFFFFFFFF // ones                         # a one at the lowest bit of each element
+        signed = lambda n: n - (1 << 32) if n >> 31 else n
+        by = y & ones if isinstance(y, int) else dtype.bits
+        if isinstance(x, int) or by >= dtype.bits or y != by * each:
+            return None
+        if left or by == 0:
+            return x << by & signed((ones << by & ones) * each)
+        shifted = x >> by & (ones >> by) * each
+        if dtype.kind == "uint":
+            return shifted
+        sign, top = (ones // 2 + 1 >> by) * each, signed((ones // 2 + 1) * each)
+        return ((shifted ^ sign | top) - sign) ^ top      # the sign's bit again above itself; `top` keeps the neighbours out of it
+    return words
+
+
+shl = elementwise("shl", "``x << y``; 0 when `y` is the width or more.", np.left_shift, _shift({"int": "shl", "uint": "shl"}, True), INTEGER,
+                  words=_shifted_words(True))
+shr = elementwise("shr", "``x >> y``, arithmetic for signed integers.", np.right_shift, _shift({"int": "ashr", "uint": "lshr"}, False), INTEGER,
+                  words=_shifted_words(False))
 
 
 # -- one operand -----------------------------------------------------------------------------------------------------

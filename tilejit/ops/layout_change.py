@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..dtypes import int32
 from ..ir.builder import type_of
 from ..ir.op import op
 from ..layout import thread_table
@@ -69,6 +70,58 @@ def register_moves(source: Tile, target: Tile) -> tuple[Move, ...] | None:
     return tuple(moves)
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """Lanes and registers of a warp change places: a digit of the lane's number, `bits` from `lane` on, and that of the register's number which
+    counts runs of `run` registers. Then register n of the target is `order[n]`."""
+
+    bits: int
+    lane: int
+    run: int
+    order: tuple[int, ...]
+
+
+@lru_cache(maxsize=512)
+def register_exchange(source: Tile, target: Tile) -> Exchange | None:
+    """How a warp exchanges whole words to come from one layout to the other; None where it is no such exchange."""
+    threads, per = max(_threads(source), _threads(target)), max(1, 4 // source.dtype.nbytes)
+    if threads % 32 or source.dtype.bits not in (16, 32):
+        return None
+    have, need = (_flat(thread_table(t.layout, t.domain, threads), t).reshape(threads // 32, 32, -1) for t in (source, target))
+    columns, lanes = have.shape[2], np.arange(32)[:, None]
+    if need.shape != have.shape or have.min() < 0:
+        return None
+    regs = np.arange(columns)
+    for bits, run in ((b, r) for b in (1, 2, 3) for r in range(per, columns, per) if columns % (r << b) == 0):
+        digit = regs // run % (1 << bits)
+        for lane in range(6 - bits):
+            mine = lanes >> lane & (1 << bits) - 1
+            made = have[0, lanes + (digit - mine << lane), regs + (mine - digit) * run]
+            if set(made[1]) != set(need[0, 1]):
+                continue
+            where = {element: r for r, element in enumerate(made[1])}
+            order = [where[element] for element in need[0, 1]]
+            made = have[:, lanes + (digit - mine << lane), regs + (mine - digit) * run]
+            if np.array_equal(made[:, :, order], need):
+                return Exchange(bits, lane, run, tuple(order))
+    return None
+
+
+def _exchange(e, x: list, dtype, by: Exchange) -> list:
+    """A bit at a time: of two words each lane keeps the one of its own bit, and gives the other for its neighbour's."""
+    words = e._to_units(x, dtype)
+    lane = e.asm("mov.u32 $0, %laneid;", [int32], [])[0]  # read here: known since the kernel's start, it would take a register through loops
+    for bit in range(by.bits):
+        apart = by.run * len(words) // len(x) << bit
+        upper = ((lane >> by.lane + bit) & 1).equals(1)
+        for low in (n for n in range(len(words)) if not n // apart % 2):
+            a, b = words[low], words[low + apart]
+            got = e.shuffle("bfly", e.select(upper, a, b), 1 << by.lane + bit)
+            words[low], words[low + apart] = e.select(upper, got, a), e.select(upper, b, got)
+    held = e._from_units(words, dtype, len(x))
+    return [held[n] for n in by.order]
+
+
 def _crossing(have, wanted, columns: int) -> Move | None:
     """One register from which all lanes can fetch what they want, each from a lane that is linear in its own bits."""
     if have.shape[2] * columns > SEARCHED or have.shape[1] < 32:
@@ -121,6 +174,9 @@ def _(e, call, x):
     moves = register_moves(source, target)
     if moves is not None:
         return [x[m.reg] if m.local else e.shuffle("idx", x[m.reg], e.cached(("lane", m.base, m.lanes), lambda: _lane(e, m))) for m in moves]
+    exchange = register_exchange(source, target)
+    if exchange is not None:
+        return _exchange(e, x, source.dtype, exchange)
     pitch = _pitch(source)
     e.scratch_store(call, x, source, pitch)
     return e.scratch_load(call, target, source.shape, pitch=pitch)
@@ -134,7 +190,9 @@ def _pitch(t: Tile) -> int:
 
 def _scratch(call) -> int:
     source, target = type_of(call.args[0]), call.results[0].type
-    return 0 if register_moves(source, target) is not None else source.size // source.shape[-1] * _pitch(source) * source.dtype.nbytes
+    if register_moves(source, target) is not None or register_exchange(source, target) is not None:
+        return 0
+    return source.size // source.shape[-1] * _pitch(source) * source.dtype.nbytes
 
 
 convert_layout.rules["scratch"] = _scratch

@@ -18,7 +18,7 @@ from . import casts, elementwise as ew, math as elementary
 from .creation import indices, splat
 from .ids import is_number_of_ctas
 from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
-from .shape import checked_axis, expand_dims
+from .shape import checked_axis, stack_
 
 
 @builtin
@@ -40,12 +40,8 @@ def stack(g: Builder, tiles, axis=0):
         if t.type.shape != one:
             raise g.error(f"tiles that are stacked have one shape, not {list(one)} and {list(t.type.shape)}")
     axis = checked_axis(g, axis, len(one) + 1)
-    shape, dtype = (*one[:axis], len(tiles), *one[axis:]), common_dtype(g, *tiles)
-    parts = [spread(g, expand_dims.function(g, converted(g, t, dtype), axis), shape) for t in tiles]
-    at, result = g.call(indices, shape=shape, axis=axis), parts[-1]
-    for i in reversed(range(len(parts) - 1)):
-        result = g.call(ew.select, g.call(ew.eq, at, g.call(splat, Const(i, int32), shape=shape)), parts[i], result)
-    return result
+    dtype = common_dtype(g, *tiles)
+    return g.call(stack_, *(converted(g, t, dtype) for t in tiles), axis=axis)
 
 
 def _extreme(which):

@@ -9,6 +9,7 @@ from math import prod
 
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
+from ..ops.memory import load_
 from ..types import Points, Region, Selected, Tile
 from .ramps import Ramps
 
@@ -89,3 +90,21 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
         return any(part.start < other.stop and other.start < part.stop for other in found.get(buffer, ()))
 
     return touches
+
+
+def loads_behind(context: Context, x: Value) -> list[Call] | None:
+    """The loads of what a tile is computed of; None where that is also a product."""
+    found, seen, left = [], set(), [x]
+    while left:
+        x = left.pop()
+        if not isinstance(type_of(x), Tile) or x in seen:
+            continue
+        seen.add(x)
+        call, carried = context.made.get(x), context.carried.get(x)
+        if call is not None and (call.op.name == "dot" or "mma" in call.op.name):
+            return None
+        if call is not None and call.op is load_:
+            found.append(call)
+        else:
+            left += (carried.init, carried.following) if carried else context.ways.get(x, ()) if call is None else filter(None, call.args)
+    return found

@@ -10,11 +10,11 @@ from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Graph, Operand, Value
-from ..layout import blocked
+from ..layout import blocked, exchanged
 from ..types import Region, Tile
 from .context import Context
 from .shared import SHARED_LIMIT
-from .widths import cost_of_change, cost_of_load, vector_widths, wasteful, way_of
+from .widths import axis_of, cost_of_change, cost_of_load, vector_widths, wasteful, way_of
 
 
 def like(t: Tile, dtype: DType) -> Tile:
@@ -57,12 +57,16 @@ class LayoutChoice:
 
     def better_stored(self, store: Call, have: Tile) -> Tile | None:
         """A layout of vectors along the array that a tile is stored to, where a change to it and its stores cost less; else None."""
-        place = store.args[0]
-        if self.scope.kind != "cta" or not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
+        place, threads = store.args[0], self.scope.threads
+        if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
+        axis = axis_of(self.context, store)
+        layout = exchanged(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
+        if layout is not None and wasteful(self.context, store, have, longer := replace(have, layout=layout), threads):
+            return longer
         want = self.blocked(have.shape, have.dtype, *way_of(self.context, store))
-        spare = have.size * have.dtype.nbytes <= self.room
-        return want if spare and wasteful(self.context, store, have, want, self.scope.threads) else None
+        spare = self.scope.kind == "cta" and have.size * have.dtype.nbytes <= self.room
+        return want if spare and wasteful(self.context, store, have, want, threads) else None
 
     def better_loaded(self, load: Call, types: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
         """Whether a load of a region in the second layout costs at most what it does in the first with a change of layout at the end of

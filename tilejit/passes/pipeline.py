@@ -15,8 +15,8 @@ from ..config import architecture
 from ..dispatch import Choice
 from ..dtypes import int32
 from ..errors import CompilationError, at
-from ..ir.builder import Facts
-from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
+from ..ir.builder import Facts, type_of
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, walk
 from ..layout import TileLayout, axis
 from ..ops import barriers as bars
 from ..ops.copy_async import copy_async_
@@ -26,9 +26,9 @@ from ..ops.regions import points, region
 from ..ops.ring import flipped, ring_slot
 from ..ops.shared import alloc_shared, sync
 from ..ops.tmem.slots import commit, products_of
-from ..types import Barrier, Buffer
+from ..types import Barrier, Buffer, Tile
 from .context import Context
-from .slices import Copier
+from .slices import Copier, without_unused
 from .staging import VIEWS, Finder, Staged
 from .writing import Writer
 
@@ -152,22 +152,45 @@ class Loops:
             at_ = self.index_after(loop, loop.start, s)
             g.when(self.is_a_trip(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
             self.close(staged)
+        late = None if staged.groups else in_flight(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
-            if ahead:
-                self.arrived(staged, stage, phase, ahead - 1)
-                at_ = self.index_after(loop, loop.index, ahead)
-                g.when(self.is_a_trip(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
-                self.close(staged)
+            if late is not None:
+                self.awaited(staged, stage, phase)
+                self.rest_of(staged, stage)
+                nodes[:] = left_in_flight(nodes, late)
+                g.call(sync)  # everybody's product of the trip before is over
+                self.next(staged, stage, phase)
             else:
-                g.call(sync)
-                self.refill(staged, loop.index, stage, phase, 0)
-                self.close(staged)
-                self.arrived(staged, stage, phase, 0)
-            self.rest_of(staged, stage)
-            if staged.by_commit:
-                self.committed(staged, stage)
+                self.one_after_the_other(staged, stage, phase)
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
+        if late is not None:
+            self.last(staged, late)
+
+    def one_after_the_other(self, staged: Staged, stage: Operand, phase: Operand) -> None:
+        """A trip's copies, of a later trip if there are several slots, and its own part of the body, which is over when the next one begins."""
+        if staged.stages > 1:
+            self.arrived(staged, stage, phase, staged.stages - 2)
+            self.next(staged, stage, phase)
+        else:
+            self.g.call(sync)
+            self.refill(staged, staged.loop.index, stage, phase, 0)
+            self.close(staged)
+            self.arrived(staged, stage, phase, 0)
+        self.rest_of(staged, stage)
+        if staged.by_commit:
+            self.committed(staged, stage)
+
+    def next(self, staged: Staged, stage: Operand, phase: Operand) -> None:
+        """The copies of the trip that comes as much later as there are slots, but for one: into the slot of the trip before."""
+        loop, ahead = staged.loop, staged.stages - 1
+        at_ = self.index_after(loop, loop.index, ahead)
+        self.g.when(self.is_a_trip(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
+        self.close(staged)
+
+    def last(self, staged: Staged, wait: Call) -> None:
+        """After a loop that leaves a product in flight: the wait for it."""
+        self.g.append(replace(wait, results=()))
 
     def first_slot(self, staged: Staged, carried: tuple) -> tuple[Operand, ...]:
         """The slot of the loop's first trip, and its phase."""
@@ -255,12 +278,15 @@ class Loops:
     def arrived(self, staged: Staged, stage: Operand, phase: Operand, later: int) -> None:
         """Wait for the copies into slot `stage`, after which `later` trips' may be on their way; all threads see them."""
         if staged.full is not None:
-            self.g.call(bars.wait_op, self.barrier(staged.full, one_of(self.g, stage, staged.stages)), phase)
+            self.awaited(staged, stage, phase)
         if staged.groups:
             self.grouped(bars.cp_async_wait, n=later)
             if self.read_by_tensor_cores(staged):
                 self.g.call(bars.fence_proxy_async)
         self.g.call(sync)
+
+    def awaited(self, staged: Staged, stage: Operand, phase: Operand) -> None:
+        self.g.call(bars.wait_op, self.barrier(staged.full, one_of(self.g, stage, staged.stages)), phase)
 
     def grouped(self, op, **attrs) -> None:
         """A commit or wait that is not counted with those written by hand."""
@@ -269,6 +295,32 @@ class Loops:
     @staticmethod
     def read_by_tensor_cores(staged: Staged) -> bool:
         return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
+
+
+def in_flight(staged: Staged) -> Call | None:
+    """The wait for the loop's product, if that may stay on its way until the next trip's is issued: its result is only handed
+    on to that, no trip writes registers that it reads, nothing comes after the wait, and the slots are enough."""
+    loop, rest = staged.loop, [n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies]
+    others = [n for n in without_unused(replace(staged.loop.body, nodes=tuple(rest))).nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
+    products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.name == "mma_async"]
+    stage = staged.slot.args[0]
+    if len(products) != 1 or staged.stages < 2 or not any(c.inner is stage for c in loop.carried):
+        return None
+    product = products[0]
+    if [getattr(getattr(n, "op", None), "name", "") for n in others] != ["mma_async", "mma_commit", "mma_wait"] or others[0] is not product:
+        return None
+    inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
+    changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
+    if inner is None or product.args[0] is not inner or isinstance(type_of(product.args[1]), Tile) and product.args[1] in changed:
+        return None
+    used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
+    handed = [y for y in loop.body.yields if y is inner or y is product.result]
+    return others[2] if used == [product] and len(handed) == 1 else None
+
+
+def left_in_flight(nodes: list[Node], wait: Call) -> list[Node]:
+    """The nodes of a trip whose product stays on its way until that of the next one is."""
+    return [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is wait.op else n for n in nodes]
 
 
 def refuse_other_groups(loop: For, target: str) -> None:
@@ -314,4 +366,4 @@ def turned_phase(g: Writer, stage: Operand, phase: Operand, by: int, stages: int
     return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))
 
 
-__all__ = ["Loops", "one_of", "turned", "write_pipelines"]
+__all__ = ["Loops", "in_flight", "left_in_flight", "one_of", "turned", "write_pipelines"]

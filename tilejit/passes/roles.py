@@ -21,7 +21,7 @@ from ..ops.shared import sync
 from ..ops.tmem.slots import met_in, reads_late
 from ..types import Tile
 from .context import Context
-from .pipeline import Loops, one_of, turned
+from .pipeline import Loops, in_flight, left_in_flight, one_of, turned
 from .slices import Copier, acts, defined, without_unused
 from .staging import VIEWS, Finder, Staged
 
@@ -108,7 +108,7 @@ class Consumer(Loops):
             if late is None and self.by_threads(staged):
                 self.release(staged, slot)
             elif late is not None:
-                nodes[:] = [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is late.op else n for n in nodes]
+                nodes[:] = left_in_flight(nodes, late)
                 before = turned(g, stage, staged.stages - 1, staged.stages)
                 g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, one_of(g, before, staged.stages)))
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
@@ -117,8 +117,8 @@ class Consumer(Loops):
 
     def last(self, staged: Staged, wait: Call) -> None:
         """After the loop: await the last product, then release its slot."""
+        super().last(staged, wait)
         g, loop = self.g, staged.loop
-        g.append(replace(wait, results=()))
         after = next(c.result for c in loop.carried if c.inner is staged.slot.args[0])
         before = turned(g, after, staged.stages - 1, staged.stages)
         g.when(compare(g, "<" if loop.step.value > 0 else ">", loop.start, loop.stop), lambda: self.release(staged, one_of(g, before, staged.stages)))
@@ -132,27 +132,6 @@ def by_one_thread(staged: Staged) -> bool:
     """Whether all that a trip does but compute is done by the elected thread."""
     rest = (n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies)
     return all(isinstance(n, Scope) and n.kind == "elect" or isinstance(n, Call) and n.op.effect == "pure" for n in rest)
-
-
-def in_flight(staged: Staged) -> Call | None:
-    """The wait for the loop's product, if that may stay on its way until the next trip's is issued: its result is only handed
-    on to that, no trip writes registers that it reads, nothing comes after the wait, and the slots are enough."""
-    loop, rest = staged.loop, [n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies]
-    others = [n for n in without_unused(replace(staged.loop.body, nodes=tuple(rest))).nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
-    products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.name == "mma_async"]
-    stage = staged.slot.args[0]
-    if len(products) != 1 or staged.stages < 2 or not any(c.inner is stage for c in loop.carried):
-        return None
-    product = products[0]
-    if [getattr(getattr(n, "op", None), "name", "") for n in others] != ["mma_async", "mma_commit", "mma_wait"] or others[0] is not product:
-        return None
-    inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
-    changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
-    if inner is None or product.args[0] is not inner or isinstance(type_of(product.args[1]), Tile) and product.args[1] in changed:
-        return None
-    used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
-    handed = [y for y in loop.body.yields if y is inner or y is product.result]
-    return others[2] if used == [product] and len(handed) == 1 else None
 
 
 class Producer:

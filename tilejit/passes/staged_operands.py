@@ -18,13 +18,12 @@ from ..ops.memory import load_, store_
 from ..ops.mma.dot import dot_
 from ..ops.regions import whole
 from ..ops.shape import transpose_
-from ..ops.shared import alloc, alloc_shared, sync, widest_swizzle
+from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile
-from .context import Context
-from .shared import SHARED_LIMIT
+from .context import Context, loads_behind
+from .staging import shared_left
 
 LEAST = 2048              # bytes of an operand below which registers and shuffles do
-BESIDE = 16384            # bytes of shared memory that are left to what else the compiler needs
 PROXIES = 90, 100, 103    # architectures whose tensor cores read shared memory themselves
 
 
@@ -44,8 +43,7 @@ class StagedOperands:
 
     def __init__(self, context: Context, g: Builder):
         self.context, self.g = context, g
-        limits = SHARED_LIMIT[architecture(context.target)], context.graph.launch.max_shared
-        self.left = min(n for n in limits if n is not None) - BESIDE - sum(c.result.type.nbytes for c in context.calls if c.op is alloc_shared)
+        self.left = shared_left(context)
         self.rooms: dict[tuple, Value] = {}
         self.made: dict[Value, tuple[Call, tuple[Stored, ...]]] = {}   # by the result of a product
         self.there: frozenset[Value] = frozenset()                     # rooms that hold, where the pass is, what they are for
@@ -69,7 +67,7 @@ class StagedOperands:
     def _staged(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
         args, attrs, stored = list(call.args), dict(call.attrs), []
         for n, flag in ((2, "trans_b"), (1, "trans_a")):
-            if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma" or not self._from_memory(args[n]):
+            if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma" or not self._from_memory(args[n], n):
                 continue
             x, transposed = self._untransposed(args[n])
             transposed ^= attrs[flag]
@@ -121,29 +119,15 @@ class StagedOperands:
         made = self.context.made.get(x)
         return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
 
-    def _from_memory(self, x: Value) -> bool:
-        """Whether a tile is computed of one in global memory, and of none that a product has made or that is in shared memory: such a one is
-        loaded as the product takes it."""
-        loads = self._loads(x)
+    def _from_memory(self, x: Value, operand: int) -> bool:
+        """Whether a tile is computed of one in global memory, and of none that a product has made. Of one in shared memory too, if it is a `b`:
+        warps take it in turn, or the tensor cores of a warpgroup read it there only. Else such a one is loaded as the product takes it."""
+        loads = loads_behind(self.context, x)
         whole_ones = [c for c in loads or () if 2 * c.result.type.size >= x.type.size]
-        return bool(whole_ones) and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in whole_ones)
-
-    def _loads(self, x: Value) -> list[Call] | None:
-        """The loads of what a tile is computed of; None where that is also a product."""
-        found, seen, left = [], set(), [x]
-        while left:
-            x = left.pop()
-            if not isinstance(type_of(x), Tile) or x in seen:
-                continue
-            seen.add(x)
-            call, carried = self.context.made.get(x), self.context.carried.get(x)
-            if call is not None and (call.op is dot_ or "mma" in call.op.name):
-                return None
-            if call is not None and call.op is load_:
-                found.append(call)
-            else:
-                left += (carried.init, carried.following) if carried else self.context.ways.get(x, ()) if call is None else filter(None, call.args)
-        return found
+        if whole_ones and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in whole_ones):
+            return True
+        computed = self._untransposed(x)[0] not in {c.result for c in whole_ones}
+        return bool(whole_ones) and computed and operand == 2
 
 
 def _inside(node: Node) -> Iterator[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from ..config import architecture
 from ..dispatch import choose
 from ..errors import CompilationError, DispatchError, at
 from ..ir.builder import Warning_
@@ -19,9 +20,11 @@ from ..ops.shared import alloc_shared
 from ..types import Barrier, BarrierRef
 from ..ops.tmem.slots import reads_late
 from .context import Context
+from .shared import SHARED_LIMIT
 from .slices import needed
 
 VIEWS = ("region", "points")
+BESIDE = 16384  # bytes of shared memory that are left to what the compiler needs beside buffers
 
 
 @dataclass(eq=False)
@@ -80,18 +83,19 @@ class Finder:
                                        "would share them with others: write the ring by hand (tile.ring)", loop.loc)
             scope = scope.parent
         slot = next(n for n in loop.body.nodes if isinstance(n, Call) and n.op is pipeline_slot)
-        copies = [n for n in loop.body.nodes if self.is_copy(n)]
+        copies = [n for n in loop.body.nodes if is_copy(n)]
         if not copies:
             raise CompilationError("nothing in this loop can run ahead: its body copies nothing from global to shared memory by tile.copy_async "
-                                   "(directly in the loop, without mbar=)", loop.loc)
+                                   "(directly in the loop, without mbar=), and loads no tile of an array", loop.loc)
         for c in copies:
             if c.attrs["options"].get("multicast"):
                 raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may "
                                        "still be read: write the ring by hand (tile.ring(..., multicast=True))", c.loc)
         places, outside = needed(loop.body, copies)
         for c in walk(Block(places)):
-            if isinstance(c, Call) and c.op.effect != "pure":
-                self.check_ahead(c)
+            if isinstance(c, Call) and c.op.effect != "pure" and (why := not_ahead(self.context, c)):
+                raise CompilationError(f"this {c.op.name} decides where the loop's copies go, and they are issued trips ahead of it, but {why}; "
+                                       "or write the ring by hand (tile.ring)", c.loc)
         carried = {c.inner: c for c in loop.carried}
         for value in outside & set(carried):
             raise CompilationError(f"where this loop's copies go depends on {value.name}, which the loop changes: they are issued trips ahead, so it "
@@ -107,29 +111,11 @@ class Finder:
         staged.by_commit = self.by_commit(loop)
         return staged
 
-    def check_ahead(self, call: Call) -> None:
-        """CompilationError for a call that decides where copies go, and may give something else trips ahead of its place."""
-        arg = call.args[0].type.buffer.arg if call.op is load_ else None
-        if arg is None:
-            raise CompilationError(f"this {call.op.name} decides where the loop's copies go, and they are issued trips ahead of it; a plain load of "
-                                   "an array argument that the kernel does not write may decide that", call.loc)
-        written = written_arguments(self.context.calls)
-        if arg in written or not all(self.context.facts.ask("no_overlap", arg, other) for other in sorted(written)):
-            raise CompilationError("this load decides where the loop's copies go, and they are issued trips ahead of it, but the kernel writes "
-                                   "what it reads: write the ring by hand (tile.ring)", call.loc)
-
     def by_commit(self, loop: For) -> bool:
         """Whether products into tensor memory (or copies there) read the loop's slots, and nothing in it commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
         reads = lambda c: any(self.owner.get(self.context.buffer_of(a)) is loop for a in c.args if isinstance(a, Value))
         return any(reads_late(c) and reads(c) for c in calls) and not any(c.op.name == "tcgen05_commit" for c in calls)
-
-    def is_copy(self, node) -> bool:
-        if not isinstance(node, Call) or node.op is not copy_async_:
-            return False
-        dst, src, mbar = node.args[:3]
-        incoming = (dst.type.scope, src.type.scope) == ("shared", "global") and not dst.type.buffer.peer
-        return incoming and mbar is None and not node.attrs["options"].get("token") and node.attrs["partial"] is None
 
     @property
     def roles(self) -> bool:
@@ -151,17 +137,7 @@ class Finder:
     def choose_completion(self, kind: str) -> None:
         """By bytes, where a copy given a barrier has a path that completes so."""
         for staged in self.loops.values():
-            staged.by_bytes = [self.context.target != "sm_80" and self.completes_by_bytes(c, kind) for c in staged.copies]
-
-    def completes_by_bytes(self, copy: Call, kind: str) -> bool:
-        site = CopySite.of_call(self.context, replace(copy, args=(*copy.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1))))))
-        if kind == "thread":
-            site = replace(site, scope="thread", threads=1)
-        try:
-            choice = choose("copy_async", copy.op.rules["variants"](copy), site, only=copy.attrs["options"].get("variant"), loc=copy.loc)
-        except DispatchError:
-            return False
-        return choice.plan.completion == "bytes"
+            staged.by_bytes = [completes_by_bytes(self.context, c, kind) for c in staged.copies]
 
     def check_uses(self) -> None:
         """CompilationError for a use of a staged buffer outside its loop, and for a write in it."""
@@ -207,8 +183,55 @@ class Finder:
         """The copies in blocks inside `block`, but for those of other pipelined loops, with what they stand in and what to do."""
         for node in block.nodes:
             for inner in () if node in self.loops else blocks(node):
-                yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if self.is_copy(n))
+                yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_copy(n))
                 yield from self.below(inner)
+
+
+def is_copy(node: Node) -> bool:
+    """Whether a node in the body of a pipelined loop is a copy that runs ahead of it."""
+    if not isinstance(node, Call) or node.op is not copy_async_:
+        return False
+    dst, src, mbar = node.args[:3]
+    incoming = (dst.type.scope, src.type.scope) == ("shared", "global") and not dst.type.buffer.peer
+    return incoming and mbar is None and not node.attrs["options"].get("token") and node.attrs["partial"] is None
+
+
+def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
+    """Whether a copy has a path that completes so, given a barrier: made by the scope at hand or, of the kind "thread", by a thread of its own."""
+    if context.target == "sm_80":
+        return False
+    only = copy.attrs["options"].get("variant")
+    try:
+        choice = choose("copy_async", copy.op.rules["variants"](copy), site_ahead(context, copy, kind), only=only, loc=copy.loc)
+    except DispatchError:
+        return False
+    return choice.plan.completion == "bytes"
+
+
+def site_ahead(context: Context, copy: Call, kind: str) -> CopySite:
+    """A copy's site, given a barrier."""
+    site = CopySite.of_call(context, replace(copy, args=(*copy.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1))))))
+    return replace(site, scope="thread", threads=1) if kind == "thread" else site
+
+
+def not_ahead(context: Context, call: Call) -> str:
+    """Why a call that is no arithmetic may give something else trips ahead of its place; empty if it may not."""
+    arg = call.args[0].type.buffer.arg if call.op is load_ else None
+    if arg is None:
+        return "only a plain load of an array argument that the kernel does not write may run ahead"
+    others = written_arguments(context.calls)
+    if arg in others or not all(context.facts.ask("no_overlap", arg, other) for other in sorted(others)):
+        return "the kernel writes what it reads"
+    return ""
+
+
+def shared_left(context: Context) -> int:
+    """Bytes of shared memory beside a graph's buffers, of which pipelined loops have as many as slots, and what the compiler may need."""
+    launch, most = context.graph.launch, SHARED_LIMIT[architecture(context.target)]
+    loops = [n for n in walk(context.graph.body) if isinstance(n, For) and n.pipeline]
+    slots = {context.buffer_of(n.args[0]): loop.pipeline.stages for loop in loops for n in loop.body.nodes if is_copy(n)}
+    buffers = sum(c.result.type.nbytes * slots.get(c.result, 1) for c in context.calls if c.op is alloc_shared)
+    return min(most if launch.max_shared is None else launch.max_shared, (most + 1024) // (launch.min_ctas or 1) - 1024) - BESIDE - buffers
 
 
 def called(buffer: Value) -> str:
@@ -220,4 +243,4 @@ BELOW = {If: ("a branch", "copy in every trip, from a place that the condition c
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["Finder", "Staged", "VIEWS"]
+__all__ = ["Finder", "Staged", "VIEWS", "completes_by_bytes", "is_copy", "not_ahead", "shared_left", "site_ahead"]

@@ -17,7 +17,7 @@ from ..ir.graph import Block, Call, For, Graph, Operand, Value, While, blocks
 from ..layout import TileLayout, thread_table
 from ..ops.access import widest, widest_of
 from ..ops.atomics import most_at_once
-from ..ops.layout_change import register_moves
+from ..ops.layout_change import register_exchange, register_moves
 from ..types import Points, Region, Tile
 from .context import Context
 
@@ -25,7 +25,7 @@ THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 SECTOR, LANES = 32, 32
 REQUEST = 4     # what a request costs beside its sectors: the L1 cache moves four of them a cycle, and takes one request
 WRITTEN = 4     # what a sector costs that is written: the L2 cache takes one in the time in which the L1 cache moves so many
-WASTED = 4      # how many times the sectors that it needs a store touches for its tile to be worth a change of layout
+WASTED = 4      # how many times the sectors that it needs a store touches for its tile to be worth a change of layout through shared memory
 BARRIERS = 240  # what the two barriers of a change of layout through scratch memory cost, in the same unit
 LOOP = 8        # how often a loop is thought to turn
 FAR = 1 << 20   # stands for a stride that is known at launch only
@@ -68,6 +68,11 @@ def way_of(context: Context, call: Call) -> tuple[int, tuple | None]:
     """The vector's extent and the order of the dimensions that suit a load or store of a region by itself."""
     access = _of(context, call)
     return _way(call.args[0].type.shape, (access.vector, access.axis))
+
+
+def axis_of(context: Context, call: Call) -> int | None:
+    """The dimension along which a load or a store of a region moves vectors."""
+    return _of(context, call).axis
 
 
 def _accesses(context: Context, body: Block, weight: int):
@@ -138,9 +143,10 @@ def cost_of_load(context: Context, call: Call, t: Tile, threads: int) -> float:
 def wasteful(context: Context, call: Call, have: Tile, want: Tile, threads: int) -> bool:
     """Whether to change a tile's layout before it is stored to a region: nothing gathers the parts of a sector on the way to the
     L2 cache, so each part costs what the whole does. An H200 transposes tiles of 64 x 64 floats at 4.0 TB/s so, and at 1.2 TB/s in
-    parts of sectors."""
+    parts of sectors; a product of 4096^3 that stores tiles of 128 x 256 halves takes 6 % less time where lanes exchange words before."""
     (_, sectors), (_, fewest) = (_traffic(context, call, t, threads) for t in (have, want))
-    return sectors >= WASTED * fewest and WRITTEN * (sectors - fewest) > cost_of_change(have, want)
+    least = WASTED if register_exchange(have, want) is None else 2
+    return sectors >= least * fewest and WRITTEN * (sectors - fewest) > cost_of_change(have, want)
 
 
 def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, int]:
@@ -165,9 +171,12 @@ def _counted(access: Access, layout: TileLayout, domain: tuple, shape: tuple, th
 def cost_of_change(source: Tile, target: Tile) -> float:
     """What a tile's change of layout costs a warp in the same unit: shuffles, or stores and loads of scratch memory."""
     moves = register_moves(source, target)
-    words = max(1, source.dtype.nbytes // 4)
+    words, shuffle = source.dtype.nbytes / 4, float(REQUEST + LANES * 4 // SECTOR)
     if moves is not None:
-        return float(words * (REQUEST + LANES * 4 // SECTOR) * sum(not m.local for m in moves))
+        return max(1, words) * shuffle * sum(not m.local for m in moves)
+    exchange = register_exchange(source, target)
+    if exchange is not None:  # of every two words one, and three selections, which take a quarter of a cycle
+        return exchange.bits * words * len(exchange.order) / 2 * (shuffle + 3)
     registers = [prod(s[0] for s in t.layout.shards if str(s[2]) == "reg") for t in (source, target)]
     return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1) for n in registers)
 

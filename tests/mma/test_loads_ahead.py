@@ -1,0 +1,249 @@
+"""Tiles that a pipelined loop loads come by copies that run ahead of it."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.gpu import in_child, needs_gpu, needs_module
+from tests.mma.products import BF16, E4M3
+from tests.mma.test_staged_operands import TARGETS, operands
+
+COPIES = {"sm_80": "ldgsts", "sm_90a": "tma", "sm_100a": "tma", "sm_120a": "tma"}
+
+
+@tile.jit
+def product(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr, STAGES: tile.constexpr = 3,
+            ROLES: tile.constexpr = False, SCALED: tile.constexpr = False):
+    m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
+    acc = tile.zeros((BM, BN), tile.float32 if A.dtype.is_float else tile.int32)
+    for k in tile.pipelined(range(0, A.shape[0 if TA else 1], BK), stages=STAGES, warp_specialize=ROLES):
+        a = tile.load(A[k:k + BK, m:m + BM]).T if TA else tile.load(A[m:m + BM, k:k + BK])
+        b = tile.load(B[n:n + BN, k:k + BK], other=0) if TB else tile.load(B[k:k + BK, n:n + BN])
+        acc = tile.dot(a, b * 2 if SCALED else b, acc, trans_b=TB)
+    tile.store(C[m:m + BM, n:n + BN], acc)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(TARGETS)), st.sampled_from([np.float16, BF16, E4M3, np.int8]), st.integers(1, 150), st.integers(1, 150),
+       st.integers(0, 150), st.sampled_from([32, 64, 128]), st.sampled_from([16, 64, 128]), st.sampled_from([16, 32, 64]),
+       st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()), st.booleans())
+def test_any_product_of_tiles_loaded_in_a_pipelined_loop_is_right(target, dtype, m, n, k, bm, bn, bk, warps, stages, flags, aligned):
+    """Of rows at multiples of 16 bytes and at others, of any number of trips."""
+    ta, tb, roles, scaled = flags
+    assume(bm * bn <= 4096 * warps and (dtype != E4M3 or target != "sm_80"))
+    if aligned:
+        m, n, k = (x + -x % 16 for x in (m, n, k))
+    a, b, c, want = operands(m, n, max(k, 1), dtype, ta, tb)
+    if k == 0:
+        a, b, want = (a[:0] if ta else a[:, :0]), (b[:, :0] if tb else b[:0]), 0 * want
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tile.TileWarning)
+        product.simulate((-(-m // bm), -(-n // bn)), a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, STAGES=stages, ROLES=roles, SCALED=scaled,
+                         target=target, num_warps=warps).raise_first()
+    np.testing.assert_array_equal(c, want * (1 + scaled))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+def test_such_a_product_is_that_of_copies_written_by_hand(target, roles, tb):
+    """No thread loads or stores an operand, and the tensor cores read the slots."""
+    spec = tile.ArraySpec((4096, 4096), "float16")
+    made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=64, BN=128, BK=64, TA=False, TB=tb, ROLES=roles, target=target)
+    assert {c.variant for c in made.copies} == {COPIES[target]} and made.products[0].variant == TARGETS[target]
+    assert "ld.global" not in made.ptx and not re.search(r"[ \t](ld|st)\.shared\.v4", made.ptx) and not made.warnings
+    assert 3 * (64 + 128) * 64 * 2 <= made.shared_bytes < 3 * (64 + 128) * 64 * 2 + 256
+    assert made.recipe["threads"] == (256 if roles and target != "sm_80" else 128)
+
+
+@pytest.mark.parametrize("roles", [False, True])
+def test_a_product_stays_on_its_way_while_the_next_is_issued(roles):
+    spec = tile.ArraySpec((4096, 4096), "float16")
+    made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=128, BN=128, BK=64, TA=False, TB=True, ROLES=roles, num_warps=8,
+                           target="sm_90a")
+    assert re.findall(r"wgmma.wait_group.sync.aligned (\d)", made.ptx) == ["1", "0"] and made.spills == 0
+
+
+@tile.jit
+def attention(Q, K, V, O, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, ROLES: tile.constexpr):
+    m = tile.program_id(0) * BM
+    q, most, total, acc = tile.load(Q[m:m + BM, 0:D]), tile.full((BM,), -1e30, tile.float32), tile.zeros((BM,)), tile.zeros((BM, D))
+    for n in tile.pipelined(range(0, K.shape[0], BN), stages=2, warp_specialize=ROLES):
+        s = tile.dot(q, tile.load(K[n:n + BN, 0:D]).T)
+        new = tile.maximum(most, tile.max(s, axis=1))
+        p, by = tile.exp(s - new[:, None]), tile.exp(most - new)
+        total = total * by + tile.sum(p, axis=1)
+        acc = tile.dot(p.to(Q.dtype), tile.load(V[n:n + BN, 0:D]), acc * by[:, None])
+        most = new
+    tile.store(O[m:m + BM, 0:D], (acc / total[:, None]).to(O.dtype))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+def test_attention_as_one_writes_it_has_keys_and_values_come_ahead(target, roles):
+    rng = np.random.default_rng(0)
+    q, k, v, o = (rng.standard_normal((128, 64)).astype(np.float16) for _ in range(4))
+    attention.simulate(2, q, k, v, o, BM=64, BN=32, D=64, ROLES=roles, target=target).raise_first()
+    weights = np.exp(q.astype(np.float64) @ k.astype(np.float64).T)
+    np.testing.assert_allclose(o, weights / weights.sum(1, keepdims=True) @ v.astype(np.float64), atol=4e-3)
+    made = attention.compile(q, k, v, o, BM=64, BN=32, D=64, ROLES=roles, target=target)
+    assert {c.variant for c in made.copies} == {COPIES[target]} and [p.variant for p in made.products] == [TARGETS[target]] * 2
+
+
+@tile.jit
+def dequantised(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ROLES: tile.constexpr):
+    """Weights of four bits, two of a row in a byte, with a scale for each 64 of k."""
+    m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
+    acc = tile.zeros((BM, BN))
+    for k in tile.pipelined(range(0, A.shape[1], BK), stages=3, warp_specialize=ROLES):
+        w = tile.load(W[n:n + BN, k // 2:k // 2 + BK // 2])
+        b = tile.stack(((w & 15).to(A.dtype) - 8, (w >> 4).to(A.dtype) - 8), axis=-1).reshape((BN, BK))
+        b *= tile.load(S[k // 64, n:n + BN])[:, None]
+        acc = tile.dot(tile.load(A[m:m + BM, k:k + BK]), b.T, acc)
+    tile.store(C[m:m + BM, n:n + BN], acc)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+def test_weights_that_are_widened_in_registers_come_ahead_and_meet_the_tensor_cores(target, roles):
+    rng = np.random.default_rng(0)
+    a, w, s = rng.integers(-3, 4, (70, 192)).astype(np.float16), rng.integers(0, 256, (80, 96)).astype(np.uint8), 2.0 ** rng.integers(-2, 3, (3, 80))
+    c = np.zeros((70, 80), np.float32)
+    b = np.stack((w & 15, w >> 4), -1).reshape(80, 192).astype(np.float64) - 8
+    options = dict(BM=64, BN=64, BK=64, ROLES=roles, target=target)
+    dequantised.simulate((2, 2), a, w, s.astype(np.float16), c, **options).raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ (b * np.repeat(s.T, 64, 1)).T)
+    made = dequantised.compile(a, w, s.astype(np.float16), c, **options)
+    assert made.products[0].variant == TARGETS[target] and len({c.line for c in made.copies}) == 3 and made.spills == 0
+    assert "cvt.rn.f16.u" not in made.ptx and not re.search(r"st\.shared\.b(8|16)", made.ptx)
+    if target == "sm_90a":
+        assert made.ptx.count("st.shared.v4") == 4, "of 16 bytes, which the products read"
+
+
+@tile.jit
+def summed(X, Y, N, B: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr):
+    """No product: rows that come ahead, added and scaled."""
+    row, total = tile.program_id(0), tile.zeros((B,))
+    for k in tile.pipelined(range(0, N, B), stages=STAGES, warp_specialize=ROLES):
+        x = tile.load(X[row, k:k + B])
+        total += x * 2
+    tile.store(Y[row, 0:B], total)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("stages, roles, n", [(1, False, 1000), (2, True, 0), (3, False, 996), (4, True, 1024), (4, False, 256)])
+def test_tiles_that_no_product_takes_come_ahead_as_well(target, stages, roles, n):
+    x, y = np.random.default_rng(0).integers(-9, 9, (3, 1024)).astype(np.float32), np.full((3, 256), np.nan, np.float32)
+    x[:, n:] = 0
+    summed.simulate(3, x, y, n, B=256, STAGES=stages, ROLES=roles, target=target).raise_first()
+    np.testing.assert_array_equal(y, 2 * x.reshape(3, 4, 256).sum(1))
+    made = summed.compile(x, y, n, B=256, STAGES=stages, ROLES=roles, target=target)
+    assert len(made.copies) >= 1 and "ld.global" not in made.ptx
+
+
+@tile.jit
+def several_uses(A, C, STAGES: tile.constexpr):
+    """A tile as both operands, turned or not, and beside the product."""
+    acc, most = tile.zeros((64, 64)), tile.full((64,), -1e30, tile.float32)
+    for k in tile.pipelined(range(0, A.shape[1], 64), stages=STAGES):
+        a = tile.load(A[0:64, k:k + 64])
+        acc = tile.dot(a, a.T, tile.dot(a.T, a, acc))
+        most = tile.maximum(most, tile.max(a.to(tile.float32), axis=1))
+    tile.store(C[0:64, 0:64], acc + most[:, None])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_tile_may_go_to_products_and_to_anything_else(target):
+    a, c = np.random.default_rng(0).integers(-3, 4, (64, 192)).astype(np.float16), np.zeros((64, 64), np.float32)
+    several_uses.simulate(1, a, c, STAGES=2, target=target).raise_first()
+    parts = a.astype(np.float64).reshape(64, 3, 64).swapaxes(0, 1)
+    np.testing.assert_array_equal(c, sum(p @ p.T + p.T @ p for p in parts) + a.astype(np.float64).max(1)[:, None])
+
+
+LOOP = "    for i in tile.pipelined(range(4), stages=2):"
+KEPT = [
+    (["        y = tile.load(A[i, 0:64], mask=tile.arange(0, 64) < n)"], "a copy brings a region of an array with zeros beyond its bounds"),
+    (["        y = tile.load(A[i, 0:64], other=1.0)"], "zeros beyond its bounds"),
+    (["        y = tile.load(A[i, 0:64], cache='cs')"], "without mask= or cache="),
+    (["        y = tile.load(A[i, tile.arange(0, 64)])"], "a copy brings a region of an array"),
+    (["        y = tile.load(A[at, 0:64])", "        at = at * 3 % 4"], "its place depends on at, which the loop changes"),
+    (["        y = tile.load(out[i, 0:64])"], "the kernel writes what it reads"),
+    (["        at = tile.load(flag[0], sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for what others write"),
+    (["        y = tile.load(odd[i, 0:64])"], "ldgsts needs elements of at least one byte in copies of 4, 8 or 16 bytes"),
+]
+
+
+@pytest.mark.parametrize("body, words", KEPT)
+def test_what_cannot_come_ahead_is_loaded_in_its_trip_with_a_warning_that_says_why(body, words):
+    source = "\n".join(["def k(A, odd, out, flag, n):", "    total = tile.zeros((64,))", "    at = 1", LOOP, *body, "        total += y",
+                        "    tile.store(out[4, 0:64], total)"])
+    kernel = tile.jit(source=source)
+    rng = np.random.default_rng(0)
+    a, odd, out = (rng.integers(-9, 9, (5, columns)).astype(dtype) for columns, dtype in ((64, np.float32), (65, np.float16), (64, np.float32)))
+    flag, own = np.ones(1, np.int32), out.copy()
+    with pytest.warns(tile.TileWarning, match=re.escape(words)):
+        kernel.simulate(1, a, odd[:, :64], out, flag, 40).raise_first()
+    at = [1, 3, 1, 3] if "at * 3" in "".join(body) else range(4)
+    rows = (odd[:, :64] if "odd[" in body[0] else own if "out[" in body[0] else a)[list(at)].astype(np.float32)
+    if "mask" in body[0]:
+        rows = rows * (np.arange(64) < 40)
+    np.testing.assert_array_equal(out[4], rows.sum(0))
+
+
+def test_loads_come_ahead_as_far_as_shared_memory_goes_and_a_warning_says_what_is_missing():
+    spec = tile.ArraySpec((4096, 4096), "float16")
+    with pytest.warns(tile.TileWarning, match="its 4 slots take 65536 bytes of shared memory, of which 52352 are left"):
+        made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=128, BN=128, BK=64, TA=False, TB=True, STAGES=4, num_warps=8,
+                               target="sm_90a", max_shared=52352 + 65536 + 16384)
+    assert {c.variant for c in made.copies} == {"tma"} and made.products[0].variant == "wgmma" and "ld.global.v4" in made.ptx
+
+
+def test_with_roles_what_no_engine_copies_is_loaded_by_the_consumers():
+    """A column of scales beside tiles that come by TMA."""
+    @tile.jit
+    def scaled(A, B, S, C):
+        acc = tile.zeros((64, 64))
+        for k in tile.pipelined(range(0, A.shape[1], 64), stages=3, warp_specialize=True):
+            part = tile.dot(tile.load(A[0:64, k:k + 64]), tile.load(B[0:64, k:k + 64]).T)
+            acc += part * tile.load(S[0:64, k // 64])[:, None]
+        tile.store(C[0:64, 0:64], acc)
+
+    rng = np.random.default_rng(0)
+    a, b, s = (rng.integers(-3, 4, (64, n)).astype(t) for n, t in ((256, np.float16), (256, np.float16), (4, np.float32)))
+    c = np.zeros((64, 64), np.float32)
+    scaled.simulate(1, a, b, s, c, target="sm_90a").raise_first()
+    parts = [(p.astype(np.float64) for p in (a[:, k:k + 64], b[:, k:k + 64])) for k in range(0, 256, 64)]
+    np.testing.assert_array_equal(c, sum((x @ y.T) * s[:, n:n + 1] for n, (x, y) in enumerate(parts)))
+    made = scaled.compile(a, b, s, c, target="sm_90a")
+    assert made.recipe["threads"] == 256 and len(made.copies) == 2 and "ld.global" in made.ptx and not made.warnings
+
+
+@needs_module("torch")
+@needs_gpu("sm_90a")
+@in_child(timeout=300)
+def test_products_of_tiles_that_come_ahead_are_right_on_the_gpu():
+    import torch
+    warnings.simplefilter("ignore")
+    for dtype in (np.float16, np.int8):
+        for ta, tb, roles in ((False, True, False), (False, True, True), (True, False, False), (False, False, True)):
+            for m, n, k, bm, bn, bk, warps in ((300, 200, 150, 64, 64, 32, 4), (130, 256, 1024, 128, 128, 64, 8), (64, 80, 48, 32, 128, 16, 2)):
+                for stages in (1, 2, 3, 4):
+                    *arrays, want = operands(m, n, k, dtype, ta, tb)
+                    a, b, c = (torch.from_numpy(x).cuda() for x in arrays)
+                    product[-(-m // bm), -(-n // bn)](a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, STAGES=stages, ROLES=roles, num_warps=warps)
+                    np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=str((dtype, ta, tb, roles, m, n, k, stages)))
+    q, k, v = (torch.randn(512, 64, device="cuda").half() for _ in range(3))
+    want = torch.softmax(q.double() @ k.double().T, 1) @ v.double()
+    for roles in (False, True):
+        o = torch.empty_like(q)
+        attention[4](q, k, v, o, BM=128, BN=64, D=64, ROLES=roles)
+        assert (o.double() - want).abs().max().item() < 4e-3
+        a, w = torch.randint(-3, 4, (300, 512), device="cuda").half(), torch.randint(0, 256, (200, 256), device="cuda", dtype=torch.uint8)
+        s, c = 2.0 ** torch.randint(-2, 3, (8, 200), device="cuda"), torch.zeros(300, 200, device="cuda")
+        dequantised[3, 2](a, w, s.half(), c, BM=128, BN=128, BK=64, ROLES=roles, num_warps=8)
+        b = torch.stack((w & 15, w >> 4), -1).reshape(200, 512).double() - 8
+        assert (c.double() == a.double() @ (b * s.double().T.repeat_interleave(64, 1)).T).all()

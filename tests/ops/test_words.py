@@ -1,0 +1,61 @@
+"""Elements of one or two bytes that share a register: bits and shifts of all of them at once, and bytes put together to floats."""
+
+import re
+
+import numpy as np
+import pytest
+import tilejit as tile
+from tests.gpu import in_child, needs_gpu, needs_module
+
+KINDS = ("int8", "uint8", "int16", "uint16")
+BITS = ("v & 15", "v | 64", "v ^ w", "(v ^ 3) & w", "v << 3", "v >> 4", "v >> 0", "v << 7", "(v << 4) >> 4", "(v >> 1) | (w << 2)", "v >> 7")
+FAR = ("v << 8", "v >> 8", "v >> 16", "v << 16", "v >> (w & 3)", "v << (w & 3)")
+FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4}
+
+
+def kernel(text: str):
+    lines = ["def k(x, y, out, N: tile.constexpr):", "v, w = tile.load(x[0:N]), tile.load(y[0:N])", f"tile.store(out[0:N], {text})"]
+    return tile.jit(source="\n    ".join(lines))
+
+
+def numbers(kind: str, seed: int) -> np.ndarray:
+    """Every byte, or numbers of all 16 bits."""
+    one = np.arange(256) if kind[-1] == "8" else np.random.default_rng(seed).integers(0, 1 << 16, 256)
+    return np.roll(one, 77 * seed).astype(kind.replace("int", "uint") if kind[0] == "i" else kind).view(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", BITS)
+def test_bits_and_constant_shifts_take_one_instruction_for_a_word(kind, text):
+    made = kernel(text).compile(*[tile.ArraySpec((2048,), kind)] * 3, N=2048)
+    assert not re.search(r"\.(b|u|s)16 |prmt|cvt\.[us](8|16)|bfe|selp", made.ptx)
+
+
+@pytest.mark.parametrize("kind", ("int8", "uint8"))
+@pytest.mark.parametrize("to", FLOATS)
+def test_bytes_become_floats_without_conversions(kind, to):
+    """One `prmt` for a register of the result and one subtraction for it; bfloat16 has one of pairs besides."""
+    made = kernel(f"v.to(tile.{to})").compile(tile.ArraySpec((2048,), kind), tile.ArraySpec((2048,), kind), tile.ArraySpec((2048,), to), N=2048)
+    pairs = 1 if to == "float16" else 2
+    assert made.ptx.count("prmt") == 8 * pairs and len(re.findall(r"(add|sub)\.(rn\.f32|f16x2)", made.ptx)) == 8 * pairs
+    assert "cvt.rn.f" not in made.ptx and made.ptx.count("cvt.rn.bf16x2") == (8 if to == "bfloat16" else 0)
+
+
+@needs_module("torch")
+@needs_gpu()
+@in_child(timeout=240)
+def test_words_are_on_the_gpu_what_numpy_says():
+    import torch
+    for kind in KINDS:
+        x, y = numbers(kind, 1), numbers(kind, 2)
+        for text in BITS + FAR:
+            out = torch.zeros(256, dtype=getattr(torch, kind), device="cuda")
+            want, got = np.zeros_like(x), kernel(text)
+            got.simulate(1, x, y, want, N=256).raise_first()
+            got[1](torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda(), out, N=256)
+            np.testing.assert_array_equal(out.cpu().numpy(), want, err_msg=f"{kind} {text}")
+        for to in FLOATS if kind[-1] == "8" else ():
+            for n in (256, 64):
+                out = torch.zeros(n, dtype=getattr(torch, to), device="cuda")
+                kernel(f"v.to(tile.{to})")[1](torch.from_numpy(x[:n]).cuda(), torch.from_numpy(y[:n]).cuda(), out, N=n)
+                np.testing.assert_array_equal(out.double().cpu().numpy(), x[:n].astype(np.float64), err_msg=f"{kind} {to}")

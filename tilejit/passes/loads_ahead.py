@@ -1,0 +1,168 @@
+"""Loads in pipelined loops: where they can, they become copies that run ahead.
+
+What is loaded goes by ``copy_async`` to a buffer of the compiler's own, whose layout is chosen by its uses. Products read it there; all else is
+loaded from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..dispatch import choose, reasons
+from ..ir.builder import Facts, Warning_
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, walk
+from ..layout import auto
+from ..ops.barriers import waits_for_grids
+from ..ops.copy_async import copy_async_
+from ..ops.memory import load_
+from ..ops.mma.dot import dot_
+from ..ops.pipeline import pipeline_slot
+from ..ops.regions import whole
+from ..ops.shape import transpose_
+from ..ops.shared import allocated
+from ..types import Region, Tile
+from .context import Context, loads_behind
+from .slices import needed, without_unused
+from .staging import completes_by_bytes, is_copy, not_ahead, shared_left, site_ahead
+from .writing import Writer
+
+
+def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
+    """The graph with copies in place of the loads that may run ahead of their pipelined loop."""
+    loops = [n for n in walk(graph.body) if isinstance(n, For) and n.pipeline]
+    if not any(is_load(n) for loop in loops for n in loop.body.nodes):
+        return graph
+    pass_ = _LoadsAhead(Context(graph, facts))
+    body = pass_.block(graph.body)
+    body = without_unused(Block((*pass_.allocations, *body.nodes)), lambda call: pass_.taken_by_products.isdisjoint(call.results))
+    return replace(graph, body=body, warnings=(*graph.warnings, *pass_.warnings))
+
+
+def is_load(node: Node) -> bool:
+    """Whether a node loads a tile of global memory."""
+    return isinstance(node, Call) and node.op is load_ and isinstance(node.result.type, Tile) and node.args[0].type.scope == "global"
+
+
+def is_slot(node: Node) -> bool:
+    return isinstance(node, Call) and node.op is pipeline_slot
+
+
+def sees_others(node: Node) -> bool:
+    """Whether what comes after a node may see what other kernels have written meanwhile."""
+    if not isinstance(node, Call):
+        return False
+    unknown = node.op.name == "asm" or node.op.name.startswith("ptx_") and node.op.effect != "pure"
+    return unknown or node.op.name in ("ordered_load", "atomic") or waits_for_grids(node)
+
+
+class _LoadsAhead:
+    def __init__(self, context: Context):
+        self.context = context
+        self.left = shared_left(context)
+        self.allocations: list[Node] = []
+        self.copies: dict[Call, tuple[Node, ...]] = {}   # what stands before a load that is of shared memory then
+        self.regions: dict[Value, Value] = {}            # what it loads -> where that is in shared memory
+        self.taken_by_products: set[Value] = set()       # what nothing else may need
+        self.warnings: list[Warning_] = []
+
+    # -- which ---------------------------------------------------------------------------------------------------------------
+
+    def plan(self, loop: For) -> bool:
+        """Choose the loads of a loop that run ahead, as far as there is room: first those that products take. False where all stay, and
+        nothing else can run ahead."""
+        products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
+        multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
+        staying = {}
+        for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
+            if why := self.stays(loop, load, load in multiplied):
+                staying[load] = why
+        ahead = any(is_copy(n) or n in self.copies for n in loop.body.nodes)
+        self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}", load.loc)
+                          for load, why in staying.items() if load in multiplied or not ahead)
+        return ahead or not staying
+
+    def stays(self, loop: For, load: Call, multiplied: bool) -> str:
+        """Why a load stays where it is. If nothing keeps it there, its copy is noted."""
+        source, other, mask = load.args
+        if not isinstance(source.type, Region) or mask is not None or other != Const(0, other.dtype) or load.attrs["cache"] is not None:
+            return "a copy brings a region of an array with zeros beyond its bounds, without mask= or cache="
+        if any(map(sees_others, walk(loop.body))):
+            return "the loop waits for what others write"
+        places, outside = needed(loop.body, [load])
+        changed = next((v.name for v in outside & {c.inner for c in loop.carried}), None)
+        if changed is not None:
+            return f"its place depends on {changed}, which the loop changes"
+        for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call) and c.op.effect != "pure")):
+            if why := not_ahead(self.context, call):
+                return why
+        nbytes = load.result.type.size * load.result.type.dtype.bits // 8 * loop.pipeline.stages
+        if nbytes > self.left:
+            return f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, of which {max(self.left, 0)} are left"
+        g, copy, nodes = self.copied(load)
+        if why := self.slow(copy, for_roles=loop.pipeline.warp_specialize and not multiplied):
+            return why
+        self.left -= nbytes
+        self.allocations += g.blocks[0]
+        self.copies[load], self.regions[load.result] = (*nodes, copy), copy.args[0]
+        return ""
+
+    def copied(self, load: Call) -> tuple[Writer, Call, list[Node]]:
+        """The copy of what a load brings, the nodes before it, and the writer that has the allocation."""
+        g, t = Writer.of(self.context), load.result.type
+        g.loc = load.loc
+        with g.block() as nodes:
+            region = whole(g, allocated(g, t.shape, t.dtype, auto))
+        self.context.made.update(g.definitions)
+        return g, Call(copy_async_, (region, load.args[0], None), {"options": {}, "partial": None}, (), load.loc), nodes
+
+    def slow(self, copy: Call, for_roles: bool) -> str:
+        """Why a copy gains nothing: threads would make it by loads and stores, or roles cannot make it."""
+        kind = "thread" if for_roles else self.context.scope.kind
+        if completes_by_bytes(self.context, copy, kind):
+            return ""
+        variants, site = copy.op.rules["variants"](copy), copy.op.rules["site"](self.context, copy)
+        if not for_roles and choose("copy_async", variants, site, loc=copy.loc).variant != "vector":
+            return ""
+        sites = {"ldgsts": site} if not for_roles else {}
+        sites |= {"tma": site_ahead(self.context, copy, kind)} if self.context.target != "sm_80" else {}
+        return "; ".join(f"{v.name} {'; '.join(miss.words for miss in reasons(v, sites[v.name]))}" for v in variants if v.name in sites)
+
+    # -- written out -----------------------------------------------------------------------------------------------------------
+
+    def block(self, block: Block) -> Block:
+        with self.context.inside(block):
+            return replace(block, nodes=tuple(n for node in block.nodes for n in self.node(node)))
+
+    def node(self, node: Node) -> tuple[Node, ...]:
+        match node:
+            case Call() if node in self.copies:
+                return *self.copies[node], replace(node, args=(self.regions[node.result], *node.args[1:]))
+            case Call() if node.op is dot_:
+                return self.dot(node),
+            case For():
+                if node.pipeline and not self.plan(node):
+                    node = replace(node, pipeline=None, body=replace(node.body, nodes=tuple(n for n in node.body.nodes if not is_slot(n))))
+                return replace(node, body=self.block(node.body)),
+            case While():
+                return replace(node, test=self.block(node.test), body=self.block(node.body)),
+            case If():
+                return replace(node, then=self.block(node.then), orelse=self.block(node.orelse)),
+            case Scope():
+                with self.context.within(node):
+                    return replace(node, body=self.block(node.body)),
+        return node,
+
+    def dot(self, call: Call) -> Call:
+        """A product that takes what runs ahead, transposed or not, in shared memory."""
+        args, attrs = list(call.args), dict(call.attrs)
+        for n, flag in ((1, "trans_a"), (2, "trans_b")):
+            x, made = args[n], self.context.made.get(args[n])
+            turned = made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
+            loaded = made.args[0] if turned else x
+            if loaded in self.regions:
+                self.taken_by_products |= {x, loaded}
+                args[n], attrs[flag] = self.regions[loaded], attrs[flag] ^ turned
+        return replace(call, args=tuple(args), attrs=attrs)
+
+
+__all__ = ["send_loads_ahead"]
