@@ -9,6 +9,8 @@ import tilejit as tile
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.gpu import in_child, needs_gpu, needs_module
+from tests.mma import first_kernels
+from tests.mma.first_kernels import attention, by_bytes, by_nibbles
 from tests.mma.products import BF16, E4M3
 from tests.mma.test_staged_operands import TARGETS, operands
 
@@ -68,43 +70,17 @@ def test_a_product_stays_on_its_way_while_the_next_is_issued(roles):
     assert re.findall(r"wgmma.wait_group.sync.aligned (\d)", made.ptx) == ["1", "0"] and made.spills == 0
 
 
-@tile.jit
-def attention(Q, K, V, O, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, ROLES: tile.constexpr):
-    m = tile.program_id(0) * BM
-    q, most, total, acc = tile.load(Q[m:m + BM, 0:D]), tile.full((BM,), -1e30, tile.float32), tile.zeros((BM,)), tile.zeros((BM, D))
-    for n in tile.pipelined(range(0, K.shape[0], BN), stages=2, warp_specialize=ROLES):
-        s = tile.dot(q, tile.load(K[n:n + BN, 0:D]).T)
-        new = tile.maximum(most, tile.max(s, axis=1))
-        p, by = tile.exp(s - new[:, None]), tile.exp(most - new)
-        total = total * by + tile.sum(p, axis=1)
-        acc = tile.dot(p.to(Q.dtype), tile.load(V[n:n + BN, 0:D]), acc * by[:, None])
-        most = new
-    tile.store(O[m:m + BM, 0:D], (acc / total[:, None]).to(O.dtype))
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("roles", [False, True])
 def test_attention_as_one_writes_it_has_keys_and_values_come_ahead(target, roles):
     rng = np.random.default_rng(0)
-    q, k, v, o = (rng.standard_normal((128, 64)).astype(np.float16) for _ in range(4))
-    attention.simulate(2, q, k, v, o, BM=64, BN=32, D=64, ROLES=roles, target=target).raise_first()
-    weights = np.exp(q.astype(np.float64) @ k.astype(np.float64).T)
-    np.testing.assert_allclose(o, weights / weights.sum(1, keepdims=True) @ v.astype(np.float64), atol=4e-3)
-    made = attention.compile(q, k, v, o, BM=64, BN=32, D=64, ROLES=roles, target=target)
+    q, k, v, o = (rng.standard_normal((2, 128, 64)).astype(np.float16) for _ in range(4))
+    options = dict(BM=64, BN=32, D=64, ROLES=roles, target=target)
+    attention.simulate((2, 2), q, k, v, o, 0.25, **options).raise_first()
+    weights = 2 ** (0.25 * q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2))
+    np.testing.assert_allclose(o, weights / weights.sum(2, keepdims=True) @ v.astype(np.float64), atol=4e-3)
+    made = attention.compile(q, k, v, o, 0.25, **options)
     assert {c.variant for c in made.copies} == {COPIES[target]} and [p.variant for p in made.products] == [TARGETS[target]] * 2
-
-
-@tile.jit
-def dequantised(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, ROLES: tile.constexpr):
-    """Weights of four bits, two of a row in a byte, with a scale for each 64 of k."""
-    m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
-    acc = tile.zeros((BM, BN))
-    for k in tile.pipelined(range(0, A.shape[1], BK), stages=3, warp_specialize=ROLES):
-        w = tile.load(W[n:n + BN, k // 2:k // 2 + BK // 2])
-        b = tile.stack(((w & 15).to(A.dtype) - 8, (w >> 4).to(A.dtype) - 8), axis=-1).reshape((BN, BK))
-        b *= tile.load(S[k // 64, n:n + BN])[:, None]
-        acc = tile.dot(tile.load(A[m:m + BM, k:k + BK]), b.T, acc)
-    tile.store(C[m:m + BM, n:n + BN], acc)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -114,14 +90,23 @@ def test_weights_that_are_widened_in_registers_come_ahead_and_meet_the_tensor_co
     a, w, s = rng.integers(-3, 4, (70, 192)).astype(np.float16), rng.integers(0, 256, (80, 96)).astype(np.uint8), 2.0 ** rng.integers(-2, 3, (3, 80))
     c = np.zeros((70, 80), np.float32)
     b = np.stack((w & 15, w >> 4), -1).reshape(80, 192).astype(np.float64) - 8
-    options = dict(BM=64, BN=64, BK=64, ROLES=roles, target=target)
-    dequantised.simulate((2, 2), a, w, s.astype(np.float16), c, **options).raise_first()
+    options = dict(BM=64, BN=64, BK=64, GROUP=64, ROLES=roles, target=target)
+    by_nibbles.simulate(4, a, w, s.astype(np.float16), c, **options).raise_first()
     np.testing.assert_array_equal(c, a.astype(np.float64) @ (b * np.repeat(s.T, 64, 1)).T)
-    made = dequantised.compile(a, w, s.astype(np.float16), c, **options)
+    made = by_nibbles.compile(a, w, s.astype(np.float16), c, **options)
     assert made.products[0].variant == TARGETS[target] and len({c.line for c in made.copies}) == 3 and made.spills == 0
     assert "cvt.rn.f16.u" not in made.ptx and not re.search(r"st\.shared\.b(8|16)", made.ptx)
-    if target == "sm_90a":
-        assert made.ptx.count("st.shared.v4") == 4, "of 16 bytes, which the products read"
+    assert made.ptx.count("st.shared.v4") == 4, "of 16 bytes, which the products read"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("stages", [0, 2])
+def test_a_scale_of_each_row_and_weights_of_a_byte(target, stages):
+    rng = np.random.default_rng(0)
+    a, w, s = rng.integers(-3, 4, (70, 192)).astype(np.float16), rng.integers(-128, 128, (80, 192)).astype(np.int8), 2.0 ** rng.integers(-2, 3, 80)
+    c = np.zeros((70, 80), np.float32)
+    by_bytes.simulate(4, a, w, s.astype(np.float32), c, BM=64, BN=64, BK=64, STAGES=stages, target=target).raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ w.T.astype(np.float64) * s)
 
 
 @tile.jit
@@ -222,6 +207,17 @@ def test_with_roles_what_no_engine_copies_is_loaded_by_the_consumers():
     assert made.recipe["threads"] == 256 and len(made.copies) == 2 and "ld.global" in made.ptx and not made.warnings
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("stages, roles", [(0, False), (3, False), (3, True)])
+def test_a_loop_may_be_pipelined_or_not_by_a_constant(target, stages, roles):
+    rng = np.random.default_rng(0)
+    a, b, c = rng.integers(-3, 4, (200, 96)).astype(np.float16), rng.integers(-3, 4, (136, 96)).astype(np.float16), np.zeros((200, 136), np.float16)
+    options = dict(BM=64, BN=64, BK=32, STAGES=stages, ROLES=roles, target=target)
+    first_kernels.product.simulate(4 * 3, a, b, c, **options).raise_first()
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ b.T.astype(np.float64))
+    assert ("ld.global" in first_kernels.product.compile(a, b, c, **options).ptx) == (stages == 0)
+
+
 @needs_module("torch")
 @needs_gpu("sm_90a")
 @in_child(timeout=300)
@@ -236,14 +232,15 @@ def test_products_of_tiles_that_come_ahead_are_right_on_the_gpu():
                     a, b, c = (torch.from_numpy(x).cuda() for x in arrays)
                     product[-(-m // bm), -(-n // bn)](a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, STAGES=stages, ROLES=roles, num_warps=warps)
                     np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=str((dtype, ta, tb, roles, m, n, k, stages)))
-    q, k, v = (torch.randn(512, 64, device="cuda").half() for _ in range(3))
-    want = torch.softmax(q.double() @ k.double().T, 1) @ v.double()
+    q, k, v = (torch.randn(3, 512, 64, device="cuda").half() for _ in range(3))
+    weights = 2 ** (0.25 * q.double() @ k.double().mT)
+    want = weights / weights.sum(2, keepdim=True) @ v.double()
     for roles in (False, True):
         o = torch.empty_like(q)
-        attention[4](q, k, v, o, BM=128, BN=64, D=64, ROLES=roles)
+        attention[4, 3](q, k, v, o, 0.25, BM=128, BN=64, D=64, ROLES=roles)
         assert (o.double() - want).abs().max().item() < 4e-3
         a, w = torch.randint(-3, 4, (300, 512), device="cuda").half(), torch.randint(0, 256, (200, 256), device="cuda", dtype=torch.uint8)
         s, c = 2.0 ** torch.randint(-2, 3, (8, 200), device="cuda"), torch.zeros(300, 200, device="cuda")
-        dequantised[3, 2](a, w, s.half(), c, BM=128, BN=128, BK=64, ROLES=roles, num_warps=8)
+        by_nibbles[6](a, w, s.half(), c, BM=128, BN=128, BK=64, GROUP=64, ROLES=roles, num_warps=8)
         b = torch.stack((w & 15, w >> 4), -1).reshape(200, 512).double() - 8
         assert (c.double() == a.double() @ (b * s.double().T.repeat_interleave(64, 1)).T).all()
