@@ -50,7 +50,8 @@ def product_case(name: str, m: int, n: int, k: int):
     def theirs(bm, bn, bk, warps, stages):
         if m % bm or n % bn:
             raise ValueError("Triton's kernels have no masks")
-        getattr(triton_kernels(), name)[(m // bm * (n // bn),)](a, *as_triton_has_it, c, m, n, k, BM=bm, BN=bn, BK=bk, num_warps=warps, num_stages=stages)
+        kernel = getattr(triton_kernels(), name)[(m // bm * (n // bn),)]
+        kernel(a, *as_triton_has_it, c, m, n, k, BM=bm, BN=bn, BK=bk, num_warps=warps, num_stages=stages)
 
     return 2.0 * m * n * k, lambda: torch.mm(a, wide.T, out=c), ours, theirs, c, a.float() @ wide.float().T
 

@@ -43,7 +43,8 @@ def by_nibbles(A, W, S, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.cons
 
 
 @tile.jit
-def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, STAGES: tile.constexpr = 2, ROLES: tile.constexpr = False):
+def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr, STAGES: tile.constexpr = 2,
+              ROLES: tile.constexpr = False):
     """Softmax in base 2 of `scale` times the products of Q [H, M, D] and K [H, N, D], by V [H, N, D]."""
     h, m = tile.program_id(1), tile.program_id(0) * BM
     q, most, total, acc = tile.load(Q[h, m:m + BM, 0:D]), tile.full((BM,), -1e30, tile.float32), tile.zeros((BM,)), tile.zeros((BM, D))
