@@ -159,7 +159,7 @@ class Loops:
                 self.awaited(staged, stage, phase)
                 self.rest_of(staged, stage)
                 nodes[:] = left_in_flight(nodes, late)
-                g.call(sync)  # everybody's product of the trip before is over
+                g.call(sync)  # everybody's product of the trip before is over, and what threads load of a slot
                 self.next(staged, stage, phase)
             else:
                 self.one_after_the_other(staged, stage, phase)
@@ -297,17 +297,22 @@ class Loops:
         return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
 
 
+PRODUCT = ["mma_async", "mma_commit", "mma_wait"]
+BROUGHT = ["sync", "store", "fence_proxy_async", "sync"]  # what brings an operand from registers to the product
+
+
 def in_flight(staged: Staged) -> Call | None:
-    """The wait for the loop's product, if that may stay on its way until the next trip's is issued: its result is only handed
-    on to that, no trip writes registers that it reads, nothing comes after the wait, and the slots are enough."""
+    """The wait for the loop's product, if that may stay on its way while the next trip begins: its result is only handed on to that, no trip
+    writes registers that it reads, nothing comes after the wait, and the slots are enough."""
     loop, rest = staged.loop, [n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies]
     others = [n for n in without_unused(replace(staged.loop.body, nodes=tuple(rest))).nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
     products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.name == "mma_async"]
     stage = staged.slot.args[0]
     if len(products) != 1 or staged.stages < 2 or not any(c.inner is stage for c in loop.carried):
         return None
-    product = products[0]
-    if [getattr(getattr(n, "op", None), "name", "") for n in others] != ["mma_async", "mma_commit", "mma_wait"] or others[0] is not product:
+    product, names = products[0], [n.op.name if isinstance(n, Call) else "" for n in others]
+    loads = next((n for n, name in enumerate(names) if name != "load"), 0)
+    if names != PRODUCT and names[loads:] != BROUGHT + PRODUCT:
         return None
     inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
     changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
@@ -315,11 +320,16 @@ def in_flight(staged: Staged) -> Call | None:
         return None
     used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
     handed = [y for y in loop.body.yields if y is inner or y is product.result]
-    return others[2] if used == [product] and len(handed) == 1 else None
+    return others[-1] if used == [product] and len(handed) == 1 else None
 
 
 def left_in_flight(nodes: list[Node], wait: Call) -> list[Node]:
-    """The nodes of a trip whose product stays on its way until that of the next one is."""
+    """The nodes of a trip whose product stays on its way until that of the next one is; or, where an operand is brought to it from registers, until
+    that of the next one is there, and takes its place."""
+    meets = next((n for n, node in enumerate(nodes) if isinstance(node, Call) and node.op is sync), None)
+    rest = [n for n in nodes if not (isinstance(n, Call) and n.op is wait.op)]
+    if meets is not None:
+        return [*rest[:meets], replace(wait, results=()), *rest[meets:]]
     return [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is wait.op else n for n in nodes]
 
 
