@@ -55,6 +55,17 @@ def test_loads_and_stores_are_of_16_bytes_with_two_barriers_a_trip(target, tb):
     assert not re.search(r"ld\.shared\.b(8|16)", made.ptx) and made.shared_bytes < 64 * 64 * 2 + 128 * 64 * 2 + 256
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_product_of_an_ordinary_loop_stays_on_its_way_while_the_next_operands_are_loaded(scaled):
+    """Its wait stands between these loads and their stores, and once behind the loop."""
+    spec = tile.ArraySpec((4096, 4096), "float16")
+    made = product.compile(spec, spec, tile.ArraySpec((4096, 4096), "float32"), BM=64, BN=128, BK=64, TA=False, TB=True, SCALED=scaled, target="sm_90a")
+    order = re.findall(r"wgmma.wait_group|wgmma.commit_group|ld.global|st.shared|bar.sync", made.ptx)
+    steps = [name for n, name in enumerate(order) if n == 0 or name != order[n - 1]]
+    assert steps == ["ld.global", "wgmma.wait_group", "bar.sync", "st.shared", "bar.sync", "wgmma.commit_group", "wgmma.wait_group"]
+    assert made.spills == 0 and not made.warnings
+
+
 @tile.jit
 def attention(Q, K, V, O, BM: tile.constexpr, BN: tile.constexpr, D: tile.constexpr):
     m = tile.program_id(0) * BM

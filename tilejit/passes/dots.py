@@ -28,6 +28,7 @@ from ..ops.regions import whole
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile
 from .context import Context, written_by_threads
+from .flights import leave_in_flight
 from .layout_choice import reduced_axes
 from .staged_operands import StagedOperands
 from .tensor_dots import TensorDots
@@ -42,7 +43,7 @@ def write_dots(graph: Graph, facts: Facts) -> Graph:
     if not any(isinstance(n, Call) and n.op is dot_ for n in walk(graph.body)):
         return graph
     pass_ = _Dots(Context(graph, facts))
-    body = pass_.block(graph.body)
+    body = leave_in_flight(pass_.block(graph.body))
     return replace(graph, body=pass_.g.with_hoisted(body))
 
 

@@ -15,8 +15,8 @@ from ..config import architecture
 from ..dispatch import Choice
 from ..dtypes import int32
 from ..errors import CompilationError, at
-from ..ir.builder import Facts, type_of
-from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Scope, Value, While, operands, walk
+from ..ir.builder import Facts
+from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, walk
 from ..layout import TileLayout, axis
 from ..ops import barriers as bars
 from ..ops.copy_async import copy_async_
@@ -26,9 +26,10 @@ from ..ops.regions import points, region
 from ..ops.ring import flipped, ring_slot
 from ..ops.shared import alloc_shared, sync
 from ..ops.tmem.slots import commit, products_of
-from ..types import Barrier, Buffer, Tile
+from ..types import Barrier, Buffer
 from .context import Context
-from .slices import Copier, without_unused
+from .flights import in_flight, left_in_flight
+from .slices import Copier
 from .staging import VIEWS, Finder, Staged
 from .writing import Writer
 
@@ -152,7 +153,7 @@ class Loops:
             at_ = self.index_after(loop, loop.start, s)
             g.when(self.is_a_trip(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
             self.close(staged)
-        late = None if staged.groups else in_flight(staged)
+        late = None if staged.groups else in_flight_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             if late is not None:
@@ -297,40 +298,11 @@ class Loops:
         return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
 
 
-PRODUCT = ["mma_async", "mma_commit", "mma_wait"]
-BROUGHT = ["sync", "store", "fence_proxy_async", "sync"]  # what brings an operand from registers to the product
-
-
-def in_flight(staged: Staged) -> Call | None:
-    """The wait for the loop's product, if that may stay on its way while the next trip begins: its result is only handed on to that, no trip
-    writes registers that it reads, nothing comes after the wait, and the slots are enough."""
-    loop, rest = staged.loop, [n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies]
-    others = [n for n in without_unused(replace(staged.loop.body, nodes=tuple(rest))).nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
-    products = [n for n in walk(loop.body) if isinstance(n, Call) and n.op.name == "mma_async"]
-    stage = staged.slot.args[0]
-    if len(products) != 1 or staged.stages < 2 or not any(c.inner is stage for c in loop.carried):
+def in_flight_of(staged: Staged) -> Call | None:
+    """The wait for the loop's product, if that may stay on its way while the next trip begins, and the slots are enough."""
+    if staged.stages < 2 or not any(c.inner is staged.slot.args[0] for c in staged.loop.carried):
         return None
-    product, names = products[0], [n.op.name if isinstance(n, Call) else "" for n in others]
-    loads = next((n for n, name in enumerate(names) if name != "load"), 0)
-    if names != PRODUCT and names[loads:] != BROUGHT + PRODUCT:
-        return None
-    inner = next((c.inner for c, y in zip(loop.carried, loop.body.yields) if y is product.result), None)
-    changed = [c.inner for c in loop.carried] + [r for n in loop.body.nodes if isinstance(n, Call) for r in n.results]
-    if inner is None or product.args[0] is not inner or isinstance(type_of(product.args[1]), Tile) and product.args[1] in changed:
-        return None
-    used = [n for n in walk(loop.body) if inner in operands(n) or product.result in operands(n)]
-    handed = [y for y in loop.body.yields if y is inner or y is product.result]
-    return others[-1] if used == [product] and len(handed) == 1 else None
-
-
-def left_in_flight(nodes: list[Node], wait: Call) -> list[Node]:
-    """The nodes of a trip whose product stays on its way until that of the next one is; or, where an operand is brought to it from registers, until
-    that of the next one is there, and takes its place."""
-    meets = next((n for n, node in enumerate(nodes) if isinstance(node, Call) and node.op is sync), None)
-    rest = [n for n in nodes if not (isinstance(n, Call) and n.op is wait.op)]
-    if meets is not None:
-        return [*rest[:meets], replace(wait, results=()), *rest[meets:]]
-    return [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is wait.op else n for n in nodes]
+    return in_flight(staged.loop, {staged.slot, *staged.copies})
 
 
 def refuse_other_groups(loop: For, target: str) -> None:
@@ -376,4 +348,4 @@ def turned_phase(g: Writer, stage: Operand, phase: Operand, by: int, stages: int
     return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))
 
 
-__all__ = ["Loops", "in_flight", "left_in_flight", "one_of", "turned", "write_pipelines"]
+__all__ = ["Loops", "in_flight_of", "one_of", "turned", "write_pipelines"]

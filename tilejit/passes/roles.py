@@ -21,7 +21,8 @@ from ..ops.shared import sync
 from ..ops.tmem.slots import met_in, reads_late
 from ..types import Tile
 from .context import Context
-from .pipeline import Loops, in_flight, left_in_flight, one_of, turned
+from .flights import left_in_flight
+from .pipeline import Loops, in_flight_of, one_of, turned
 from .slices import Copier, acts, defined, without_unused
 from .staging import VIEWS, Finder, Staged
 
@@ -93,7 +94,7 @@ class Consumer(Loops):
 
     def loop(self, staged: Staged, carried: tuple) -> None:
         g, loop = self.g, staged.loop
-        late = in_flight(staged)
+        late = in_flight_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             slot = one_of(g, stage, staged.stages)
