@@ -116,7 +116,7 @@ def watched(A, B, X, C, D, READ: tile.constexpr):
         with tile.elect():
             tile.mma_async(acc, sA, sB, trans_b=True, accumulate=k > 0)
         if READ:
-            total = total + tile.load(X[k // 64, 0:64])
+            total = total + tile.load(X[k // 64, 0:64], cache="ca")  # which keeps it in its trip
     with tile.elect():
         tile.tcgen05_commit(done)
     done.wait(phase=0)
