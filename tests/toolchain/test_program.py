@@ -27,6 +27,12 @@ def test_a_program_reads_its_input_and_leaves_its_output_and_what_it_printed():
     assert descriptors() == before
 
 
+def test_a_program_runs_while_something_else_is_done(tmp_path):
+    program = Program(shell(f'cat > "$1"; until [ -e {tmp_path}/done ]; do sleep 0.01; done; echo seen'))
+    assert program.finish(b"text", meanwhile=(tmp_path / "done").touch) == (0, b"text", b"seen\n")
+    program.end()
+
+
 def test_a_program_that_ends_without_reading_is_no_error_of_its_own():
     program = Program(shell("exit 7"))
     assert program.finish(b"x" * 1_000_000)[0] == 7

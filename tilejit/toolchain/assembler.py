@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -137,7 +138,7 @@ def _driver_is_there() -> bool:
 
 @contextmanager
 def started(target: str, *, line_info: bool = True, options: tuple[str, ...] = (), allow: tuple[str, ...] = ()):
-    """The assembler for `target`, which starts while its PTX text is made: a function that assembles one.
+    """The assembler for `target`, which starts while its PTX text is made: a function that assembles one, and calls what is to be done meanwhile.
 
     `line_info` keeps the source lines that the text's ``.loc`` directives name. `options` are ptxas' own. Advisories
     that mean slow code (C7504 to C7508, C7510 to C7518) are errors unless `allow` lists them.
@@ -147,7 +148,7 @@ def started(target: str, *, line_info: bool = True, options: tuple[str, ...] = (
     assembler = find()
     program = _start(assembler.path, target, line_info, options) if assembler.kind == "ptxas" else None
     try:
-        yield lambda ptx: _assembled(ptx, target, assembler, program, line_info, options, allow)
+        yield lambda ptx, meanwhile=lambda: None: _assembled(ptx, target, assembler, program, line_info, options, allow, meanwhile)
     finally:
         if program is not None:
             program.end()
@@ -160,7 +161,9 @@ def assemble(ptx: str, target: str, **options) -> Assembled:
 
 
 def _assembled(ptx: str, target: str, assembler: Assembler, program: Program | None, line_info: bool, options: tuple[str, ...],
-               allow: tuple[str, ...]) -> Assembled:
+               allow: tuple[str, ...], meanwhile: Callable[[], None]) -> Assembled:
+    if assembler.kind != "ptxas":
+        meanwhile()
     if assembler.kind == "driver":
         return Assembled(None, -1, -1, -1, -1, -1, (), "driver", "", ptx)
     if assembler.kind == "nvjitlink":
@@ -168,7 +171,7 @@ def _assembled(ptx: str, target: str, assembler: Assembler, program: Program | N
 
         code, cubin, log = nvjitlink.run(assembler.path, ptx, target, line_info, options)
     else:
-        code, cubin, printed = program.finish(ptx.encode())
+        code, cubin, printed = program.finish(ptx.encode(), meanwhile)
         log = printed.decode(errors="replace")
         if code == 0 and cubin[:4] != b"\x7fELF":
             raise ToolchainError(f"the assembler {assembler.path} wrote no cubin:\n{log}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -45,8 +46,8 @@ class Program:
         self.open.remove(descriptor)
         os.close(descriptor)
 
-    def finish(self, text: bytes) -> tuple[int, bytes, bytes]:
-        """Its exit code, its output and what it printed, with `text` as its input."""
+    def finish(self, text: bytes, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, bytes, bytes]:
+        """Its exit code, its output and what it printed, with `text` as its input. It runs while this process does something else `meanwhile`."""
         left = memoryview(text)
         try:
             while left:
@@ -54,6 +55,7 @@ class Program:
         except BrokenPipeError:
             pass  # it has ended already: its exit code says why
         self._close(self.input)
+        meanwhile()
         code = self._ended()
         output, log = (os.pread(d, os.fstat(d).st_size, 0) for d in (self.output, self.log))
         return code, output, log
