@@ -190,6 +190,8 @@ class Integers:
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call, [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)])
+        if divisor & divisor - 1 == 0:  # powers of two are kept where it wraps
+            return held_by(t.dtype, divisor)
         known = t.dtype in INDICES and not wraps(t.dtype, *self._from_definition(value, False))
         return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
 
