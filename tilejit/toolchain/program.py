@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 
 class Program:
-    """A program that has been started. `command` is a function of the path under which it is to write its output.
+    """A program that has been started. `command` is a function of the path under which it is to write its output, `environment` what its
+    environment has besides this process's own.
 
     Raises OSError when it cannot be started.
     """
 
-    def __init__(self, command):
+    def __init__(self, command, environment: Mapping[str, str] = {}):
         self.open: list[int] = []
         self.process = None
         _started.add(self)
@@ -27,7 +28,8 @@ class Program:
             there = 3 if self.output != 3 else 4  # glibc before 2.29 closes a descriptor that is to keep its number
             arguments = command(f"/proc/self/fd/{there}")
             given = ((reading, 0), (self.log, 1), (self.log, 2), (self.output, there))
-            self.process = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in given])
+            self.process = os.posix_spawn(arguments[0], arguments, {**environment, **os.environ},
+                                          file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in given])
             self._close(reading)
         except BaseException:
             self.end()
