@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
@@ -90,7 +89,7 @@ def _ordered(integers: Integers, less: Operand, more: Operand, apart: int, wrapp
         yield integers.key(more), lambda: Promise(low=_sum(low(), apart))
         return
     (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
-    by = cache(lambda: max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0)
+    by = lambda: max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
     yield x, lambda: Promise(high=_sum(high(), -by() - plus), under=frozenset([(y, by() + plus - more_plus)]))
     yield y, lambda: Promise(low=_sum(low(), by() - more_plus))
 
