@@ -206,10 +206,8 @@ class Kernel:
         found = shelf.find(bound, rebuild=lambda: shelf.compile(self._lower(bare, options, target), bare).texts())
         if found is None:
             from .compile import uncollected
-            from .toolchain.llvm import starting
             with uncollected():
-                with starting(target):
-                    version = self.version(bound, options, target, shelf.missed)
+                version = self.version(bound, options, target, shelf.missed)
                 compiled = shelf.compile(version.lowered, bound)
             self._warn_of(compiled.warnings[len(version.lowered.warnings):])
             version.compiled = compiled

@@ -242,36 +242,5 @@ def test_importing_the_toolchain_loads_neither_llvm_nor_a_driver():
         assembler.fingerprint(); llvm.version()
         print([name for name in ("llvmlite", "cuda") if name in sys.modules])
     """
-    assert elsewhere(code) == "[]"
-
-
-def test_llvm_starts_while_a_kernel_is_lowered():
-    assert elsewhere("""
-        import sys
-        from tilejit.toolchain import llvm
-        with llvm.starting("sm_90a"):
-            pass
-        print("llvmlite.binding" in sys.modules, llvm._machine.cache_info().currsize)
-    """) == "True 1"
-
-
-def test_that_llvm_does_not_start_is_said_where_it_is_needed():
-    assert elsewhere("""
-        import sys
-        sys.modules["llvmlite.binding"] = None
-        from tilejit.errors import ToolchainError
-        from tilejit.toolchain import llvm
-        with llvm.starting("sm_90a"):
-            pass
-        try:
-            llvm.to_ptx("", "sm_90a")
-        except ToolchainError as error:
-            print(str(error).partition(" and ")[0])
-    """) == "llvmlite is needed to compile kernels"
-
-
-def elsewhere(code: str) -> str:
-    """What a process of its own prints, which says nothing else."""
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return done.stdout.strip()
+    assert done.stdout.strip() == "[]"

@@ -28,9 +28,7 @@ from __future__ import annotations
 import re
 import struct
 import sys
-from contextlib import contextmanager, suppress
 from functools import lru_cache
-from threading import Thread
 
 from ..errors import ToolchainError
 from . import libdevice as _libdevice
@@ -69,25 +67,6 @@ def _machine(target: str):
     # opt=3 always: lower levels of code generation serialise wgmma by shuffling its accumulators.
     machine = _llvm().Target.from_triple(_TRIPLE).create_target_machine(cpu=target, features=_PTX_VERSION, opt=3)
     return machine, str(machine.target_data)
-
-
-@contextmanager
-def starting(target: str):
-    """LLVM is loaded and made ready for a target by a thread of its own while the code inside runs: most of that is done without Python, and takes
-    10 ms the first time. What goes wrong is said by whoever needs LLVM."""
-    thread = None if _machine.cache_info().currsize else Thread(target=lambda: _attempt(target))
-    if thread is not None:
-        thread.start()
-    try:
-        yield
-    finally:
-        if thread is not None:
-            thread.join()
-
-
-def _attempt(target: str) -> None:
-    with suppress(ToolchainError):
-        _machine(target)
 
 
 @lru_cache(maxsize=None)
