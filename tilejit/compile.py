@@ -92,7 +92,16 @@ def uncollected():
             gc.enable()
 
 
+def in_one_piece(function):
+    """`function`, and what it calls has its frames in one piece of memory. CPython takes its stack from the system in pieces of 16 KB,
+    or of what a frame says that it needs, and gives each back when it is empty: a compiler, which calls and returns across their ends all the
+    time, took 1300 of them for one kernel."""
+    function.__code__ = function.__code__.replace(co_stacksize=1 << 15)
+    return function
+
+
 @uncollected()
+@in_one_piece
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
     """From source to the lowered graph, which the simulator and the GPU share."""
     seconds: dict[str, float] = {}
@@ -244,6 +253,7 @@ class Code:
 
 
 @uncollected()
+@in_one_piece
 def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
     """LLVM IR, PTX and cubin of a lowered graph. `meanwhile` is what can be done with the texts while the assembler runs, a program of its own
     that takes longer than anything before it."""
