@@ -136,8 +136,8 @@ class Shelf:
 
         def prepare(texts: dict[str, str]) -> None:
             nonlocal manifest, packed
-            manifest = self._manifest(lowered, description, key)
-            packed = zlib.compress(_json(texts), 1) if self.store is not None else b""
+            if self.store is not None:
+                manifest, packed = self._manifest(lowered, description, key), zlib.compress(_json(texts), 1)
 
         entry = _Code.read(self.store, key) if self.store is not None else None
         if entry is not None:
