@@ -103,7 +103,7 @@ class Queue:
 @contextmanager
 def later(target: str, **options):
     """In place of `toolchain.assembler.started`: nothing starts."""
-    yield lambda ptx: LATER
+    yield lambda ptx, meanwhile: meanwhile() or LATER
 
 
 def alone(kernel: Waiting) -> list[str]:

@@ -96,9 +96,9 @@ class Kernels:
                 self.sightings.setdefault(key, Sighting(kernel, bound.without_data(), options)).met[target] = found
             return found
 
-        def written(found):
+        def written(found, *meanwhile):
             try:
-                code = write(found)
+                code = write(found, *meanwhile)
             except TileError:  # the test provoked it, or fails by it
                 self.sightings = {k: s for k, s in self.sightings.items() if all(graph is not found for graph in s.met.values())}
                 raise

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import hashlib
+from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 
@@ -50,12 +52,25 @@ class Lowered:
     warnings: tuple
     facts: dict[tuple, bool]
     captured: tuple
-    copies: tuple[CopyRecord, ...]
-    products: tuple[ProductRecord, ...]
-    layouts: tuple[LayoutRecord, ...]
     written: frozenset[int]  # the arguments that the kernel writes
     seconds: dict[str, float]
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
+
+    @cached_property
+    def text(self) -> str:
+        return str(self.graph)
+
+    @cached_property
+    def copies(self) -> tuple[CopyRecord, ...]:
+        return copy_records(self.graph)
+
+    @cached_property
+    def products(self) -> tuple[ProductRecord, ...]:
+        return product_records(self.graph)
+
+    @property
+    def layouts(self) -> tuple[LayoutRecord, ...]:
+        return self.graph.layouts
 
 
 PASSES = (("ahead", send_loads_ahead), ("places", check_places), ("buffers", choose_shared_layouts), ("dots", write_dots),
@@ -64,23 +79,30 @@ PASSES = (("ahead", send_loads_ahead), ("places", check_places), ("buffers", cho
           ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))
 
 
-def _uncollected(stages):
-    """`stages` without the collector of garbage. Compiling makes objects by the hundred thousand, of which nearly all stay until it ends; their
+@contextmanager
+def uncollected():
+    """Without the collector of garbage. Compiling makes objects by the hundred thousand, of which nearly all stay until it ends; their
     number calls the collector again and again, which looks at all that the process has: in one that has compiled before, a third of the
     frontend's time."""
-    @wraps(stages)
-    def run(*args, **kwargs):
-        if not gc.isenabled():
-            return stages(*args, **kwargs)
-        gc.disable()
-        try:
-            return stages(*args, **kwargs)
-        finally:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
             gc.enable()
-    return run
 
 
-@_uncollected
+def in_one_piece(function):
+    """`function`, and what it calls has its frames in one piece of memory. CPython takes its stack from the system in pieces of 16 KB,
+    or of what a frame says that it needs, and gives each back when it is empty: a compiler, which calls and returns across their ends all the
+    time, took 1300 of them for one kernel."""
+    function.__code__ = function.__code__.replace(co_stacksize=1 << 15)
+    return function
+
+
+@uncollected()
+@in_one_piece
 def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts) -> Lowered:
     """From source to the lowered graph, which the simulator and the GPU share."""
     seconds: dict[str, float] = {}
@@ -101,8 +123,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
             check(graph)
         body = graph.body
         clock(name)
-    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured, copy_records(graph),
-                   product_records(graph), graph.layouts,
+    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
                    written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed)
 
 
@@ -219,36 +240,45 @@ def _memory(x, loaded: bool) -> str:
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code and every text on the way to it."""
+    """Machine code, and every text on the way to it by its name."""
 
-    graph: str
-    llvm_ir: str
-    ptx: str
+    texts: dict[str, str]
     assembled: object
     params: list
     maps: list
     seconds: dict[str, float]
 
+    @property
+    def ptx(self) -> str:
+        return self.texts["ptx"]
 
-@_uncollected
-def assemble_graph(lowered: Lowered) -> Code:
-    """LLVM IR, PTX and cubin of a lowered graph."""
+
+@uncollected()
+@in_one_piece
+def assemble_graph(lowered: Lowered, meanwhile: Callable[[dict[str, str]], None] = lambda texts: None) -> Code:
+    """LLVM IR, PTX and cubin of a lowered graph. `meanwhile` is what can be done with the texts while the assembler runs, a program of its own
+    that takes longer than anything before it."""
     from .toolchain.assembler import started
     from .toolchain.llvm import to_ptx
     graph, seconds = lowered.graph, dict(lowered.seconds)
     clock = _Clock(seconds)
-    text = str(graph)
-    _dump(graph.name, "graph", text)
+    _dump(graph.name, "graph", lowered.text)
     with started(graph.target) as assemble:
         emitted: Emitted = emit(graph)
         llvm_ir = _stage(graph.name, "ll", emitted.llvm_ir)
         clock("emit")
         ptx = _stage(graph.name, "ptx", to_ptx(llvm_ir, graph.target, passes=emitted.passes, libdevice=emitted.libdevice))
         clock("llvm")
-        assembled = assemble(ptx)
+        texts = {"graph": lowered.text, "llvm_ir": llvm_ir, "ptx": ptx}
+
+        def work() -> None:
+            gc.collect(0)  # what the frontend has left
+            meanwhile(texts)
+
+        assembled = assemble(ptx, work)
         clock("assemble")
     check_budgets(graph, assembled.registers, assembled.spill_bytes)
-    return Code(text, llvm_ir, ptx, assembled, emitted.params, emitted.maps, seconds)
+    return Code(texts, assembled, emitted.params, emitted.maps, seconds)
 
 
 def _stage(name: str, suffix: str, text: str) -> str:
@@ -286,9 +316,9 @@ def check_budgets(graph: Graph, registers: int, spill_bytes: int) -> None:
         raise CompilationError(f"the kernel uses {registers} registers a thread, and max_registers={launch.max_registers}", graph.loc)
 
 
-def graph_key(graph: Graph) -> str:
+def graph_key(lowered: Lowered) -> str:
     """A digest of everything that decides the code: the text, the constants' dtypes, the plans, the table of lines."""
-    digest = hashlib.sha256(str(graph).encode())
+    graph, digest = lowered.graph, hashlib.sha256(lowered.text.encode())
     digest.update(str(graph.loc).encode())
     for node in walk(graph.body):
         if isinstance(node, Call) and node.choice is not None:

@@ -187,7 +187,8 @@ class Kernel:
         if version is not None and version.lowered is not None:
             return version
         lowered = self._lower(bound, options, target)
-        self._hold_to_expectations(lowered.copies)
+        if self.expectations:
+            self._hold_to_expectations(lowered.copies)
         if version is None:
             self._say(lowered.warnings, cause=versions[-1].difference(bound) if versions else cause)
             version = Version(lowered.facts, lowered.captured)
@@ -204,8 +205,10 @@ class Kernel:
         bare = bound.without_data()
         found = shelf.find(bound, rebuild=lambda: shelf.compile(self._lower(bare, options, target), bare).texts())
         if found is None:
-            version = self.version(bound, options, target, shelf.missed)
-            compiled = shelf.compile(version.lowered, bound)
+            from .compile import uncollected
+            with uncollected():
+                version = self.version(bound, options, target, shelf.missed)
+                compiled = shelf.compile(version.lowered, bound)
             self._warn_of(compiled.warnings[len(version.lowered.warnings):])
             version.compiled = compiled
             return compiled

@@ -109,16 +109,19 @@ class Shelf:
         data = self.store.get("manifest", self.key)
         return [] if data is None else json.loads(data)
 
-    def _keep(self, lowered: "Lowered", description: dict, code_key: str) -> None:
+    def _manifest(self, lowered: "Lowered", description: dict, code_key: str) -> dict | None:
+        """What is told of a kernel; None where a value of the code around it cannot be recorded."""
         try:
             captured = recorded(lowered.captured, self.source, self.constants)
         except Unrecorded:
-            return
+            return None
         manifest = {"captured": captured, "lowered": description, "copies": to_data(lowered.copies), "products": to_data(lowered.products),
                     "layouts": to_data(lowered.layouts), "code": code_key}
-        same = lambda other: (other["captured"], other["lowered"]["recipe"]["guards"]) == (captured, description["recipe"]["guards"])
-        manifest = json.loads(_json(manifest))
-        kept = [manifest, *(m for m in self._manifests() if not same(m))]
+        return json.loads(_json(manifest))
+
+    def _keep(self, manifest: dict) -> None:
+        of = lambda m: (m["captured"], m["lowered"]["recipe"]["guards"])
+        kept = [manifest, *(m for m in self._manifests() if of(m) != of(manifest))]
         self.store.put("manifest", self.key, _json(kept[:MANIFESTS_PER_KEY]))
 
     # -- level 2 -----------------------------------------------------------------------------------------------------
@@ -129,20 +132,28 @@ class Shelf:
         description = json.loads(_json(told(lowered, bound)))
         key = code_key(lowered)
         start = perf_counter()
+        manifest, packed = None, b""
+
+        def prepare(texts: dict[str, str]) -> None:
+            nonlocal manifest, packed
+            if self.store is not None:
+                manifest, packed = self._manifest(lowered, description, key), zlib.compress(_json(texts), 1)
+
         entry = _Code.read(self.store, key) if self.store is not None else None
         if entry is not None:
             check_budgets(lowered.graph, entry.says["registers"], entry.says["spills"])
-            texts = _reader(self.store, key, lambda: _texts(assemble_graph(lowered)))
+            texts = _reader(self.store, key, lambda: assemble_graph(lowered).texts)
             seconds = {**lowered.seconds, "cache": perf_counter() - start}
+            manifest = self._manifest(lowered, description, key)
         else:
-            code = assemble_graph(lowered)
+            code = assemble_graph(lowered, prepare)
             entry = _Code(json.loads(_json(coded(code))), code.assembled.cubin)
-            written, seconds = _texts(code), code.seconds
-            texts = lambda: written
-            if self.store is not None and self.store.put("texts", key, zlib.compress(_json(written), 1)):
+            texts, seconds = lambda: code.texts, code.seconds
+            if self.store is not None and self.store.put("texts", key, packed):
                 entry.write(self.store, key)
         if self.store is not None:
-            self._keep(lowered, description, key)
+            if manifest is not None:
+                self._keep(manifest)
             _make_room(self.store)
         return made_of(description, entry.says, key, entry.cubin, lowered.copies, lowered.products, lowered.layouts, texts, seconds, bound)
 
@@ -172,10 +183,6 @@ class _Code:
 
     def write(self, store: Store, key: str) -> None:
         store.put("code", key, _json(self.says) + _SEPARATOR + (self.cubin or b""))
-
-
-def _texts(code) -> dict[str, str]:
-    return {"graph": code.graph, "llvm_ir": code.llvm_ir, "ptx": code.ptx}
 
 
 def _reader(store: Store, key: str, rebuild: Callable[[], dict[str, str]]) -> Callable[[], dict[str, str]]:
@@ -222,7 +229,7 @@ def _call_key(source: Source, bound: Bound, constants: dict[str, Any], launch: L
 def code_key(lowered: "Lowered") -> str:
     """The key of a lowered kernel's code."""
     from .compile import graph_key
-    return _digest(str(FORMAT), package(), tools(), graph_key(lowered.graph))
+    return _digest(str(FORMAT), package(), tools(), graph_key(lowered))
 
 
 @lru_cache(maxsize=None)

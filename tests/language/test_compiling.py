@@ -5,6 +5,7 @@ import re
 import runpy
 import time
 from concurrent.futures import ThreadPoolExecutor
+from resource import RUSAGE_SELF, getrusage
 
 import control_cases
 import memory_cases
@@ -14,6 +15,7 @@ import pytest
 import shape_cases
 import tilejit as tile
 from language_reference import DTYPES, FLOAT8, FLOATS, INTS
+from tilejit.compile import in_one_piece
 from tilejit.names import entry_name
 
 
@@ -118,3 +120,19 @@ def test_a_file_may_have_any_name(tmp_path):
     folder.mkdir()
     (folder / "named.py").write_text("import tilejit as tile\n@tile.jit\ndef kernel(x):\n    tile.store(x[0:32], 1.0)\n")
     assert runpy.run_path(str(folder / "named.py"))["kernel"].compile(tile.ArraySpec((32,), "float32")).cubin
+
+
+def test_what_the_compiler_calls_has_its_frames_in_one_piece_of_memory():
+    """Where it has not, CPython takes a piece from the system and gives it back for each of these calls."""
+    def nest(depth: int) -> int:
+        return depth and nest(depth - 1)
+
+    @in_one_piece
+    def pages() -> int:
+        before = getrusage(RUSAGE_SELF).ru_minflt
+        for depth in range(0, 400, 2):
+            for _ in range(20):
+                nest(depth)
+        return getrusage(RUSAGE_SELF).ru_minflt - before
+
+    assert pages() < 500

@@ -27,6 +27,19 @@ def test_a_program_reads_its_input_and_leaves_its_output_and_what_it_printed():
     assert descriptors() == before
 
 
+def test_a_program_runs_while_something_else_is_done(tmp_path):
+    program = Program(shell(f'cat > "$1"; until [ -e {tmp_path}/done ]; do sleep 0.01; done; echo seen'))
+    assert program.finish(b"text", meanwhile=(tmp_path / "done").touch) == (0, b"text", b"seen\n")
+    program.end()
+
+
+def test_a_program_has_this_process_s_environment_and_what_is_given_beside_it(monkeypatch):
+    monkeypatch.setenv("ONE", "mine")
+    program = Program(shell("echo $ONE $OTHER $HOME"), {"ONE": "given", "OTHER": "given"})
+    assert program.finish(b"")[2] == f"mine given {os.environ['HOME']}\n".encode()
+    program.end()
+
+
 def test_a_program_that_ends_without_reading_is_no_error_of_its_own():
     program = Program(shell("exit 7"))
     assert program.finish(b"x" * 1_000_000)[0] == 7

@@ -14,6 +14,8 @@ from .source import Source
 EXITS = ("return", "break", "continue")
 RESULT = "result of the call"
 
+BLOCKS = "body", "orelse", "handlers", "finalbody", "cases"  # where statements hold others
+
 
 @dataclass(eq=False, slots=True)
 class Entry:
@@ -84,13 +86,16 @@ def remembered(function: Callable[[ast.AST], Any]) -> Callable[[ast.AST], Any]:
 
 
 def assigned(nodes: Iterable[ast.AST]) -> list[str]:
-    """The names that these statements assign, in the order in which they are first met."""
-    found: dict[str, None] = {}
-    for node in nodes:
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                found[inner.id] = None
-    return list(found)
+    """The names that these statements assign, in the order in which they are first met, breadth first."""
+    return list(dict.fromkeys(name for node in nodes for _, name in sorted(_stored(node), key=lambda found: found[0])))
+
+
+@remembered
+def _stored(node: ast.AST) -> tuple[tuple[int, str], ...]:
+    """The names that a piece of syntax assigns, in the order in which they stand, each with how deep in it."""
+    if isinstance(node, ast.Name):
+        return ((0, node.id),) if isinstance(node.ctx, ast.Store) else ()
+    return tuple((depth + 1, name) for inner in ast.iter_child_nodes(node) if inner._fields for depth, name in _stored(inner))
 
 
 @remembered
@@ -99,15 +104,15 @@ def assigned_in(loop: ast.For | ast.While) -> tuple[str, ...]:
     return tuple(assigned(loop.body))
 
 
-def leaves_early(nodes: Iterable[ast.AST]) -> bool:
+def leaves_early(nodes: Iterable[ast.stmt]) -> bool:
     """Whether these statements hold a `return`, or a `break` or `continue` of a loop around them."""
     return any(map(_exits, nodes))
 
 
 @remembered
 def _exits(node: ast.AST) -> frozenset[type]:
-    """The kinds of exits in a piece of syntax that leave what is around it."""
+    """The kinds of exits in a statement that leave what is around it."""
     if isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return frozenset((type(node),))
-    found = frozenset().union(*map(_exits, ast.iter_child_nodes(node)))
+    found = frozenset().union(*(_exits(inner) for blocks in BLOCKS for inner in getattr(node, blocks, ())))
     return found - {ast.Break, ast.Continue} if isinstance(node, (ast.For, ast.While)) else found

@@ -51,17 +51,19 @@ class Param:
 class Source:
     """The source of one function.
 
-    ``tree`` is its ``ast.FunctionDef``; positions in it are those of the file, so ``loc(node)`` needs no translation.
+    ``tree`` is its ``ast.FunctionDef``; positions in it are those of the file, so ``loc(node)`` needs no translation. ``locals`` are the names
+    that Python takes for the function's own: its parameters, and those that it assigns anywhere.
     """
 
     def __init__(self, name: str, text: str, file: str, first_line: int, namespace: Mapping[str, Any],
-                 cells: Mapping[str, CellType], defaults: Mapping[str, Any] | None = None, tree: ast.FunctionDef | None = None):
+                 cells: Mapping[str, CellType], code: CodeType, defaults: Mapping[str, Any] | None = None, tree: ast.FunctionDef | None = None):
         self.name = name
         self.text = text
         self.file = file
         self.first_line = first_line
         self.globals = namespace
         self.cells = cells
+        self.locals = frozenset((*code.co_varnames, *code.co_cellvars))
         self.lines = text.splitlines()
         self._spans: dict[ast.AST, tuple] = {}
         self._taken: dict[tuple, tuple[int | None, ...]] = {}
@@ -98,7 +100,7 @@ class Source:
         signature = inspect.signature(function, follow_wrapped=False)
         defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not MISSING}
         cells = dict(zip(code.co_freevars, function.__closure__ or ()))
-        return cls(function.__name__, "".join(lines), code.co_filename, first_line, function.__globals__, cells, defaults)
+        return cls(function.__name__, "".join(lines), code.co_filename, first_line, function.__globals__, cells, code, defaults)
 
     @classmethod
     def from_text(cls, text: str, namespace: Mapping[str, Any] | None = None, file: str = "<source>") -> "Source":
@@ -107,7 +109,7 @@ class Source:
             raise CompilationError(f"the source of a kernel is its text, not {type(text).__name__}")
         try:
             tree = parsed(text)
-            compile(text, file, "exec", dont_inherit=True)  # finds what the parser lets through, as two parameters of one name
+            module = compile(text, file, "exec", dont_inherit=True)  # finds what the parser lets through, as two parameters of one name
         except SyntaxError as error:
             line = (error.text or "").rstrip("\n")
             place = Loc(file, error.lineno or 1, max(0, (error.offset or 1) - 1), source_line=line)
@@ -119,7 +121,8 @@ class Source:
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         piece = "\n".join(text.splitlines()[first - 1:node.end_lineno]) + "\n"
         tree = node if isinstance(node, ast.FunctionDef) else None
-        return cls(node.name, piece, file, first, {} if namespace is None else namespace, {}, tree=tree)
+        code = next(code for code in _codes(module) if code.co_name == node.name)
+        return cls(node.name, piece, file, first, {} if namespace is None else namespace, {}, code, tree=tree)
 
     def _parse(self) -> ast.FunctionDef:
         # An indented function is parsed as the body of an `if`, so that columns stay the file's.
@@ -185,12 +188,6 @@ class Source:
     def known_names(self) -> list[str]:
         """Every free name that has a meaning, for suggestions."""
         return [*self.cells, *self.globals]
-
-    @cached_property
-    def locals(self) -> frozenset[str]:
-        """The names that the function assigns anywhere, which Python therefore takes for its own."""
-        from .names import assigned
-        return frozenset(assigned(self.tree.body)) | {p.name for p in self.params}
 
     # -- parameters --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from ..dispatch import Choice
@@ -268,11 +269,15 @@ def blocks(node: Node) -> tuple[Block, ...]:
 
 def walk(block: Block) -> Iterator[Node]:
     """Every node in and below `block`, outer before inner, in order."""
-    for node in block.nodes:
-        yield node
-        if type(node) is not Call:  # most are, and have none
-            for inner in blocks(node):
-                yield from walk(inner)
+    begun = [iter(block.nodes)]
+    while begun:
+        for node in begun[-1]:
+            yield node
+            if type(node) is not Call:  # most are, and have none
+                begun.append(chain.from_iterable(inner.nodes for inner in blocks(node)))
+                break
+        else:
+            begun.pop()
 
 
 def results(node: Node) -> tuple[Value, ...]:

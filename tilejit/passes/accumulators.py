@@ -46,7 +46,7 @@ class _Lives:
                 self.start[v] = self.at
 
     def use(self, operands: Iterable[Operand]) -> None:
-        self.uses += [(o, self.at) for o in operands if isinstance(type_of(o), Tile)]
+        self.uses += [(o, self.at) for o in operands if isinstance(o, Value) and isinstance(o.type, Tile)]
 
     def block(self, block: Block) -> None:
         for node in block.nodes:

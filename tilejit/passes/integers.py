@@ -13,11 +13,13 @@ from ..ir.builder import type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, rises, walk
 from ..types import Scalar
 from .intervals import held_by, interval, joint, wraps
-from .promises import Promise, Promises, of_condition, of_loop
+from .promises import Promise, Promises, of_condition, of_loop, tighter
 
 INDICES = int32, int64  # whose arithmetic is taken not to wrap: to wrap an index is an error of the kernel
 
 Bounds = tuple[int | None, int | None]
+
+NOTHING = Promise()
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,23 @@ class Carried:
     body: Block
 
 
+@dataclass
+class Said:
+    """Promises of an integer: what finds them with what is `known` around the block that they hold in, and those that held `before`."""
+
+    before: "Said | None"
+    known: "Known"
+    finders: list[Callable[[], Promise]] = field(default_factory=list)
+    found: Promise | None = None
+
+
 @dataclass(frozen=True)
 class Known:
     """What is promised at a place in the graph, by (what, whether it may wrap), and what has been found with it: divisors, bounds, and by how
     much a number is more than what a loop carries, ramps of tiles. `supposed` are divisors of carried values, and `alike` ramps of carried tiles,
     while it is found out whether trips keep them, which those in `kept` do."""
 
-    promised: dict[tuple[object, bool], Promise]
+    promised: dict[tuple[object, bool], Said]
     supposed: dict[Value, int] | None = None
     alike: dict = field(default_factory=dict)
     kept: dict[Value, int] = field(default_factory=dict)
@@ -92,14 +104,14 @@ class Integers:
 
     def _entering(self, block: Block) -> Known:
         conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed"]
-        found = [((key, wrapping), promise) for wrapping in self.kinds for key, promise in (
+        found = [((key, wrapping), finder) for wrapping in self.kinds for key, finder in (
             *self._entered.get(block, lambda wrapping: ())(wrapping), *(p for c in conditions for p in of_condition(self, c, True, wrapping)))]
         if not found:
             return self._known
-        promised = dict(self._known.promised)
-        for key, promise in found:
-            promised[key] = promised.get(key, Promise()) & promise
-        return Known(promised)
+        said: dict[tuple[object, bool], Said] = {}
+        for key, finder in found:
+            said.setdefault(key, Said(self._known.promised.get(key), self._known)).finders.append(finder)
+        return Known(self._known.promised | said)
 
     @contextmanager
     def _knowing(self, known: Known):
@@ -110,7 +122,16 @@ class Integers:
             self._known = outer
 
     def _promise(self, key, wrapping: bool = False) -> Promise:
-        return self._known.promised.get((key, wrapping), Promise())
+        said = self._known.promised.get((key, wrapping))
+        return NOTHING if said is None else self._found(said)
+
+    def _found(self, said: Said) -> Promise:
+        if said.found is None:
+            said.found = NOTHING if said.before is None else self._found(said.before)  # so far: it may need itself
+            with self._knowing(said.known):
+                for finder in said.finders:
+                    said.found &= finder()
+        return said.found
 
     def key(self, operand: Operand):
         """What stands for an integer in promises: sizes are asked anew where they are named, and wider integers are the same."""
@@ -146,16 +167,16 @@ class Integers:
 
     def divisor(self, operand: Operand) -> int:
         """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""
-        if not type_of(operand).dtype.is_int:
-            return 1
         if isinstance(operand, Const):
-            return abs(operand.value) or 1 << 62
-        if self._known.supposed and operand in self._known.supposed:
-            return self._known.supposed[operand]
-        if operand not in self._known.divisors:
+            return (abs(operand.value) or 1 << 62) if operand.dtype.is_int else 1
+        known = self._known
+        if known.supposed and operand in known.supposed:
+            return known.supposed[operand]
+        if operand not in known.divisors:
+            dtype = type_of(operand).dtype
             promised = self._promise(self.key(operand)).divisor
-            self._known.divisors[operand] = held_by(type_of(operand).dtype, lcm(self._divisor(operand), promised))
-        return self._known.divisors[operand]
+            known.divisors[operand] = held_by(dtype, lcm(self._divisor(operand), promised)) if dtype.is_int else 1
+        return known.divisors[operand]
 
     def _divisor(self, value: Value) -> int:
         if value in self.loops:
@@ -169,6 +190,8 @@ class Integers:
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call, [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)])
+        if divisor & divisor - 1 == 0:  # powers of two are kept where it wraps
+            return held_by(t.dtype, divisor)
         known = t.dtype in INDICES and not wraps(t.dtype, *self._from_definition(value, False))
         return held_by(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
 
@@ -206,15 +229,14 @@ class Integers:
         Index arithmetic that wraps is an error of the kernel, so it is taken not to; but `wrapping`, integers are those of their
         dtypes, whatever they stand for, and nothing is unknown.
         """
-        dtype = type_of(operand).dtype
-        if dtype.is_float:
-            return None, None
         if isinstance(operand, Const):
-            return int(operand.value), int(operand.value)
-        if (operand, wrapping) not in self._known.intervals:
-            self._known.intervals[operand, wrapping] = None, None  # a carried value that needs itself
-            self._known.intervals[operand, wrapping] = self._interval(operand, dtype, wrapping)
-        return self._known.intervals[operand, wrapping]
+            return (None, None) if operand.dtype.is_float else (int(operand.value), int(operand.value))
+        key, intervals = (operand, wrapping), self._known.intervals
+        if key not in intervals:
+            dtype = type_of(operand).dtype
+            intervals[key] = None, None  # a carried value that needs itself
+            intervals[key] = (None, None) if dtype.is_float else self._interval(operand, dtype, wrapping)
+        return intervals[key]
 
     def fits(self, start: Operand, extent: int, size) -> bool:
         """Whether `extent` indices from `start` on are provably those of an array's `size`, a number or a symbol."""
@@ -243,8 +265,8 @@ class Integers:
         if wrapping:
             low, high = least if low is None else low, most if high is None else high
         if self._known.promised:
-            promise = self._promise(self.key(operand), wrapping) & Promise(low, high)
-            return promise.low, promise.high
+            promise = self._promise(self.key(operand), wrapping)
+            return tighter((low, high), (promise.low, promise.high))
         return low, high
 
     def _from_definition(self, operand: Operand, wrapping: bool) -> tuple[int | None, int | None]:

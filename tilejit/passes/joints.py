@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import Loc
 from ..ir.builder import Facts, Warning_
-from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, walk
+from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, blocks, operands, results, walk
 from ..ops.mma import mma_commit, mma_wait, renewed
 from .accumulators import Pinned, is_product
 from .pending import ROUNDS
@@ -99,12 +99,16 @@ def await_joints(graph: Graph, facts: Facts) -> Graph:
 class _Joints:
     def __init__(self, sets: Mapping[Value, int], whole: frozenset[Call]):
         self.sets, self.whole = sets, whole
+        self.touching: dict[Node, bool] = {}    # whether a node has to do with products or their sets: others leave the state as it is
         self.counted: set[Call] = set()         # waits for all but some groups, which the assembler would not count
         self.reasons: dict[Node, str] = {}      # of the waits that this pass writes
 
     def block(self, block: Block, state: _State) -> tuple[Block, _State]:
         nodes: list[Node] = []
         for node in block.nodes:
+            if not self.touches(node):
+                nodes.append(node)
+                continue
             match node:
                 case Call():
                     nodes.append(self.call(node, state))
@@ -119,6 +123,13 @@ class _Joints:
                     nodes.append(replace(node, body=body))
                     state = state.join(inner)
         return replace(block, nodes=tuple(nodes)), state
+
+    def touches(self, node: Node) -> bool:
+        if node not in self.touching:
+            inside = [n for block in blocks(node) for n in (*map(self.touches, block.nodes), *(y in self.sets for y in block.yields))]
+            own = is_product(node) or isinstance(node, Call) and node.op in (mma_commit, mma_wait)
+            self.touching[node] = own or any(inside) or any(v in self.sets for v in (*operands(node), *results(node)))
+        return self.touching[node]
 
     def call(self, call: Call, state: _State) -> Call:
         if state.counted:

@@ -8,10 +8,12 @@ PTX ISA, "cp.async.bulk.wait_group" (`.read`); with no group before it, in the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 from ..ir.builder import Facts
-from ..ir.graph import Block, Call, For, Graph, If, Node, Scope, While, walk
+from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, While, walk
 from .context import Context, written_by_threads
 
 WAITS = ("mma_commit", "mma_wait", "mbarrier_wait", "ring_release")  # they order nothing that the wait's barrier would
@@ -21,13 +23,16 @@ def wait_late(graph: Graph, facts: Facts) -> Graph:
     """The graph with waits for reads at the place in the next trip that needs them."""
     if not any(isinstance(n, Call) and n.op.name == "bulk_wait" and n.attrs["read"] for n in walk(graph.body)):
         return graph
-    return replace(graph, body=_Waits(Context(graph, facts)).block(graph.body))
+    return replace(graph, body=_Waits(graph, facts).block(graph.body))
 
 
 class _Waits:
-    def __init__(self, context: Context):
-        self.context = context
-        self.written = written_by_threads(context)
+    def __init__(self, graph: Graph, facts: Facts):
+        self.graph, self.facts = graph, facts
+
+    @cached_property
+    def written(self) -> Callable[[Operand], bool]:
+        return written_by_threads(Context(self.graph, self.facts))
 
     def block(self, block: Block) -> Block:
         nodes: list[Node] = []

@@ -130,6 +130,9 @@ class Assigner(LayoutChoice):
 
     def call(self, call: Call) -> None:
         tiles = [a for a in call.args if isinstance(type_of(a), Tile)]
+        if not tiles and "layout" not in call.op.rules and not any(isinstance(r.type, Tile) for r in call.results):
+            self.block.nodes.append(call)  # nothing of it has a layout
+            return
         if self.is_free(call, tiles):
             self.free[call.result] = call
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
 from typing import TYPE_CHECKING
@@ -24,12 +24,17 @@ class Promise:
     under: frozenset = frozenset()
 
     def __and__(self, other: "Promise") -> "Promise":
-        return Promise(max((x for x in (self.low, other.low) if x is not None), default=None),
-                       min((x for x in (self.high, other.high) if x is not None), default=None), lcm(self.divisor, other.divisor),
-                       self.under | other.under)
+        return Promise(*tighter((self.low, self.high), (other.low, other.high)), lcm(self.divisor, other.divisor), self.under | other.under)
 
 
-Promises = Iterator[tuple[object, Promise]]  # what stands for an integer in promises, and one of it
+def tighter(one: tuple[int | None, int | None], other: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    """Bounds of what lies in both of two intervals."""
+    (a, b), (c, d) = one, other
+    return (c if a is None else a if c is None else max(a, c)), (d if b is None else b if d is None else min(b, d))
+
+
+# What stands for an integer in promises, and what finds one of it: few are asked for, and most take long to find.
+Promises = Iterator[tuple[object, Callable[[], Promise]]]
 
 NOT = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
@@ -71,19 +76,23 @@ def _of_comparison(integers: Integers, name: str, one: Operand, other: Operand, 
         yield from _ordered(integers, other, one, int(name == "gt"), wrapping)
     for x, rest in ((one, other), (other, one)) if name == "eq" else ():
         call = integers.made.get(x)
-        if integers.bounds(rest, wrapping) == (0, 0) and call is not None and call.op.name == "mod" and isinstance(call.args[1], Const):
-            yield integers.key(call.args[0]), Promise(divisor=abs(int(call.args[1].value)) or 1)
+        if call is not None and call.op.name == "mod" and isinstance(call.args[1], Const):
+            by = abs(int(call.args[1].value)) or 1
+            yield integers.key(call.args[0]), lambda rest=rest, by=by: Promise(divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)
 
 
 def _ordered(integers: Integers, less: Operand, more: Operand, apart: int, wrapping: bool) -> Promises:
     """``less + apart <= more``. What is below another, and like it a multiple of n, is so by n."""
-    low, high = integers.bounds(less, wrapping)[0], integers.bounds(more, wrapping)[1]
+    low, high = lambda: integers.bounds(less, wrapping)[0], lambda: integers.bounds(more, wrapping)[1]
     if wrapping:
-        yield integers.key(less), Promise(high=None if high is None else high - apart)
-        yield integers.key(more), Promise(low=None if low is None else low + apart)
+        yield integers.key(less), lambda: Promise(high=_sum(high(), -apart))
+        yield integers.key(more), lambda: Promise(low=_sum(low(), apart))
         return
-    if apart:
-        apart = max(apart, gcd(integers.divisor(less), integers.divisor(more)))
     (x, plus), (y, more_plus) = integers.sum_of(less), integers.sum_of(more)
-    yield x, Promise(high=None if high is None else high - apart - plus, under=frozenset([(y, apart + plus - more_plus)]))
-    yield y, Promise(low=None if low is None else low + apart - more_plus)
+    by = lambda: max(apart, gcd(integers.divisor(less), integers.divisor(more))) if apart else 0
+    yield x, lambda: Promise(high=_sum(high(), -by() - plus), under=frozenset([(y, by() + plus - more_plus)]))
+    yield y, lambda: Promise(low=_sum(low(), by() - more_plus))
+
+
+def _sum(bound: int | None, n: int) -> int | None:
+    return None if bound is None else bound + n

@@ -31,6 +31,7 @@ from .slices import Copier
 
 COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each slot at a multiple of 128 bytes"
 SLOWER = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
+PLACES = Buffer, Region, Points
 ASIDE = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
 
 
@@ -153,7 +154,7 @@ class _Asker:
                         self.block(inner, isinstance(node, For) and node.pipeline is not None)
 
     def call(self, call: Call, pipelined: bool) -> None:
-        roots = {a: self.root(a) for a in call.args if isinstance(a, Value)}
+        roots = {a: self.root(a) for a in call.args if isinstance(a, Value) and isinstance(a.type, PLACES)}
         buffers = {r for r in roots.values() if r in self.opened}
         if not buffers or call.op.name in ASIDE:
             return
@@ -173,10 +174,10 @@ class _Asker:
             uses.slower += [call] if found.variant in SLOWER.get(call.op, ()) else []
             uses.instructions += found.plan.instructions if call.op in (copy_, copy_async_) else 0
 
-    def root(self, value: Value) -> Value | None:
+    def root(self, value: Value) -> Value:
         """The allocation behind a place in shared memory."""
         made = self.context.made
-        while isinstance(value.type, (Buffer, Region, Points)) and value not in self.opened and value in made and made[value].args:
+        while isinstance(value.type, PLACES) and value not in self.opened and value in made and made[value].args:
             value = made[value].args[0]
         return value
 
@@ -209,22 +210,26 @@ class _Asker:
 # -- writing the choice ----------------------------------------------------------------------------------------------------
 
 class _Retyper(Copier):
-    """Copies a graph with other layouts of its buffers, and of all places in them."""
+    """A graph with other layouts of its buffers, and of all places in them; what has to do with none stays as it is."""
 
     def __init__(self, layouts: dict[Value, TileLayout]):
         super().__init__()
         self.layouts, self.places = layouts, {}  # by new value the layout
 
+    def _new(self, value: Value) -> Value:
+        return value
+
     def call(self, call: Call) -> Call:
-        made, old = super().call(call), call.results
         if call.op is alloc_shared and call.result in self.layouts:
             layout, asked = self.layouts[call.result], call.attrs["auto"]
             attrs = {**call.attrs, "layout": layout, "align": asked or default_align(layout), "auto": None}
-            return replace(made, attrs=attrs, results=(self.placed(old[0], layout),))
-        layout = next((self.places[a] for a in made.args if isinstance(a, Value) and a in self.places), None)
-        if layout is None or not old or not isinstance(old[0].type, (Buffer, Region, Points)):
-            return made
-        return replace(made, results=tuple(self.placed(r, layout) for r in old))
+            return replace(call, attrs=attrs, results=(self.placed(call.result, layout),))
+        args = self.all(call.args)
+        layout = next((self.places[a] for a in args if isinstance(a, Value) and a in self.places), None)
+        if layout is None:
+            return call
+        places = isinstance(call.results[0].type, PLACES) if call.results else False
+        return replace(call, args=args, results=tuple(self.placed(r, layout) for r in call.results) if places else call.results)
 
     def placed(self, old: Value, layout: TileLayout) -> Value:
         new = self.retype(old, _with_layout(old.type, layout))

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 
 class Program:
-    """A program that has been started. `command` is a function of the path under which it is to write its output.
+    """A program that has been started. `command` is a function of the path under which it is to write its output, `environment` what its
+    environment has besides this process's own.
 
     Raises OSError when it cannot be started.
     """
 
-    def __init__(self, command):
+    def __init__(self, command, environment: Mapping[str, str] = {}):
         self.open: list[int] = []
         self.process = None
         _started.add(self)
@@ -26,7 +28,8 @@ class Program:
             there = 3 if self.output != 3 else 4  # glibc before 2.29 closes a descriptor that is to keep its number
             arguments = command(f"/proc/self/fd/{there}")
             given = ((reading, 0), (self.log, 1), (self.log, 2), (self.output, there))
-            self.process = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in given])
+            self.process = os.posix_spawn(arguments[0], arguments, {**environment, **os.environ},
+                                          file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in given])
             self._close(reading)
         except BaseException:
             self.end()
@@ -45,8 +48,8 @@ class Program:
         self.open.remove(descriptor)
         os.close(descriptor)
 
-    def finish(self, text: bytes) -> tuple[int, bytes, bytes]:
-        """Its exit code, its output and what it printed, with `text` as its input."""
+    def finish(self, text: bytes, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, bytes, bytes]:
+        """Its exit code, its output and what it printed, with `text` as its input. It runs while this process does something else `meanwhile`."""
         left = memoryview(text)
         try:
             while left:
@@ -54,6 +57,7 @@ class Program:
         except BrokenPipeError:
             pass  # it has ended already: its exit code says why
         self._close(self.input)
+        meanwhile()
         code = self._ended()
         output, log = (os.pread(d, os.fstat(d).st_size, 0) for d in (self.output, self.log))
         return code, output, log
