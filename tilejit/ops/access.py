@@ -69,20 +69,24 @@ def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
 
 def _alike(g, mask: Operand, axis: int, vector: int) -> bool:
     """Whether a mask is the same for all elements of a vector."""
-    ramp = (0, 1) if mask is None else g.ramp(mask, axis, vector)
-    return ramp is not None and ramp[0] == 0
+    alike = lambda m: 0 if (g.ramp(m, axis, vector) or (None,))[0] == 0 else 1
+    return mask is None or g.asked_divisor(mask, vector, alike) == 0
 
 
 def _along(g, source: Value, axis: int, vector: int) -> int | None:
     """The buffer's dimension along which the elements of each vector follow each other, from a multiple of their number on; they share the other
     coordinates."""
     t, indices = source.type, g.definition(source).args[1:]
+    ramp = lambda i: g.ramp(i, axis - len(t.shape), vector) or (None, 1)
     if isinstance(t, Region):
-        d = t.kept[axis]
-        return d if g.divisor(indices[d]) % vector == 0 else None
-    ramps = [g.ramp(i, axis - len(t.shape), vector) or (None, 1) for i in indices]
-    moving = [d for d, (step, _) in enumerate(ramps) if step != 0]
-    return moving[0] if len(moving) == 1 and ramps[moving[0]][0] == 1 and ramps[moving[0]][1] % vector == 0 else None
+        d, first = t.kept[axis], g.divisor
+    else:
+        moving = [d for d, i in enumerate(indices) if ramp(i)[0] != 0]
+        if len(moving) != 1 or ramp(indices[moving[0]])[0] != 1:
+            return None
+        d, first = moving[0], lambda i: ramp(i)[1]
+    beside = t.buffer.scope != "global" or t.buffer.strides[d] == 1
+    return d if beside and g.asked_divisor(indices[d], vector, first) % vector == 0 else None
 
 
 def _checked(g, source: Value) -> tuple[int, ...]:
@@ -110,8 +114,6 @@ def _aligned(g, t: Region | Points, d: int, vector: int) -> bool:
     """Whether `vector` elements along `d`, from a multiple of that on, are contiguous and start at a multiple of their size."""
     if t.buffer.scope != "global":
         return shared_runs(t.buffer.layout, t.buffer.shape, d, vector)
-    if t.buffer.strides[d] != 1:
-        return False
     others = [s for k, s in enumerate(t.buffer.strides) if k != d]
     return g.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes) and all(
         s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector) for s in others)
