@@ -79,19 +79,31 @@ def _(e, call, x):
 def reshaped(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple | None:
     """The domain that gives a tile of shape `target` the registers of one of shape `source`; None if there is none.
 
-    Dimensions of extent 1 come and go freely; others only in a domain without padding, where shards can be cut so.
+    Dimensions of extent 1 come and go freely, and padded ones stay as they are; others become others where shards can be cut so.
     """
-    kept = [n for n, extent in zip(domain, source) if extent != 1]
-    if [n for n in source if n != 1] == [n for n in target if n != 1]:
-        if all(n == 1 for n, extent in zip(domain, source) if extent == 1):
-            return tuple(1 if extent == 1 else kept.pop(0) for extent in target)
-    if domain != source:
+    if any(n != 1 for n, extent in zip(domain, source) if extent == 1):
         return None
+    have, made = [(extent, n) for extent, n in zip(source, domain) if extent != 1], [extent for extent in target if extent != 1]
+    kept: list[int] = []
+    while made:
+        old, new = [have.pop(0)], [made.pop(0)]
+        while prod(extent for extent, _ in old) != prod(new):
+            if prod(extent for extent, _ in old) < prod(new):
+                old.append(have.pop(0))
+            else:
+                new.append(made.pop(0))
+        if len(new) == len(old) == 1:
+            kept.append(old[0][1])
+        elif all(extent == n for extent, n in old):
+            kept += new
+        else:
+            return None
+    result = tuple(1 if extent == 1 else kept.pop(0) for extent in target)
     try:
-        layout.dims(target)
+        layout.dims(result)
     except CompilationError:
         return None
-    return target
+    return result
 
 
 def _keeps_registers(source: Tile, target: Tile) -> bool:
