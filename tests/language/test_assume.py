@@ -79,8 +79,8 @@ def test_a_promised_divisor_widens_loads():
             tile.assume(n % 8 == 0)
         tile.store(y[0:1024], tile.load(x[n:n + 1024]))
     array = tile.ArraySpec((4096,), "float16")
-    assert "ld.global.v4.b32" not in kernel.compile(array, array, 8, PROMISE=False).ptx
-    assert "ld.global.v4.b32" in kernel.compile(array, array, 8, PROMISE=True).ptx
+    assert "ld.global.v4.b32" not in kernel.compile(array, array, 9, PROMISE=False).ptx
+    assert "ld.global.v4.b32" in kernel.compile(array, array, 9, PROMISE=True).ptx
 
 
 def test_a_promise_about_a_size_holds_wherever_the_size_is_named():

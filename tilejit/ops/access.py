@@ -69,22 +69,25 @@ def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
 
 def _alike(g, mask: Operand, axis: int, vector: int) -> bool:
     """Whether a mask is the same for all elements of a vector."""
-    alike = lambda m: 0 if (g.ramp(m, axis, vector) or (None,))[0] == 0 else 1
-    return mask is None or g.asked_divisor(mask, vector, alike) == 0
+    return mask is None or g.asked_divisor(mask, vector, lambda m: _first(g.ramp(m, axis, vector), 0)) == 0
+
+
+def _first(ramp: tuple[int, int] | None, step: int) -> int:
+    """What divides the first element of each run of a ramp with a step of 1, or 0 for runs that are all alike; 1 for other ramps than asked for."""
+    return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
 
 
 def _along(g, source: Value, axis: int, vector: int) -> int | None:
     """The buffer's dimension along which the elements of each vector follow each other, from a multiple of their number on; they share the other
     coordinates."""
     t, indices = source.type, g.definition(source).args[1:]
-    ramp = lambda i: g.ramp(i, axis - len(t.shape), vector) or (None, 1)
-    if isinstance(t, Region):
-        d, first = t.kept[axis], g.divisor
-    else:
-        moving = [d for d, i in enumerate(indices) if ramp(i)[0] != 0]
-        if len(moving) != 1 or ramp(indices[moving[0]])[0] != 1:
+    d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
+    if d is None:
+        first = lambda i, step=1: _first(g.ramp(i, axis - len(t.shape), vector), step)
+        moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: first(i, 0)) != 0]
+        if len(moving) != 1:
             return None
-        d, first = moving[0], lambda i: ramp(i)[1]
+        d, = moving
     beside = t.buffer.scope != "global" or t.buffer.strides[d] == 1
     return d if beside and g.asked_divisor(indices[d], vector, first) % vector == 0 else None
 

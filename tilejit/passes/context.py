@@ -10,12 +10,12 @@ from math import prod
 from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
 from ..types import Points, Region, Selected, Tile
-from .extents import Extents
+from .arguments import Arguments
 
 PLACES = (Region, Points, Selected)
 
 
-class Context(Extents):
+class Context(Arguments):
     """The questions of one graph. Made anew by each pass that needs it; promises count for bounds of what wraps if it asks for `wrapping` ones."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):

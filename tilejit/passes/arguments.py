@@ -1,51 +1,59 @@
-"""What the launch is asked of an array's extents, so that an integer that is computed of them is a multiple of what a vector or a box needs."""
+"""What the launch is asked of its numbers and its arrays' extents: whether an integer that is computed of them is a multiple of what a vector
+or a box needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ..ir.builder import Facts, type_of
-from ..ir.graph import Const, Graph, Operand
+from ..ir.graph import Const, Graph, Operand, Value
 from ..types import Scalar, Sym, Tile
 from .promises import Promise
 from .ramps import Ramps
 
-PARTS = (1, 2, 4, 8)  # by which an extent may be divided on the way, as in ``half = x.shape[1] // 2``
+PARTS = (1, 2, 4, 8)  # by which a number may be divided on the way, as in ``half = x.shape[1] // 2``
+
+Number = Sym | Value  # an extent of an array, or a scalar argument
 
 
-class Extents(Ramps):
+class Arguments(Ramps):
     """The integers of one graph, and the facts of its launch."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
         super().__init__(graph, wrapping)
         self.facts = facts
-        self._behind: dict[Operand, tuple[Sym, ...]] = {}
+        self._behind: dict[Operand, tuple[Number, ...]] = {}
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """What provably divides an integer, or what `divisor` tells of another operand; where that is no multiple of `wanted`, the launch is
-        asked whether the extents behind it make it one."""
+        asked whether the arguments behind it make it one."""
         divisor = divisor or self.divisor
         found = divisor(operand)
-        behind = self._extents_behind(operand) if found % wanted else ()
+        behind = self._numbers_behind(operand) if found % wanted else ()
         for n in (wanted * part for part in PARTS if behind):
-            supposed = lambda extents: self._supposing(extents, n, lambda: divisor(operand))
+            supposed = lambda numbers: self._supposing(numbers, n, lambda: divisor(operand))
             if supposed(behind) % wanted == 0:
                 needed = behind
-                for extent in behind:
-                    fewer = tuple(e for e in needed if e != extent)
+                for number in behind:
+                    fewer = tuple(x for x in needed if x != number)
                     needed = fewer if supposed(fewer) % wanted == 0 else needed
-                return supposed(needed) if all(self.facts.ask("size_multiple", e.arg, e.dim, n) for e in needed) else found
+                return supposed(needed) if all(self._multiple(x, n) for x in needed) else found
         return found
 
-    def _supposing(self, extents: Sequence[Sym], n: int, question: Callable[[], int]) -> int:
-        """The answer where the extents are multiples of `n`."""
-        known, multiple = self._known, Promise(divisor=n)
-        promised = known.promised | {(e, False): known.promised.get((e, False), Promise()) & multiple for e in extents}
+    def _multiple(self, number: Number, n: int) -> bool:
+        if isinstance(number, Sym):
+            return self.facts.ask("size_multiple", number.arg, number.dim, n)
+        return self.facts.ask("scalar_multiple", self.graph.params.index(number), n)
+
+    def _supposing(self, numbers: Sequence[Number], n: int, question: Callable[[], int]) -> int:
+        """The answer where the numbers are multiples of `n`, and not negative."""
+        known, multiple = self._known, Promise(low=0, divisor=n)
+        promised = known.promised | {(x, False): known.promised.get((x, False), Promise()) & multiple for x in numbers}
         with self._knowing(type(known)(promised)):
             return question()
 
-    def _extents_behind(self, operand: Operand) -> tuple[Sym, ...]:
-        """The extents of arrays that an integer, or the integers of a tile, are computed of."""
+    def _numbers_behind(self, operand: Operand) -> tuple[Number, ...]:
+        """The extents and scalar arguments that an integer, or the integers of a tile, are computed of."""
         if operand not in self._behind:
             found, seen, todo = {}, set(), [operand]
             while todo:
@@ -56,6 +64,8 @@ class Extents(Ramps):
                 key = self.key(x)
                 if isinstance(key, Sym):
                     found |= {key: None} if key.kind == "size" else {}
+                elif key in self.graph.params:
+                    found |= {key: None} if type_of(key).dtype.is_int else {}
                 elif x in self.loops:
                     todo += self.loops[x].start, self.loops[x].step
                 elif x in self.ways:

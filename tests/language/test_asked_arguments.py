@@ -1,4 +1,4 @@
-"""Vectors and boxes that begin or end where arrays' extents say: whether those are multiples is asked of the launch."""
+"""Vectors and boxes that begin or end where arrays' extents and numbers of the launch say: whether those are multiples is asked of it."""
 
 import numpy as np
 import pytest
@@ -37,6 +37,45 @@ def test_so_are_gathers_and_masks_of_columns_that_are_compared_with_extents(vect
     columns = "tile.arange(1024)"
     ptx = kernel_of("n", f"x[row, at + {columns}]", f", mask=({columns} < x.shape[1] - at)").compile(half(4, 4096), half(4, 1024), half(vector)).ptx
     assert VECTORS[vector] in ptx and not any(wide in ptx for v, wide in VECTORS.items() if v > vector)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_numbers_of_the_launch_are_asked_for_too(vector):
+    """As they are where a kernel takes sizes and row pitches as arguments."""
+    @tile.jit
+    def kernel(x, y, pitch, n, BLOCK: tile.constexpr):
+        columns, row = tile.arange(BLOCK), tile.program_id(0)
+        tile.store(y[row, 0:BLOCK], tile.load(x[row * pitch + columns], mask=columns < n))
+
+    ptx = kernel.compile(half(4096), half(4, 1024), 5 * vector, vector, BLOCK=1024).ptx
+    assert VECTORS[vector] in ptx and not any(wide in ptx for v, wide in VECTORS.items() if v > vector)
+    x, y = np.arange(4096).astype(np.float16), np.empty((4, 1024), np.float16)
+    for pitch, n in ((5 * vector, vector), (8, 3), (-8, 24), (0, 0), (7, 8), (64, 1024)):
+        kernel[4,](x, y, pitch, n, BLOCK=1024)
+        at = np.arange(4)[:, None] * pitch + np.arange(1024)
+        assert (y == np.where((at >= 0) & (np.arange(1024) < n), x[at], 0)).all()
+
+
+def test_rows_and_columns_that_begin_again_at_an_extent_are_side_by_side():
+    """The product of a matrix whose ragged edge is filled with its first rows and columns, by masks along k alone."""
+    @tile.jit
+    def kernel(a, b, c, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
+        m, n = tile.program_id(0) * BM + tile.arange(BM), tile.program_id(1) * BN + tile.arange(BN)
+        rows, columns, k, acc = m % M, n % N, tile.arange(BK), tile.zeros((BM, BN))
+        for i in range(0, tile.cdiv(K, BK)):
+            left = K - i * BK
+            x = tile.load(a[rows[:, None], (i * BK + k)[None, :]], mask=k[None, :] < left)
+            y = tile.load(b[(i * BK + k)[:, None], columns[None, :]], mask=k[:, None] < left)
+            acc = tile.dot(x, y, acc)
+        tile.store(c[m[:, None], n[None, :]], acc.to(c.dtype), mask=(m[:, None] < M) & (n[None, :] < N))
+
+    rng = np.random.default_rng(0)
+    for M, N, K in ((40, 72, 56), (33, 50, 27)):
+        a, b, c = rng.integers(-3, 4, (M, K)).astype(np.float16), rng.integers(-3, 4, (K, N)).astype(np.float16), np.empty((M, N), np.float16)
+        made = kernel.compile(a, b, c, M, N, K, BM=64, BN=64, BK=32, target="sm_90a")
+        assert ("ld.global.b16" in made.ptx) == (M == 33)
+        kernel[1, 2](a, b, c, M, N, K, BM=64, BN=64, BK=32)
+        assert (c == a.astype(np.float64) @ b.astype(np.float64)).all()
 
 
 def test_one_kernel_serves_extents_that_are_multiples_and_others():
@@ -118,4 +157,4 @@ def test_a_refused_start_is_told_by_what_promise_it_is_taken():
             tile.copy_async(s, x[0:8, at:at + 64], mbar=bar)
 
     with pytest.raises(tile.DispatchError, match=r"multiple of 1 elements of 2 bytes \(tile\.assume\(start % 8 == 0\) says more of it\)"):
-        kernel.compile(half(64, 64), half(64, 64), 8, target="sm_90a")
+        kernel.compile(half(64, 64), half(64, 64), 9, target="sm_90a")
