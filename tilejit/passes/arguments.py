@@ -3,11 +3,13 @@ or a box needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from ..ir.builder import Facts, type_of
 from ..ir.graph import Const, Graph, Operand, Value
 from ..types import Scalar, Sym, Tile
+from .integers import Known
 from .promises import Promise
 from .ramps import Ramps
 
@@ -23,6 +25,7 @@ class Arguments(Ramps):
         super().__init__(graph, wrapping)
         self.facts = facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
+        self._supposed: dict[tuple, tuple[Known, Known]] = {}  # what is known, and that where some numbers are multiples
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """What provably divides an integer, or what `divisor` tells of another operand; where that is no multiple of `wanted`, the launch is
@@ -45,11 +48,14 @@ class Arguments(Ramps):
             return self.facts.ask("size_multiple", number.arg, number.dim, n)
         return self.facts.ask("scalar_multiple", self.graph.params.index(number), n)
 
-    def _supposing(self, numbers: Sequence[Number], n: int, question: Callable[[], int]) -> int:
+    def _supposing(self, numbers: tuple[Number, ...], n: int, question: Callable[[], int]) -> int:
         """The answer where the numbers are multiples of `n`, and not negative."""
-        known, multiple = self._known, Promise(low=0, divisor=n)
-        promised = known.promised | {(x, False): known.promised.get((x, False), Promise()) & multiple for x in numbers}
-        with self._knowing(type(known)(promised)):
+        known, key = self._known, (id(self._known), numbers, n)
+        if key not in self._supposed:
+            multiple = Promise(low=0, divisor=n)
+            promised = known.promised | {(x, False): known.promised.get((x, False), Promise()) & multiple for x in numbers}
+            self._supposed[key] = known, replace(known, promised=promised, kept={}, divisors={}, intervals={}, growths={}, ramps={})
+        with self._knowing(self._supposed[key][1]):
             return question()
 
     def _numbers_behind(self, operand: Operand) -> tuple[Number, ...]:
