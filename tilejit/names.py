@@ -132,12 +132,28 @@ ELSEWHERE = {
     "alloc_barrier":          "tile.mbarrier(count)",
     "alloc_tmem":             'tile.alloc(shape, dtype, scope="tmem")',
     "dot_scaled":             "tile.mma_async(acc, a, b, scale_a=a_factors, scale_b=b_factors)",
+    **dict.fromkeys(("fp16", "half"), "tile.float16"),
+    "bf16":                   "tile.bfloat16",
+    "fp32":                   "tile.float32",
+    "fp64":                   "tile.float64",
+    **dict.fromkeys(("fp8", "float8", "float8e4nv", "e4m3"), "tile.float8_e4m3fn"),
+    **dict.fromkeys(("float8e5", "e5m2"), "tile.float8_e5m2"),
+    "int1":                   "tile.bool_",
+    **dict.fromkeys(("int4", "uint4"), "two in a byte of tile.uint8, as in tile.stack((q & 15, q >> 4), -1)"),
     "inf":                    'float("inf")',
     "nan":                    'float("nan")',
     "gather":                 "tile.load(buffer[index])",
     "softmax":                "tile.exp(x - tile.max(x)), divided by its tile.sum",
 }
 
+
+# What they call what stands outside of kernels.
+OUTSIDE = {
+    "Config":      "a dict of constants and launch options, as in tile.autotune([dict(BLOCK=128, num_warps=4)])",
+    "heuristics":  "a constant of the launch, as in kernel[grid](x, BLOCK=block_of(x))",
+    "pallas_call": "kernel[grid](*arrays)",
+    **dict.fromkeys(("kernel", "prim_func", "macro"), "@tile.jit"),
+}
 
 # Keywords of other languages of kernels, and what says the same here.
 KEYWORDS = {
@@ -159,6 +175,12 @@ KEYWORDS = {
 def here(name: str) -> str:
     """What to write for a name of NumPy or of another language of kernels, or nothing."""
     return ELSEWHERE.get(name) or (f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else "")
+
+
+def suggested(name: str, names) -> str:
+    """What to write for a name that the package does not have, or the closest of those that it has, or nothing."""
+    instead = OUTSIDE.get(name) or ELSEWHERE.get(name)
+    return f"; write {instead}" if instead else nearest(name, names)
 
 
 def counterpart(function) -> str:

@@ -432,3 +432,20 @@ def test_an_assembler_that_fails_is_named(monkeypatch):
     refused(lambda: compiled_anew(14), "the assembler (/bin/false) refused the PTX", kind=tile.ToolchainError)
     monkeypatch.delenv("TILEJIT_PTXAS")
     assert compiled_anew(14) > 0
+
+
+@pytest.mark.parametrize("name, words", [
+    ("bf16", "; write tile.bfloat16"), ("Config", "; write a dict of constants and launch options"), ("autotun", " (did you mean 'autotune'?)"),
+    ("next_power_of_2", "; write any extent: it need not be a power of two"), ("_private", ""), ("linspace_of_numpy", "")])
+def test_a_name_that_the_package_does_not_have_is_answered_outside_of_kernels_too(name, words):
+    assert not hasattr(tile, name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(tile, name)
+    assert str(caught.value) == f"module 'tilejit' has no attribute {name!r}{words}" or words and words in str(caught.value)
+
+
+@pytest.mark.parametrize("name, words", [("num_stages", "write tile.pipelined(range(...), stages=n)"), ("num_warp", "did you mean 'num_warps'?"),
+                                         ("BLOC", "did you mean 'BLOCK'?")])
+def test_an_option_that_a_launch_a_kernel_or_a_configuration_does_not_have_is_answered(name, words):
+    refused(lambda: good[1](x, y, **{name: 3}), words, kind=tile.LaunchError)
+    refused(lambda: tile.autotune([{name: 3}])(good), words, kind=tile.LaunchError)
