@@ -107,9 +107,10 @@ class Open:
 
     @property
     def copied_slowly(self) -> bool:
-        """Whether a copy has no path, or a slower one, by all candidates."""
+        """Whether a copy of an array whose rows are not contiguous has no path, or a slower one, by all candidates."""
         uses = self.uses[self.chosen]
-        return any(call.op in (copy_, copy_async_) for call in (*uses.declined, *uses.slower))
+        places = (a.type for call in (*uses.declined, *uses.slower) if call.op in (copy_, copy_async_) for a in call.args[:2])
+        return any(isinstance(t, Region) and t.scope == "global" and t.buffer.strides[-1:] != (1,) for t in places)
 
     def record(self) -> LayoutRecord:
         name = self.chosen
