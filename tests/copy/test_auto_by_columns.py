@@ -21,8 +21,27 @@ def product(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr)
     tile.store(C[m:m + BM, n:n + BN], acc)
 
 
+@pytest.mark.parametrize("target, variant", [("sm_90a", "wgmma"), ("sm_100a", "tcgen05")])
+def test_so_does_b_of_float32_rounded_to_tf32(target, variant):
+    @tile.jit
+    def rounded(A, B, C):
+        sA, sB = tile.alloc((64, 32), A.dtype, layout=tile.auto), tile.alloc((32, 64), B.dtype, layout=tile.auto)
+        acc = tile.zeros((64, 64))
+        for k in tile.pipelined(range(0, A.shape[1], 32), stages=2):
+            tile.copy_async(sA, A[0:64, k:k + 32])
+            tile.copy_async(sB, B[k:k + 32, 0:64])
+            acc = tile.dot(sA, sB, acc, precision="tf32")
+        tile.store(C[0:64, 0:64], acc)
+
+    a, b, c = matrices("float32", False, True, 64, 64, 96)
+    made = rounded.compile(a, b, c, target=target)
+    assert {x.variant for x in made.copies} == {"tma"} and made.products[0].variant == variant and not made.warnings
+    rounded[1,](a, b, c)
+    assert (c == a @ b).all()
+
+
 def matrices(dtype, turned_a, turned_b, M=112, N=144, K=192):
-    rng, np_dtype = np.random.default_rng(0), DTYPES[dtype]
+    rng, np_dtype = np.random.default_rng(0), DTYPES.get(dtype, dtype)
     lies = lambda x, turned: np.ascontiguousarray(x.T).T if turned else x
     a, b = lies(rng.integers(-3, 4, (M, K)).astype(np_dtype), turned_a), lies(rng.integers(-3, 4, (K, N)).astype(np_dtype), turned_b)
     return a, b, np.empty((M, N), np.int32 if dtype == "int8" else np.float32)

@@ -7,8 +7,8 @@ then, where products or register tiles take the buffer, which read down its rows
 what they need the fewest instructions for. Columns of 16 bytes are for uses that decline the others: TMA fills them 16 bytes at a
 time, so that a pipelined product of 24 to 72 columns by wgmma takes 1.02 to 1.5 times as long as by mma.sync from plain rows (on
 an H100). The slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close behind
-another, and bulk copies move a row each. Where a copy has none but a slower path by all of them, as that of a matrix whose columns are
-contiguous, the same layouts by columns are asked of, with the other buffers as chosen.
+another, and bulk copies move a row each. Where a use has none but a slower path by all of them, and the array that is copied has no
+contiguous rows, the same layouts by columns are asked of, with the other buffers as chosen.
 """
 
 from __future__ import annotations
@@ -106,11 +106,12 @@ class Open:
         return min(self.uses, key=self.cost)
 
     @property
-    def copied_slowly(self) -> bool:
-        """Whether a copy of an array whose rows are not contiguous has no path, or a slower one, by all candidates."""
+    def turned(self) -> bool:
+        """Whether a use has no path, or a slower one, by all candidates, and a copy is of an array whose rows are not contiguous."""
         uses = self.uses[self.chosen]
-        places = (a.type for call in (*uses.declined, *uses.slower) if call.op in (copy_, copy_async_) for a in call.args[:2])
-        return any(isinstance(t, Region) and t.scope == "global" and t.buffer.strides[-1:] != (1,) for t in places)
+        places = (a.type for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_) for a in call.args[:2])
+        apart = any(isinstance(t, Region) and t.scope == "global" and t.buffer.strides[-1:] != (1,) for t in places)
+        return apart and bool(uses.declined or uses.slower)
 
     def record(self) -> LayoutRecord:
         name = self.chosen
@@ -143,7 +144,7 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
         asking = {b: o for b, o in asking.items() if not (o.settled and turn == 1) and turn < len(o.layouts)}
     layouts = {buffer: o.layouts[o.chosen] for buffer, o in opened.items()}
     for buffer, o in opened.items():
-        if o.copied_slowly:
+        if o.turned:
             turned = by_columns(buffer.type.dtype, buffer.type.shape)
             names, o.layouts = (o.chosen, *turned), o.layouts | turned
             for name in names:
