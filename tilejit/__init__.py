@@ -30,7 +30,9 @@ def __getattr__(name: str):
         if name in names and not name.startswith("_"):
             globals().update({n: v for n, v in names.items() if not n.startswith("_")})
             return names[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .names import suggested
+    hint = "" if name.startswith("_") else suggested(name, [n for n in __dir__() if not n.startswith("_")])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__():

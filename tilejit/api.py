@@ -24,7 +24,7 @@ from .ops.mma import mma_async, mma_commit, mma_wait
 from .ops.mma.dot import dot, mma
 from .ops.named_barriers import named_barrier, turns
 from .ops.pointwise import (abs, assume, bitcast, cast, cdiv, clip, device_assert, fma, isfinite, isinf, isnan, maximum, minimum,
-                            stack, uniform, where)
+                            uniform, where)
 from .ops.reductions import BUILTINS as _REDUCTIONS
 from .ops.remote import reduce_async, store_async
 from .ops.ring import ring
@@ -32,6 +32,7 @@ from .ops.scan import BUILTINS as _SCANS
 from .ops.selected import im2col
 from .ops.shape import broadcast_to, expand_dims, reshape, transpose
 from .ops.shared import alloc, swizzled, sync
+from .ops.stack import stack
 from .ops.tensor_map import tensor_map
 from .ops.mma.tcgen05_operands import scale_layout
 from .ops.tmem.ldst import tcgen05_ld, tcgen05_st

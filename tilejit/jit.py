@@ -17,7 +17,7 @@ from .frontend import Capture, Source
 from .ir.builder import Facts
 from .ir.op import variant_names
 from .manifest import Shelf, difference
-from .names import nearest
+from .names import misspelt, nearest
 from .runtime.arguments import ArraySpec, Bound, answer, bind_arguments, buffer_type, is_host, scalar_dtype
 from .runtime.options import CALL_OPTIONS, LAUNCH_OPTIONS, checked_grid, make_launch, padded_grid
 from .warm import Warm, form_of, has_zero
@@ -35,7 +35,7 @@ def jit(function=None, *, source: str | None = None, **options):
     """
     unknown = [name for name in options if name not in LAUNCH_OPTIONS]
     if unknown:
-        raise CompilationError(f"jit has no option {unknown[0]!r}{nearest(unknown[0], LAUNCH_OPTIONS)}")
+        raise CompilationError(f"jit has no option {unknown[0]!r}{misspelt(unknown, LAUNCH_OPTIONS)}")
     if function is None and source is None:
         return lambda f: jit(f, **options)
     if source is not None and function is None:
@@ -166,7 +166,7 @@ class Kernel:
         rest = {k: v for k, v in kwargs.items() if k not in options and k not in call}
         for name in rest:
             if name not in names:
-                raise LaunchError(f"{self.name} has no parameter {name!r}{nearest(name, sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
+                raise LaunchError(f"{self.name} has no parameter {name!r}{misspelt((name,), sorted(names) + list(LAUNCH_OPTIONS + CALL_OPTIONS))}")
         return bind_arguments(self.name, self.parameters, args, rest), options, call
 
     def _bind_alone(self, words: str, args: tuple, kwargs: dict) -> tuple[Bound, dict[str, Any]]:

@@ -17,9 +17,9 @@ def nearest(name: str, names) -> str:
 
 
 def misspelt(given, names) -> str:
-    """The closest of `names` to the first keyword of `given` that is none of them, or nothing."""
+    """What to write for the first keyword of `given` that is none of `names`: its counterpart here, or the closest of them; or nothing."""
     unknown = next((name for name in given if name not in names), None)
-    return nearest(unknown, names) if unknown is not None else ""
+    return "" if unknown is None else f"; write {KEYWORDS[unknown]}" if unknown in KEYWORDS else nearest(unknown, names)
 
 
 def assigned_name(loc: Loc) -> str:
@@ -90,6 +90,21 @@ ELSEWHERE = {
     "amin":                   "tile.min(x, axis)",
     "associative_scan":       "tile.scan(x, axis, combine)",
     "histogram":              "tile.atomic_add(counts[x], 1)",
+    **{f"reduce_{name}": f"tile.{name}(x, axis)" for name in ("sum", "max", "min")},
+    "reduce_absmax":          "tile.max(tile.abs(x), axis)",
+    "xor_sum":                "tile.reduce(x, axis, combine)",
+    **dict.fromkeys(("if_then_else", "select"), "tile.where(condition, x, y)"),
+    "clamp":                  "tile.clip(x, low, high)",
+    "view":                   "tile.bitcast(x, dtype), or tile.reshape(x, shape)",
+    **dict.fromkeys(("fdiv", "div_rn"), "x / y"),
+    "sqrt_rn":                "tile.sqrt(x)",
+    **dict.fromkeys(("umulhi", "mulhi", "mul_hi"), "(tile.uint64(x) * y) >> 32"),
+    **dict.fromkeys(("rand", "randn", "randint", "randint4x", "philox"),
+                    "a generator that counts, such as Philox, of integers: (tile.uint64(x) * y) >> 32 is a product's upper half"),
+    **dict.fromkeys(("sort", "argsort"),
+                    "exchanges of v, stored to a buffer, with tile.load(buffer[tile.arange(N) ^ j]) by tile.minimum and tile.maximum"),
+    "topk":                   "tile.max(x), tile.argmax(x) and tile.where, k times",
+    **dict.fromkeys(("math", "libdevice", "extra"), "the function itself, as in tile.exp(x)"),
     "atomic_sub":             "tile.atomic_add(place, -value)",
     **{f"atomic{name}": f"tile.atomic_{name.lower()}(place, value)" for name in ("Add", "Max", "Min", "And", "Or", "Xor", "Exch")},
     "atomic_xchg":            "tile.atomic_exch(place, value)",
@@ -103,16 +118,69 @@ ELSEWHERE = {
     **dict.fromkeys(("shared", "alloc_shared"), "tile.alloc(shape, dtype)"),
     **dict.fromkeys(("alloc_fragment", "alloc_local"), "tile.zeros(shape, dtype)"),
     "fill":                   "tile.store(buffer, value), or tile.full(shape, value, dtype)",
-    "make_block_ptr":         "x[i:i + BLOCK, j:j + BLOCK]",
+    **dict.fromkeys(("make_block_ptr", "make_tensor_descriptor", "advance"), "x[i:i + BLOCK, j:j + BLOCK]"),
+    **dict.fromkeys(("ds", "dslice"), "x[start:start + BLOCK]"),
     "multiple_of":            "tile.assume(x % n == 0)",
+    "max_contiguous":         "nothing: that neighbours are side by side is known of tile.arange",
+    "next_power_of_2":        "any extent: it need not be a power of two",
     **dict.fromkeys(("ceildiv", "ceil_div"), "tile.cdiv(a, b)"),
     "Pipelined":              "tile.pipelined(range(...), stages=n)",
+    "Parallel":               "what is done to whole tiles, as in x * 2",
+    "fori_loop":              "for i in range(n)",
+    "clear":                  "tile.store(buffer, 0), or tile.zeros(shape, dtype)",
+    **dict.fromkeys(("swizzle2d", "use_swizzle"), 'tile.tile_order(tiles_m, tiles_n, order="grouped", group=n)'),
+    "alloc_barrier":          "tile.mbarrier(count)",
+    "alloc_tmem":             'tile.alloc(shape, dtype, scope="tmem")',
     "dot_scaled":             "tile.mma_async(acc, a, b, scale_a=a_factors, scale_b=b_factors)",
+    **dict.fromkeys(("fp16", "half"), "tile.float16"),
+    "bf16":                   "tile.bfloat16",
+    "fp32":                   "tile.float32",
+    "fp64":                   "tile.float64",
+    **dict.fromkeys(("fp8", "float8", "float8e4nv", "e4m3"), "tile.float8_e4m3fn"),
+    **dict.fromkeys(("float8e5", "e5m2"), "tile.float8_e5m2"),
+    "int1":                   "tile.bool_",
+    **dict.fromkeys(("int4", "uint4"), "two in a byte of tile.uint8, as in tile.stack((q & 15, q >> 4), -1)"),
     "inf":                    'float("inf")',
     "nan":                    'float("nan")',
     "gather":                 "tile.load(buffer[index])",
     "softmax":                "tile.exp(x - tile.max(x)), divided by its tile.sum",
 }
+
+
+# What they call what stands outside of kernels.
+OUTSIDE = {
+    "Config":      "a dict of constants and launch options, as in tile.autotune([dict(BLOCK=128, num_warps=4)])",
+    "heuristics":  "a constant of the launch, as in kernel[grid](x, BLOCK=block_of(x))",
+    "pallas_call": "kernel[grid](*arrays)",
+    **dict.fromkeys(("kernel", "prim_func", "macro"), "@tile.jit"),
+}
+
+# Keywords of other languages of kernels, and what says the same here.
+KEYWORDS = {
+    **dict.fromkeys(("allow_tf32", "input_precision"), 'precision="tf32", or nothing for exact float32'),
+    **dict.fromkeys(("out_dtype", "preferred_element_type"), "dtype="),
+    "transpose_A": "trans_a=", "transpose_B": "trans_b=",
+    "num_stages": "tile.pipelined(range(...), stages=n)",
+    "num_ctas": "cluster=",
+    **dict.fromkeys(("maxnreg", "max_nreg"), "max_registers="),
+    **dict.fromkeys(("cache_modifier", "eviction_policy"), 'cache=, as in cache="cg" and cache="evict_last"'),
+    **dict.fromkeys(("boundary_check", "padding_option"), "other= for what lies out of bounds: all regions are tested"),
+    **dict.fromkeys(("keep_dims", "keepdim"), "keepdims="),
+    "return_indices": "tile.argmax(x, axis) beside it",
+    "bitcast": "tile.bitcast(x, dtype)",
+    "volatile": 'sem="relaxed"',
+}
+
+
+def here(name: str) -> str:
+    """What to write for a name of NumPy or of another language of kernels, or nothing."""
+    return ELSEWHERE.get(name) or (f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else "")
+
+
+def suggested(name: str, names) -> str:
+    """What to write for a name that the package does not have, or the closest of those that it has, or nothing."""
+    instead = OUTSIDE.get(name) or ELSEWHERE.get(name)
+    return f"; write {instead}" if instead else nearest(name, names)
 
 
 def counterpart(function) -> str:
@@ -121,8 +189,7 @@ def counterpart(function) -> str:
     name = getattr(function, "__name__", "")
     if library not in ("numpy", "torch", "cupy", "jax", "scipy", "triton"):
         return ""
-    here = ELSEWHERE.get(name) or (f"tile.{name}" if hasattr(sys.modules["tilejit"], name) else "")
-    return f"a function of {library}; in a kernel write {here}" if here else ""
+    return f"a function of {library}; in a kernel write {here(name)}" if here(name) else ""
 
 
 class InstructionName:

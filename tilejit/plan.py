@@ -190,6 +190,9 @@ class _Numbers:
     def divisor(operand: Const) -> int:
         return abs(operand.value) or 1 << 62
 
+    def asked_divisor(self, operand: Const, wanted: int) -> int:
+        return self.divisor(operand)
+
     @staticmethod
     def bounds(operand: Const) -> tuple[int, int]:
         return operand.value, operand.value

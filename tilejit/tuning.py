@@ -23,6 +23,7 @@ from .frontend.captures import Unrecorded, identity
 from .ir.graph import Launch
 from .jit import Kernel
 from .manifest import package
+from .names import misspelt
 from .runtime.arguments import ArraySpec, Bound, is_host
 from .runtime.options import LAUNCH_OPTIONS
 from .runtime.store import open_store
@@ -339,7 +340,8 @@ def autotune(configs: Iterable[dict[str, Any]], key: Iterable[str] | None = None
         every = dict.fromkeys(name for c in configs for name in c)
         for name in every:
             if name not in LAUNCH_OPTIONS and (name not in parameters or not parameters[name].constexpr):
-                raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, and {name!r} is none")
+                raise LaunchError(f"a configuration sets constexpr parameters and launch options of {kernel.name}, and {name!r} is none"
+                                  f"{misspelt((name,), (*parameters, *LAUNCH_OPTIONS))}")
             lacking = next((c for c in configs if name not in c and name not in defaults), None)
             if lacking is not None:
                 raise LaunchError(f"the configuration {lacking} does not set {name!r}, which others set and {kernel.name} has no default for")

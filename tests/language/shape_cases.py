@@ -63,6 +63,7 @@ def shapes(shape, dtype: str = "int32", warps: int = 4, seed: int = 0) -> Case:
     want[f"x.T.reshape({x.size}).reshape({flat})"] = x.T.reshape(-1).reshape(flat)
     axis = int(rng.integers(0, len(shape) + 1))
     want[f"tile.expand_dims(x, {axis})"] = np.expand_dims(x, axis)
+    want[f"tile.stack((x, x.T.reshape(-1).reshape({shape})), {axis})"] = np.stack((x, x.T.reshape(shape)), axis)
     want[f"tile.broadcast_to(x, {(2, *shape)})"] = np.broadcast_to(x, (2, *shape))
     for _ in range(4):
         text, index = slices(rng, shape)

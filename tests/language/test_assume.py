@@ -79,20 +79,20 @@ def test_a_promised_divisor_widens_loads():
             tile.assume(n % 8 == 0)
         tile.store(y[0:1024], tile.load(x[n:n + 1024]))
     array = tile.ArraySpec((4096,), "float16")
-    assert "ld.global.v4.b32" not in kernel.compile(array, array, 8, PROMISE=False).ptx
-    assert "ld.global.v4.b32" in kernel.compile(array, array, 8, PROMISE=True).ptx
+    assert "ld.global.v4.b32" not in kernel.compile(array, array, 9, PROMISE=False).ptx
+    assert "ld.global.v4.b32" in kernel.compile(array, array, 9, PROMISE=True).ptx
 
 
 def test_a_promise_about_a_size_holds_wherever_the_size_is_named():
     @tile.jit
-    def kernel(x, y, PROMISE: tile.constexpr):
+    def kernel(x, y, rows, PROMISE: tile.constexpr):
         if PROMISE:
-            tile.assume(x.shape[0] % 8 == 0)
-        n = x.shape[0] - 1024
+            tile.assume(rows.shape[0] % 8 == 0)
+        n = rows.shape[0] - 1024
         tile.store(y[0:1024], tile.load(x[n:n + 1024]))
-    array = tile.ArraySpec((4096,), "float16")
-    assert "ld.global.v4.b32" not in kernel.compile(array, array, PROMISE=False).ptx
-    assert "ld.global.v4.b32" in kernel.compile(array, array, PROMISE=True).ptx
+    array, rows = tile.ArraySpec((4096,), "float16"), tile.ArraySpec((4001,), "float16")
+    assert "ld.global.v4.b32" not in kernel.compile(array, array, rows, PROMISE=False).ptx
+    assert "ld.global.v4.b32" in kernel.compile(array, array, rows, PROMISE=True).ptx
 
 
 def bounds_tested(compiled):

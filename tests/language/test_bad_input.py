@@ -74,11 +74,24 @@ SOURCES = {
     "tile.atomicAdd(y[0], 1.0)": "tile has no attribute 'atomicAdd'; write tile.atomic_add(place, value)",
     "tile.store(y[0], -tile.inf)": "tile has no attribute 'inf'; write float(\"inf\")",
     "tile.store(y[0:64], tile.linspace(0, 1, 64))": "tile has no attribute 'linspace'\n",
+    "tile.store(y[0:64], tile.clamp(tile.load(x[0:64]), 0, 1))": "tile has no attribute 'clamp'; write tile.clip(x, low, high)",
+    "tile.store(y[0:64], tile.math.exp(tile.load(x[0:64])))": "tile has no attribute 'math'; write the function itself, as in tile.exp(x)",
+    "tile.store(y[0:64], tile.load(x[tile.ds(0, 64)]))": "tile has no attribute 'ds'; write x[start:start + BLOCK]",
+    "tile.store(y[0:64], tile.load(x[0:64]).exp())": "has no attribute 'exp'; it has T, all, any, argmax, argmin, astype, cumprod, cumsum, dtype, "
+                                                     "max, mean, min, ndim, prod, reshape, shape, size, sum, to, transpose; write tile.exp\n",
+    "tile.store(y[0:64], tile.load(x[0:64]).view(tile.float32))": "write tile.bitcast(x, dtype), or tile.reshape(x, shape)",
+    "tile.store(y[0:64], tile.load(x[0:64], cache_modifier='.cg'))": "keyword argument 'cache_modifier'; write cache=, as in cache=\"cg\"",
+    "for i in tile.range(0, 4, num_stages=3):\n    pass": "keyword argument 'num_stages'; write tile.pipelined(range(...), stages=n)",
+    "a = tile.load(x[0:64]).reshape((8, 8))\ntile.dot(a, a, allow_tf32=True)": "keyword argument 'allow_tf32'; write precision=\"tf32\", or nothing",
+    "at = tile.arange(64)\ntile.store(y[0:64], tile.load(x[at], at < n))": "`other` is what elements out of bounds read as, here float32, and not a tile "
+                                                                          "bool[64]; a mask is given by its name, as in tile.load(x[...], mask=...)",
+    "tile.store(y[0], tile.load(x[0], n < 3))": "a mask is given by its name, as in tile.load(x[...], mask=...)",
     "tile.store(y[0:64], tile.load(x[0:64]), masc=x)": "unexpected keyword argument 'masc' (did you mean 'mask'?)",
     "tile.store(y[0], tile.load(x[0:64]).sum(axes=0))": "unexpected keyword argument 'axes' (did you mean 'axis'?)",
     "tile.store(y[0:64], tile.load(x[0:64]).to('flaot16'))": "'flaot16' is not an element type of tilejit (did you mean 'float16'?)",
     "tile.store(y[0:64], x[0:64] + 1)": "load it first, as in tile.load(x[i, 0:BLOCK])",
     "tile.store(y[0:64], x[0:64].to(tile.int8))": "has no attribute 'to'; it has dtype, nbytes, shape, view; load it first, as in tile.load(",
+    "tile.store(y[0:64], tile.load(x + tile.arange(64)))": "load it first, as in tile.load(x[i, 0:BLOCK]); offsets stand in its index, as in x[offsets]",
     "tile.store(y[0], x[0:64].sum())": "load it first, as in tile.load(x[i, 0:BLOCK])",
     "tile.alloc((4, 8), x.dtype)[0:4, 0:4].permute((1, 0))": "the whole buffer has it: write permute before the slice",
     "tile.store(y[0:32], tile.load(x[0:64]))": "do not broadcast",
@@ -419,3 +432,20 @@ def test_an_assembler_that_fails_is_named(monkeypatch):
     refused(lambda: compiled_anew(14), "the assembler (/bin/false) refused the PTX", kind=tile.ToolchainError)
     monkeypatch.delenv("TILEJIT_PTXAS")
     assert compiled_anew(14) > 0
+
+
+@pytest.mark.parametrize("name, words", [
+    ("bf16", "; write tile.bfloat16"), ("Config", "; write a dict of constants and launch options"), ("autotun", " (did you mean 'autotune'?)"),
+    ("next_power_of_2", "; write any extent: it need not be a power of two"), ("_private", ""), ("linspace_of_numpy", "")])
+def test_a_name_that_the_package_does_not_have_is_answered_outside_of_kernels_too(name, words):
+    assert not hasattr(tile, name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(tile, name)
+    assert str(caught.value) == f"module 'tilejit' has no attribute {name!r}{words}" or words and words in str(caught.value)
+
+
+@pytest.mark.parametrize("name, words", [("num_stages", "write tile.pipelined(range(...), stages=n)"), ("num_warp", "did you mean 'num_warps'?"),
+                                         ("BLOC", "did you mean 'BLOCK'?")])
+def test_an_option_that_a_launch_a_kernel_or_a_configuration_does_not_have_is_answered(name, words):
+    refused(lambda: good[1](x, y, **{name: 3}), words, kind=tile.LaunchError)
+    refused(lambda: tile.autotune([{name: 3}])(good), words, kind=tile.LaunchError)

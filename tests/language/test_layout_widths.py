@@ -188,3 +188,22 @@ def test_what_is_read_in_a_loop_weighs_more_than_what_is_written_after_it():
     """Read and written once each, the two would be single elements."""
     x, y = np.zeros((8, 4096), np.float32), np.zeros(8192, np.float32)
     assert widths(in_a_loop, x, y[::2], N=4096) == [("ld", 8), ("st", 4)]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+def test_results_of_tensor_cores_do_not_narrow_the_loads_of_operands_of_their_shape(target):
+    """Loads of float16 go by 16 bytes, beside sums of float32 in the same extents that are stored and added to memory as they are made."""
+    @tile.jit
+    def backward(Q, K, dO, dQ, dK, dV):
+        k, dk, dv = tile.load(K[0:64, 0:64]), tile.zeros((64, 64)), tile.zeros((64, 64))
+        for m in range(0, Q.shape[0], 64):
+            q, do = tile.load(Q[m:m + 64, 0:64]), tile.load(dO[m:m + 64, 0:64])
+            p = tile.dot(q, k.T).to(q.dtype)
+            dv, dk = tile.dot(p.T, do, dv), tile.dot(p.T, q, dk)
+            tile.atomic_add(dQ[m:m + 64, 0:64], tile.dot(p, k))
+        tile.store(dK[0:64, 0:64], dk)
+        tile.store(dV[0:64, 0:64], dv)
+
+    half, single = tile.ArraySpec((64, 64), "float16"), tile.ArraySpec((64, 64), "float32")
+    ptx = backward.compile(half, half, half, single, single, single, target=target).ptx
+    assert "ld.global.v4.b32" in ptx and "ld.global.v2.b32" not in ptx

@@ -11,7 +11,7 @@ from tilejit.passes.context import Context
 pytestmark = pytest.mark.usefixtures("assembled_later")
 
 R, C = 16, 32
-LEAVES = ("i", "j", "j", "j + 8", "j - 16", "flat", "turned", "loaded", "row", "n", "n * 8", "3", "64")
+LEAVES = ("i", "j", "j", "j + 8", "j - 16", "flat", "turned", "loaded", "row", "n", "n * 8", "x.shape[1]", "3", "64")
 DTYPES = ("int8", "uint8", "int16", "uint32", "int32", "int64", "float32")
 KERNEL = f"""
 def k(x, out, n):
@@ -33,6 +33,7 @@ def expressions(draw, depth=3):
     return draw(st.sampled_from((
         f"({a}) + ({b})", f"({a}) - ({b})", f"({a}) * {constant}", f"{constant} * ({a})", f"({a}) // {constant}", f"({a}) % {constant}",
         f"({a}) & {constant}", f"({a}) | {constant}", f"({a}) ^ {constant}", f"({a}) >> 2", f"({a}) << 2", f"-({a})", f"tile.minimum({a}, {b})",
+        f"({a}) // ({b})", f"({a}) % ({b})",
         f"tile.where({a} < {b}, {a}, {b})", f"tile.cast({a}, tile.{dtype})", f"tile.cast(tile.cast({a}, tile.{dtype}) + {constant}, tile.int32)",
         *(f"tile.cast({a} {sign} {b}, tile.int32)" for sign in ("<", "<=", ">", ">=", "==")))))
 
@@ -63,9 +64,23 @@ def test_ramps_hold_in_every_element(form, a, b, n):
     found = known_and_computed(form.format(a=a, b=b), n)
     assume(found is not None)
     context, stored, out = found
+    check(out, lambda axis, count: context.ramp(stored, axis, count))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(LOOPS), expressions(), expressions(), st.sampled_from((0, 8, 16, 24, 120, 304)))
+def test_ramps_hold_where_the_arguments_are_what_the_launch_is_asked_for(form, a, b, n):
+    """Multiples of 8, as the columns of the array are."""
+    found = known_and_computed(form.format(a=a, b=b), n)
+    assume(found is not None)
+    context, stored, out = found
+    check(out, lambda axis, count: context._supposing(context._numbers_behind(stored), 8, lambda: context.ramp(stored, axis, count)))
+
+
+def check(out, claimed):
     for axis, values in ((-1, out), (-2, out.T)):
         for count in (1, 2, 4, 8, 16, values.shape[-1]):
-            ramp = context.ramp(stored, axis, count)
+            ramp = claimed(axis, count)
             if ramp is not None:
                 step, divisor = ramp
                 runs = values.reshape(values.shape[0], -1, count)
@@ -77,7 +92,7 @@ def test_ramps_hold_in_every_element(form, a, b, n):
     ("v = row * 32 + j", (1, 8)), ("v = row + n * 8", (0, 1)), ("v = flat % 32", (1, 8)), ("v = flat // 16 * 4", (0, 4)),
     ("v = tile.cast(j < n * 8, tile.int32)", (0, 1)), ("v = tile.cast((j < n * 8) & (row > 5), tile.int32)", (0, 1)), ("v = (j - 16) % 32", (1, 8)),
     ("v = tile.cast(j, tile.uint8) + tile.uint8(248)", (1, 8)), ("v = turned", None), ("v = loaded", None),
-    ("v = tile.cast(j < n, tile.int32)", None),
+    ("v = tile.cast(j < n, tile.int32)", None), ("v = j % (x.shape[1] * 8)", (1, 8)), ("v = j // (8 * x.shape[0])", (0, 1)), ("v = j % (n * 8)", None),
     ("v = j\n    for _ in range(n):\n        v += 64", (1, 8)), ("v = j\n    for _ in range(n):\n        v += 4", (1, 4)),
     ("v = j\n    for _ in range(n):\n        v = v * 2", None)])
 def test_what_indices_and_masks_are_made_of_is_looked_through(text, want):

@@ -1,10 +1,15 @@
 """Where the elements of reshaped, transposed and broadcast tiles are: in the registers where they were."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import assume, given, settings, strategies as st
 from tilejit.dtypes import float32
-from tilejit.layout import blocked, collapse, thread_table
+from tilejit.ir.graph import Value
+from tilejit.layout import blocked, collapse, register_table, thread_table
 from tilejit.ops.shape import _permuted, reshaped
+from tilejit.ops.slicing import _register_slice
+from tilejit.ops.stack import _stack_layout
 from tilejit.types import Tile
 
 EXTENTS = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 33, 64])
@@ -44,7 +49,7 @@ def reshapes(draw):
 @settings(max_examples=200, deadline=None)
 @given(reshapes())
 def test_a_reshape_that_keeps_its_registers_keeps_every_element_in_place(drawn):
-    """The domain that `reshaped` finds names the same elements in row-major order; dimensions of 1 always have one."""
+    """The domain that `reshaped` finds names the same elements in row-major order; dimensions that stay, beside others of 1, always have one."""
     t, threads, shape = drawn
     domain = reshaped(t.layout, t.domain, t.shape, shape)
     if domain is None:
@@ -78,3 +83,37 @@ def test_the_layout_that_a_broadcast_asks_for_has_each_element_where_it_is_neede
     need, have = held(t, threads, np.broadcast_to(numbers, t.shape)), held(small, threads, numbers)
     for wanted, owned in zip(need, have):
         assert set(wanted[wanted >= 0]) <= set(owned)
+
+
+@settings(max_examples=200, deadline=None)
+@given(tiles(), st.data())
+def test_a_slice_in_registers_takes_just_its_elements_with_any_step(drawn, data):
+    t, threads = drawn
+    cuts = lambda n: [slice(0, n, 1), *(slice(at, n, step) for step in (2, 4) for at in range(min(step, n))), slice(0, -(-n // 2), 1), slice(n // 2, n, 1)]
+    cut = [data.draw(st.sampled_from(cuts(n))) for n in t.shape]
+    numbers = numbered(t.shape)
+    wanted = numbers[tuple(cut)]
+    call = SimpleNamespace(attrs={"starts": tuple(c.start for c in cut), "shape": wanted.shape, "steps": tuple(c.step for c in cut)})
+    found = _register_slice(call, t)
+    if found is None:
+        assert any(c.step > 1 or len(range(c.start, c.stop)) < n for c, n in zip(cut, t.shape))
+        return
+    layout, domain, registers = found
+    have, made = held(t, threads, numbers)[:, list(registers)], held(Tile(t.dtype, wanted.shape, layout, domain), threads, wanted)
+    assert set(made[made >= 0]) == set(wanted.reshape(-1))
+    np.testing.assert_array_equal(made[made >= 0], have[made >= 0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(tiles(), st.integers(1, 4), st.data())
+def test_tiles_are_stacked_in_the_threads_that_hold_them(drawn, count, data):
+    """A thread has of the result the registers that it has of the operands, at their place along the new dimension."""
+    t, threads = drawn
+    axis = data.draw(st.integers(0, len(t.shape)))
+    shape = (*t.shape[:axis], count, *t.shape[axis:])
+    call = SimpleNamespace(args=[Value("t", t, None)] * count, result=Value("s", Tile(t.dtype, shape), None), attrs={"axis": axis})
+    _, (made,) = _stack_layout(None, call, (t,) * count)
+    parts = [held(t, threads, numbered(t.shape) + n * t.size) for n in range(count)]
+    of = {at: r for r, at in enumerate(register_table(t.layout, t.domain))}
+    want = [parts[at[axis]][:, of[at[:axis] + at[axis + 1:]]] for at in register_table(made.layout, made.domain)]
+    np.testing.assert_array_equal(held(made, threads, np.stack([numbered(t.shape) + n * t.size for n in range(count)], axis)), np.stack(want, axis=1))

@@ -94,7 +94,7 @@ def test_scalar_fits32_is_the_range_of_int32(value, fits):
 @given(views(), small_views, st.integers(-2**40, 2**40))
 def test_python_text_says_what_evaluation_says(view, other, number):
     arguments = [view, other, number]
-    for fact in [*facts_about(view), *facts_about(other, 1), ("no_overlap", 0, 1), ("scalar_fits32", 2)]:
+    for fact in [*facts_about(view), *facts_about(other, 1), ("no_overlap", 0, 1), ("scalar_fits32", 2), ("scalar_multiple", 2, 8)]:
         assert as_python(fact, arguments) == evaluate_fact(fact, arguments)
 
 
@@ -115,6 +115,11 @@ def test_expressions_are_evaluated_in_prefix_form():
     assert evaluate(7, []) == 7
 
 
+@pytest.mark.parametrize("value, multiple", [(0, True), (8, True), (2**40, True), (12, False), (-8, False)])
+def test_scalar_multiple_is_of_numbers_that_are_not_negative(value, multiple):
+    assert evaluate_fact(("scalar_multiple", 0, 8), [value]) is multiple
+
+
 def test_an_unknown_fact_is_an_error():
     with pytest.raises(LaunchError, match="lucky"):
         evaluate_fact(("lucky", 0), [3])
@@ -122,6 +127,6 @@ def test_an_unknown_fact_is_an_error():
 
 def test_every_fact_reads_as_a_sentence():
     for fact in [("aligned", 0, 16), ("size_multiple", 0, 1, 64), ("size_is", 0, 0, 2), ("size_at_least", 0, 0, 2),
-                 ("stride_multiple", 0, 0, 8), ("stride_is", 0, 1, 1), ("fits32", 0), ("scalar_fits32", 0), ("no_overlap", 0, 1)]:
+                 ("stride_multiple", 0, 0, 8), ("stride_is", 0, 1, 1), ("fits32", 0), ("scalar_fits32", 0), ("scalar_multiple", 0, 8), ("no_overlap", 0, 1)]:
         assert describe_fact(fact, ("A", "B")).startswith(("A", "offsets in A"))
     assert "argument 3" in describe_fact(("fits32", 3))

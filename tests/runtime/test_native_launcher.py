@@ -144,7 +144,7 @@ def test_native_python_and_evaluated_guards_agree(data):
                                [data.draw(strides) for _ in range(rank)], torch.float32) for _ in range(2)]
         number = data.draw(st.sampled_from([0, -1, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**62]))
         views = [ArrayView(a._pointer, a.shape, a._strides, "float32", 0) for a in arrays]
-        facts = [*facts_about(views[0]), ("fits32", 1), ("scalar_fits32", 2)]
+        facts = [*facts_about(views[0]), ("fits32", 1), ("scalar_fits32", 2), ("scalar_multiple", 2, 4)]
         if all(abs(stride * extent) < 2**58 for view in views for stride, extent in zip(view.strides, view.shape)):
             facts.append(("no_overlap", 0, 1))  # beyond, the arrays would not fit in any memory
         guards = [[list(fact), evaluate_fact(fact, [*views, number])] for fact in facts]

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import CompilationError, at
-from ..names import misspelt
-from ..types import Barrier, BarrierRef, Buffer, Points, Region, Tile
+from ..names import here, misspelt
+from ..types import Barrier, BarrierRef, Buffer, Points, Region, Scalar, Tile
 from .builder import Builder, describe, type_of
 from .op import Op
 
@@ -91,7 +91,7 @@ def _elsewhere(t, name: str) -> str:
         return "; load it first, as in tile.load(x[i, 0:BLOCK])"
     if isinstance(t, Barrier) and (BarrierRef, name) in MEMBERS:
         return "; index one of them first, as in full[i]"
-    return ""
+    return f"; write {here(name)}" if isinstance(t, (Tile, Scalar)) and here(name) else ""
 
 
 def apply(g: Builder, function: Any, args: tuple, kwargs: dict) -> Any:

@@ -192,17 +192,13 @@ def drop_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[in
     return layout, (*domain[:dim], *domain[dim + 1:])
 
 
-def insert_dim(layout: TileLayout, domain, dim: int, extent: int = 1) -> tuple[TileLayout, tuple[int, ...]]:
-    """`extent` of the same tile along a new dimension at position `dim`, all of them in the threads that hold one, in neighbouring
-    registers: (layout, domain)."""
+def insert_dim(layout: TileLayout, domain, dim: int) -> tuple[TileLayout, tuple[int, ...]]:
+    """The same tile with a new dimension of extent 1 at position `dim`: (layout, domain)."""
     domain = tuple(domain)
     if not -len(domain) - 1 <= dim <= len(domain):
         raise CompilationError(f"no dimension {dim} can be inserted into domain {domain}")
     dim = dim + len(domain) + 1 if dim < 0 else dim
-    if extent == 1:
-        return layout, (*domain[:dim], 1, *domain[dim:])
-    dims = [[(e, stride * extent if along == REG else stride, along) for e, stride, along in part] for part in layout.dims(domain)]
-    return _layout([*dims[:dim], [(extent, 1, REG)], *dims[dim:]], layout.replicas), (*domain[:dim], extent, *domain[dim:])
+    return layout, (*domain[:dim], 1, *domain[dim:])
 
 
 def exchanged(layout: TileLayout, domain, dim: int) -> TileLayout | None:

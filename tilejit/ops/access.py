@@ -69,20 +69,27 @@ def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
 
 def _alike(g, mask: Operand, axis: int, vector: int) -> bool:
     """Whether a mask is the same for all elements of a vector."""
-    ramp = (0, 1) if mask is None else g.ramp(mask, axis, vector)
-    return ramp is not None and ramp[0] == 0
+    return mask is None or g.asked_divisor(mask, vector, lambda m: _first(g.ramp(m, axis, vector), 0)) == 0
+
+
+def _first(ramp: tuple[int, int] | None, step: int) -> int:
+    """What divides the first element of each run of a ramp with a step of 1, or 0 for runs that are all alike; 1 for other ramps than asked for."""
+    return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
 
 
 def _along(g, source: Value, axis: int, vector: int) -> int | None:
     """The buffer's dimension along which the elements of each vector follow each other, from a multiple of their number on; they share the other
     coordinates."""
     t, indices = source.type, g.definition(source).args[1:]
-    if isinstance(t, Region):
-        d = t.kept[axis]
-        return d if g.divisor(indices[d]) % vector == 0 else None
-    ramps = [g.ramp(i, axis - len(t.shape), vector) or (None, 1) for i in indices]
-    moving = [d for d, (step, _) in enumerate(ramps) if step != 0]
-    return moving[0] if len(moving) == 1 and ramps[moving[0]][0] == 1 and ramps[moving[0]][1] % vector == 0 else None
+    d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
+    if d is None:
+        first = lambda i, step=1: _first(g.ramp(i, axis - len(t.shape), vector), step)
+        moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: first(i, 0)) != 0]
+        if len(moving) != 1:
+            return None
+        d, = moving
+    beside = t.buffer.scope != "global" or t.buffer.strides[d] == 1
+    return d if beside and g.asked_divisor(indices[d], vector, first) % vector == 0 else None
 
 
 def _checked(g, source: Value) -> tuple[int, ...]:
@@ -110,8 +117,6 @@ def _aligned(g, t: Region | Points, d: int, vector: int) -> bool:
     """Whether `vector` elements along `d`, from a multiple of that on, are contiguous and start at a multiple of their size."""
     if t.buffer.scope != "global":
         return shared_runs(t.buffer.layout, t.buffer.shape, d, vector)
-    if t.buffer.strides[d] != 1:
-        return False
     others = [s for k, s in enumerate(t.buffer.strides) if k != d]
     return g.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes) and all(
         s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector) for s in others)

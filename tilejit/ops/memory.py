@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..dtypes import bool_
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
 from ..ir.graph import Operand, Value
@@ -116,6 +117,9 @@ def load(g: Builder, source, other=None, mask=None, cache=None, sem=None, scope=
         g.shared("this load", *g.definitions[source].args[1:])
     shaped = Tile(t.dtype, t.shape) if t.shape != () else Scalar(t.dtype)
     explicit = other is not None
+    if isinstance(other, Value) and getattr(other.type, "dtype", t.dtype) == bool_ != t.dtype:
+        raise g.error(f"`other` is what elements out of bounds read as, here {t.dtype}, and not {describe(other)}; "
+                      "a mask is given by its name, as in tile.load(x[...], mask=...)")
     value = coerce(g, other if explicit else 0, Scalar(t.dtype) if not isinstance(type_of(other), Tile) else shaped)
     mask = as_mask(g, mask, t.shape)
     if isinstance(shaped, Tile) and isinstance(type_of(value), Scalar) and isinstance(value, Value) and type_of(value).uniform < g.scope.uniformity:

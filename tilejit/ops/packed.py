@@ -46,7 +46,7 @@ def _(e, call, start):
 
 def _plan(context, call) -> None:
     dtype = call.attrs["dtype"]
-    if context.divisor(call.args[0]) % dtype.packing[0]:
+    if context.asked_divisor(call.args[0], dtype.packing[0]) % dtype.packing[0]:
         raise CompilationError(f"regions of {dtype} begin at {_whole(dtype)}, and this start is not known to be at one: write it as "
                                f"{dtype.packing[0]} * i, or promise it by tile.assume(start % {dtype.packing[0]} == 0)", call.loc)
 

@@ -165,17 +165,16 @@ def fits(site, k: int | None, vec: int) -> bool:
 
 def region_fits(site, region, starts, d: int, vec: int) -> bool:
     """The same of one side's region at `starts`, along dimension `d` of its buffer."""
-    g = site.g
-    if g.divisor(starts[d]) % vec:
+    g, buffer = site.g, region.buffer
+    beside = region.scope != "global" or isinstance(buffer.strides[d], int) and buffer.strides[d] == 1
+    if not beside or g.asked_divisor(starts[d], vec) % vec:
         return False
     if region.scope != "global":
-        return shared_runs(region.buffer.layout, region.buffer.shape, d, vec)
-    buffer = region.buffer
+        return shared_runs(buffer.layout, buffer.shape, d, vec)
     if buffer.narrowed is not None and buffer.narrowed[d] % vec:
         return False
     known = lambda kind, n: n % vec == 0 if isinstance(n, int) else g.facts.ask(kind, n.arg, n.dim, vec)
-    return (isinstance(buffer.strides[d], int) and buffer.strides[d] == 1
-            and g.facts.ask("aligned", buffer.arg, vec * site.itemsize)
+    return (g.facts.ask("aligned", buffer.arg, vec * site.itemsize)
             and all(known("stride_multiple", n) for i, n in enumerate(buffer.strides) if i != d)
             and (d not in checked(region, starts) or known("size_multiple", buffer.shape[d])))
 

@@ -11,14 +11,12 @@ from ..dtypes import bool_, dtype_of, float32, int32, int64
 from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import builtin
-from ..ir.graph import Const, Value
+from ..ir.graph import Value
 from ..ir.op import op
 from ..types import Scalar, Tile
 from . import casts, elementwise as ew, math as elementary
-from .creation import indices, splat
 from .ids import is_number_of_ctas
 from .language import as_condition, binary, broadcast_shape, common_dtype, compare, converted, float_operand, matched, number, spread, strong_cast
-from .shape import checked_axis, stack_
 
 
 @builtin
@@ -28,20 +26,6 @@ def where(g: Builder, condition, x, y):
     dtype = common_dtype(g, x, y)
     shape = broadcast_shape(g, number(g, test), number(g, x), number(g, y))
     return g.call(ew.select, spread(g, test, shape), spread(g, converted(g, x, dtype), shape), spread(g, converted(g, y, dtype), shape))
-
-
-@builtin
-def stack(g: Builder, tiles, axis=0):
-    """The tiles of a tuple, of one shape and promoted to one dtype, next to each other along a new dimension `axis`."""
-    if not isinstance(tiles, tuple) or not tiles or not all(isinstance(type_of(t), Tile) for t in tiles):
-        raise g.error(f"stack takes a tuple of tiles, as in (a, b), not {describe(tiles)}")
-    one = tiles[0].type.shape
-    for t in tiles:
-        if t.type.shape != one:
-            raise g.error(f"tiles that are stacked have one shape, not {list(one)} and {list(t.type.shape)}")
-    axis = checked_axis(g, axis, len(one) + 1)
-    dtype = common_dtype(g, *tiles)
-    return g.call(stack_, *(converted(g, t, dtype) for t in tiles), axis=axis)
 
 
 def _extreme(which):

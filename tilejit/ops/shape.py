@@ -12,7 +12,7 @@ from ..ir.builder import Builder, describe, type_of
 from ..ir.builtin import attribute, builtin, method
 from ..ir.graph import Value
 from ..ir.op import op
-from ..layout import TileLayout, collapse, drop_dim, insert_dim
+from ..layout import TileLayout, collapse
 from ..types import Scalar, Tile
 from .creation import constant_integer
 
@@ -79,19 +79,31 @@ def _(e, call, x):
 def reshaped(layout: TileLayout, domain: tuple[int, ...], source: tuple[int, ...], target: tuple[int, ...]) -> tuple | None:
     """The domain that gives a tile of shape `target` the registers of one of shape `source`; None if there is none.
 
-    Dimensions of extent 1 come and go freely; others only in a domain without padding, where shards can be cut so.
+    Dimensions of extent 1 come and go freely, and padded ones stay as they are; others become others where shards can be cut so.
     """
-    kept = [n for n, extent in zip(domain, source) if extent != 1]
-    if [n for n in source if n != 1] == [n for n in target if n != 1]:
-        if all(n == 1 for n, extent in zip(domain, source) if extent == 1):
-            return tuple(1 if extent == 1 else kept.pop(0) for extent in target)
-    if domain != source:
+    if any(n != 1 for n, extent in zip(domain, source) if extent == 1):
         return None
+    have, made = [(extent, n) for extent, n in zip(source, domain) if extent != 1], [extent for extent in target if extent != 1]
+    kept: list[int] = []
+    while made:
+        old, new = [have.pop(0)], [made.pop(0)]
+        while prod(extent for extent, _ in old) != prod(new):
+            if prod(extent for extent, _ in old) < prod(new):
+                old.append(have.pop(0))
+            else:
+                new.append(made.pop(0))
+        if len(new) == len(old) == 1:
+            kept.append(old[0][1])
+        elif all(extent == n for extent, n in old):
+            kept += new
+        else:
+            return None
+    result = tuple(1 if extent == 1 else kept.pop(0) for extent in target)
     try:
-        layout.dims(target)
+        layout.dims(result)
     except CompilationError:
         return None
-    return target
+    return result
 
 
 def _keeps_registers(source: Tile, target: Tile) -> bool:
@@ -164,55 +176,6 @@ def _transpose_backward(assigner, call, want):
 
 
 transpose_.rules.update(free=True, layout=_transpose_layout, layout_backward=_transpose_backward)
-
-
-@op("pure", attrs=("axis",))
-def stack_(*xs, axis):
-    """Tiles of one shape next to each other along a new dimension."""
-
-
-@stack_.infer
-def _(g, *xs, axis):
-    t = type_of(xs[0])
-    return Tile(t.dtype, (*t.shape[:axis], len(xs), *t.shape[axis:]))
-
-
-@stack_.simulate
-def _(m, call, *xs):
-    return np.stack(np.broadcast_arrays(*xs), call.attrs["axis"] + 1)
-
-
-@stack_.emit
-def _(e, call, *xs):
-    """Registers side by side; where other threads hold other tiles of them, each chooses."""
-    source, target, axis = type_of(call.args[0]), call.result.type, call.attrs["axis"]
-    result = []
-    for r in range(e.registers(target)):
-        at, which = e.register_coordinates(target, r), e.coordinates(target, r)[axis]
-        own = [x[e.register_at(source, (*at[:axis], *at[axis + 1:]))] for x in xs]
-        if isinstance(which, int):
-            result.append(own[min(which, len(own) - 1)])
-            continue
-        chosen = own[-1]
-        for n in reversed(range(len(own) - 1)):
-            chosen = e.select(which.equals(n), own[n], chosen)
-        result.append(chosen)
-    return result
-
-
-def _stack_layout(assigner, call, types):
-    t = call.args[0].type
-    base = next(filter(None, types), None) or assigner.default(t.shape, t.dtype)
-    made = Tile(t.dtype, call.result.type.shape, *insert_dim(base.layout, base.domain, call.attrs["axis"], len(types)))
-    return (base,) * len(types), (made,)
-
-
-def _stack_backward(assigner, call, want):
-    t, axis = call.args[0].type, call.attrs["axis"]
-    return (Tile(t.dtype, t.shape, *drop_dim(*collapse(want.layout, want.domain, axis), axis)),) * len(call.args)
-
-
-stack_.rules.update(free=True, layout=_stack_layout, layout_backward=_stack_backward)
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import CompilationError
 from ..ir.builder import Builder, describe, type_of
 from ..ir.graph import Value
 from ..ir.op import op
@@ -40,10 +41,22 @@ def _(e, call, x):
 
 
 def _register_slice(call, source: Tile):
-    """The slice as registers of the same threads: (layout, domain, registers); None where it is none."""
-    if any(step != 1 for step in call.attrs["steps"]) or source.domain != source.shape:
+    """The slice as registers of the same threads: (layout, domain, registers); None where it is none. Along a step the domain is one of
+    groups as long as the step, of each of which one place is taken."""
+    domain, starts, shape, kept = [], [], [], []
+    for n, extent, start, taken, step in zip(source.domain, source.shape, call.attrs["starts"], call.attrs["shape"], call.attrs["steps"]):
+        if n % step:
+            return None
+        taken = n if taken == extent else taken  # all of it, with its padding
+        domain += [n] if step == 1 else [n // step, step]
+        starts += [start] if step == 1 else [start // step, start % step]
+        shape += [taken] if step == 1 else [taken, 1]
+        kept.append(taken)
+    try:
+        found = register_slice(source.layout, tuple(domain), tuple(starts), tuple(shape))
+    except CompilationError:  # shards that are not cut into such groups
         return None
-    return register_slice(source.layout, source.domain, tuple(call.attrs["starts"]), tuple(call.attrs["shape"]))
+    return found and (found[0], tuple(kept), found[2])
 
 
 def _picked(call, source: Tile, target: Tile) -> tuple[int, ...] | None:

@@ -11,17 +11,17 @@ from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
 from ..ops.memory import load_
 from ..types import Points, Region, Selected, Tile
-from .ramps import Ramps
+from .arguments import Arguments
 
 PLACES = (Region, Points, Selected)
 
 
-class Context(Ramps):
+class Context(Arguments):
     """The questions of one graph. Made anew by each pass that needs it; promises count for bounds of what wraps if it asks for `wrapping` ones."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
-        super().__init__(graph, wrapping)
-        self.facts, self.target = facts, graph.target
+        super().__init__(graph, facts, wrapping)
+        self.target = graph.target
         self.scope = ExecScope("cta", graph.launch.threads)
         self.calls: list[Call] = [node for node in walk(graph.body) if isinstance(node, Call)]
         self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it

@@ -32,7 +32,7 @@ class LayoutChoice:
 
     def __init__(self, graph: Graph, facts: Facts):
         self.context = Context(graph, facts)
-        self.vectors = vector_widths(graph, self.context)
+        self.vectors = vector_widths(graph, self.context, behind_products(self.context, stored=True))
         self.reduced = reduced_axes(self.context)
         self.behind = behind_products(self.context)
         self.room = _spare_memory(graph, self.context)
@@ -87,13 +87,16 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
 
 
-def behind_products(context: Context) -> set[Operand]:
-    """The tiles that are computed from what a tensor core makes, each element from those of its place or its row."""
+def behind_products(context: Context, stored: bool = False) -> set[Operand]:
+    """The tiles that are computed from what a tensor core makes, each element from those of its place or its row. What is `stored` as the
+    tensor cores have it may come out of a loop; what threads multiply has no layout of its own."""
     found: set[Operand] = set()
-    reached = lambda a: a in found or any(map(reached, context.ways.get(a, ())))
+    left = lambda a: stored and a in context.carried and context.carried[a].following in found
+    reached = lambda a: a in found or left(a) or any(map(reached, context.ways.get(a, ())))
     for call in context.calls:
         goes_on = is_elementwise(call) or "layout_backward" in call.op.rules or call.op.name == "reduce"
-        if "anchor" in call.op.rules or goes_on and any(map(reached, call.args)):
+        made = "anchor" in call.op.rules and not (stored and call.op.name == "thread_product")
+        if made or goes_on and any(map(reached, call.args)):
             found.update(call.results)
     return found
 

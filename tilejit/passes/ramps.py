@@ -8,7 +8,7 @@ from math import gcd, prod
 from ..dtypes import DType
 from ..ir.builder import type_of
 from ..ir.graph import Call, Operand, Value
-from ..types import Tile
+from ..types import Scalar, Tile
 from .integers import INDICES, Integers
 from .intervals import held_by
 
@@ -85,18 +85,27 @@ class Ramps(Integers):
         if len(steps) != 2:
             return None
         (one, other), known = steps, [self.constant(a) for a in call.args]
+        by = known[1] if known[1] is not None else parts[1] if other == 0 and self._not_negative(call.args[1]) else None
         match call.op.name:
             case "add" | "sub":
                 return one + other if call.op.name == "add" else one - other, gcd(*parts)
             case "mul" if None in known and known != [None, None]:
                 return (one or other) * next(k for k in known if k is not None), parts[0] * parts[1]
-            case "floordiv" if _whole(one, count, parts[0], known[1]):
+            case "floordiv" if _whole(one, count, parts[0], by):
                 return 0, self._divisor_of(call, parts)
-            case "mod" if _whole(one, count, parts[0], known[1]):
+            case "mod" if _whole(one, count, parts[0], by):
                 return one, gcd(*parts)
             case "lt" | "ge" | "gt" | "le" if _whole((one - other) * FALLS[call.op.name], count, gcd(*parts)):
                 return 0, 1
         return None
+
+    def _not_negative(self, operand: Operand) -> bool:
+        """Whether a scalar, or the one that all elements of a tile are, is at least 0."""
+        call = self.made.get(operand)
+        if call is not None and call.op.name in ("splat", "broadcast", "reshape", "convert_layout"):
+            return self._not_negative(call.args[0])
+        low, _ = self.bounds(operand) if isinstance(type_of(operand), Scalar) else (None, None)
+        return low is not None and low >= 0
 
     def _carried_ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
         """The ramp that a loop begins with, as far as every trip keeps it."""

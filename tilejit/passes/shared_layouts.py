@@ -7,7 +7,8 @@ then, where products or register tiles take the buffer, which read down its rows
 what they need the fewest instructions for. Columns of 16 bytes are for uses that decline the others: TMA fills them 16 bytes at a
 time, so that a pipelined product of 24 to 72 columns by wgmma takes 1.02 to 1.5 times as long as by mma.sync from plain rows (on
 an H100). The slots of a ring may also lie apart, where that saves copies instructions: TMA reaches no slot that lies close behind
-another, and bulk copies move a row each.
+another, and bulk copies move a row each. Where a use has none but a slower path by all of them, and the array that is copied has no
+contiguous rows, the same layouts by columns are asked of, with the other buffers as chosen.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .context import Context
 from .slices import Copier
 
 COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each slot at a multiple of 128 bytes"
+COLUMN_MAJOR = "column-major"
 SLOWER = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 PLACES = Buffer, Region, Points
 ASIDE = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
@@ -47,6 +49,15 @@ def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, 
     if slots and slot % unit:
         found[APART] = TileLayout([(shape[0], -(-slot // unit) * unit, axis.m), *TileLayout.row_major(shape[1:]).shards])
     return found
+
+
+def by_columns(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
+    """Those of a buffer whose columns are contiguous, by name."""
+    if len(shape) < 2:
+        return {}
+    order, turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2), (*shape[:-2], shape[-1], shape[-2])
+    named = lambda name: COLUMN_MAJOR if name == ROW_MAJOR else f"{name}, by columns"
+    return {named(name): layout.permute(order, turned) for name, layout in candidates(dtype, turned).items() if name != COLUMNS}
 
 
 @dataclass
@@ -80,10 +91,10 @@ class Open:
     uses: dict[str, Uses] = field(default_factory=dict)
 
     def cost(self, name: str) -> tuple:
-        uses, at = self.uses[name], list(self.layouts).index(name)
+        uses, at, turned = self.uses[name], list(self.layouts).index(name), name == COLUMN_MAJOR or name.endswith("by columns")
         swizzle = at if name not in (ROW_MAJOR, APART) else len(self.layouts)
         rank = (swizzle, uses.instructions, name == APART) if self.by_rows else (uses.instructions, name == APART, -at)
-        return len(uses.declined), name == COLUMNS, len(uses.slower), *rank
+        return len(uses.declined), name == COLUMNS, len(uses.slower), turned, *rank
 
     @property
     def settled(self) -> bool:
@@ -94,6 +105,14 @@ class Open:
     @property
     def chosen(self) -> str:
         return min(self.uses, key=self.cost)
+
+    @property
+    def turned(self) -> bool:
+        """Whether a use has no path, or a slower one, by all candidates, and a copy is of an array whose rows are not contiguous."""
+        uses = self.uses[self.chosen]
+        places = (a.type for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_) for a in call.args[:2])
+        apart = any(isinstance(t, Region) and t.scope == "global" and t.buffer.strides[-1:] != (1,) for t in places)
+        return apart and bool(uses.declined or uses.slower)
 
     def record(self) -> LayoutRecord:
         name = self.chosen
@@ -125,6 +144,13 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
         turn += 1
         asking = {b: o for b, o in asking.items() if not (o.settled and turn == 1) and turn < len(o.layouts)}
     layouts = {buffer: o.layouts[o.chosen] for buffer, o in opened.items()}
+    for buffer, o in opened.items():
+        if o.turned:
+            turned = by_columns(buffer.type.dtype, buffer.type.shape)
+            names, o.layouts = (o.chosen, *turned), o.layouts | turned
+            for name in names:
+                _Asker(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
+            layouts[buffer] = o.layouts[o.chosen]
     body = _Retyper(layouts).block(graph.body)
     return replace(graph, body=body, layouts=tuple(o.record() for o in opened.values()))
 
@@ -137,10 +163,11 @@ def _with_layout(t, layout: TileLayout):
 # -- asking ----------------------------------------------------------------------------------------------------------------
 
 class _Asker:
-    """Asks every use of the buffers what it would be with the layouts `tried`."""
+    """Asks every use of the buffers what it would be with the layouts `tried`; other buffers have those that are `given`."""
 
-    def __init__(self, graph: Graph, facts: Facts, opened: dict[Value, Open], tried: dict[Value, str]):
+    def __init__(self, graph: Graph, facts: Facts, opened: dict[Value, Open], tried: dict[Value, str], given: dict[Value, TileLayout] | None = None):
         self.context, self.facts, self.opened, self.tried = Context(graph, facts), facts, opened, tried
+        self.given = (given or {}) | {buffer: opened[buffer].layouts[name] for buffer, name in tried.items()}
         for buffer, name in tried.items():
             opened[buffer].uses[name] = Uses()
 
@@ -177,14 +204,14 @@ class _Asker:
     def root(self, value: Value) -> Value:
         """The allocation behind a place in shared memory."""
         made = self.context.made
-        while isinstance(value.type, PLACES) and value not in self.opened and value in made and made[value].args:
+        while isinstance(value.type, PLACES) and value not in self.given and value in made and made[value].args:
             value = made[value].args[0]
         return value
 
     def tried_on(self, arg, root):
-        if root not in self.opened:
+        if root not in self.given:
             return arg
-        made = replace(arg, type=_with_layout(arg.type, self.opened[root].layouts[self.tried[root]]))
+        made = replace(arg, type=_with_layout(arg.type, self.given[root]))
         self.context.made[made] = self.context.made[arg]
         return made
 

@@ -43,13 +43,14 @@ class Access:
     axis: int | None
 
 
-def vector_widths(graph: Graph, context: Context) -> dict[tuple, tuple[int, tuple | None]]:
-    """For each shape that meets global memory the vector's extent, and the order of the dimensions, the vector's first."""
+def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> dict[tuple, tuple[int, tuple | None]]:
+    """For each shape that meets global memory the vector's extent, and the order of the dimensions, the vector's first. The `fragments` that
+    tensor cores make are stored as these have them, and say nothing of other tiles of their shape."""
     accesses: dict[tuple, dict[Access, int]] = {}
     found: dict[tuple, tuple[int, tuple | None]] = {}
     for call, weight in _accesses(context, graph.body, 1):
         t = call.args[0].type
-        if t.scope != "global" or not prod(t.shape) or not t.shape:
+        if t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:]):
             continue
         access = _of(context, call)
         if access is not None:

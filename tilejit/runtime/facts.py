@@ -59,6 +59,8 @@ def condition(fact, arguments) -> list:
             return _fits32(i, arguments[i])
         case "scalar_fits32":
             return ["and", ["le", -INT32_LIMIT, ["scalar", i]], ["le", ["scalar", i], INT32_LIMIT - 1]]
+        case "scalar_multiple":
+            return ["and", ["le", 0, ["scalar", i]], ["eq", ["mod", ["scalar", i], rest[0]], 0]]
         case "scalar_between":
             return ["and", ["le", rest[0], ["scalar", i]], ["le", ["scalar", i], rest[1]]]
         case "no_overlap":
@@ -186,6 +188,8 @@ def describe_fact(fact, names=()) -> str:
             return f"offsets in {name} fit in 32 bits"
         case "scalar_fits32":
             return f"{name} fits in 32 bits"
+        case "scalar_multiple":
+            return f"{name} is a multiple of {rest[0]}, and not negative"
         case "scalar_between":
             return f"{name} is {rest[0]} to {rest[1]}"
         case "no_overlap":

@@ -32,7 +32,7 @@ def selected_view(site) -> View | str:
     moved = dict(zip(site.dims(array), (per_dim[d] for d in site.dims(shared))))
     k = column_start(array)
     column = site.starts(array)[k]
-    start = Start(int(column.value) if hasattr(column, "value") else None, k, 1, site.g.divisor(column))
+    start = Start(int(column.value) if hasattr(column, "value") else None, k, 1, site.g.asked_divisor(column, 16 // site.itemsize))
     size, stride = array.buffer.shape[-1], array.buffer.strides[-1]
     dims = (Dim(1 << 32, 0, Start(0), array.extents[0], _digits(moved.get(0, ()), site.itemsize)),
             Dim(number(size), times(number(stride), site.itemsize), start, array.extents[1], _digits(moved.get(1, ()), site.itemsize)))

@@ -177,10 +177,12 @@ def _coordinate(s: CopySite) -> bool | str:
     start = inner(s).start
     if padding(s):
         return start.multiple_of(PADDED) or f"it is not known to be a multiple of {PADDED} elements, which are padded on the way"
-    if start.multiple_of(16 // s.itemsize):
+    whole = 16 // s.itemsize
+    if start.multiple_of(whole):
         return True
-    known = f"{start.value}" if start.value is not None else f"known to be a multiple of {start.divisor}"
-    return f"it is {known} elements of {s.itemsize} bytes"
+    if start.value is not None:
+        return f"it is {start.value} elements of {s.itemsize} bytes"
+    return f"it is known to be a multiple of {start.divisor} elements of {s.itemsize} bytes (tile.assume(start % {whole} == 0) says more of it)"
 
 
 def _clipped(s: CopySite) -> bool | str:

@@ -198,7 +198,7 @@ def view_of(site, merge: bool = True) -> View | str:
     shape, strides = settled(site) if merge else (site.array.buffer.shape, site.array.buffer.strides)
     for d, (size, stride, start, extent) in enumerate(zip(shape, strides, site.starts(array), array.extents)):
         value = int(start.value) if hasattr(start, "value") else None
-        begin = Start(value, d, 1, site.g.divisor(start))
+        begin = Start(value, d, 1, site.g.asked_divisor(start, 16 // itemsize if stride == 1 else 1))
         n, packing = number(size), (1, 1)
         if padded and d == len(shape) - 1:
             packing = elements, per = array.dtype.packing

@@ -1,0 +1,160 @@
+"""Vectors and boxes that begin or end where arrays' extents and numbers of the launch say: whether those are multiples is asked of it."""
+
+import numpy as np
+import pytest
+import tilejit as tile
+
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
+STARTS = {"n": 1, "n + tile.program_id(0) * 256": 1, "n // 2": 2, "tile.program_id(0) * n": 1, "(n // 4 + k) * 1": 4, "3 * n - 8": 1}
+VECTORS = {8: "ld.global.v4.b32", 4: "ld.global.v2.b32", 2: "ld.global.b32", 1: "ld.global.b16"}
+
+
+def half(*shape):
+    return tile.ArraySpec(shape, "float16")
+
+
+def kernel_of(start, place="x[row, at:at + 1024]", loaded=""):
+    return tile.jit(source=f"""
+def kernel(x, y, other):
+    row, n, k = tile.program_id(0), other.shape[0], 0
+    for k in range(0, 64, 64):
+        at = {start}
+        tile.store(y[row, 0:1024], tile.load({place}{loaded}))
+""")
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+@pytest.mark.parametrize("start", STARTS)
+def test_a_load_that_begins_at_an_extent_is_as_wide_as_the_extent_allows(start, vector):
+    n = STARTS[start] * vector * 5
+    ptx = kernel_of(start).compile(half(4, 4096), half(4, 1024), half(n)).ptx
+    assert VECTORS[vector] in ptx and not any(wide in ptx for v, wide in VECTORS.items() if v > vector)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_so_are_gathers_and_masks_of_columns_that_are_compared_with_extents(vector):
+    columns = "tile.arange(1024)"
+    ptx = kernel_of("n", f"x[row, at + {columns}]", f", mask=({columns} < x.shape[1] - at)").compile(half(4, 4096), half(4, 1024), half(vector)).ptx
+    assert VECTORS[vector] in ptx and not any(wide in ptx for v, wide in VECTORS.items() if v > vector)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_numbers_of_the_launch_are_asked_for_too(vector):
+    """As they are where a kernel takes sizes and row pitches as arguments."""
+    @tile.jit
+    def kernel(x, y, pitch, n, BLOCK: tile.constexpr):
+        columns, row = tile.arange(BLOCK), tile.program_id(0)
+        tile.store(y[row, 0:BLOCK], tile.load(x[row * pitch + columns], mask=columns < n))
+
+    ptx = kernel.compile(half(4096), half(4, 1024), 5 * vector, vector, BLOCK=1024).ptx
+    assert VECTORS[vector] in ptx and not any(wide in ptx for v, wide in VECTORS.items() if v > vector)
+    x, y = np.arange(4096).astype(np.float16), np.empty((4, 1024), np.float16)
+    for pitch, n in ((5 * vector, vector), (8, 3), (-8, 24), (0, 0), (7, 8), (64, 1024)):
+        kernel[4,](x, y, pitch, n, BLOCK=1024)
+        at = np.arange(4)[:, None] * pitch + np.arange(1024)
+        assert (y == np.where((at >= 0) & (np.arange(1024) < n), x[at], 0)).all()
+
+
+def test_rows_and_columns_that_begin_again_at_an_extent_are_side_by_side():
+    """The product of a matrix whose ragged edge is filled with its first rows and columns, by masks along k alone."""
+    @tile.jit
+    def kernel(a, b, c, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
+        m, n = tile.program_id(0) * BM + tile.arange(BM), tile.program_id(1) * BN + tile.arange(BN)
+        rows, columns, k, acc = m % M, n % N, tile.arange(BK), tile.zeros((BM, BN))
+        for i in range(0, tile.cdiv(K, BK)):
+            left = K - i * BK
+            x = tile.load(a[rows[:, None], (i * BK + k)[None, :]], mask=k[None, :] < left)
+            y = tile.load(b[(i * BK + k)[:, None], columns[None, :]], mask=k[:, None] < left)
+            acc = tile.dot(x, y, acc)
+        tile.store(c[m[:, None], n[None, :]], acc.to(c.dtype), mask=(m[:, None] < M) & (n[None, :] < N))
+
+    rng = np.random.default_rng(0)
+    for M, N, K in ((40, 72, 56), (33, 50, 27)):
+        a, b, c = rng.integers(-3, 4, (M, K)).astype(np.float16), rng.integers(-3, 4, (K, N)).astype(np.float16), np.empty((M, N), np.float16)
+        made = kernel.compile(a, b, c, M, N, K, BM=64, BN=64, BK=32, target="sm_90a")
+        assert ("ld.global.b16" in made.ptx) == (M == 33)
+        kernel[1, 2](a, b, c, M, N, K, BM=64, BN=64, BK=32)
+        assert (c == a.astype(np.float64) @ b.astype(np.float64)).all()
+
+
+def test_one_kernel_serves_extents_that_are_multiples_and_others():
+    @tile.jit
+    def gated(x, y, BLOCK: tile.constexpr):
+        row, half = tile.program_id(0), x.shape[1] // 2
+        columns = tile.arange(BLOCK)
+        gate = tile.load(x[row, columns], mask=columns < half)
+        tile.store(y[row, 0:BLOCK], gate * tile.load(x[row, half:half + BLOCK]))
+
+    for columns in (64, 62, 56, 50, 66, 2, 0):
+        x = np.random.default_rng(columns).integers(-9, 9, (3, columns)).astype(np.float16)
+        y = np.empty((3, columns // 2), np.float16)
+        gated[3,](x, y, BLOCK=64)
+        assert (y == x[:, :columns // 2] * x[:, columns // 2:]).all()
+
+
+def test_only_extents_that_matter_are_asked_for():
+    @tile.jit
+    def kernel(x, y, rows, columns, many):
+        at, other = columns.shape[0] + 8 * many.shape[0], many.shape[0]
+        tile.store(y[0, 0:1024], tile.load(x[rows.shape[0] + other, at:at + 1024]))
+
+    spec = half(4, 4096), half(4, 1024), half(3), half(8), half(5)
+    assert "ld.global.v4.b32" in kernel.compile(*spec).ptx
+    (version,), = kernel.versions.values()
+    asked = {fact[1]: fact[3] for fact in version.facts if fact[0] == "size_multiple"}
+    assert asked[3] == 8 and 2 not in asked and 4 not in asked
+
+
+@pytest.mark.parametrize("target,variant", [("sm_80", "ldgsts"), ("sm_90a", "tma")])
+def test_an_asynchronous_copy_begins_at_an_extent(target, variant):
+    @tile.jit
+    def gate_and_up(X, W, Y, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
+        m, n, N = tile.program_id(0) * BM, tile.program_id(1) * BN, Y.shape[1]
+        sX, sG = tile.alloc((BM, BK), X.dtype, layout=tile.auto), tile.alloc((BK, BN), X.dtype, layout=tile.auto)
+        sU = tile.alloc((BK, BN), X.dtype, layout=tile.auto)
+        gate, up = tile.zeros((BM, BN)), tile.zeros((BM, BN))
+        for k in tile.pipelined(range(0, X.shape[1], BK), stages=2):
+            tile.copy_async(sX, X[m:m + BM, k:k + BK])
+            tile.copy_async(sG, W[k:k + BK, n:n + BN])
+            tile.copy_async(sU, W[k:k + BK, N + n:N + n + BN])
+            gate, up = tile.dot(sX, sG, gate), tile.dot(sX, sU, up)
+        tile.store(Y[m:m + BM, n:n + BN], gate * up)
+
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-3, 4, (50, 64)).astype(np.float16), rng.integers(-3, 4, (64, 80)).astype(np.float16)
+    y, blocks = np.empty((50, 40), np.float32), dict(BM=64, BN=64, BK=32)
+    made = gate_and_up.compile(x, w, y, **blocks, target=target)
+    assert {copy.variant for copy in made.copies} == {variant}
+    gate_and_up[1, 1](x, w, y, **blocks)
+    both = x.astype(np.float64) @ w.astype(np.float64)
+    assert (y == both[:, :40] * both[:, 40:]).all()
+
+
+def test_rows_in_one_piece_are_copied_from_an_extent_on_as_one_piece():
+    @tile.jit(num_warps=4)
+    def kernel(x, y, other):
+        s, bar, at = tile.alloc((256,), x.dtype), tile.mbarrier(), other.shape[0]
+        tile.assume((at >= 0) & (at + 256 <= 4096))
+        with tile.elect():
+            bar.arrive_expect_tx(s.nbytes)
+            tile.copy_async(s, x[at:at + 256], mbar=bar, variant="bulk")
+        bar.wait(phase=0)
+        tile.copy(y[0:256], s)
+
+    x, y = np.arange(4096, dtype=np.float32), np.empty(256, np.float32)
+    kernel[1,](x, y, np.empty(36, np.int8))
+    assert (y == x[36:292]).all()
+    with pytest.raises(tile.DispatchError, match="not known to be a multiple of 16 bytes"):
+        kernel.compile(x, y, np.empty(34, np.int8), target="sm_90a")
+
+
+def test_a_refused_start_is_told_by_what_promise_it_is_taken():
+    @tile.jit
+    def kernel(x, y, at):
+        s, bar = tile.alloc((8, 64), x.dtype), tile.mbarrier()
+        with tile.elect():
+            tile.copy_async(s, x[0:8, at:at + 64], mbar=bar)
+
+    with pytest.raises(tile.DispatchError, match=r"multiple of 1 elements of 2 bytes \(tile\.assume\(start % 8 == 0\) says more of it\)"):
+        kernel.compile(half(64, 64), half(64, 64), 9, target="sm_90a")

@@ -1,0 +1,84 @@
+"""What the launch is asked of its numbers and its arrays' extents: whether an integer that is computed of them is a multiple of what a vector
+or a box needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..ir.builder import Facts, type_of
+from ..ir.graph import Const, Graph, Operand, Value
+from ..types import Scalar, Sym, Tile
+from .integers import Known, Said
+from .promises import Promise
+from .ramps import Ramps
+
+PARTS = (1, 2, 4, 8)  # by which a number may be divided on the way, as in ``half = x.shape[1] // 2``
+
+Number = Sym | Value  # an extent of an array, or a scalar argument
+
+
+class Arguments(Ramps):
+    """The integers of one graph, and the facts of its launch."""
+
+    def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
+        super().__init__(graph, wrapping)
+        self.facts = facts
+        self._behind: dict[Operand, tuple[Number, ...]] = {}
+        self._supposed: dict[tuple, tuple[Known, Known]] = {}  # what is known, and that where some numbers are multiples
+
+    def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
+        """What provably divides an integer, or what `divisor` tells of another operand; where that is no multiple of `wanted`, the launch is
+        asked whether the arguments behind it make it one."""
+        divisor = divisor or self.divisor
+        found = divisor(operand)
+        behind = self._numbers_behind(operand) if found % wanted else ()
+        for n in (wanted * part for part in PARTS if behind):
+            supposed = lambda numbers: self._supposing(numbers, n, lambda: divisor(operand))
+            if supposed(behind) % wanted == 0:
+                needed = behind
+                for number in behind:
+                    fewer = tuple(x for x in needed if x != number)
+                    needed = fewer if supposed(fewer) % wanted == 0 else needed
+                return supposed(needed) if all(self._multiple(x, n) for x in needed) else found
+        return found
+
+    def _multiple(self, number: Number, n: int) -> bool:
+        if isinstance(number, Sym):
+            return self.facts.ask("size_multiple", number.arg, number.dim, n)
+        return self.facts.ask("scalar_multiple", self.graph.params.index(number), n)
+
+    def _supposing(self, numbers: tuple[Number, ...], n: int, question: Callable[[], int]) -> int:
+        """The answer where the numbers are multiples of `n`, and not negative."""
+        known, key = self._known, (id(self._known), numbers, n)
+        if key not in self._supposed:
+            multiple = lambda: Promise(low=0, divisor=n)
+            promised = known.promised | {(x, False): Said(known.promised.get((x, False)), known, [multiple]) for x in numbers}
+            self._supposed[key] = known, replace(known, promised=promised, kept={}, divisors={}, intervals={}, growths={}, ramps={})
+        with self._knowing(self._supposed[key][1]):
+            return question()
+
+    def _numbers_behind(self, operand: Operand) -> tuple[Number, ...]:
+        """The extents and scalar arguments that an integer, or the integers of a tile, are computed of."""
+        if operand not in self._behind:
+            found, seen, todo = {}, set(), [operand]
+            while todo:
+                x = todo.pop()
+                if x in seen or x is None or isinstance(x, Const) or not isinstance(type_of(x), (Scalar, Tile)) or type_of(x).dtype.is_float:
+                    continue
+                seen.add(x)
+                key = self.key(x)
+                if isinstance(key, Sym):
+                    found |= {key: None} if key.kind == "size" else {}
+                elif key in self.graph.params:
+                    found |= {key: None} if type_of(key).dtype.is_int else {}
+                elif x in self.loops:
+                    todo += self.loops[x].start, self.loops[x].step
+                elif x in self.ways:
+                    todo += self.ways[x]
+                elif x in self.carried:
+                    todo += self.carried[x].init, self.carried[x].following
+                elif x in self.made and self.made[x].op.effect == "pure":
+                    todo += self.made[x].args
+            self._behind[operand] = tuple(found)
+        return self._behind[operand]
