@@ -121,6 +121,55 @@ def test_tiles_that_several_products_take_are_right_in_each(target, dtype, turne
 
 
 @tile.jit
+def linear_attention(Q, K, V, O, D: tile.constexpr, BN: tile.constexpr):
+    """A state that products make is the `b` of another."""
+    state = tile.zeros((D, D))
+    for n in range(0, K.shape[0], BN):
+        q, k, v = tile.load(Q[n:n + BN, 0:D]), tile.load(K[n:n + BN, 0:D]), tile.load(V[n:n + BN, 0:D])
+        o = tile.dot(tile.dot(q, k.T).to(Q.dtype), v)
+        o = tile.dot(q, state.to(Q.dtype), o)
+        state = tile.dot(k.T, v, state)
+        tile.store(O[n:n + BN, 0:D], o)
+
+
+@tile.jit
+def turned_products(Q, K, V, O, D: tile.constexpr, BM: tile.constexpr, BN: tile.constexpr):
+    """What a product has made is turned, and multiplied as `a`, as in the gradients of attention."""
+    m = tile.program_id(0) * BM
+    k, acc = tile.load(K[m:m + BM, 0:D]), tile.zeros((BM, D))
+    for n in range(0, Q.shape[0], BN):
+        p = tile.dot(tile.load(Q[n:n + BN, 0:D]), k.T) * 0.5
+        acc = tile.dot(p.to(Q.dtype).T, tile.load(V[n:n + BN, 0:D]), acc)
+    tile.store(O[m:m + BM, 0:D], acc)
+
+
+def chained():
+    """(kernel, grid, constants, operands, what the result should be), of whole numbers and halves that stay exact."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.integers(-1, 2, (192, 64)).astype(np.float16) for _ in range(3))
+    f, g, h = (x.astype(np.float64) for x in (q, k, v))
+    blocks = [slice(n, n + 64) for n in range(0, 192, 64)]
+    state, parts = np.zeros((64, 64)), []
+    for b in blocks:
+        parts.append(f[b] @ g[b].T @ h[b] + f[b] @ state)
+        state = state + g[b].T @ h[b]
+    yield linear_attention, 1, dict(D=64, BN=64), (q, k, v), np.concatenate(parts)
+    yield turned_products, 3, dict(D=64, BM=64, BN=64), (q, k, v), (g @ f.T * 0.5) @ h
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_product_made_goes_through_shared_memory_as_b_and_turned_as_a(target):
+    """Not element by element."""
+    for kernel, grid, constants, arrays, want in chained():
+        o = np.zeros((192, 64), np.float32)
+        kernel.simulate(grid, *arrays, o, **constants, target=target).raise_first()
+        np.testing.assert_array_equal(o, want)
+        made = kernel.compile(*arrays, o, **constants, target=target)
+        assert {p.variant for p in made.products} == {TARGETS[target]} and made.spills == 0
+        assert not re.search(r"(ld|st)\.shared\.b(8|16)", made.ptx)
+
+
+@tile.jit
 def from_shared(A, B, C):
     """As weights of few bits are widened."""
     s, b = tile.alloc((64, 64), A.dtype, layout=tile.auto), tile.alloc((64, 64), B.dtype, layout=tile.auto)
@@ -159,6 +208,10 @@ def test_products_of_loaded_tiles_are_right_on_the_gpu():
                     a, b, c = (torch.from_numpy(x).cuda() for x in arrays)
                     product[-(-m // bm), -(-n // bn)](a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, num_warps=warps)
                     np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=str((dtype, ta, tb, m, n, k)))
+    for kernel, grid, constants, arrays, want in chained():
+        o = torch.zeros(192, 64, device="cuda")
+        kernel[grid](*(torch.from_numpy(x).cuda() for x in arrays), o, **constants)
+        np.testing.assert_array_equal(o.cpu().numpy(), want)
     q, k, v = (torch.randn(512, 64, device="cuda").half() for _ in range(3))
     o = torch.empty_like(q)
     attention[4](q, k, v, o, BM=128, BN=64, D=64)

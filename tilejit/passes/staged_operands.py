@@ -1,6 +1,6 @@
 """Operands of products that come to registers from global memory: to the products they come through shared memory.
 
-There the tensor cores of a warpgroup, or ``ldmatrix``, read them, and the loads go by whole rows. An operand that a product made, or
+There the tensor cores of a warpgroup, or ``ldmatrix``, read them, and the loads go by whole rows. An `a` that a product made, or
 that is loaded from shared memory, stays in registers. What several products take, or a loop takes again and again, is stored once.
 """
 
@@ -67,10 +67,12 @@ class StagedOperands:
     def _staged(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
         args, attrs, stored = list(call.args), dict(call.attrs), []
         for n, flag in ((2, "trans_b"), (1, "trans_a")):
-            if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma" or not self._from_memory(args[n], n):
+            if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma":
                 continue
             x, transposed = self._untransposed(args[n])
             transposed ^= attrs[flag]
+            if not self._through_memory(args[n], n, transposed):
+                continue
             if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
                 continue  # of which instructions take rows along k only: to turn it took longer than mma.sync with it in registers (H200)
             own = self.taken[x] > 1 or self.home.get(x) is not self.home[call.result]
@@ -119,11 +121,14 @@ class StagedOperands:
         made = self.context.made.get(x)
         return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
 
-    def _from_memory(self, x: Value, operand: int) -> bool:
-        """Whether a tile is computed of one in global memory, and of none that a product has made. Of one in shared memory too, if it is a `b`:
-        warps take it in turn, or the tensor cores of a warpgroup read it there only. Else such a one is loaded as the product takes it."""
+    def _through_memory(self, x: Value, operand: int, turned: bool) -> bool:
+        """Whether a tile is better read from shared memory: one that is computed of what is in global memory. Of what is in shared memory, or what
+        a product has made, if it is a `b`, which warps take in turn and the tensor cores of a warpgroup only there, or made by a product and turned,
+        which threads would do element by element. Else such a one is loaded, or stays, as the product takes it."""
         loads = loads_behind(self.context, x)
-        whole_ones = [c for c in loads or () if 2 * c.result.type.size >= x.type.size]
+        if loads is None:
+            return operand == 2 or turned
+        whole_ones = [c for c in loads if 2 * c.result.type.size >= x.type.size]
         if whole_ones and all(self.context.buffer_of(c.args[0]).type.scope == "global" for c in whole_ones):
             return True
         computed = self._untransposed(x)[0] not in {c.result for c in whole_ones}
