@@ -110,6 +110,35 @@ def test_a_scale_of_each_row_and_weights_of_a_byte(target, stages):
 
 
 @tile.jit
+def as_it_lies(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr):
+    acc = tile.zeros((BM, BN), tile.float32 if A.dtype.is_float else tile.int32)
+    for k in tile.pipelined(range(0, A.shape[1], BK), stages=STAGES) if STAGES else range(0, A.shape[1], BK):
+        acc = tile.dot(tile.load(A[0:BM, k:k + BK]), tile.load(B[k:k + BK, 0:BN]), acc)
+    tile.store(C[0:BM, 0:BN], acc)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [np.float16, E4M3, np.int8])
+@pytest.mark.parametrize("stages", [0, 3])
+def test_transposed_arrays_come_as_they_lie(target, dtype, stages):
+    """As the weights of torch's linear layers, ``w.T``: in either loop by vectors, or by the engine, and to the fastest product that takes them."""
+    if (dtype, target) == (E4M3, "sm_80"):
+        return
+    rng = np.random.default_rng(0)
+    a, at, b, w = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((64, 128), (128, 64), (128, 128), (128, 128)))
+    for x, y in ((a, w.T), (at.T, b), (at.T, w.T)):
+        c, options = np.zeros((64, 128), np.int32 if dtype == np.int8 else np.float32), dict(BM=64, BN=128, BK=64, STAGES=stages, target=target)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", tile.TileWarning)
+            as_it_lies.simulate(1, x, y, c, **options).raise_first()
+            made = as_it_lies.compile(x, y, c, **options)
+        np.testing.assert_array_equal(c, x.astype(np.float64) @ y.astype(np.float64))
+        assert {v.variant for v in made.copies} == ({COPIES[target]} if stages else set())
+        if dtype == np.float16 or x is a:
+            assert made.products[0].variant == TARGETS[target] and not re.search(r"(ld|st)\.(global|shared)\.b(8|16)", made.ptx)
+
+
+@tile.jit
 def summed(X, Y, N, B: tile.constexpr, STAGES: tile.constexpr, ROLES: tile.constexpr):
     """No product: rows that come ahead, added and scaled."""
     row, total = tile.program_id(0), tile.zeros((B,))
@@ -232,6 +261,13 @@ def test_products_of_tiles_that_come_ahead_are_right_on_the_gpu():
                     a, b, c = (torch.from_numpy(x).cuda() for x in arrays)
                     product[-(-m // bm), -(-n // bn)](a, b, c, BM=bm, BN=bn, BK=bk, TA=ta, TB=tb, STAGES=stages, ROLES=roles, num_warps=warps)
                     np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=str((dtype, ta, tb, roles, m, n, k, stages)))
+    for dtype in (torch.float16, torch.int8):
+        a, at, b, w = (torch.randint(-3, 4, shape, device="cuda").to(dtype) for shape in ((64, 128), (128, 64), (128, 128), (128, 128)))
+        for x, y in ((a, w.T), (at.T, b), (at.T, w.T)):
+            for stages in (0, 3):
+                c = torch.zeros(64, 128, device="cuda", dtype=torch.int32 if dtype == torch.int8 else torch.float32)
+                as_it_lies[1](x, y, c, BM=64, BN=128, BK=64, STAGES=stages)
+                assert (c.double() == x.double() @ y.double()).all(), (dtype, x.stride(), y.stride(), stages)
     q, k, v = (torch.randn(3, 512, 64, device="cuda").half() for _ in range(3))
     weights = 2 ** (0.25 * q.double() @ k.double().mT)
     want = weights / weights.sum(2, keepdim=True) @ v.double()

@@ -21,7 +21,8 @@ from ..ops.regions import whole
 from ..ops.shape import transpose_
 from ..ops.shared import allocated
 from ..types import Region, Tile
-from .context import Context, loads_behind
+from .context import Context, lies_by_columns, loads_behind
+from .shared_layouts import by_columns, with_layout
 from .slices import needed, without_unused
 from .staging import completes_by_bytes, is_copy, not_ahead, shared_left, site_ahead
 from .writing import Writer
@@ -99,7 +100,7 @@ class _LoadsAhead:
         if nbytes > self.left:
             return f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, of which {max(self.left, 0)} are left"
         g, copy, nodes = self.copied(load)
-        if why := self.slow(copy, for_roles=loop.pipeline.warp_specialize and not multiplied):
+        if why := self.slow(self.as_it_may_lie(copy), for_roles=loop.pipeline.warp_specialize and not multiplied):
             return why
         self.left -= nbytes
         self.allocations += g.blocks[0]
@@ -114,6 +115,16 @@ class _LoadsAhead:
             region = whole(g, allocated(g, t.shape, t.dtype, auto))
         self.context.made.update(g.definitions)
         return g, Call(copy_async_, (region, load.args[0], None), {"options": {}, "partial": None}, (), load.loc), nodes
+
+    def as_it_may_lie(self, copy: Call) -> Call:
+        """The copy to a buffer by columns, if the array lies so; else by rows."""
+        region, source = copy.args[:2]
+        if not lies_by_columns(source.type):
+            return copy
+        layout = next(iter(by_columns(region.type.dtype, region.type.shape).values()))
+        turned = replace(region, type=with_layout(region.type, layout))
+        self.context.made[turned] = self.context.made[region]
+        return replace(copy, args=(turned, *copy.args[1:]))
 
     def slow(self, copy: Call, for_roles: bool) -> str:
         """Why a copy gains nothing: threads would make it by loads and stores, or roles cannot make it."""
@@ -159,10 +170,16 @@ class _LoadsAhead:
             x, made = args[n], self.context.made.get(args[n])
             turned = made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
             loaded = made.args[0] if turned else x
-            if loaded in self.regions:
+            if loaded in self.regions and not (n == 1 and self.across_k(call, loaded, turned)):
                 self.taken_by_products |= {x, loaded}
                 args[n], attrs[flag] = self.regions[loaded], attrs[flag] ^ turned
         return replace(call, args=tuple(args), attrs=attrs)
+
+    def across_k(self, call: Call, loaded: Value, turned: bool) -> bool:
+        """Whether an `a` lies in memory as `wgmma` takes no elements of its kind, which it takes from registers."""
+        narrow = loaded.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
+        k_last = call.attrs["trans_a"] == turned
+        return self.context.target == "sm_90a" and narrow and k_last == lies_by_columns(self.context.definition(loaded).args[0].type)
 
 
 __all__ = ["send_loads_ahead"]

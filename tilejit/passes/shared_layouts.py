@@ -155,7 +155,7 @@ def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, body=body, layouts=tuple(o.record() for o in opened.values()))
 
 
-def _with_layout(t, layout: TileLayout):
+def with_layout(t, layout: TileLayout):
     """A buffer's type, or that of a place in it, with another layout."""
     return replace(t, layout=layout) if isinstance(t, Buffer) else replace(t, buffer=replace(t.buffer, layout=layout))
 
@@ -211,7 +211,7 @@ class _Asker:
     def tried_on(self, arg, root):
         if root not in self.given:
             return arg
-        made = replace(arg, type=_with_layout(arg.type, self.given[root]))
+        made = replace(arg, type=with_layout(arg.type, self.given[root]))
         self.context.made[made] = self.context.made[arg]
         return made
 
@@ -259,9 +259,9 @@ class _Retyper(Copier):
         return replace(call, args=args, results=tuple(self.placed(r, layout) for r in call.results) if places else call.results)
 
     def placed(self, old: Value, layout: TileLayout) -> Value:
-        new = self.retype(old, _with_layout(old.type, layout))
+        new = self.retype(old, with_layout(old.type, layout))
         self.places[new] = layout
         return new
 
 
-__all__ = ["candidates", "choose_shared_layouts"]
+__all__ = ["by_columns", "candidates", "choose_shared_layouts", "with_layout"]

@@ -19,8 +19,8 @@ from ..ops.mma.dot import dot_
 from ..ops.regions import whole
 from ..ops.shape import transpose_
 from ..ops.shared import alloc, sync, widest_swizzle
-from ..types import Tile
-from .context import Context, loads_behind
+from ..types import Region, Tile
+from .context import Context, lies_by_columns, loads_behind
 from .staging import shared_left
 
 LEAST = 2048              # bytes of an operand below which registers and shuffles do
@@ -29,9 +29,10 @@ PROXIES = 90, 100, 103    # architectures whose tensor cores read shared memory 
 
 @dataclass(frozen=True)
 class Stored:
-    """What is stored for a product: a tile, to a room, which it may have as its `own`. The nodes name the room's region."""
+    """What is stored for a product: a tile, or its transpose, to a room, which it may have as its `own`. The nodes name the room's region."""
 
     tile: Value
+    transposed: bool
     room: Value
     own: bool
     region: Value
@@ -73,16 +74,18 @@ class StagedOperands:
             transposed ^= attrs[flag]
             if not self._through_memory(args[n], n, transposed):
                 continue
+            columns = self._by_columns(x)
+            transposed ^= columns
             if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
                 continue  # of which instructions take rows along k only: to turn it took longer than mma.sync with it in registers (H200)
             own = self.taken[x] > 1 or self.home.get(x) is not self.home[call.result]
-            room = self._room(x.type, (self.context.scope, x if own else n))
+            room = self._room(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if own else n))
             if room is not None:
                 with self.g.block() as nodes:
                     args[n] = whole(self.g, room)
                 attrs[flag] = transposed
                 self.context.made |= {v: self.g.definitions[v] for v in (room, args[n])}
-                stored.append(Stored(x, room, own, args[n], tuple(nodes)))
+                stored.append(Stored(x, columns, room, own, args[n], tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
     def _room(self, t: Tile, what: tuple) -> Value | None:
@@ -104,7 +107,8 @@ class StagedOperands:
                 self.named.add(s.region)
                 self.g.blocks[-1].extend(s.nodes)
         for s in new:
-            self.g.call(store_, s.region, s.tile, None, cache=None, each_thread=False)
+            tile = self.g.call(transpose_, s.tile, axes=(1, 0)) if s.transposed else s.tile
+            self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
         self.there |= {s.room for s in new if s.own}
         if new:
             if architecture(self.context.target) in PROXIES:
@@ -133,6 +137,12 @@ class StagedOperands:
             return True
         computed = self._untransposed(x)[0] not in {c.result for c in whole_ones}
         return bool(whole_ones) and computed and operand == 2
+
+
+    def _by_columns(self, x: Value) -> bool:
+        """Whether a tile is computed of one whose columns lie side by side in its array: its vectors lie along them."""
+        like_it = [c.args[0].type for c in loads_behind(self.context, x) or () if c.result.type.shape == x.type.shape]
+        return any(isinstance(t, Region) and lies_by_columns(t) for t in like_it[:1])
 
 
 def _inside(node: Node) -> Iterator[Block]:
