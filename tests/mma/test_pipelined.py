@@ -1,5 +1,7 @@
 """``tile.pipelined``: any number of trips around any ring, with and without roles, by barriers and by groups."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -186,8 +188,8 @@ def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("how", ["kept", "scaled", "by trip"])
-def test_an_operand_in_registers_that_each_trip_makes_anew_ends_its_product_s_way(how, target):
-    """One that stays the same leaves it on its way; the registers of one that does not are written in the next trip."""
+def test_an_operand_in_registers_that_each_trip_makes_anew_is_stored_when_the_product_before_is_over(how, target):
+    """One that stays the same leaves that on its way until the next is issued."""
     @tile.jit(num_warps=4)
     def from_registers(Q, B, C):
         q, sB = tile.load(Q[0:64, 0:32]), tile.alloc((64, 32), B.dtype, layout=tile.auto)
@@ -204,8 +206,14 @@ def test_an_operand_in_registers_that_each_trip_makes_anew_ends_its_product_s_wa
     from_registers.simulate(1, q, b, c, target=target).raise_first()
     factors = {"kept": [1] * 4, "scaled": [2] * 4, "by trip": [1, 2, 3, 4]}[how]
     np.testing.assert_array_equal(c, sum(f * (q.astype(float) @ b[64 * i:64 * i + 64].astype(float).T) for i, f in enumerate(factors)))
-    waits = [line.strip() for line in from_registers.compile(q, b, c, target=target).graph.splitlines() if "mma_wait" in line]
-    assert waits == ({"kept": ["mma_wait(n=1)", "mma_wait(n=0)"]}.get(how, ["mma_wait(n=0)"]) if target == "sm_90a" else [])
+    loop = from_registers.compile(q, b, c, target=target).graph.split("for %i")[-1]
+    steps = re.findall(r"mma_wait\(n=\d\)|\b(?:sync|store|mma_async)\(", loop)
+    if target != "sm_90a":
+        assert not any("wait" in step for step in steps)
+    elif how == "kept":
+        assert steps[:3] == ["mma_async(", "mma_wait(n=1)", "mma_wait(n=0)"]
+    else:
+        assert steps[:6] == ["mma_wait(n=0)", "sync(", "store(", "sync(", "mma_async(", "mma_wait(n=0)"]
 
 
 @tile.jit
