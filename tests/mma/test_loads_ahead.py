@@ -182,6 +182,8 @@ LOOP = "    for i in tile.pipelined(range(4), stages=2):"
 KEPT = [
     (["        y = tile.load(A[i, 0:64], mask=tile.arange(0, 64) < n)"], "a copy brings a region of an array with zeros beyond its bounds"),
     (["        y = tile.load(A[i, 0:64], other=1.0)"], "zeros beyond its bounds"),
+    (["        y = tile.load(A[i, 0:64], other=n * 1.0)"], "zeros beyond its bounds"),
+    (["        y = tile.load(A[i, 0:64], other=total)"], "zeros beyond its bounds"),
     (["        y = tile.load(A[i, 0:64], cache='cs')"], "without mask= or cache="),
     (["        y = tile.load(A[i, tile.arange(0, 64)])"], "a copy brings a region of an array"),
     (["        y = tile.load(A[at, 0:64])", "        at = at * 3 % 4"], "its place depends on at, which the loop changes"),

@@ -85,7 +85,8 @@ class _LoadsAhead:
     def stays(self, loop: For, load: Call, multiplied: bool) -> str:
         """Why a load stays where it is. If nothing keeps it there, its copy is noted."""
         source, other, mask = load.args
-        if not isinstance(source.type, Region) or mask is not None or other != Const(0, other.dtype) or load.attrs["cache"] is not None:
+        zeros = isinstance(other, Const) and other.value == 0
+        if not isinstance(source.type, Region) or not zeros or mask is not None or load.attrs["cache"] is not None:
             return "a copy brings a region of an array with zeros beyond its bounds, without mask= or cache="
         if any(map(sees_others, walk(loop.body))):
             return "the loop waits for what others write"
@@ -96,7 +97,7 @@ class _LoadsAhead:
         for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call) and c.op.effect != "pure")):
             if why := not_ahead(self.context, call):
                 return why
-        nbytes = load.result.type.size * load.result.type.dtype.bits // 8 * loop.pipeline.stages
+        nbytes = load.result.type.size * load.result.type.dtype.nbytes * loop.pipeline.stages
         if nbytes > self.left:
             return f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, of which {max(self.left, 0)} are left"
         g, copy, nodes = self.copied(load)
