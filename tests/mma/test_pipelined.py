@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
+from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.pipelined_product import product
 from tilejit.errors import CompilationError
 
@@ -186,27 +187,33 @@ def test_on_hopper_a_consumer_keeps_a_product_on_its_way():
     assert made.spills == 0 and made.registers == 168
 
 
+@tile.jit(num_warps=4)
+def from_registers(Q, B, C, HOW: tile.constexpr, ROLES: tile.constexpr = True):
+    q, sB = tile.load(Q[0:64, 0:32]), tile.alloc((64, 32), B.dtype, layout=tile.auto)
+    acc = tile.zeros((64, 64))
+    for i in tile.pipelined(range(0, B.shape[0], 64), stages=2, warp_specialize=ROLES):
+        tile.copy_async(sB, B[i:i + 64, 0:32])
+        a = q if HOW == "kept" else q * 2 if HOW == "scaled" else q * (i // 64 + 1)
+        acc = tile.dot(a, sB, acc, trans_b=True)
+    tile.store(C[0:64, 0:64], acc)
+
+
+def registers_case(how):
+    """Operands, and what the product with A in registers is."""
+    rng = np.random.default_rng(0)
+    q, b = rng.integers(-4, 5, (64, 32)).astype(np.float16), rng.integers(-4, 5, (256, 32)).astype(np.float16)
+    factors = {"kept": [1] * 4, "scaled": [2] * 4, "by trip": [1, 2, 3, 4]}[how]
+    return q, b, sum(f * (q.astype(float) @ b[64 * i:64 * i + 64].astype(float).T) for i, f in enumerate(factors))
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("how", ["kept", "scaled", "by trip"])
 def test_an_operand_in_registers_that_each_trip_makes_anew_is_stored_when_the_product_before_is_over(how, target):
     """One that stays the same leaves that on its way until the next is issued."""
-    @tile.jit(num_warps=4)
-    def from_registers(Q, B, C):
-        q, sB = tile.load(Q[0:64, 0:32]), tile.alloc((64, 32), B.dtype, layout=tile.auto)
-        acc = tile.zeros((64, 64))
-        for i in tile.pipelined(range(0, B.shape[0], 64), stages=2, warp_specialize=True):
-            tile.copy_async(sB, B[i:i + 64, 0:32])
-            a = q if how == "kept" else q * 2 if how == "scaled" else q * (i // 64 + 1)
-            acc = tile.dot(a, sB, acc, trans_b=True)
-        tile.store(C[0:64, 0:64], acc)
-
-    rng = np.random.default_rng(0)
-    q, b = rng.integers(-4, 5, (64, 32)).astype(np.float16), rng.integers(-4, 5, (256, 32)).astype(np.float16)
-    c = np.empty((64, 64), np.float32)
-    from_registers.simulate(1, q, b, c, target=target).raise_first()
-    factors = {"kept": [1] * 4, "scaled": [2] * 4, "by trip": [1, 2, 3, 4]}[how]
-    np.testing.assert_array_equal(c, sum(f * (q.astype(float) @ b[64 * i:64 * i + 64].astype(float).T) for i, f in enumerate(factors)))
-    loop = from_registers.compile(q, b, c, target=target).graph.split("for %i")[-1]
+    (q, b, want), c = registers_case(how), np.empty((64, 64), np.float32)
+    from_registers.simulate(1, q, b, c, HOW=how, target=target).raise_first()
+    np.testing.assert_array_equal(c, want)
+    loop = from_registers.compile(q, b, c, HOW=how, target=target).graph.split("for %i")[-1]
     steps = re.findall(r"mma_wait\(n=\d\)|\b(?:sync|store|mma_async)\(", loop)
     if target != "sm_90a":
         assert not any("wait" in step for step in steps)
@@ -214,6 +221,19 @@ def test_an_operand_in_registers_that_each_trip_makes_anew_is_stored_when_the_pr
         assert steps[:3] == ["mma_async(", "mma_wait(n=1)", "mma_wait(n=0)"]
     else:
         assert steps[:6] == ["mma_wait(n=0)", "sync(", "store(", "sync(", "mma_async(", "mma_wait(n=0)"]
+
+
+@needs_module("torch")
+@needs_gpu("sm_90a")
+@in_child(timeout=120)
+def test_operands_in_registers_are_right_on_the_gpu_with_roles_and_without():
+    import torch
+    for how in ("kept", "scaled", "by trip"):
+        q, b, want = registers_case(how)
+        for roles in (False, True):
+            c = torch.zeros(64, 64, device="cuda")
+            from_registers[1](torch.from_numpy(q).cuda(), torch.from_numpy(b).cuda(), c, HOW=how, ROLES=roles)
+            np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=f"{how} {roles}")
 
 
 @tile.jit

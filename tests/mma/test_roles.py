@@ -116,7 +116,7 @@ def test_a_pipelined_loop_cannot_give_out_more_either(regs, words):
 def test_registers_are_divided_on_the_gpu():
     """More of them, fewer, all that there are; with two CTAs on a multiprocessor too."""
     for regs, options in (((24, 240, 240), {}), ((24, 160, 160, 160), {}), ((None, 24, 240), {}), ((24, 232), dict(min_ctas=2)),
-                          ((40, 160), dict(max_registers=104))):
+                          ((40, 160), dict(max_registers=104)), ((24, 136), dict(num_warps=14))):
         x = tile.to_device(np.zeros((16, 128), np.float32), 0)
         kernel = divided(regs, **options)
         kernel[600,](x)
