@@ -132,10 +132,12 @@ STAGES_AT_MOST = 64
 
 @builtin
 def pipelined(g: Builder, over, stages=2, warp_specialize=False, producer_regs=None, consumer_regs=None):
-    """The loop of a range or of ``tile.tile_order`` whose copies from global to shared memory run up to `stages` trips ahead of the
-    rest of its body.
+    """The loop of a range or of ``tile.tile_order`` whose loads of tiles, and copies from global to shared memory, run up to `stages`
+    trips ahead of the rest of its body.
 
-    The buffers that ``tile.copy_async`` fills in the body become rings of `stages` slots each; barriers or groups, waits and
+    A tile that the body loads from an array that the kernel does not write comes by ``copy_async`` to a buffer of the compiler's own,
+    where an asynchronous copy takes its rows and shared memory is left (else it is loaded in its trip, with a warning). These buffers,
+    and those that ``tile.copy_async`` fills in the body, become rings of `stages` slots each; barriers or groups, waits and
     releases are the compiler's. A body reads what its own copies have brought. Where a copy goes may depend on the index and on
     what stands before the loop, by any arithmetic, branches and loops, and on plain loads of arrays that the kernel does not write.
     With `warp_specialize`, warps of their own issue the copies (on sm_90 and later, where all of them complete by bytes): the kernel
