@@ -9,7 +9,7 @@ from ..config import architecture
 from ..dtypes import DType
 from ..errors import CompilationError
 from ..ir.builder import ExecScope, Facts, type_of
-from ..ir.graph import Call, Graph, Operand, Value
+from ..ir.graph import Call, Graph, Operand
 from ..layout import blocked, exchanged
 from ..types import Region, Tile
 from .context import Context

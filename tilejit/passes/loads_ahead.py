@@ -87,7 +87,8 @@ class _LoadsAhead:
         source, other, mask = load.args
         zeros = isinstance(other, Const) and other.value == 0
         if not isinstance(source.type, Region) or not zeros or mask is not None or load.attrs["cache"] is not None:
-            return "a copy brings a region of an array with zeros beyond its bounds, without mask= or cache="
+            return ("a copy brings a region of an array with zeros beyond its bounds, without mask= or cache=; what lies beyond the array needs no "
+                    "mask, and tile.window gives a part of one bounds of its own")
         if any(map(sees_others, walk(loop.body))):
             return "the loop waits for what others write"
         places, outside = needed(loop.body, [load])

@@ -12,14 +12,12 @@ from dataclasses import replace
 
 from ..dtypes import int32
 from ..errors import CompilationError
-from ..ir.builder import type_of
 from ..ir.graph import Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, operands, walk, written
 from ..ops import barriers as bars
 from ..ops.language import compare
 from ..ops.ring_release import arrivals, ring_release
 from ..ops.shared import sync
 from ..ops.tmem.slots import met_in, reads_late
-from ..types import Tile
 from .context import Context
 from .flights import left_in_flight
 from .pipeline import Loops, in_flight_of, one_of, turned

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..config import architecture
-from ..ir.builder import Builder, type_of
+from ..ir.builder import Builder
 from ..ir.graph import Block, Call, For, Node, Scope, Value, While, blocks
 from ..ops.barriers import fence_proxy_async
-from ..ops.memory import load_, store_
+from ..ops.memory import store_
 from ..ops.mma.dot import dot_
 from ..ops.regions import whole
 from ..ops.shape import transpose_
