@@ -7,7 +7,7 @@ channels; ``.tile::gather4`` and ``.tile::scatter4`` take four rows of a matrix.
 from __future__ import annotations
 
 from ...types import Patches, Window
-from .tma_plan import MAX_BOX, MAX_ISSUES, SPAN, Boxes, Im2col, Run, largest, runs_of
+from .tma_plan import MAX_BOX, MAX_ISSUES, SPAN, Boxes, Im2col, Run, encodable, largest, runs_of
 from .tma_view import Digit, Dim, Start, View, multiple, number, shared_digits, swizzle_mode, times
 
 ROWS, MAX_PIXELS = 4, 1024
@@ -103,7 +103,7 @@ def _mapped(site, width: int, issues: list) -> Boxes | str:
         issues = [((c, *reversed(moved), 0), at) for (c, _), at in issues]
     moving = tuple((rank - 1 - d, 1, 1) for d in range(rank)) if patches else ()
     box = () if patches else (width, 1)
-    return Boxes(1, 0, tuple(number(n) for n in reversed(shape)), outer, box, tuple(issues), moving, width)
+    return Boxes(1, 0, tuple(number(n) for n in reversed(shape)), tuple(map(encodable, outer)), box, tuple(issues), moving, width)
 
 
 # -- the filter ------------------------------------------------------------------------------------------------------------
