@@ -29,6 +29,7 @@ from .passes.dots import write_dots
 from .passes.joints import await_joints
 from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
+from .passes.box_accesses import write_boxes
 from .passes.loads_ahead import send_loads_ahead
 from .passes.pending import check_products
 from .passes.pipeline import write_pipelines
@@ -73,7 +74,7 @@ class Lowered:
         return self.graph.layouts
 
 
-PASSES = (("ahead", send_loads_ahead), ("places", check_places), ("buffers", choose_shared_layouts), ("dots", write_dots),
+PASSES = (("boxes", write_boxes), ("ahead", send_loads_ahead), ("places", check_places), ("buffers", choose_shared_layouts), ("dots", write_dots),
           ("pipelines", write_pipelines), ("layouts", assign_layouts), ("registers", lambda graph, facts: check_registers(check_shares(graph))),
           ("variants", choose_variants), ("tokens", complete_tokens), ("waits", wait_late), ("products", check_products), ("joints", await_joints),
           ("shared", lambda graph, facts: place_shared(place_tensor_memory(graph))))

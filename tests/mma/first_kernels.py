@@ -55,3 +55,44 @@ def attention(Q, K, V, O, scale, BM: tile.constexpr, BN: tile.constexpr, D: tile
         total, most = total * by + tile.sum(p, axis=1), new
         acc = tile.dot(p.to(Q.dtype), tile.load(V[h, n:n + BN, 0:D]), acc * by[:, None])
     tile.store(O[h, m:m + BM, 0:D], acc / total[:, None])
+
+
+@tile.jit
+def by_indices(A, B, C, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3,
+               ROLES: tile.constexpr = False):
+    """The product as one writes it where there are pointers: by index tiles, with a mask on every load."""
+    m, n = tile.tile_at(tile.program_id(0), tile.cdiv(M, BM), tile.cdiv(N, BN), group=8)
+    rm, rn, rk = m * BM + tile.arange(BM), n * BN + tile.arange(BN), tile.arange(BK)
+    acc = tile.zeros((BM, BN))
+    for k in tile.pipelined(range(tile.cdiv(K, BK)), stages=STAGES, warp_specialize=ROLES) if STAGES else range(tile.cdiv(K, BK)):
+        a = tile.load(A[rm[:, None], k * BK + rk[None, :]], mask=(rm[:, None] < M) & (rk[None, :] < K - k * BK), other=0.0)
+        b = tile.load(B[rn[None, :], rk[:, None] + BK * k], mask=(rn[None, :] < N) & (rk[:, None] < K - k * BK), other=0.0)
+        acc = tile.dot(a, b, acc)
+    tile.store(C[rm[:, None], rn[None, :]], acc, mask=(rm[:, None] < M) & (rn[None, :] < N))
+
+
+@tile.jit
+def walking(A, B, C, M, N, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3,
+            ROLES: tile.constexpr = False):
+    """The same, of indices that each trip moves on, and of rows that begin anew where the matrix ends."""
+    m, n = tile.tile_at(tile.program_id(0), tile.cdiv(M, BM), tile.cdiv(N, BN), group=8)
+    rm, rn, rk = (m * BM + tile.arange(BM)) % M, (n * BN + tile.arange(BN)) % N, tile.arange(BK)
+    acc = tile.zeros((BM, BN))
+    for _ in tile.pipelined(range(tile.cdiv(K, BK)), stages=STAGES, warp_specialize=ROLES) if STAGES else range(tile.cdiv(K, BK)):
+        a = tile.load(A[rm[:, None], rk[None, :]], mask=rk[None, :] < K, other=0.0)
+        b = tile.load(B[rn[None, :], rk[:, None]], mask=rk[:, None] < K, other=0.0)
+        acc = tile.dot(a, b, acc)
+        rk += BK
+    tile.store(C[m * BM:m * BM + BM, n * BN:n * BN + BN], acc)
+
+
+@tile.jit
+def gathered(A, R, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr = 3, ROLES: tile.constexpr = False):
+    """``C = A[R] @ B^T``: the rows of A [M, K] whose numbers R has, as the tokens of an expert."""
+    m, n = tile.tile_at(tile.program_id(0), tile.cdiv(C.shape[0], BM), tile.cdiv(C.shape[1], BN), group=8)
+    m, n = m * BM, n * BN
+    rows = tile.load(R[m:m + BM], other=-1)
+    acc = tile.zeros((BM, BN))
+    for k in tile.pipelined(range(0, A.shape[1], BK), stages=STAGES, warp_specialize=ROLES) if STAGES else range(0, A.shape[1], BK):
+        acc = tile.dot(tile.load(A[rows, k:k + BK]), tile.load(B[n:n + BN, k:k + BK]).T, acc)
+    tile.store(C[m:m + BM, n:n + BN], acc)

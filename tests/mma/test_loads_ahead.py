@@ -180,12 +180,12 @@ def test_a_tile_may_go_to_products_and_to_anything_else(target):
 
 LOOP = "    for i in tile.pipelined(range(4), stages=2):"
 KEPT = [
-    (["        y = tile.load(A[i, 0:64], mask=tile.arange(0, 64) < n)"], "a copy brings a region of an array with zeros beyond its bounds"),
-    (["        y = tile.load(A[i, 0:64], other=1.0)"], "zeros beyond its bounds"),
-    (["        y = tile.load(A[i, 0:64], other=n * 1.0)"], "zeros beyond its bounds"),
-    (["        y = tile.load(A[i, 0:64], other=total)"], "zeros beyond its bounds"),
-    (["        y = tile.load(A[i, 0:64], cache='cs')"], "without mask= or cache="),
-    (["        y = tile.load(A[i, tile.arange(0, 64)])"], "a copy brings a region of an array"),
+    (["        y = tile.load(A[i, 0:64], mask=tile.arange(0, 64) != n)"], "elements that index tiles or a mask choose come as rows of a matrix only"),
+    (["        y = tile.load(A[i, 0:64], other=1.0)"], "a copy brings zeros for what lies beyond its array's bounds"),
+    (["        y = tile.load(A[i, 0:64], other=n * 1.0)"], "a copy brings zeros for what lies beyond its array's bounds"),
+    (["        y = tile.load(A[i, 0:64], other=total)"], "a copy brings zeros for what lies beyond its array's bounds"),
+    (["        y = tile.load(A[i, 0:64], cache='cs')"], "without cache="),
+    (["        y = tile.load(A[i, tile.arange(0, 64) ^ 0])"], "elements that index tiles or a mask choose"),
     (["        y = tile.load(A[at, 0:64])", "        at = at * 3 % 4"], "its place depends on at, which the loop changes"),
     (["        y = tile.load(out[i, 0:64])"], "the kernel writes what it reads"),
     (["        at = tile.load(flag[0], sem='acquire')", "        y = tile.load(A[i, 0:64])"], "the loop waits for what others write"),
@@ -206,7 +206,7 @@ def test_what_cannot_come_ahead_is_loaded_in_its_trip_with_a_warning_that_says_w
     at = [1, 3, 1, 3] if "at * 3" in "".join(body) else range(4)
     rows = (odd[:, :64] if "odd[" in body[0] else own if "out[" in body[0] else a)[list(at)].astype(np.float32)
     if "mask" in body[0]:
-        rows = rows * (np.arange(64) < 40)
+        rows = rows * (np.arange(64) != 40)
     np.testing.assert_array_equal(out[4], rows.sum(0))
 
 

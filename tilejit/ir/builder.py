@@ -44,8 +44,9 @@ class Facts:
     """Facts about the launch's arguments: asked by name, answered from the specs, recorded as guards.
 
     A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
-    ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n), ("fits32", arg),
-    ("scalar_fits32", arg), ("scalar_multiple", arg, n), ("scalar_between", arg, low, high), ("no_overlap", arg, arg). `answer(fact)` says what
+    ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n),
+    ("size_within", arg, dim, scalar), ("fits32", arg), ("scalar_fits32", arg), ("scalar_multiple", arg, n), ("scalar_between", arg, low, high),
+    ("no_overlap", arg, arg). `answer(fact)` says what
     holds for the call being compiled; `values` are its arguments, for messages only.
     """
 

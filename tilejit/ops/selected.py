@@ -8,7 +8,7 @@ from ..config import architecture
 from ..dtypes import int32
 from ..ir.builder import Builder, ExecScope, describe, type_of
 from ..ir.builtin import attribute, builtin, method
-from ..ir.graph import Const, Value
+from ..ir.graph import Const, Operand, Value
 from ..ir.op import op
 from ..layout import row_lanes, row_numbers
 from ..types import Buffer, Patches, Region, Rows, Scalar, Tile, Window
@@ -229,7 +229,11 @@ class Taken:
         column, columns = _slice(g, index[1], "columns")
         if self.matrix.type.dtype.packed:
             column, columns = bytes_along(g, index[1], column, columns, False, self.matrix.type.dtype)
-        made = g.call(rows, self.matrix, uniform_scalar(g, column, "a column"), *self.indices, extents=(self.count, columns))
+        return self.part(g, uniform_scalar(g, column, "a column"), columns)
+
+    def part(self, g: Builder, column: Operand, columns: int) -> Value:
+        """So many columns of the rows, from one on."""
+        made = g.call(rows, self.matrix, column, *self.indices, extents=(self.count, columns))
         if self.tile is not None and g.scope is self.scope:
             g.state.setdefault(TILES, {})[made] = self.tile
         return made
@@ -252,7 +256,7 @@ NAMED = "rows are named by a tile of integers, by a one-dimensional region of si
 
 
 @method(Buffer, name="take")
-def _take(g, x, indices):
+def take(g, x, indices):
     """The rows `indices` of a matrix: a tile of integers, a region of signed integers in global or shared memory (read here; beyond its
     array are no rows), or a tuple of scalars. ``x.take(rows)[:, c:c + 64]`` is a source of copy_async, by the tensor engine where it has the mode
     (PTX ISA, ``.tile::gather4``), else by ``cp.async``, and on Blackwell a destination (``.tile::scatter4``). Rows outside of
@@ -289,4 +293,4 @@ def in_32_bits(g: Builder, numbers):
     return maximum.function(g, minimum.function(g, numbers, 2 ** 31 - 1), -1)
 
 
-__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "patches", "rows"]
+__all__ = ["ImageMatrix", "SPARE", "Taken", "by_threads", "im2col", "patches", "rows", "take"]

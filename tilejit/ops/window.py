@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import gcd, prod
 
@@ -66,6 +67,11 @@ def window(g: Builder, array, offsets, extents):
     offsets, extents = (x if isinstance(x, tuple) else (x,) for x in (offsets, extents))
     if (len(offsets), len(extents)) != (rank, rank):
         raise g.error(f"an array of {rank} dimensions has a window of {rank} offsets and extents, not {len(offsets)} and {len(extents)}")
+    return narrower(g, array, offsets, extents, lambda d, x: _divisor(g, x))
+
+
+def narrower(g: Builder, array: Value, offsets: tuple, extents: tuple, divisor: Callable[[int, Operand | int], int]) -> Value:
+    """The window; `divisor` says what divides a number of a dimension."""
     made, narrowed = [], []
     for d, (origin, size, low, count) in enumerate(zip(*parts(g, array))):
         offset, extent = (None if x is None and what == "an extent" else _uniform(g, x, what, array.type.shape[d])
@@ -81,7 +87,7 @@ def window(g: Builder, array, offsets, extents):
         last = end if extent is None else _extreme(g, "maximum", first, _extreme(g, "minimum", end, _stop(g, begin, extent)))
         extent = _sum(g, size, offset, "-") if extent is None else extent
         made.append((begin, extent, first, _sum(g, last, first, "-")))
-        steps = gcd(_divisor(g, begin), 0 if extents[d] is None else _divisor(g, extent), own)
+        steps = gcd(divisor(d, begin), 0 if extents[d] is None else divisor(d, extent), own)
         narrowed.append(min(steps, 1 << 20) or 1 << 20)
     if not any(narrowed):
         return array

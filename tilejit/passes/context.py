@@ -92,9 +92,9 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     return touches
 
 
-def lies_by_columns(t: Region) -> bool:
+def lies_by_columns(t: Region | Selected) -> bool:
     """Whether the columns of a region's last two dimensions lie side by side in its array, as those of ``w.T``."""
-    strides = [t.buffer.strides[d] for d in t.kept[-2:]] if t.scope == "global" else []
+    strides = [t.buffer.strides[d] for d in t.kept[-2:]] if isinstance(t, Region) and t.scope == "global" else []
     return len(strides) == 2 and strides[0] == 1 != strides[1]
 
 

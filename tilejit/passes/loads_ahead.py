@@ -6,9 +6,9 @@ loaded from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..dispatch import choose, reasons
+from ..dispatch import reasons
 from ..ir.builder import Facts, Warning_
 from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, walk
 from ..layout import auto
@@ -20,10 +20,11 @@ from ..ops.pipeline import pipeline_slot
 from ..ops.regions import whole
 from ..ops.shape import transpose_
 from ..ops.shared import allocated
-from ..types import Region, Tile
+from ..types import Tile
+from .boxes import Named, Unlike
 from .context import Context, lies_by_columns, loads_behind
 from .shared_layouts import by_columns, with_layout
-from .slices import needed, without_unused
+from .slices import more_than_arithmetic, needed, without_unused
 from .staging import completes_by_bytes, is_copy, not_ahead, shared_left, site_ahead
 from .writing import Writer
 
@@ -35,7 +36,7 @@ def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
         return graph
     pass_ = _LoadsAhead(Context(graph, facts))
     body = pass_.block(graph.body)
-    body = without_unused(Block((*pass_.allocations, *body.nodes)), lambda call: pass_.taken_by_products.isdisjoint(call.results))
+    body = without_unused(Block((*pass_.allocations, *body.nodes)), pass_.acts)
     return replace(graph, body=body, warnings=(*graph.warnings, *pass_.warnings))
 
 
@@ -56,14 +57,32 @@ def sees_others(node: Node) -> bool:
     return unknown or node.op.name in ("ordered_load", "atomic") or waits_for_grids(node)
 
 
+@dataclass(frozen=True)
+class Coming:
+    """What stands for a load that runs ahead: `nodes`, of which `copy` is one, and allocations. `axes` of its tile are the buffer's dimensions."""
+
+    nodes: tuple[Node, ...]
+    copy: Call
+    allocations: list[Node]
+    axes: tuple[int, ...]
+
+    @property
+    def region(self) -> Value:
+        return self.copy.args[0]
+
+    @property
+    def read(self) -> set[Value]:
+        """What is loaded from there, and on the way to what the load gave."""
+        return {r for n in self.nodes[self.nodes.index(self.copy):] for r in n.results}
+
+
 class _LoadsAhead:
     def __init__(self, context: Context):
         self.context = context
         self.left = shared_left(context)
         self.allocations: list[Node] = []
-        self.copies: dict[Call, tuple[Node, ...]] = {}   # what stands before a load that is of shared memory then
-        self.regions: dict[Value, Value] = {}            # what it loads -> where that is in shared memory
-        self.taken_by_products: set[Value] = set()       # what nothing else may need
+        self.coming_ahead: dict[Value, Coming] = {}  # by what is loaded
+        self.taken_by_products: set[Value] = set()   # what nothing else may need
         self.warnings: list[Warning_] = []
 
     # -- which ---------------------------------------------------------------------------------------------------------------
@@ -77,21 +96,23 @@ class _LoadsAhead:
         for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
             if why := self.stays(loop, load, load in multiplied):
                 staying[load] = why
-        ahead = any(is_copy(n) or n in self.copies for n in loop.body.nodes)
+        ahead = any(is_copy(n) or isinstance(n, Call) and self.of(n) for n in loop.body.nodes)
         self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}", load.loc)
                           for load, why in staying.items() if load in multiplied or not ahead)
         return ahead or not staying
 
     def stays(self, loop: For, load: Call, multiplied: bool) -> str:
         """Why a load stays where it is. If nothing keeps it there, its copy is noted."""
-        source, other, mask = load.args
-        zeros = isinstance(other, Const) and other.value == 0
-        if not isinstance(source.type, Region) or not zeros or mask is not None or load.attrs["cache"] is not None:
-            return ("a copy brings a region of an array with zeros beyond its bounds, without mask= or cache=; what lies beyond the array needs no "
-                    "mask, and tile.window gives a part of one bounds of its own")
+        other = load.args[1]
+        if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
+            return "a copy brings zeros for what lies beyond its array's bounds or a mask leaves out, without cache="
         if any(map(sees_others, walk(loop.body))):
             return "the loop waits for what others write"
-        places, outside = needed(loop.body, [load])
+        try:
+            came = self.coming(load, loop)
+        except Unlike as why:
+            return str(why)
+        places, outside = needed(Block((*loop.body.nodes, *came.nodes)), [came.copy])
         changed = next((v.name for v in outside & {c.inner for c in loop.carried}), None)
         if changed is not None:
             return f"its place depends on {changed}, which the loop changes"
@@ -101,22 +122,26 @@ class _LoadsAhead:
         nbytes = load.result.type.size * load.result.type.dtype.nbytes * loop.pipeline.stages
         if nbytes > self.left:
             return f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, of which {max(self.left, 0)} are left"
-        g, copy, nodes = self.copied(load)
-        if why := self.slow(self.as_it_may_lie(copy), for_roles=loop.pipeline.warp_specialize and not multiplied):
+        if why := self.slow(self.as_it_may_lie(came.copy), for_roles=loop.pipeline.warp_specialize and not multiplied):
             return why
         self.left -= nbytes
-        self.allocations += g.blocks[0]
-        self.copies[load], self.regions[load.result] = (*nodes, copy), copy.args[0]
+        self.allocations += came.allocations
+        self.coming_ahead[load.result] = came
         return ""
 
-    def copied(self, load: Call) -> tuple[Writer, Call, list[Node]]:
-        """The copy of what a load brings, the nodes before it, and the writer that has the allocation."""
+    def coming(self, load: Call, loop: For) -> "Coming":
+        """What stands for a load that runs ahead."""
         g, t = Writer.of(self.context), load.result.type
-        g.loc = load.loc
+        g.loc, g.scope = load.loc, self.context.scope
+        place = Named(self.context, load, (loop,))
         with g.block() as nodes:
-            region = whole(g, allocated(g, t.shape, t.dtype, auto))
+            source = place.source(g)
+            region = whole(g, allocated(g, tuple(t.shape[a] for a in place.axes), t.dtype, auto))
+            g.call(copy_async_, region, source, None, options={}, partial=None)
+            copy = nodes[-1]
+            place.in_order(g, g.call(load_, region, load.args[1], None, cache=None))
         self.context.made.update(g.definitions)
-        return g, Call(copy_async_, (region, load.args[0], None), {"options": {}, "partial": None}, (), load.loc), nodes
+        return Coming((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, list(g.blocks[0]), place.axes)
 
     def as_it_may_lie(self, copy: Call) -> Call:
         """The copy to a buffer by columns, if the array lies so; else by rows."""
@@ -134,7 +159,7 @@ class _LoadsAhead:
         if completes_by_bytes(self.context, copy, kind):
             return ""
         variants, site = copy.op.rules["variants"](copy), copy.op.rules["site"](self.context, copy)
-        if not for_roles and choose("copy_async", variants, site, loc=copy.loc).variant != "vector":
+        if not for_roles and any(v.name != "vector" and not reasons(v, site) for v in variants):
             return ""
         sites = {"ldgsts": site} if not for_roles else {}
         sites |= {"tma": site_ahead(self.context, copy, kind)} if self.context.target != "sm_80" else {}
@@ -148,8 +173,8 @@ class _LoadsAhead:
 
     def node(self, node: Node) -> tuple[Node, ...]:
         match node:
-            case Call() if node in self.copies:
-                return *self.copies[node], replace(node, args=(self.regions[node.result], *node.args[1:]))
+            case Call() if self.of(node):
+                return self.of(node).nodes
             case Call() if node.op is dot_:
                 return self.dot(node),
             case For():
@@ -165,6 +190,13 @@ class _LoadsAhead:
                     return replace(node, body=self.block(node.body)),
         return node,
 
+    def acts(self, call: Call) -> bool:
+        """Whether a call stays though nothing uses it: places that copies have are not needed for the loads that they stand for."""
+        return more_than_arithmetic(call) and self.taken_by_products.isdisjoint(call.results)
+
+    def of(self, call: Call) -> Coming | None:
+        return self.coming_ahead.get(call.results[0]) if call.results else None
+
     def dot(self, call: Call) -> Call:
         """A product that takes what runs ahead, transposed or not, in shared memory."""
         args, attrs = list(call.args), dict(call.attrs)
@@ -172,16 +204,21 @@ class _LoadsAhead:
             x, made = args[n], self.context.made.get(args[n])
             turned = made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
             loaded = made.args[0] if turned else x
-            if loaded in self.regions and not (n == 1 and self.across_k(call, loaded, turned)):
-                self.taken_by_products |= {x, loaded}
-                args[n], attrs[flag] = self.regions[loaded], attrs[flag] ^ turned
+            came = self.coming_ahead.get(loaded)
+            if came is None or sorted(came.axes) != [0, 1]:
+                continue
+            turned ^= came.axes == (1, 0)
+            if n == 1 and self.across_k(call, came, turned):
+                continue
+            self.taken_by_products |= {x, *came.read}
+            args[n], attrs[flag] = came.region, attrs[flag] ^ turned
         return replace(call, args=tuple(args), attrs=attrs)
 
-    def across_k(self, call: Call, loaded: Value, turned: bool) -> bool:
+    def across_k(self, call: Call, came: Coming, turned: bool) -> bool:
         """Whether an `a` lies in memory as `wgmma` takes no elements of its kind, which it takes from registers."""
-        narrow = loaded.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
+        narrow = came.region.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
         k_last = call.attrs["trans_a"] == turned
-        return self.context.target == "sm_90a" and narrow and k_last == lies_by_columns(self.context.definition(loaded).args[0].type)
+        return self.context.target == "sm_90a" and narrow and k_last == lies_by_columns(came.copy.args[1].type)
 
 
 __all__ = ["send_loads_ahead"]

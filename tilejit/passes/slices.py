@@ -38,6 +38,11 @@ def acts_or_waits(call: Call) -> bool:
     return acts(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
 
 
+def more_than_arithmetic(call: Call) -> bool:
+    """Whether a call is more than the arithmetic that its results are: it reads or does something."""
+    return call.op.effect != "pure" or not call.results
+
+
 def _nothing_acts(call: Call) -> bool:
     return False
 
@@ -162,4 +167,4 @@ def _yielding(block: Block, at: list[int], live: set[Value], acts: Callable[[Cal
     return replace(_kept(block, live, acts), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "acts", "defined", "needed", "without_unused"]
+__all__ = ["Copier", "acts", "defined", "more_than_arithmetic", "needed", "without_unused"]

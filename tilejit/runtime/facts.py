@@ -49,6 +49,8 @@ def condition(fact, arguments) -> list:
             return ["eq", ["size", i, rest[0]], rest[1]]
         case "size_at_least":
             return ["le", rest[1], ["size", i, rest[0]]]
+        case "size_within":
+            return ["le", ["size", i, rest[0]], ["scalar", rest[1]]]
         case "stride_multiple":
             return ["or", ["eq", ["mod", ["stride", i, rest[0]], rest[1]], 0], _unused(i, rest[0], arguments[i][2])]
         case "stride_is":
@@ -168,7 +170,7 @@ def evaluate_fact(fact, arguments, kinds=None) -> bool:
 def describe_fact(fact, names=()) -> str:
     """The fact in words, with the arguments called by `names`."""
     kind, i, *rest = fact
-    name = names[i] if i < len(names) else f"argument {i}"
+    name = _named(i, names)
     match kind:
         case "aligned":
             return f"{name} starts at a multiple of {rest[0]} bytes"
@@ -178,6 +180,8 @@ def describe_fact(fact, names=()) -> str:
             return f"{name}.shape[{rest[0]}] is {rest[1]}"
         case "size_at_least":
             return f"{name}.shape[{rest[0]}] is at least {rest[1]}"
+        case "size_within":
+            return f"{name}.shape[{rest[0]}] is at most {_named(rest[1], names)}"
         case "stride_multiple":
             return f"{name}.strides[{rest[0]}] is a multiple of {rest[1]} elements"
         case "stride_is":
@@ -193,6 +197,9 @@ def describe_fact(fact, names=()) -> str:
         case "scalar_between":
             return f"{name} is {rest[0]} to {rest[1]}"
         case "no_overlap":
-            other = names[rest[0]] if rest[0] < len(names) else f"argument {rest[0]}"
-            return f"{name} does not overlap {other}"
+            return f"{name} does not overlap {_named(rest[0], names)}"
     return repr(fact)
+
+
+def _named(i: int, names) -> str:
+    return names[i] if i < len(names) else f"argument {i}"

@@ -1,0 +1,206 @@
+"""Tiles that a pipelined loop loads by index tiles and masks come ahead as boxes of their array, or as rows of a matrix."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import tilejit as tile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gpu import in_child, needs_gpu, needs_module
+from tests.mma.first_kernels import by_indices, gathered, walking
+from tests.mma.test_staged_operands import TARGETS
+
+COPIES = {"sm_80": "ldgsts", "sm_90a": "tma", "sm_100a": "tma", "sm_120a": "tma"}
+
+
+@tile.jit
+def chosen(A, B, C, I, M, K, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr, FORM: tile.constexpr, TA: tile.constexpr, TB: tile.constexpr,
+           STAGES: tile.constexpr, ROLES: tile.constexpr, FROM: tile.constexpr = 0):
+    m, n = tile.program_id(0) * BM, tile.program_id(1) * BN
+    i, rn, rk = m + tile.arange(BM), n + tile.arange(BN), tile.arange(BK)
+    rows, inside, at = i, i >= 0, FROM + rk
+    if FORM == "wrapped":
+        rows = i % M
+    if FORM == "gathered" or FORM == "masked":
+        rows = tile.load(I[i], mask=i < M, other=-1)
+        inside = rows < 40
+    acc = tile.zeros((BM, BN))
+    for k in tile.pipelined(range(FROM, K, BK), stages=STAGES, warp_specialize=ROLES):
+        ks = at if FORM == "walking" else k + rk
+        x, y = (ks[None, :], rows[:, None]) if TA else (rows[:, None], ks[None, :])
+        if FORM == "masked":
+            a = tile.load(A[ks[:, None], rows[None, :]], mask=inside[None, :]).T if TA else tile.load(A[x, y], mask=inside[:, None])
+        elif FORM == "within" or FORM == "limited" or FORM == "walking":
+            a = tile.load(A[x, y], mask=(i[:, None] < M) & (0 <= ks[None, :]) & (ks[None, :] < K))
+        else:
+            a = tile.load(A[x, y])
+        if FORM == "slices":
+            b = tile.load(B[rn, k:k + BK]).T if TB else tile.load(B[k:k + BK, n:n + BN], mask=(rk < K - k)[:, None])
+        else:
+            b = tile.load(B[rn[None, :], ks[:, None]], mask=ks[:, None] <= K - 1) if TB else tile.load(B[ks[:, None], rn], mask=rk[:, None] < K - k)
+        acc = tile.dot(a, b, acc)
+        at += BK
+    tile.store(C[m:m + BM, n:n + BN], acc)
+
+
+FORMS = ("plain", "within", "limited", "walking", "gathered", "masked", "wrapped", "slices")
+
+
+def matrices(form, m, n, k, ta, tb, first=0):
+    """Operands, the numbers of rows, the arguments M and K, and what comes out of the columns of A from `first` on."""
+    rng = np.random.default_rng(m + n + k)
+    a, b = rng.integers(-3, 4, (m, k)).astype(np.float16), rng.integers(-3, 4, (k, n)).astype(np.float16)
+    numbers = rng.integers(-2, m + 2, m).astype(np.int32)
+    most, last = (max(m - 9, 1), max(k - 9, 1)) if form == "limited" else (m, k)
+    left = a.astype(np.float64)
+    if form in ("gathered", "masked"):
+        left = np.where(((0 <= numbers) & (numbers < (m if form == "gathered" else min(m, 40))))[:, None], left[np.clip(numbers, 0, m - 1)], 0)
+    left = np.where(np.arange(m)[:, None] < most, left, 0)
+    want = left[:, first:last] @ b.astype(np.float64)[first:last]
+    return (np.ascontiguousarray(a.T) if ta else a), (np.ascontiguousarray(b.T) if tb else b), numbers, most, last, want
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(TARGETS)), st.sampled_from(FORMS), st.integers(1, 150), st.integers(1, 100), st.integers(1, 150),
+       st.sampled_from([32, 64]), st.sampled_from([16, 64]), st.sampled_from([16, 32]), st.integers(1, 4),
+       st.tuples(st.booleans(), st.booleans(), st.booleans()), st.booleans(), st.sampled_from([0, 32]))
+def test_any_product_of_tiles_named_by_indices_is_right(target, form, m, n, k, bm, bn, bk, stages, flags, aligned, start):
+    """Of boxes, of rows by loaded numbers that may be none of the matrix's, by masks that bounds imply or not, by indices that the loop moves."""
+    ta, tb, roles = flags
+    if aligned:
+        m, n, k = (x + -x % 16 for x in (m, n, k))
+    a, b, numbers, most, last, want = matrices(form, m, n, k, ta, tb, start)
+    c = np.zeros((m, n), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tile.TileWarning)
+        chosen.simulate((-(-m // bm), -(-n // bn)), a, b, c, numbers, most, last, BM=bm, BN=bn, BK=bk, FORM=form, TA=ta, TB=tb, STAGES=stages,
+                        ROLES=roles, FROM=start, target=target).raise_first()
+    np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize("kernel", [by_indices, walking])
+def test_a_product_by_index_tiles_and_masks_is_that_of_boxes(kernel, target, roles):
+    """Where the numbers that masks compare with are the extents; or are multiples of the tile, where rows begin anew at the end."""
+    a, b, c = tile.ArraySpec((4096, 2048), "float16"), tile.ArraySpec((1024, 2048), "float16"), tile.ArraySpec((4096, 1024), "float32")
+    made = kernel.compile(a, b, c, 4096, 1024, 2048, BM=64, BN=128, BK=64, ROLES=roles, target=target)
+    assert {x.variant for x in made.copies} == {COPIES[target]} and made.products[0].variant == TARGETS[target]
+    assert "ld.global" not in made.ptx and not re.search(r"[ \t](ld|st)\.shared\.v4", made.ptx) and not made.warnings and made.spills == 0
+    if target == "sm_90a":
+        assert not any(c.declined and "gather4" in str(c) for c in made.copies) and made.ptx.count("tensor.2d") >= 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_that_begin_anew_inside_a_tile_come_one_by_one(target):
+    a, b, _, _, _, want = matrices("plain", 100, 72, 96, False, True)
+    c = np.zeros((100, 72), np.float32)
+    options = dict(BM=64, BN=64, BK=32, target=target)
+    walking.simulate(4, a, b, c, 100, 72, 96, **options).raise_first()
+    np.testing.assert_array_equal(c, want)
+    made = walking.compile(a, b, c, 100, 72, 96, **options)
+    assert {x.variant for x in made.copies} == {"tma" if target in ("sm_100a", "sm_120a") else "ldgsts"} and not made.warnings
+
+
+@pytest.mark.parametrize("last", [96, 80, 77])
+def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
+    """One binary is of extents that the masks do not narrow, another of those that they do."""
+    a, b, _, _, _, _ = matrices("plain", 100, 72, 96, False, True)
+    c = np.zeros((100, 72), np.float32)
+    options = dict(BM=64, BN=64, BK=32, target="sm_90a")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        by_indices.simulate(4, a, b, c, 100, 72, last, **options).raise_first()
+        made = by_indices.compile(a, b, c, 100, 72, last, **options)
+    np.testing.assert_array_equal(c, a[:, :last].astype(np.float64) @ b[:, :last].T.astype(np.float64))
+    ahead = {96: {"tma"}, 80: {"ldgsts"}, 77: set()}[last]
+    assert {x.variant for x in made.copies} == ahead
+    assert bool(caught) == (last == 77) and all("no run of 4 bytes is provable" in str(w.message) for w in caught)
+
+
+@pytest.mark.parametrize("form, why", [
+    ("acc_rows", "the loop changes"),
+    ("causal", "its mask keeps parts of rows"),
+    ("flat", "an index tile names elements along several axes"),
+    ("spread", "in which they lie side by side"),
+    ("filled", "zeros for what lies beyond its array's bounds"),
+])
+def test_what_is_neither_a_box_nor_rows_is_loaded_in_its_trip(form, why):
+    a, b, _, _, _, want = matrices("plain", 64, 64, 64, False, False)
+    c = np.zeros((64, 64), np.float32)
+    with pytest.warns(tile.TileWarning, match=re.escape(why)):
+        odd.simulate(1, a, a.reshape(-1), b, c, FORM=form, target="sm_90a").raise_first()
+    rows, columns = np.arange(64)[:, None], np.arange(64)[None, :]
+    left = a.astype(np.float64)
+    if form == "acc_rows":
+        left = np.concatenate((left[:, :32], np.vstack((left[2:, 32:], np.zeros((2, 32))))), 1)
+    elif form == "causal":
+        left = np.where(columns <= rows, left, 0)
+    elif form == "spread":
+        left = np.where(2 * columns < 64, left[:, 2 * columns[0] % 64], 0)
+    np.testing.assert_array_equal(c, left @ b.astype(np.float64))
+
+
+@tile.jit
+def odd(A, F, B, C, FORM: tile.constexpr):
+    r, rk, acc = tile.arange(64), tile.arange(32), tile.zeros((64, 64))
+    for k in tile.pipelined(range(0, 64, 32), stages=2):
+        if FORM == "acc_rows":
+            a = tile.load(A[r[:, None], (k + rk)[None, :]])
+            r = r + tile.max(tile.where(rk == 0, 2, 0))
+        elif FORM == "causal":
+            a = tile.load(A[r[:, None], (k + rk)[None, :]], mask=(k + rk)[None, :] <= r[:, None])
+        elif FORM == "flat":
+            a = tile.load(F[r[:, None] * 64 + (k + rk)[None, :]])
+        elif FORM == "spread":
+            a = tile.load(A[r[:, None], 2 * (k + rk)[None, :]])
+        else:
+            a = tile.load(A[r[:, None], (k + rk)[None, :]], other=1)
+        acc = tile.dot(a, tile.load(B[k:k + 32, 0:64]), acc)
+    tile.store(C[0:64, 0:64], acc)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("stages", [0, 3])
+def test_rows_of_loaded_numbers_come_ahead_as_rows_of_a_matrix(target, stages):
+    """Numbers of none of its rows give zeros; 16 bytes an instruction, or by the engine where it takes rows."""
+    a, b, numbers, _, _, want = matrices("gathered", 100, 72, 96, False, True)
+    c, options = np.zeros((100, 72), np.float32), dict(BM=64, BN=64, BK=32, STAGES=stages, target=target)
+    gathered.simulate(4, a, numbers, b, c, **options).raise_first()
+    np.testing.assert_array_equal(c, want)
+    made = gathered.compile(a, numbers, b, c, **options)
+    engine = target in ("sm_100a", "sm_120a")
+    assert {x.variant for x in made.copies} == (set() if not stages else {"tma"} if engine else {"ldgsts", COPIES[target]}) and not made.warnings
+    assert made.products[0].variant == TARGETS[target]
+
+
+@needs_gpu("sm_90a")
+@needs_module("torch")
+@in_child(timeout=300)
+def test_products_of_tiles_named_by_indices_are_right_on_the_gpu():
+    import torch
+    warnings.simplefilter("ignore")
+    for form in FORMS:
+        for m, n, k, bm, bn, bk in ((130, 96, 144, 64, 64, 32), (77, 100, 150, 32, 64, 16), (256, 128, 256, 64, 128, 64)):
+            for ta, tb, roles, start in ((False, True, False, 0), (False, False, True, 32), (True, True, True, 0), (True, False, False, 32)):
+                a, b, numbers, most, last, want = matrices(form, m, n, k, ta, tb, start)
+                x, y, i = (torch.from_numpy(v).cuda() for v in (a, b, numbers))
+                c = torch.zeros(m, n, device="cuda")
+                chosen[-(-m // bm), -(-n // bn)](x, y, c, i, most, last, BM=bm, BN=bn, BK=bk, FORM=form, TA=ta, TB=tb, STAGES=3, ROLES=roles,
+                                                 FROM=start)
+                np.testing.assert_array_equal(c.cpu().numpy(), want, err_msg=str((form, m, n, k, ta, tb, roles, start)))
+    a, b = torch.randint(-3, 4, (300, 256), device="cuda").half(), torch.randint(-3, 4, (200, 256), device="cuda").half()
+    for kernel in (by_indices, walking):
+        for last in (256, 240, 251):
+            for stages, roles in ((0, False), (2, False), (3, True)):
+                c = torch.zeros(300, 200, device="cuda")
+                kernel[12](a, b, c, 300, 200, last, BM=64, BN=128, BK=64, STAGES=stages, ROLES=roles)
+                assert (c.double() == a[:, :last].double() @ b[:, :last].double().T).all(), (kernel, last, stages, roles)
+    rows = torch.randint(-2, 302, (300,), device="cuda", dtype=torch.int32)
+    held = torch.where(((rows >= 0) & (rows < 300))[:, None], a[rows.clamp(0, 299).long()], 0)
+    for stages, roles in ((0, False), (2, False), (3, True)):
+        c = torch.zeros(300, 200, device="cuda")
+        gathered[12](a, rows, b, c, BM=64, BN=128, BK=64, STAGES=stages, ROLES=roles)
+        assert (c.double() == held.double() @ b.double().T).all(), (stages, roles)

@@ -1,0 +1,81 @@
+"""Loads and stores of elements that index tiles name: where these are a box of an array, all that the mask leaves, its region stands for them.
+
+Fewer addresses and tests are computed of a region, and a store's tile may lie in registers as what made it left it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir.builder import Facts, type_of
+from ..ir.graph import Block, Call, For, Graph, If, Node, Scope, While, walk
+from ..ops.memory import load_, store_
+from ..types import Points, Tile
+from .boxes import Named, Unlike
+from .context import Context
+from .slices import more_than_arithmetic, without_unused
+from .writing import Writer
+
+
+def write_boxes(graph: Graph, facts: Facts) -> Graph:
+    if not any(is_access(n) for n in walk(graph.body)):
+        return graph
+    body = _Boxes(Context(graph, facts)).block(graph.body)
+    return replace(graph, body=without_unused(body, more_than_arithmetic))
+
+
+def is_access(node: Node) -> bool:
+    """Whether a node loads or stores a tile of points of an array, or as much of a region as a mask leaves."""
+    place = node.args[0].type if isinstance(node, Call) and node.op in (load_, store_) else None
+    return place is not None and place.scope == "global" and place.shape != () and (isinstance(place, Points) or node.args[2] is not None)
+
+
+class _Boxes:
+    def __init__(self, context: Context):
+        self.context = context
+        self.loops: list[For] = []  # around the place
+
+    def block(self, block: Block) -> Block:
+        with self.context.inside(block):
+            return replace(block, nodes=tuple(n for node in block.nodes for n in self.node(node)))
+
+    def node(self, node: Node) -> tuple[Node, ...]:
+        match node:
+            case Call() if is_access(node):
+                return self.access(node)
+            case For():
+                self.loops.append(node)
+                body = self.block(node.body)
+                self.loops.pop()
+                return replace(node, body=body),
+            case While():
+                return replace(node, test=self.block(node.test), body=self.block(node.body)),
+            case If():
+                return replace(node, then=self.block(node.then), orelse=self.block(node.orelse)),
+            case Scope():
+                with self.context.within(node):
+                    return replace(node, body=self.block(node.body)),
+        return node,
+
+    def access(self, call: Call) -> tuple[Node, ...]:
+        """A load or a store, by the region if there is one."""
+        g = Writer.of(self.context)
+        g.loc, g.scope = call.loc, self.context.scope
+        loads, second = call.op is load_, call.args[1]
+        try:
+            place = Named(self.context, call, self.loops)
+            straight = list(place.axes) == list(range(len(place.shape)))
+            if not place.is_box or not straight and isinstance(type_of(second), Tile) == loads:
+                return call,
+            with g.block() as nodes:
+                region = place.box(g, place.buffer)
+                if not loads:
+                    g.call(store_, region, place.as_it_lies(g, second), None, **call.attrs)
+                    return tuple(nodes)
+                place.in_order(g, g.call(load_, region, second, None, **call.attrs))
+        except Unlike:
+            return call,
+        return *nodes[:-1], replace(nodes[-1], results=call.results)
+
+
+__all__ = ["write_boxes"]

@@ -1,0 +1,356 @@
+"""What index tiles and a mask name: a box of an array, or rows of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..dtypes import int32, keeps
+from ..ir.builder import type_of
+from ..ir.graph import Call, Const, For, Operand, Value
+from ..ops.creation import iota
+from ..ops.language import binary, converted
+from ..ops.pointwise import where
+from ..ops.regions import region
+from ..ops.selected import take
+from ..ops.shape import reshape_, transpose_
+from ..ops.sizes import size_of
+from ..ops.slicing import slice_
+from ..ops.window import narrower
+from ..types import Points, Region, Sym, Tile
+from .context import Context
+from .integers import INDICES
+from .writing import Writer
+
+SAME = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # whose first element is that of what they are made of
+
+BELOW = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}  # which operand is below which, or below that and one more
+
+Sum = dict[object, int]  # an integer: what it is a sum of, and how many times; 1 stands for itself
+
+
+@dataclass(frozen=True)
+class Index:
+    """What names a dimension's elements: `values`, along `axis` of the tile (None: one element); `straight` if they lie side by side."""
+
+    values: Operand
+    axis: int | None
+    straight: bool
+
+
+@dataclass(frozen=True)
+class Term:
+    """Part of a mask: a tile of the mask's rank, or one of a single dimension, along `placed`."""
+
+    value: Value
+    placed: int | None
+
+
+class Unlike(Exception):
+    """Why a place is no box and no rows."""
+
+
+class Named:
+    """The place of a load or a store: what of an array its tile is. In the bodies of `loops` it is named by their indices, and by what stands
+    before them, as far as it is a sum of these."""
+
+    def __init__(self, context: Context, access: Call, loops: Sequence[For]):
+        source, self.mask = access.args[0], access.args[2]
+        self.context, self.shape = context, source.type.shape
+        self.carried = {c.inner: loop for loop in loops for c in loop.carried}
+        self.one_of, self.ways = {}, {}  # a number -> what stands for it; how one is computed -> the first
+        self.call = context.definition(source)
+        self.buffer, *values = self.call.args
+        if isinstance(source.type, Points):
+            self.indices = [self.index(x) for x in values]
+        else:
+            axes = {d: a for a, d in enumerate(source.type.kept)}
+            self.indices = [Index(x, axes.get(d), True) for d, x in enumerate(values)]
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The axes of the tile that the dimensions of the place are."""
+        if isinstance(self.call.result.type, Region):
+            return tuple(range(len(self.shape)))
+        axes = tuple(i.axis for i in self.indices if i.axis is not None)
+        if sorted(axes) != [a for a, n in enumerate(self.shape) if n > 1]:
+            raise Unlike("its index tiles name elements that are neither a box of the array nor parts of rows")
+        return axes
+
+    @cached_property
+    def kept(self) -> list[Term]:
+        """What the mask asks beyond the array's bounds."""
+        return [term for term in self.terms(self.mask) if not self.within(term)]
+
+    @property
+    def is_box(self) -> bool:
+        """Of more than one element."""
+        return self.axes != () and all(i.straight for i in self.indices) and not self.kept
+
+    def source(self, g: Writer) -> Value:
+        """The place as a copy brings it. Unlike if none does."""
+        if self.axes != () and all(i.straight for i in self.indices) and all(map(self.limits, self.kept)):
+            return self.box(g, self.narrowed(g))
+        return self.rows(g)
+
+    def in_order(self, g: Writer, x: Value) -> Value:
+        """The tile, from one whose axes are the place's dimensions."""
+        if list(self.axes) != sorted(self.axes):
+            x = g.call(transpose_, x, axes=tuple(map(self.axes.index, sorted(self.axes))))
+        return x if x.type.shape == self.shape else g.call(reshape_, x, shape=self.shape)
+
+    def as_it_lies(self, g: Writer, x: Value) -> Value:
+        """The other way round: from the tile."""
+        order = sorted(self.axes)
+        if len(order) < len(self.shape):
+            x = g.call(reshape_, x, shape=tuple(self.shape[a] for a in order))
+        return x if list(self.axes) == order else g.call(transpose_, x, axes=tuple(map(order.index, self.axes)))
+
+    def index(self, values: Operand) -> Index:
+        """Of a scalar, or of a tile whose elements differ along one axis only."""
+        walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.alike(values, a)]
+        if len(walked) > 1:
+            raise Unlike("an index tile names elements along several axes; give one for each dimension, as in A[rows[:, None], columns[None, :]]")
+        return Index(values, walked[0], self.step(values, walked[0]) == 1) if walked else Index(values, None, True)
+
+    def step(self, values: Operand, axis: int, placed: int | None = None) -> int | None:
+        """By how much the elements of a tile grow along an axis. The launch is asked whether the arguments they are made of make it 1."""
+        if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
+            return 0
+        count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
+        ramp = lambda x: self.context.ramp(x, own, count)
+        if (found := ramp(values)) is not None:
+            return found[0]
+        by_one = lambda x: count if (asked := ramp(x)) and asked[0] == 1 else 1
+        return 1 if self.context.asked_divisor(values, count, by_one) == count else None
+
+    def alike(self, values: Operand, axis: int, placed: int | None = None) -> bool:
+        return self.step(values, axis, placed) == 0
+
+    # -- written out ---------------------------------------------------------------------------------------------------------
+
+    def box(self, g: Writer, buffer: Value) -> Value:
+        starts = [self.start(g, i) for i in self.indices]
+        if (buffer, *starts) == self.call.args:
+            return self.call.result
+        extents = tuple(1 if i.axis is None else self.shape[i.axis] for i in self.indices)
+        kept = self.call.attrs.get("kept", tuple(d for d, i in enumerate(self.indices) if i.axis is not None))
+        return g.call(region, buffer, *starts, extents=extents, kept=kept)
+
+    def narrowed(self, g: Writer) -> Value:
+        """The array as far as a mask keeps it."""
+        buffer, rank = self.buffer, len(self.indices)
+        strides, vector = buffer.type.strides, 16 // max(buffer.type.dtype.nbytes, 1)
+
+        def divisor(d: int, x: Operand | int) -> int:
+            self.context.made.update(g.definitions)
+            return abs(x) if isinstance(x, int) else self.context.asked_divisor(x, vector) if strides[d] == 1 else 1
+
+        for d, stop in (limit for term in self.kept for limit in self.limits(term)):
+            buffer = narrower(g, buffer, (0,) * rank, tuple(self.written(g, stop) if k == d else None for k in range(rank)), divisor)
+        return buffer
+
+    def written(self, g: Writer, x: Sum) -> int | Operand:
+        """A sum as a scalar."""
+        total: int | Operand = x.get(1, 0)
+        for key, n in x.items():
+            if key != 1:
+                value = g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym) else self.first(g, key)
+                total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
+        return total
+
+    def rows(self, g: Writer) -> Value:
+        """Rows of a matrix by a tile of their numbers, -1 where a mask leaves none."""
+        plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
+        if not plain or not self.indices[1].straight or None in [i.axis for i in self.indices]:
+            raise Unlike("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
+        row, column = (i.axis for i in self.indices)
+        if not all(self.alike(term.value, column, term.placed) for term in self.kept):
+            raise Unlike("its mask keeps parts of rows; what lies beyond the array needs no mask")
+        numbers = self.along(g, self.indices[0].values, row)
+        for term in self.kept:
+            numbers = where.function(g, self.along(g, term.value, row), numbers, -1)
+        return take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column])
+
+    def along(self, g: Writer, values: Operand, axis: int) -> Value:
+        """The elements of a tile along an axis, on which alone they depend; or numbers in a row, from a scalar on."""
+        count = self.shape[axis]
+        if not isinstance(type_of(values), Tile):
+            return binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values)
+        made = self.context.made
+        if values.type.shape == (count,):
+            return values
+        while values.type.size != count and values in made and made[values].op.name == "broadcast" and made[values].args[0].type.shape[axis] == count:
+            values = made[values].args[0]
+        if values.type.size != count:
+            shape = tuple(n if d == axis else 1 for d, n in enumerate(values.type.shape))
+            values = g.call(slice_, values, starts=(0,) * len(shape), shape=shape, steps=(1,) * len(shape))
+        if values in made and made[values].op.name == "reshape" and made[values].args[0].type.shape == (count,):
+            return made[values].args[0]
+        return g.call(reshape_, values, shape=(count,))
+
+    def start(self, g: Writer, index: Index) -> Operand:
+        first = self.first(g, index.values)
+        if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
+            raise Unlike("its first element is not the same for all threads")
+        return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else converted(g, first, int32)
+
+    def first(self, g: Writer, x: Operand) -> int | Operand:
+        """A scalar, or the first element of a tile."""
+        if isinstance(x, Const):
+            return int(x.value) if x.dtype in INDICES else x
+        if x in self.carried:
+            return self.advanced(g, x)
+        call, is_tile = self.context.made.get(x), isinstance(x.type, Tile)
+        if not is_tile and (call is None or not self.carries(x)):
+            return x
+        match call.op.name if call is not None else "":
+            case "iota":
+                return call.attrs["start"]
+            case "indices":
+                return 0
+            case name if name in SAME or name == "cast" and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
+                return self.first(g, call.args[0])
+            case "add" if x.type.dtype in INDICES:
+                return _sum(g, *(self.first(g, a) for a in call.args))
+            case _ if call is not None and ("element" in call.op.rules or call.op.name == "cast"):
+                return g.call(call.op, *(converted(g, self.first(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
+        raise Unlike("its index tiles are not made of tile.arange and scalars")
+
+    def carries(self, x: Operand) -> bool:
+        """Whether an integer is made of what the loop carries."""
+        seen, left = set(), [x]
+        while left:
+            x = left.pop()
+            if x in self.carried:
+                return True
+            if x not in seen and x in self.context.made:
+                seen.add(x)
+                left += self.context.made[x].args
+        return False
+
+    def advanced(self, g: Writer, x: Value) -> int | Operand:
+        """What the loop carries, if each trip adds the same to it as to the index, or so many times that."""
+        carried, loop = self.context.carried[x], self.carried[x]
+        step = self.context.constant(loop.step)
+        by = self.sum((carried.following, 1), (x, -1))
+        if step is None or set(by) - {1} or by.get(1, 0) % step:
+            raise Unlike(f"its place depends on {x.name}, which the loop changes")
+        times, start = by.get(1, 0) // step, self.first(g, loop.start)
+        gone = loop.index if start == 0 else binary(g, "-", loop.index, start)
+        return _sum(g, self.first(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
+
+    # -- masks ---------------------------------------------------------------------------------------------------------------
+
+    def terms(self, mask: Value | None, placed: int | None = None) -> Iterator[Term]:
+        """What must hold for an element to be kept."""
+        call, rank = self.context.made.get(mask), len(self.shape)
+        inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
+        axes = [a for a, n in enumerate(mask.type.shape) if n > 1] if inner is not None else []
+        if call is not None and call.op.name == "bit_and":
+            for a in call.args:
+                yield from self.terms(a, placed)
+        elif inner is not None and call.op.name == "broadcast" and len(inner) == rank:
+            yield from self.terms(call.args[0])
+        elif inner is not None and call.op.name == "reshape" and len(mask.type.shape) == rank and len(inner) == len(axes) == 1:
+            yield from self.terms(call.args[0], axes[0])
+        elif mask is not None:
+            yield Term(mask, placed)
+
+    def within(self, term: Term) -> bool:
+        """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number is no less than an extent."""
+        return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.limits(term)) or any(
+            self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.limits(term, from_below=True))
+
+    def limits(self, term: Term, from_below: bool = False) -> list[tuple[int, Sum]]:
+        """What a term is, if that is so: a dimension, of which it keeps what is below a number; or what is at least a number."""
+        call = self.context.made.get(term.value)
+        if call is None or call.op.name not in BELOW or type_of(call.args[0]).dtype not in INDICES:
+            return []
+        below, above, more = BELOW[call.op.name]
+        low, high = call.args[below], call.args[above]
+        walking, fixed, plus = (high, low, 1 - more) if from_below else (low, high, more)
+        found = []
+        for d, index in enumerate(self.indices):
+            if index.straight and index.axis is not None and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
+                                                                 for a, by in self.steps(index.axis)):
+                found.append((d, self.sum((index.values, 1), (fixed, 1), (walking, -1), plus=plus)))
+        return found
+
+    def steps(self, axis: int) -> list[tuple[int, int]]:
+        """How much an index that goes along an axis grows along each."""
+        return [(a, int(a == axis)) for a, n in enumerate(self.shape) if n > 1]
+
+    def bounds(self, d: int) -> tuple[Sum, Sum]:
+        """The first element of a dimension that is in bounds, and the one after the last."""
+        if self.buffer.type.narrowed is None:
+            size = self.buffer.type.shape[d]
+            return {}, {1: size} if isinstance(size, int) else {size: 1}
+        rank, given = len(self.indices), self.context.made[self.buffer].args[1:]
+        low, count = given[2 * rank + d], given[3 * rank + d]
+        return self.sum((low, 1)), self.sum((low, 1), (count, 1))
+
+    def sum(self, *parts: tuple[Operand | Sum, int], plus: int = 0) -> Sum:
+        """The sum of first elements, each times a number."""
+        total: Sum = {1: plus}
+        for part, times in parts:
+            for key, n in (part if isinstance(part, dict) else self.parts(part)).items():
+                total[key] = total.get(key, 0) + n * times
+        return {key: n for key, n in total.items() if n}
+
+    def parts(self, x: Operand) -> Sum:
+        if isinstance(x, Const):
+            return {1: int(x.value)}
+        key = self.context.key(x)
+        if isinstance(key, (Sym, Const)):
+            return {key: 1} if isinstance(key, Sym) else {1: int(key.value)}
+        call = self.context.made.get(key)
+        match call.op.name if call is not None else "":
+            case "iota":
+                return {1: call.attrs["start"]}
+            case "indices":
+                return {}
+            case name if name in SAME:
+                return self.parts(call.args[0])
+            case "add" | "sub" if type_of(key).dtype in INDICES:
+                return self.sum((call.args[0], 1), (call.args[1], 1 if call.op.name == "add" else -1))
+            case "mul" if type_of(key).dtype in INDICES:
+                for factor, by in zip(call.args, map(self.context.constant, call.args[::-1])):
+                    if by is not None:
+                        return self.sum((factor, by))
+        return {self.same(key): 1}
+
+    def same(self, x: Operand) -> Operand:
+        """What stands for a number: one of those that are computed the same way."""
+        call = self.context.made.get(x)
+        if x not in self.one_of and call is not None and (not call.args or call.op.name == "cast" or "element" in call.op.rules):
+            way = call.op, tuple(map(self.same, call.args)), tuple(sorted(call.attrs.items()))
+            self.one_of[x] = self.ways.setdefault(way, x) if call.op.effect == "pure" else x
+        return self.one_of.get(x, x)
+
+    def at_least(self, x: Sum) -> bool:
+        """Whether a sum is at least 0."""
+        plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
+        if plus < 0 and not others:
+            return False
+        sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]
+        numbers = [key for key, n in others.items() if key in self.context.graph.params and n == 1]
+        ask, params = self.context.facts.ask, self.context.graph.params
+        match len(others), sizes, numbers:
+            case 0, _, _:
+                return True
+            case 1, [size], _:
+                return not ask("size_at_least", size.arg, size.dim, plus + 1)
+            case 2, [size], [number] if plus >= 0 and number.type.dtype in INDICES:
+                return ask("size_within", size.arg, size.dim, params.index(number))
+        return False
+
+
+def _sum(g: Writer, one: int | Operand, other: int | Operand) -> int | Operand:
+    if isinstance(one, int) and isinstance(other, int):
+        return one + other
+    return other if isinstance(one, int) and one == 0 else one if isinstance(other, int) and other == 0 else binary(g, "+", one, other)
+
+
+__all__ = ["Named", "Unlike"]
