@@ -1,7 +1,7 @@
 """Kernels as one writes them first (`tests/mma/first_kernels.py`), in an ordinary loop and in a pipelined one, beside torch and Triton's of
 the same plainness where it is installed.
 
-    PYTHONPATH=. python tests/bench/first.py [--rounds 7]
+    PYTHONPATH=. python tests/bench/first.py [--rounds 7] [--only product]
 
 float16; of every kernel the best of a few tiles, numbers of warps and of stages, with and without roles. These are then timed in turn, twenty
 calls in a CUDA graph; prints TFLOP/s of the median round, and which tiles they are.
@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 import warnings
+from functools import partial
 
 import torch
 
@@ -22,13 +23,13 @@ from timing import rounds  # noqa: E402 - beside this file
 
 TILES = ((128, 128, 64, 4), (128, 128, 64, 8), (128, 256, 64, 8), (64, 64, 128, 4))  # rows, columns, k, warps
 PARTS = ((128, 128, 8), (128, 64, 8), (64, 64, 4), (128, 64, 4))                     # queries, keys, warps
-NAMES = {"product": "torch.mm", "by_bytes": "torch.mm of float16", "by_nibbles": "torch.mm of float16", "attention": "torch's attention"}
+NAMES = {"by_bytes": "torch.mm of float16", "by_nibbles": "torch.mm of float16", "gathered": "torch.mm of the rows", "attention": "torch's attention"}
 up = lambda a, b: -(-a // b)
 
 
 def weights(name: str, n: int, k: int) -> tuple[tuple, torch.Tensor]:
     """A kernel's operands besides A, and the matrix that they stand for."""
-    if name == "product":
+    if name in ("product", "by_indices", "walking", "gathered"):
         w = torch.randn(n, k, device="cuda").half()
         return (w,), w
     if name == "by_bytes":
@@ -42,18 +43,23 @@ def product_case(name: str, m: int, n: int, k: int):
     """(floating-point operations, torch's call, ours by a configuration, Triton's by one, the result and what it should be)"""
     a, c = torch.randn(m, k, device="cuda").half(), torch.empty(m, n, device="cuda").half()
     rest, wide = weights(name, n, k)
+    numbers = (m, n, k) if name in ("by_indices", "walking") else ()
+    order = torch.randint(0, m, (m,), device="cuda", dtype=torch.int32) if name == "gathered" else None
+    rows = () if order is None else (order,)
     ours = lambda bm, bn, bk, warps, stages, roles: getattr(first_kernels, name)[up(m, bm) * up(n, bn),](
-        a, *rest, c, BM=bm, BN=bn, BK=bk, STAGES=stages, ROLES=roles, num_warps=warps)
+        a, *rows, *rest, c, *numbers, BM=bm, BN=bn, BK=bk, STAGES=stages, ROLES=roles, num_warps=warps)
 
-    as_triton_has_it = (wide.T.contiguous(),) if name == "product" else rest
+    as_triton_has_it = (wide.T.contiguous(),) if name == "product" else (*rows, *rest)
+    taken = a if order is None else a[order.long()]
+    of_torch = lambda: torch.mm(a if order is None else a[order], wide.T, out=c)
 
     def theirs(bm, bn, bk, warps, stages):
-        if m % bm or n % bn:
-            raise ValueError("Triton's kernels have no masks")
+        if m % bm or n % bn or not hasattr(triton_kernels(), name):
+            raise ValueError("Triton's kernels have no masks, and not all of ours have one of Triton's beside them")
         kernel = getattr(triton_kernels(), name)[(m // bm * (n // bn),)]
         kernel(a, *as_triton_has_it, c, m, n, k, BM=bm, BN=bn, BK=bk, num_warps=warps, num_stages=stages)
 
-    return 2.0 * m * n * k, lambda: torch.mm(a, wide.T, out=c), ours, theirs, c, a.float() @ wide.float().T
+    return 2.0 * m * n * k, of_torch, ours, theirs, c, taken.float() @ wide.float().T
 
 
 def attention_case(heads: int, length: int, d: int):
@@ -91,14 +97,17 @@ def best(call, configurations, result, expected) -> tuple | None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="", help="cases whose title has this")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    cases = [(f"{name} {m}x{n}x{k}", name, TILES, product_case(name, m, n, k)) for name, m, n, k in (
-        ("product", 4096, 4096, 4096), ("product", 8192, 8192, 8192), ("by_bytes", 4096, 4096, 4096), ("by_bytes", 64, 8192, 8192),
+    cases = [(f"{name} {m}x{n}x{k}", name, TILES, partial(product_case, name, m, n, k)) for name, m, n, k in (
+        ("product", 4096, 4096, 4096), ("product", 8192, 8192, 8192), ("by_indices", 4096, 4096, 4096),
+        ("walking", 4096, 4096, 4096), ("gathered", 4096, 4096, 4096), ("by_bytes", 4096, 4096, 4096), ("by_bytes", 64, 8192, 8192),
         ("by_nibbles", 4096, 4096, 4096), ("by_nibbles", 64, 8192, 8192))]
-    cases.append(("attention 32x4096x128", "attention", PARTS, attention_case(32, 4096, 128)))
+    cases.append(("attention 32x4096x128", "attention", PARTS, partial(attention_case, 32, 4096, 128)))
     print(f"{'':28} {'torch':>7} {'plain':>7} {'ahead':>7} {'triton':>7}   tiles of each")
-    for title, name, tiles, (flop, of_torch, ours, theirs, result, expected) in cases:
+    for title, name, tiles, case in (c for c in cases if arguments.only in c[0]):
+        flop, of_torch, ours, theirs, result, expected = case()
         plain = best(ours, [(*t, 0, False) for t in tiles], result, expected)
         ahead = best(ours, [(*t, stages, roles) for t in tiles for stages in (2, 3, 4) for roles in (False, True)], result, expected)
         triton = best(theirs, [(*t, stages) for t in tiles for stages in (2, 3, 4)], result, expected)
@@ -106,7 +115,7 @@ def main() -> None:
         calls |= {"triton": lambda: theirs(*triton)} if triton else {}
         seconds = rounds(calls, arguments.rounds)
         speed = [f"{flop / seconds[c] / 1e12:7.1f}" if c in seconds else f"{'':7}" for c in ("torch", "plain", "ahead", "triton")]
-        print(f"{title:28} {' '.join(speed)}   {plain} {ahead} {triton}; torch: {NAMES[name]}", flush=True)
+        print(f"{title:28} {' '.join(speed)}   {plain} {ahead} {triton}; torch: {NAMES.get(name, 'torch.mm')}", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,19 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
 
 
 @triton.jit
+def gathered(a, r, w, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n = _place(M, N, BM, BN)
+    k = tl.arange(0, BK)
+    at_a, at_w = a + tl.load(r + m)[:, None] * K + k[None, :], w + n[None, :] * K + k[:, None]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        acc = tl.dot(tl.load(at_a), tl.load(at_w), acc)
+        at_a += BK
+        at_w += BK
+    tl.store(c + m[:, None] * N + n[None, :], acc.to(c.dtype.element_ty))
+
+
+@triton.jit
 def by_bytes(a, w, s, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     m, n = _place(M, N, BM, BN)
     k = tl.arange(0, BK)
