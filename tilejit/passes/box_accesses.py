@@ -20,8 +20,9 @@ from .writing import Writer
 def write_boxes(graph: Graph, facts: Facts) -> Graph:
     if not any(is_access(n) for n in walk(graph.body)):
         return graph
-    body = _Boxes(Context(graph, facts)).block(graph.body)
-    return replace(graph, body=without_unused(body, more_than_arithmetic))
+    pass_ = _Boxes(Context(graph, facts))
+    body = pass_.block(graph.body)
+    return replace(graph, body=without_unused(body, more_than_arithmetic)) if pass_.found else graph
 
 
 def is_access(node: Node) -> bool:
@@ -34,6 +35,7 @@ class _Boxes:
     def __init__(self, context: Context):
         self.context = context
         self.loops: list[For] = []  # around the place
+        self.found = False
 
     def block(self, block: Block) -> Block:
         with self.context.inside(block):
@@ -69,12 +71,13 @@ class _Boxes:
                 return call,
             with g.block() as nodes:
                 region = place.box(g, place.buffer)
-                if not loads:
+                if loads:
+                    place.in_order(g, g.call(load_, region, second, None, **call.attrs))
+                else:
                     g.call(store_, region, place.as_it_lies(g, second), None, **call.attrs)
-                    return tuple(nodes)
-                place.in_order(g, g.call(load_, region, second, None, **call.attrs))
         except Unlike:
             return call,
+        self.found = True
         return *nodes[:-1], replace(nodes[-1], results=call.results)
 
 
