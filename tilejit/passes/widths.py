@@ -15,9 +15,9 @@ import numpy as np
 
 from ..ir.graph import Block, Call, For, Graph, Operand, Value, While, blocks
 from ..layout import TileLayout, thread_table
-from ..ops.access import widest, widest_of
 from ..ops.atomics import most_at_once
 from ..ops.layout_change import register_exchange, register_moves
+from ..ops.widest import widest, widest_of
 from ..types import Points, Region, Tile
 from .context import Context
 
