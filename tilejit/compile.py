@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 
@@ -27,6 +27,7 @@ from .passes.joints import await_joints
 from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
 from .passes.loads_ahead import send_loads_ahead
+from .passes.ordinary_loops import loop_records, ordinary_loops
 from .passes.pending import check_products
 from .passes.pipeline import write_pipelines
 from .passes.places import check_places
@@ -38,7 +39,7 @@ from .passes.tensor_memory import place_tensor_memory
 from .passes.told import access_records, copy_records, product_records
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
-from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, ProductRecord
+from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Lowered:
     written: frozenset[int]  # the arguments that the kernel writes
     seconds: dict[str, float]
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
+    find_loops: Callable[[], tuple[LoopRecord, ...]] = tuple
 
     @cached_property
     def text(self) -> str:
@@ -72,6 +74,10 @@ class Lowered:
     @property
     def layouts(self) -> tuple[LayoutRecord, ...]:
         return self.graph.layouts
+
+    @cached_property
+    def loops(self) -> tuple[LoopRecord, ...]:
+        return self.find_loops()
 
     @property
     def records(self) -> dict[str, tuple]:
@@ -118,6 +124,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     if built.spare:
         graph = replace(graph, body=without_unused(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
+    find_loops = partial(loop_records, graph, facts) if ordinary_loops(graph) else tuple  # when they are asked for: the assembler runs meanwhile
     checked = config().check or _under_pytest()
     body = None
     for name, run in PASSES:
@@ -130,7 +137,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         body = graph.body
         clock(name)
     return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
-                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed)
+                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed, find_loops)
 
 
 def _under_pytest() -> bool:

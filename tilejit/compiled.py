@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .records import AccessRecord, CopyRecord, LayoutRecord, ProductRecord
+from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 from .runtime.facts import evaluate
 from .types import Buffer
 
@@ -65,6 +65,7 @@ class CompiledKernel:
     accesses: tuple[AccessRecord, ...]
     products: tuple[ProductRecord, ...]
     layouts: tuple[LayoutRecord, ...]
+    loops: tuple[LoopRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple
     compile_time: dict[str, float]
@@ -142,6 +143,11 @@ class CompiledKernel:
             lines.append(f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
                          f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}")
             lines += [f"      not {variant}: {reason}" for variant, reason in p.declined]
+        for loop in self.loops:
+            lines.append(f"  line {loop.line}: {loop.source}")
+            where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
+            lines.append(f"    what its products load at {where} comes in its own trip; it would run ahead in a pipelined loop: "
+                         f"for ... in tile.pipelined(range(...), stages={loop.stages})")
         for m in self.tensor_maps:
             patches = f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and {list(m.upper or ())}"
             what = f"box {list(m.box)}" if m.box else patches

@@ -86,8 +86,19 @@ class LayoutRecord:
     declined: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True)
+class LoopRecord:
+    """An ordinary loop of which all that its products load, at the lines `loads`, would run ahead of a pipelined one, into so many `stages`."""
+
+    line: int
+    source: str
+    loads: tuple[int, ...]
+    stages: int
+
+
 # What a compiled kernel tells, by the names of its attributes, and the kinds of their records.
-RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord}
+RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord,
+           "loops": LoopRecord}
 
 
 class Plain(SimpleNamespace):
