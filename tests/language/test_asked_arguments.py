@@ -158,3 +158,51 @@ def test_a_refused_start_is_told_by_what_promise_it_is_taken():
 
     with pytest.raises(tile.DispatchError, match=r"multiple of 1 elements of 2 bytes \(tile\.assume\(start % 8 == 0\) says more of it\)"):
         kernel.compile(half(64, 64), half(64, 64), 9, target="sm_90a")
+
+
+def versions_of(kernel, calls, **constants):
+    """How many versions of a kernel serve these calls."""
+    for arguments in calls:
+        bound, options, _ = kernel._bind(arguments, constants)
+        kernel.version(bound, options, "sm_90a")
+    return sum(map(len, kernel.versions.values()))
+
+
+@tile.jit
+def masked(x, y, n, BLOCK: tile.constexpr):
+    for k in range(tile.program_id(0), tile.cdiv(n, BLOCK), tile.num_programs(0)):
+        i = k * BLOCK + tile.arange(BLOCK)
+        tile.store(y[i], tile.load(x[i], mask=i < n), mask=i < n)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_ragged_numbers_have_a_version_for_each_length_of_vectors(own):
+    masked.versions.clear()
+    calls = [(half(n if own else 2048), half(n if own else 2048), n) for n in range(1, 1700, 7)]
+    assert versions_of(masked, calls, BLOCK=1024) == len(VECTORS)
+
+
+def test_numbers_are_not_asked_for_where_arrays_rule_vectors_out():
+    masked.versions.clear()
+    assert versions_of(masked, [(half(2047), half(2047), n) for n in range(1000, 1017)], BLOCK=1024) == 1
+
+
+def test_arrays_are_not_asked_where_a_mask_differs_between_neighbours_whatever_they_are():
+    @tile.jit
+    def kernel(x, flags, y):
+        i = tile.arange(1024)
+        keep = tile.load(flags[i]) > 0
+        tile.store(y[i], tile.load(x[i], mask=keep), mask=keep)
+
+    assert versions_of(kernel, [(half(n), half(1024), half(m)) for n in range(1000, 1009) for m in range(1000, 1009)]) == 1
+
+
+def test_a_mask_s_bound_is_not_asked_for_where_a_row_pitch_has_no_vectors():
+    """Index tiles of which loads and stores have told the layout say nothing more of it."""
+    @tile.jit
+    def kernel(x, y, pitch, n):
+        row, columns = tile.program_id(0), tile.arange(1024)
+        tile.store(y[row * pitch + columns], tile.load(x[row * pitch + columns], mask=columns < n), mask=columns < n)
+
+    assert versions_of(kernel, [(half(8192), half(8192), 1025, n) for n in range(1000, 1017)]) == 1
+    assert versions_of(kernel, [(half(8192), half(8192), pitch, n) for pitch in range(1024, 1033) for n in range(1000, 1009)]) == 10

@@ -47,21 +47,22 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     if t.shape[axis] % vector:
         yield f"needs an extent that is a multiple of {vector}: {t.shape[axis]}"
         return
-    if not _alike(g, mask, axis - len(t.shape), vector):
-        yield f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (what lies beyond an array needs none)"
+    alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 where it is, and else 1
+    differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (what lies beyond an array needs none)"
+    may_be_alike = mask is None or g.may_divide(mask, vector, alike)
+    if not may_be_alike:
+        yield differs
     d = _along(g, source, axis, vector)
     if d is None:
         yield _apart(g, source, axis, vector)
-        return
-    yield from _askew(g, t, d, vector)
-    if not joint(g, source, d, vector):
+    else:
+        yield from _askew(g, t, d, vector)
+    if d is not None and not joint(g, source, d, vector):
         found = "the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d] else f"{t.buffer.shape[d]} is not"
         yield f"needs bounds that are multiples of {vector}{', or a region that is known to be inside' * isinstance(t, Region)}: {found}"
-
-
-def _alike(g, mask: Operand, axis: int, vector: int) -> bool:
-    """Whether a mask is the same for all elements of a vector."""
-    return mask is None or g.asked_divisor(mask, vector, lambda m: _first(g.ramp(m, axis, vector), 0)) == 0
+    # The launch is asked for its numbers last: they change more often than its arrays, and each answer has a version of the kernel.
+    if mask is not None and may_be_alike and g.asked_divisor(mask, vector, alike) != 0:
+        yield differs
 
 
 def _first(ramp: tuple[int, int] | None, step: int) -> int:

@@ -59,9 +59,10 @@ def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> di
     for shape, met in accesses.items():
         found[shape] = _cheapest(shape, met)
     for call in context.made.values():
-        if isinstance(call.results[0].type, Points) and prod(call.result.type.shape):
-            access, shape = _access(context, call.result), call.result.type.shape
-            found.setdefault(shape, (1, None) if access is None else _way(shape, (access.vector, access.axis)))
+        shape = call.results[0].type.shape if isinstance(call.results[0].type, Points) else ()
+        if shape and prod(shape) and shape not in found:  # loads and stores tell more of their points than these tell of themselves
+            access = _access(context, call.result)
+            found[shape] = (1, None) if access is None else _way(shape, (access.vector, access.axis))
     return found
 
 
