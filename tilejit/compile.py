@@ -35,6 +35,7 @@ from .passes.registers import check_registers, check_shares
 from .passes.shared import place_shared
 from .passes.shared_layouts import choose_shared_layouts
 from .passes.slices import without_unused
+from .passes.tails import tail_warnings
 from .passes.tensor_memory import place_tensor_memory
 from .passes.told import access_records, copy_records, product_records
 from .passes.tokens import complete_tokens
@@ -125,6 +126,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
         graph = replace(graph, body=without_unused(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
     find_loops = partial(loop_records, graph, facts) if ordinary_loops(graph) else tuple  # when they are asked for: the assembler runs meanwhile
+    warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails))
     checked = config().check or _under_pytest()
     body = None
     for name, run in PASSES:
@@ -136,7 +138,7 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
             check(graph)
         body = graph.body
         clock(name)
-    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
+    return Lowered(graph, (*warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
                    written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed, find_loops)
 
 
