@@ -206,3 +206,54 @@ def test_a_mask_s_bound_is_not_asked_for_where_a_row_pitch_has_no_vectors():
 
     assert versions_of(kernel, [(half(8192), half(8192), 1025, n) for n in range(1000, 1017)]) == 1
     assert versions_of(kernel, [(half(8192), half(8192), pitch, n) for pitch in range(1024, 1033) for n in range(1000, 1009)]) == 10
+
+
+@tile.jit
+def strided(x, y, down, along, to_down, to_along, M: tile.constexpr, N: tile.constexpr):
+    i, j = tile.program_id(0) * M + tile.arange(M)[:, None], tile.arange(N)[None, :]
+    tile.store(y[i * to_down + j * to_along], tile.load(x[i * down + j * along]))
+
+
+def test_a_stride_that_an_argument_says_is_1_is_that_of_neighbours():
+    """As in kernels that take the strides of their arrays as numbers."""
+    specs = half(65536), half(65536)
+    for strides, nbytes in (((64, 1, 64, 1), 16), ((72, 1, 72, 1), 16), ((68, 1, 68, 1), 8), ((1, 64, 1, 64), 16), ((63, 1, 63, 1), 2),
+                            ((128, 2, 128, 2), 2), ((64, -1, 64, -1), 2), ((0, 1, 64, 1), 16)):
+        assert [a.vec_bytes for a in strided.compile(*specs, *strides, M=64, N=64).accesses] == [nbytes, nbytes], strides
+
+
+def test_one_kernel_serves_strides_of_1_and_others():
+    x = np.random.default_rng(0).integers(-99, 99, 8192).astype(np.int16)
+    i, j = np.arange(32)[:, None], np.arange(64)[None, :]
+    for down, along, to_down, to_along in ((64, 1, 64, 1), (64, 2, 64, 1), (1, 32, 64, 1), (64, 1, 1, 32), (65, 1, 67, 1), (3, 128, 2, 64),
+                                           (0, 0, 64, 1)):
+        y, want = np.zeros(8192, np.int16), np.zeros(8192, np.int16)
+        strided[1,](x, y, down, along, to_down, to_along, M=32, N=64)
+        want[i * to_down + j * to_along] = x[i * down + j * along]
+        assert (y == want).all()
+
+
+def test_a_product_of_strides_that_are_numbers_goes_by_vectors():
+    @tile.jit
+    def kernel(a, b, c, am, ak, bk, bn, cm, cn, M: tile.constexpr, N: tile.constexpr, K: tile.constexpr):
+        m, n, k = tile.arange(M), tile.arange(N), tile.arange(K)
+        x = tile.load(a[m[:, None] * am + k[None, :] * ak])
+        y = tile.load(b[k[:, None] * bk + n[None, :] * bn])
+        tile.store(c[m[:, None] * cm + n[None, :] * cn], tile.dot(x, y).to(c.dtype))
+
+    rng = np.random.default_rng(0)
+    a, b, c = rng.integers(-3, 4, 64 * 32).astype(np.float16), rng.integers(-3, 4, 32 * 64).astype(np.float16), np.zeros(64 * 64, np.float16)
+    kernel[1,](a, b, c, 32, 1, 1, 32, 64, 1, M=64, N=64, K=32)
+    assert (c.reshape(64, 64) == a.reshape(64, 32).astype(np.float64) @ b.reshape(64, 32).T).all()
+    for strides in ((32, 1, 64, 1, 64, 1), (32, 1, 1, 32, 64, 1)):
+        made = kernel.compile(a, b, c, *strides, M=64, N=64, K=32, target="sm_90a")
+        assert [x.vec_bytes for x in made.accesses][:2] == [16, 16]
+
+
+def test_an_index_that_is_multiplied_by_an_argument_has_two_versions():
+    @tile.jit
+    def kernel(x, y, stride):
+        i = tile.arange(1024)
+        tile.store(y[i], tile.load(x[i * stride]))
+
+    assert versions_of(kernel, [(half(65536), half(1024), stride) for stride in range(-3, 40)]) == 2

@@ -55,6 +55,13 @@ class Arguments(Ramps):
                 return n, needed
         return None
 
+    def is_one(self, operand: Operand) -> bool:
+        """The launch is asked whether a scalar argument is 1, as the stride of what lies side by side."""
+        number = self.key(self.spread(operand))
+        if number not in self.graph.params or not type_of(number).dtype.is_int:
+            return False
+        return self.facts.ask("scalar_between", self.graph.params.index(number), 1, 1)
+
     def _multiple(self, number: Number, n: int) -> bool:
         if isinstance(number, Sym):
             return self.facts.ask("size_multiple", number.arg, number.dim, n)
