@@ -182,6 +182,13 @@ def test_ragged_numbers_have_a_version_for_each_length_of_vectors(own):
     assert versions_of(masked, calls, BLOCK=1024) == len(VECTORS)
 
 
+@pytest.mark.parametrize("block", [128, 256, 512, 1024, 2048])
+def test_no_longer_vectors_are_asked_for_than_a_thread_has_elements(block):
+    masked.versions.clear()
+    calls = [(half(2048), half(2048), n) for n in range(1000, 1017)]
+    assert versions_of(masked, calls, BLOCK=block) == min(len(VECTORS), (block // 128).bit_length())
+
+
 def test_numbers_are_not_asked_for_where_arrays_rule_vectors_out():
     masked.versions.clear()
     assert versions_of(masked, [(half(2047), half(2047), n) for n in range(1000, 1017)], BLOCK=1024) == 1
