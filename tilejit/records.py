@@ -38,7 +38,7 @@ class AccessRecord:
     elements ("scalar") or matrices ("ldmatrix", "stmatrix"), `vec_bytes` how much each moves for a thread, `instructions` how many a thread issues,
     and `declined` why none moves more. `tile` says dtype and extents, `scope` where the memory is, `buffer` what the kernel calls it.
 
-    A call that is compiled several times alike, as in ``tile.static_range``, counts the instructions and bytes of all.
+    A call that is compiled several times alike, in ``tile.static_range`` or in a helper, counts the instructions and bytes of all.
     """
 
     line: int

@@ -176,12 +176,12 @@ def test_budgets_are_checked_on_code_that_the_cache_has(bench):
 def test_the_log_says_what_was_compiled_and_why(bench, monkeypatch, capfd):
     monkeypatch.setenv("TILEJIT_LOG", "1")
     module = bench.load()
-    compile_scale(module)
-    compile_scale(module, *specs(130))
+    compile_scale(module, N=512)
+    compile_scale(module, *specs(130), N=512)
     module.FACTOR = 7.0
-    compile_scale(module)
-    compile_scale(bench.load())
-    compile_scale(bench.load(SCALE.replace("2.0", "9.0")))
+    compile_scale(module, N=512)
+    compile_scale(bench.load(), N=512)
+    compile_scale(bench.load(SCALE.replace("2.0", "9.0")), N=512)
     assert capfd.readouterr().err.splitlines() == [
         "tilejit: compiled scale: first call", "tilejit: compiled scale: not: x.strides[0] is a multiple of 4 elements",
         "tilejit: compiled scale: FACTOR has changed",

@@ -1,4 +1,4 @@
-"""What a compiled kernel tells of its loads, stores and atomic operations: the bytes of an instruction, how many there are, and why not longer ones."""
+"""What a compiled kernel tells of its loads, stores and atomic operations: the bytes of an instruction, how many, and why not longer ones."""
 
 import re
 
@@ -52,7 +52,8 @@ NARROW = {
     "both": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1021)), "y.strides[0] is not (rows may be padded to it); needs bounds"),
     "a stride": ("tile.store(y[0, 0:1024], 1.0)", dict(y=spec(8, 1024, strides=(4096, 2))), "needs neighbours side by side in memory: "
                  "y.strides[1] is not 1"),
-    "an odd extent": ("tile.store(y[0:3, 0:333], tile.full((3, 333), 1.0))", {}, "needs an extent that is a multiple of 4: 333"),
+    "an odd extent": ("tile.store(y[0:3, 0:333], tile.full((3, 333), 1.0))", {}, "needs an extent along dimension 1 of the tile that is a "
+                      "multiple of 4: 333"),
     "columns of rows": ("tile.store(y[0:1024, 0], 1.0)", dict(y=spec(1024, 8)), "needs neighbours side by side in memory: y.strides[0] is not 1"),
     "a window": ("tile.store(tile.window(y, (0, 0), (8, n))[0, 0:1024], 1.0)", {}, "needs bounds that are multiples of 4"),
     "a padded buffer": ("tile.store(tile.alloc((64, 33), x.dtype)[0:64, 0:32], 1.0)", {}, "needs pieces of 16 bytes along dimension 1 in one place"),
@@ -116,6 +117,11 @@ def test_calls_that_are_compiled_several_times_are_one_line():
     made = kernel.compile(spec(8, 1024), spec(8, 1024))
     assert [(a.op, a.instructions, a.bytes) for a in made.accesses] == [("load", 16, 8 * 4096), ("store", 16, 8 * 4096)]
     assert made.explain().count(" of float32[1024] ") == 2
+
+
+def test_calls_beside_each_other_on_a_line_have_a_line_each():
+    made = kernel_of("tile.store(y[0:1024], tile.load(x[0:1024]) + tile.load(x[1024:2048]))").compile(spec(2048), spec(1024), 3)
+    assert [(a.op, a.buffer, a.instructions) for a in made.accesses] == [("load", "x", 2), ("load", "x", 2), ("store", "y", 2)]
 
 
 def test_a_product_s_own_loads_are_no_calls_of_the_kernel():

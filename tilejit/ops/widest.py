@@ -45,7 +45,7 @@ def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Itera
     """The needs of one access to `vector` elements along an axis, from each multiple of that on, that do not hold."""
     t = source.type
     if t.shape[axis] % vector:
-        yield f"needs an extent that is a multiple of {vector}: {t.shape[axis]}"
+        yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
         return
     alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 where it is, and else 1
     differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (what lies beyond an array needs none)"

@@ -63,13 +63,13 @@ def access_records(graph: Graph) -> tuple[AccessRecord, ...]:
     calls = list(_chosen_calls(graph.body, "cta"))
     made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
     products = {c.loc for c, _ in calls if c.op.name in PRODUCTS}
-    found: dict[AccessRecord, list[AccessRecord]] = {}
+    found: dict[tuple, list[AccessRecord]] = {}
     for call, scope in calls:
         if call.op.name in ACCESSES and call.loc not in products:
             record = _access_record(call, scope, made)
-            found.setdefault(replace(record, instructions=0, bytes=0), []).append(record)
+            found.setdefault((call.loc.column, replace(record, instructions=0, bytes=0)), []).append(record)
     total = lambda records, name: sum(getattr(r, name) for r in records)
-    return tuple(replace(alike, instructions=total(records, "instructions"), bytes=total(records, "bytes")) for alike, records in found.items())
+    return tuple(replace(alike, instructions=total(records, "instructions"), bytes=total(records, "bytes")) for (_, alike), records in found.items())
 
 
 def _access_record(call: Call, scope: str, made: dict[Value, Call]) -> AccessRecord:
