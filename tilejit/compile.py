@@ -10,27 +10,25 @@ import hashlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 
 from .config import config
-from .dispatch import Choice
 from .emit.emitter import Emitted, emit
 from .errors import CompilationError, ToolchainError
 from .frontend.building import build, too_deep
 from .ir.builder import Facts, Warning_
 from .ir.check import check
-from .ir.graph import Call, Const, Graph, Launch, Scope, Value, blocks, operands, walk, written_arguments
-from .names import allocation_name
+from .ir.graph import Call, Const, Graph, Launch, operands, walk, written_arguments
 from .ops.barriers import waits_for_grids
-from .ops.copy_async.options import unused_hints
 from .passes.dots import write_dots
 from .passes.joints import await_joints
 from .passes.late_waits import wait_late
 from .passes.layouts import assign_layouts
 from .passes.box_accesses import write_boxes
 from .passes.loads_ahead import send_loads_ahead
+from .passes.ordinary_loops import loop_records, ordinary_loops
 from .passes.pending import check_products
 from .passes.pipeline import write_pipelines
 from .passes.places import check_places
@@ -38,11 +36,12 @@ from .passes.registers import check_registers, check_shares
 from .passes.shared import place_shared
 from .passes.shared_layouts import choose_shared_layouts
 from .passes.slices import without_unused
+from .passes.tails import tail_warnings
 from .passes.tensor_memory import place_tensor_memory
+from .passes.told import access_records, copy_records, product_records
 from .passes.tokens import complete_tokens
 from .passes.variants import choose_variants
-from .records import CopyRecord, LayoutRecord, ProductRecord
-from .types import Region, Selected, Tile
+from .records import RECORDS, AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class Lowered:
     written: frozenset[int]  # the arguments that the kernel writes
     seconds: dict[str, float]
     printed: tuple[str, ...] = ()  # what the kernel had printed while it was compiled
+    find_loops: Callable[[], tuple[LoopRecord, ...]] = tuple
 
     @cached_property
     def text(self) -> str:
@@ -66,12 +66,25 @@ class Lowered:
         return copy_records(self.graph)
 
     @cached_property
+    def accesses(self) -> tuple[AccessRecord, ...]:
+        return access_records(self.graph)
+
+    @cached_property
     def products(self) -> tuple[ProductRecord, ...]:
         return product_records(self.graph)
 
     @property
     def layouts(self) -> tuple[LayoutRecord, ...]:
         return self.graph.layouts
+
+    @cached_property
+    def loops(self) -> tuple[LoopRecord, ...]:
+        return self.find_loops()
+
+    @property
+    def records(self) -> dict[str, tuple]:
+        """What the kernel tells, by the names of `RECORDS`."""
+        return {name: getattr(self, name) for name in RECORDS}
 
 
 PASSES = (("boxes", write_boxes), ("ahead", send_loads_ahead), ("places", check_places), ("buffers", choose_shared_layouts), ("dots", write_dots),
@@ -113,6 +126,8 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
     if built.spare:
         graph = replace(graph, body=without_unused(graph.body, lambda call: built.spare.isdisjoint(call.results)))
     clock("frontend")
+    find_loops = partial(loop_records, graph, facts) if ordinary_loops(graph) else tuple  # when they are asked for: the assembler runs meanwhile
+    warnings = (*built.warnings, *tail_warnings(graph, facts, built.tails))
     checked = config().check or _under_pytest()
     body = None
     for name, run in PASSES:
@@ -124,8 +139,8 @@ def lower(source, arguments: dict, *, target: str, launch: Launch, facts: Facts)
             check(graph)
         body = graph.body
         clock(name)
-    return Lowered(graph, (*built.warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
-                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed)
+    return Lowered(graph, (*warnings, *lowering_warnings(graph)), dict(facts.asked), built.captured,
+                   written_arguments(c for c in walk(graph.body) if isinstance(c, Call)), seconds, built.printed, find_loops)
 
 
 def _under_pytest() -> bool:
@@ -166,75 +181,6 @@ def _slower_products(calls: list[Call]) -> list[Warning_]:
             found[call.loc] = Warning_(f"this dot goes by {variant} and not by {missed}: {cure} "
                                        f"(or call it with variant={variant!r}, if it is to be so)", call.loc)
     return list(found.values())
-
-
-COPIES = ("copy", "copy_async", "prefetch", "tmem_load", "tmem_store")
-
-
-def copy_records(graph: Graph) -> tuple[CopyRecord, ...]:
-    """A record for each copy call of the graph, in order; those that a `dot` makes are no calls of the kernel."""
-    made = {value: n for n in walk(graph.body) if isinstance(n, Call) for value in n.results}
-    return tuple(_copy_record(call, scope, made) for call, scope in _chosen_calls(graph.body, "cta")
-                 if call.op.name in COPIES and call.choice.variant != "dot")
-
-
-def _chosen_calls(block, scope: str):
-    """The calls that have a choice, each with the kind of scope that it stands in."""
-    for node in block.nodes:
-        if isinstance(node, Call) and node.choice is not None:
-            yield node, scope
-        inner = ("thread" if node.kind == "elect" else node.kind) if isinstance(node, Scope) else scope
-        for b in blocks(node):
-            yield from _chosen_calls(b, inner)
-
-
-def _copy_record(call: Call, scope: str, made: dict[Value, Call]) -> CopyRecord:
-    sides = (*call.results, *call.args[:2], *call.args)[:2]
-    dst, src = (a.type for a in sides)
-    choice: Choice = call.choice
-    scopes = (getattr(t, "scope", "local") for t in (src, dst))  # a register tile is each thread's own
-    moved = next((t for t in (src, dst) if isinstance(t, (Region, Selected))), None)
-    return CopyRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), *scopes, scope, choice.variant,
-                      choice.declined, choice.plan.instructions, moved.nbytes if moved is not None else 0, choice.plan,
-                      unused_hints(call.attrs.get("options") or {}, choice.variant), tuple(filter(None, (_buffer_name(a, made) for a in sides))))
-
-
-def _buffer_name(side: Value, made: dict[Value, Call]) -> str:
-    """What the kernel calls the array or the allocation that a side of a copy is part of; '' where its source does not tell, and for a tile."""
-    if isinstance(side.type, Tile):
-        return ""
-    while side in made and made[side].args:
-        side = made[side].args[0]
-    return allocation_name(side.name, side.loc) if side in made else side.name
-
-
-PRODUCTS = ("mma", "mma_async", "tensor_mma", "thread_product")
-
-
-def product_records(graph: Graph) -> tuple[ProductRecord, ...]:
-    """A record for each matrix product, in order; the calls that one `dot` became share the reasons of its choice."""
-    found: dict[tuple, ProductRecord] = {}
-    # What the product's own line loads is in shared memory, and loaded a step of k at a time.
-    loaded = {(n.result, n.loc) for n in walk(graph.body) if isinstance(n, Call) and n.op.name == "load"}
-    for call, scope in _chosen_calls(graph.body, "cta"):
-        if call.op.name not in PRODUCTS:
-            continue
-        key, record = (call.loc, id(call.choice.declined)), _product_record(call, scope, loaded)
-        found[key] = replace(found[key], instructions=found[key].instructions + record.instructions) if key in found else record
-    return tuple(found.values())
-
-
-def _product_record(call: Call, scope: str, loaded: set) -> ProductRecord:
-    acc = call.results[0] if call.results else call.args[0]
-    where = lambda x: f"{x.type.dtype}{list(x.type.shape)} in {_memory(x, (x, call.loc) in loaded)}"
-    return ProductRecord(call.loc.line, call.op.name, call.loc.source_line.strip(), where(call.args[1]), where(call.args[2]),
-                         f"{acc.type.dtype}{list(acc.type.shape)}", scope, call.choice.variant, call.choice.declined,
-                         call.choice.plan.instructions)
-
-
-def _memory(x, loaded: bool) -> str:
-    scope = x.type.scope if isinstance(x.type, Region) else "shared" if loaded else "registers"
-    return {"shared": "shared memory", "tmem": "tensor memory"}.get(scope, scope)
 
 
 # -- to code -------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .records import CopyRecord, LayoutRecord, ProductRecord
+from .records import AccessRecord, CopyRecord, LayoutRecord, LoopRecord, ProductRecord
 from .runtime.facts import evaluate
 from .types import Buffer
 
@@ -62,8 +62,10 @@ class CompiledKernel:
     shared_bytes: int
     assembler: str
     copies: tuple[CopyRecord, ...]
+    accesses: tuple[AccessRecord, ...]
     products: tuple[ProductRecord, ...]
     layouts: tuple[LayoutRecord, ...]
+    loops: tuple[LoopRecord, ...]
     tensor_maps: tuple[TensorMapRecord, ...]
     warnings: tuple
     compile_time: dict[str, float]
@@ -129,11 +131,23 @@ class CompiledKernel:
                          f"{copy.instructions} instruction{'s' if copy.instructions != 1 else ''} a thread, {copy.bytes} bytes")
             lines += [f"      without {hint}=, which {path} alone has" for hint, path in copy.unused]
             lines += [f"      not {variant}: {reason}" for variant, reason in copy.declined]
+        for before, a in zip((None, *self.accesses), self.accesses):
+            where = a.buffer or f"{a.scope} memory"
+            lines.append(f"  line {a.line}: {a.op} of {a.tile} {'from' if a.op == 'load' else 'to' if a.op == 'store' else 'in'} {where} by "
+                         f"{_article(a.exec_scope)}: {a.variant}, {a.instructions} instruction{'s' if a.instructions != 1 else ''} of {a.vec_bytes} "
+                         f"byte{'s' if a.vec_bytes != 1 else ''} a thread")
+            again = before is not None and before.declined == a.declined
+            lines += [f"    not {longer}: {'as above' if again else reason}" for longer, reason in a.declined]
         for p in self.products:
             lines.append(f"  line {p.line}: {p.source}")
             lines.append(f"    {p.a} by {p.b} to {p.result}, by {_article(p.exec_scope)}: {p.variant}, {p.instructions} "
                          f"instruction{'s' if p.instructions != 1 else ''} a {'thread' if p.variant in ('fma', 'tcgen05') else 'warp'}")
             lines += [f"      not {variant}: {reason}" for variant, reason in p.declined]
+        for loop in self.loops:
+            lines.append(f"  line {loop.line}: {loop.source}")
+            where = f"line{'s' if len(loop.loads) > 1 else ''} {', '.join(map(str, loop.loads))}"
+            lines.append(f"    what its products load at {where} comes in its own trip; it would run ahead in a pipelined loop: "
+                         f"for ... in tile.pipelined(range(...), stages={loop.stages})")
         for m in self.tensor_maps:
             patches = f"{m.pixels} pixels of {m.channels} channels between the corners {list(m.lower or ())} and {list(m.upper or ())}"
             what = f"box {list(m.box)}" if m.box else patches
@@ -155,7 +169,7 @@ def _article(scope: str) -> str:
 # -- what a compiled kernel is made of: plain data, which the cache keeps ------------------------------------------------
 
 def told(lowered: Lowered, bound) -> dict[str, Any]:
-    """What passes and arguments say of a kernel, without its code; `copies` are kept apart."""
+    """What passes and arguments say of a kernel, without its code; its `RECORDS` are kept apart."""
     graph, launch = lowered.graph, lowered.graph.launch
     arguments = []
     for p in graph.params:
@@ -175,15 +189,14 @@ def coded(code: Code) -> dict[str, Any]:
             "assembler": a.assembler}
 
 
-def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, copies: tuple[CopyRecord, ...],
-            products: tuple[ProductRecord, ...], layouts: tuple[LayoutRecord, ...], texts: Callable[[], dict[str, str]],
+def made_of(lowered: dict, code: dict, key: str, cubin: bytes | None, records: dict[str, tuple], texts: Callable[[], dict[str, str]],
             seconds: dict[str, float], bound) -> CompiledKernel:
-    """The compiled kernel of what `told` and `coded` gave."""
+    """The compiled kernel of what `told` and `coded` gave, and of its `RECORDS`."""
     recipe = {**lowered["recipe"], "params": code["params"], "maps": code["maps"]}
     return CompiledKernel(
         name=recipe["name"], target=lowered["target"], signature=lowered["signature"], key=key, cubin=cubin,
         registers=code["registers"], spills=code["spills"], shared_bytes=recipe["shared"], assembler=code["assembler"],
-        copies=copies, products=products, layouts=layouts, tensor_maps=map_records(bound.names, recipe["maps"], bound),
+        **records, tensor_maps=map_records(bound.names, recipe["maps"], bound),
         warnings=(*lowered["warnings"], *code["notes"], *spill_warnings(code["spills"], lowered["spills_allowed"])),
         compile_time=seconds, recipe=recipe,
         written=tuple(recipe["written"]), texts=texts)

@@ -186,7 +186,7 @@ class Kernel:
         versions, version = self._versions(bound, options, target)
         if version is not None and version.lowered is not None:
             return version
-        lowered = self._lower(bound, options, target)
+        lowered = self._lower(bound.without_data(), options, target)
         if self.expectations:
             self._hold_to_expectations(lowered.copies)
         if version is None:

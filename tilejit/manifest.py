@@ -32,7 +32,7 @@ from .errors import CacheError
 from .frontend.captures import Capture, Unrecorded, changed, identity, recorded, text_of, token
 from .frontend.source import Source
 from .ir.graph import Launch
-from .records import CopyRecord, LayoutRecord, ProductRecord, from_data, to_data
+from .records import RECORDS, from_data, to_data
 from .runtime.arguments import Bound, answer
 from .runtime.facts import describe_fact
 from .runtime.store import Store, open_store
@@ -41,7 +41,7 @@ from .toolchain.installed import tools
 if TYPE_CHECKING:
     from .compile import Lowered
 
-FORMAT = 2            # of the entries
+FORMAT = 3            # of the entries
 MANIFESTS_PER_KEY = 64
 KEPT_BYTES = 1 << 30  # once a day, what was unused for longest makes room until so much is left
 _SEPARATOR = b"\n"    # between an entry's JSON, which is one line, and its machine code
@@ -99,8 +99,8 @@ class Shelf:
             lowered = manifest["lowered"]
             texts = _reader(self.store, manifest["code"], rebuild)
             seconds = {"cache": perf_counter() - start}
-            compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, from_data(CopyRecord, manifest["copies"]),
-                               from_data(ProductRecord, manifest["products"]), from_data(LayoutRecord, manifest["layouts"]), texts, seconds, bound)
+            records = {name: from_data(kind, manifest[name]) for name, kind in RECORDS.items()}
+            compiled = made_of(lowered, entry.says, manifest["code"], entry.cubin, records, texts, seconds, bound)
             return Found(compiled, facts, captured, tuple(lowered["printed"]))
         return None
 
@@ -115,8 +115,8 @@ class Shelf:
             captured = recorded(lowered.captured, self.source, self.constants)
         except Unrecorded:
             return None
-        manifest = {"captured": captured, "lowered": description, "copies": to_data(lowered.copies), "products": to_data(lowered.products),
-                    "layouts": to_data(lowered.layouts), "code": code_key}
+        records = {name: to_data(records) for name, records in lowered.records.items()}
+        manifest = {"captured": captured, "lowered": description, **records, "code": code_key}
         return json.loads(_json(manifest))
 
     def _keep(self, manifest: dict) -> None:
@@ -155,7 +155,7 @@ class Shelf:
             if manifest is not None:
                 self._keep(manifest)
             _make_room(self.store)
-        return made_of(description, entry.says, key, entry.cubin, lowered.copies, lowered.products, lowered.layouts, texts, seconds, bound)
+        return made_of(description, entry.says, key, entry.cubin, lowered.records, texts, seconds, bound)
 
 
 def difference(facts: dict[tuple, bool], bound: Bound) -> str:

@@ -1,4 +1,4 @@
-"""What is told of each copy call, product and layout, and plans as plain data: written to JSON, read back with the same attributes."""
+"""What is told of each copy call, memory access, product and layout, and plans as plain data: written to JSON, read back with the same attributes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,29 @@ class CopyRecord:
 
 
 @dataclass(frozen=True)
+class AccessRecord:
+    """What became of one load, store or atomic operation of registers: `variant` says whether its instructions move vectors ("vectorised"), single
+    elements ("scalar") or matrices ("ldmatrix", "stmatrix"), `vec_bytes` how much each moves for a thread, `instructions` how many a thread issues,
+    and `declined` why none moves more. `tile` says dtype and extents, `scope` where the memory is, `buffer` what the kernel calls it.
+
+    A call that is compiled several times alike, in ``tile.static_range`` or in a helper, counts the instructions and bytes of all.
+    """
+
+    line: int
+    op: str
+    source: str
+    tile: str
+    buffer: str
+    scope: str
+    exec_scope: str
+    variant: str
+    declined: tuple[tuple[str, str], ...]
+    vec_bytes: int
+    instructions: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class ProductRecord:
     """What became of one matrix product: the path it took, why the others declined, what a warp or thread issues of it.
 
@@ -61,6 +84,21 @@ class LayoutRecord:
     layout: str
     chosen: str
     declined: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class LoopRecord:
+    """An ordinary loop of which all that its products load, at the lines `loads`, would run ahead of a pipelined one, into so many `stages`."""
+
+    line: int
+    source: str
+    loads: tuple[int, ...]
+    stages: int
+
+
+# What a compiled kernel tells, by the names of its attributes, and the kinds of their records.
+RECORDS = {"copies": CopyRecord, "accesses": AccessRecord, "products": ProductRecord, "layouts": LayoutRecord,
+           "loops": LoopRecord}
 
 
 class Plain(SimpleNamespace):

@@ -46,6 +46,13 @@ def test_a_copy_s_plan_comes_back_with_its_attributes(bench):
         assert getattr(back.tensor_map, name) == getattr(plan.tensor_map, name)
 
 
+def test_what_is_told_of_accesses_comes_back(bench):
+    cold, warm = (compile_scale(bench.load(), *specs(127, 64), N=1024) for _ in range(2))
+    assert bench.stages() == COMPILED and warm.accesses == cold.accesses
+    assert all("needs bounds" in a.declined[0][1] for a in cold.accesses) and len(cold.accesses) == 2
+    assert warm.explain().splitlines()[:-1] == cold.explain().splitlines()[:-1]
+
+
 def test_tensor_maps_are_told_for_the_arrays_of_the_call(bench):
     compile_stage(bench.load(STAGE))
     warm = bench.load(STAGE).stage.compile(*specs(512, 32, "float16"))
@@ -169,12 +176,12 @@ def test_budgets_are_checked_on_code_that_the_cache_has(bench):
 def test_the_log_says_what_was_compiled_and_why(bench, monkeypatch, capfd):
     monkeypatch.setenv("TILEJIT_LOG", "1")
     module = bench.load()
-    compile_scale(module)
-    compile_scale(module, *specs(130))
+    compile_scale(module, N=512)
+    compile_scale(module, *specs(130), N=512)
     module.FACTOR = 7.0
-    compile_scale(module)
-    compile_scale(bench.load())
-    compile_scale(bench.load(SCALE.replace("2.0", "9.0")))
+    compile_scale(module, N=512)
+    compile_scale(bench.load(), N=512)
+    compile_scale(bench.load(SCALE.replace("2.0", "9.0")), N=512)
     assert capfd.readouterr().err.splitlines() == [
         "tilejit: compiled scale: first call", "tilejit: compiled scale: not: x.strides[0] is a multiple of 4 elements",
         "tilejit: compiled scale: FACTOR has changed",

@@ -158,3 +158,109 @@ def test_a_refused_start_is_told_by_what_promise_it_is_taken():
 
     with pytest.raises(tile.DispatchError, match=r"multiple of 1 elements of 2 bytes \(tile\.assume\(start % 8 == 0\) says more of it\)"):
         kernel.compile(half(64, 64), half(64, 64), 9, target="sm_90a")
+
+
+def versions_of(kernel, calls, **constants):
+    """How many versions of a kernel serve these calls."""
+    for arguments in calls:
+        bound, options, _ = kernel._bind(arguments, constants)
+        kernel.version(bound, options, "sm_90a")
+    return sum(map(len, kernel.versions.values()))
+
+
+@tile.jit
+def masked(x, y, n, BLOCK: tile.constexpr):
+    for k in range(tile.program_id(0), tile.cdiv(n, BLOCK), tile.num_programs(0)):
+        i = k * BLOCK + tile.arange(BLOCK)
+        tile.store(y[i], tile.load(x[i], mask=i < n), mask=i < n)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_ragged_numbers_have_a_version_for_each_length_of_vectors(own):
+    masked.versions.clear()
+    calls = [(half(n if own else 2048), half(n if own else 2048), n) for n in range(1, 1700, 7)]
+    assert versions_of(masked, calls, BLOCK=1024) == len(VECTORS)
+
+
+@pytest.mark.parametrize("block", [128, 256, 512, 1024, 2048])
+def test_no_longer_vectors_are_asked_for_than_a_thread_has_elements(block):
+    masked.versions.clear()
+    calls = [(half(2048), half(2048), n) for n in range(1000, 1017)]
+    assert versions_of(masked, calls, BLOCK=block) == min(len(VECTORS), (block // 128).bit_length())
+
+
+def test_numbers_are_not_asked_for_where_arrays_rule_vectors_out():
+    masked.versions.clear()
+    assert versions_of(masked, [(half(2047), half(2047), n) for n in range(1000, 1017)], BLOCK=1024) == 1
+
+
+def test_arrays_are_not_asked_where_a_mask_differs_between_neighbours_whatever_they_are():
+    @tile.jit
+    def kernel(x, flags, y):
+        i = tile.arange(1024)
+        keep = tile.load(flags[i]) > 0
+        tile.store(y[i], tile.load(x[i], mask=keep), mask=keep)
+
+    assert versions_of(kernel, [(half(n), half(1024), half(m)) for n in range(1000, 1009) for m in range(1000, 1009)]) == 1
+
+
+def test_a_mask_s_bound_is_not_asked_for_where_a_row_pitch_has_no_vectors():
+    """Index tiles of which loads and stores have told the layout say nothing more of it."""
+    @tile.jit
+    def kernel(x, y, pitch, n):
+        row, columns = tile.program_id(0), tile.arange(1024)
+        tile.store(y[row * pitch + columns], tile.load(x[row * pitch + columns], mask=columns < n), mask=columns < n)
+
+    assert versions_of(kernel, [(half(8192), half(8192), 1025, n) for n in range(1000, 1017)]) == 1
+    assert versions_of(kernel, [(half(8192), half(8192), pitch, n) for pitch in range(1024, 1033) for n in range(1000, 1009)]) == 10
+
+
+@tile.jit
+def strided(x, y, down, along, to_down, to_along, M: tile.constexpr, N: tile.constexpr):
+    i, j = tile.program_id(0) * M + tile.arange(M)[:, None], tile.arange(N)[None, :]
+    tile.store(y[i * to_down + j * to_along], tile.load(x[i * down + j * along]))
+
+
+def test_a_stride_that_an_argument_says_is_1_is_that_of_neighbours():
+    """As in kernels that take the strides of their arrays as numbers."""
+    specs = half(65536), half(65536)
+    for strides, nbytes in (((64, 1, 64, 1), 16), ((72, 1, 72, 1), 16), ((68, 1, 68, 1), 8), ((1, 64, 1, 64), 16), ((63, 1, 63, 1), 2),
+                            ((128, 2, 128, 2), 2), ((64, -1, 64, -1), 2), ((0, 1, 64, 1), 16)):
+        assert [a.vec_bytes for a in strided.compile(*specs, *strides, M=64, N=64).accesses] == [nbytes, nbytes], strides
+
+
+def test_one_kernel_serves_strides_of_1_and_others():
+    x = np.random.default_rng(0).integers(-99, 99, 8192).astype(np.int16)
+    i, j = np.arange(32)[:, None], np.arange(64)[None, :]
+    for down, along, to_down, to_along in ((64, 1, 64, 1), (64, 2, 64, 1), (1, 32, 64, 1), (64, 1, 1, 32), (65, 1, 67, 1), (3, 128, 2, 64),
+                                           (0, 0, 64, 1)):
+        y, want = np.zeros(8192, np.int16), np.zeros(8192, np.int16)
+        strided[1,](x, y, down, along, to_down, to_along, M=32, N=64)
+        want[i * to_down + j * to_along] = x[i * down + j * along]
+        assert (y == want).all()
+
+
+def test_a_product_of_strides_that_are_numbers_goes_by_vectors():
+    @tile.jit
+    def kernel(a, b, c, am, ak, bk, bn, cm, cn, M: tile.constexpr, N: tile.constexpr, K: tile.constexpr):
+        m, n, k = tile.arange(M), tile.arange(N), tile.arange(K)
+        x = tile.load(a[m[:, None] * am + k[None, :] * ak])
+        y = tile.load(b[k[:, None] * bk + n[None, :] * bn])
+        tile.store(c[m[:, None] * cm + n[None, :] * cn], tile.dot(x, y).to(c.dtype))
+
+    rng = np.random.default_rng(0)
+    a, b, c = rng.integers(-3, 4, 64 * 32).astype(np.float16), rng.integers(-3, 4, 32 * 64).astype(np.float16), np.zeros(64 * 64, np.float16)
+    kernel[1,](a, b, c, 32, 1, 1, 32, 64, 1, M=64, N=64, K=32)
+    assert (c.reshape(64, 64) == a.reshape(64, 32).astype(np.float64) @ b.reshape(64, 32).T).all()
+    for strides in ((32, 1, 64, 1, 64, 1), (32, 1, 1, 32, 64, 1)):
+        made = kernel.compile(a, b, c, *strides, M=64, N=64, K=32, target="sm_90a")
+        assert [x.vec_bytes for x in made.accesses][:2] == [16, 16]
+
+
+def test_an_index_that_is_multiplied_by_an_argument_has_two_versions():
+    @tile.jit
+    def kernel(x, y, stride):
+        i = tile.arange(1024)
+        tile.store(y[i], tile.load(x[i * stride]))
+
+    assert versions_of(kernel, [(half(65536), half(1024), stride) for stride in range(-3, 40)]) == 2

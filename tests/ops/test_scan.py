@@ -168,3 +168,66 @@ def test_a_chain_inside_a_thread_needs_no_other_thread():
     layout, domain = blocked((128, 16), 128, 1, (0, 1))
     plan = plan_scan(Tile(int32, (128, 16), layout, domain), 1, False, Known("sum", int32))
     assert [d.axis for d in plan.digits] == ["reg"]
+
+
+# Of x[30, 128] rows leave the array, of w[100] elements do; y is [30, 100], z is [60, 128]. Whether what lies beyond reaches what is stored.
+REACHED = {
+    "tile.store(y[i:i + 16, 0:128], tile.cumprod(v, axis=0))": False,
+    "tile.store(y[i:i + 16, 0:128], tile.cumprod(v, axis=0, reverse=True))": True,
+    "tile.store(z[i:i + 16, 0:128], tile.cumprod(v, axis=0))": True,
+    "tile.store(y[i + 1:i + 17, 0:128], tile.cumprod(v, axis=0))": True,
+    "tile.store(y[0, 0:128], tile.cumprod(u) * 2)": False,
+    "tile.store(y[0, 0:128], tile.cumsum(tile.exp(u)).to(tile.float16).to(tile.float32))": False,
+    "tile.store(z[0, 0:128], tile.cumsum(tile.exp(u)))": True,
+    "tile.store(y[0, 0:128], tile.cumsum(tile.scan(u, 0, tile.maximum)))": False,
+    "tile.store(y[0, 0:128], tile.cumsum(tile.scan(u, 0, tile.maximum), reverse=True))": True,
+    "tile.store(y[i:i + 16, 0:128], tile.cumprod(v.T, axis=1).T)": False,
+    "tile.store(y[i:i + 16, 0:128], tile.cumprod(v.reshape(1, 16, 128), axis=1).reshape(16, 128))": False,
+    "tile.store(y[i:i + 16, 0:128], tile.cumprod(v.reshape(2048)).reshape(16, 128))": True,
+    "tile.store(y[i:i + 16, 0], tile.max(tile.cumprod(v, axis=0), axis=1))": False,
+    "tile.store(y[0, 0:128], tile.max(tile.cumprod(v, axis=0), axis=0))": True,
+    "tile.store(y[0, 0], tile.max(tile.cumprod(u)))": True,
+    "c = tile.cumprod(u); tile.store(y[0, 0:128], c); tile.store(y[1, 0], tile.max(c))": True,
+    "s = tile.alloc((128,), w.dtype); tile.store(s, tile.cumprod(u)); tile.sync(); tile.store(y[0, 0], tile.load(s[127]))": True,
+    "tile.store(y[0, 127 - tile.arange(128)], tile.cumprod(u))": True,
+    "tile.store(tile.window(y, (0, 0), (1, n))[0, 0:128], tile.cumprod(u))": True,
+    "tile.atomic_add(y[0, 0:128], tile.cumprod(u))": False,
+    "tile.store(y[0, 0:128], tile.where(u > 0, tile.cumprod(u), 0), mask=tile.cumprod(u) > 3)": False,
+    "tile.store(y[0, n:n + 128], tile.cumprod(tile.load(w[n:n + 128])))": True,
+    "tile.assume(n >= 0); tile.store(y[0, n:n + 128], tile.cumprod(tile.load(w[n:n + 128])))": False,
+    "a, b = tile.scan((u, u), 0, both); tile.store(y[0, 0:128], a); tile.store(y[1, 0:128], b)": False,
+    "a, b = tile.scan((u, u), 0, both); tile.store(y[0, 0:128], a); tile.store(y[1, 0], tile.max(b))": True,
+    "a = tile.zeros((128,))\n    for k in range(n):\n        a += tile.cumprod(u)\n    tile.store(y[0, 0:128], a)": False,
+    "a = tile.zeros((128,))\n    for k in range(n):\n        a += tile.cumprod(u)\n    tile.store(y[0, 0], tile.max(a))": True,
+    "a = u\n    if n > 3:\n        a = tile.cumprod(u)\n    tile.store(y[0, 0:128], a)": False,
+    "a = u\n    while n > 3:\n        a = tile.cumprod(u)\n        n -= 1\n    tile.store(y[0, 0], tile.min(a))": True,
+}
+
+
+@tile.jit
+def both(a, b):
+    return a[0] * b[0], a[1] + b[1]
+
+
+@pytest.mark.usefixtures("assembled_later")
+@pytest.mark.parametrize("text", REACHED)
+def test_a_scan_warns_of_what_lies_beyond_the_end_where_that_reaches_a_result_that_is_kept(text):
+    kernel = tile.jit(source="def k(x, w, y, z, n, both: tile.constexpr):\n    i = 16 * tile.program_id(0)\n"
+                             f"    v, u = tile.load(x[i:i + 16, 0:128]), tile.load(w[0:128])\n    {text}\n")
+    specs = [tile.ArraySpec(shape, "float32") for shape in ((30, 128), (100,), (30, 100), (60, 128))]
+    warnings = kernel.compile(*specs, 3, both=both).warnings
+    assert any("over a load that may reach out of bounds of" in w for w in warnings) == REACHED[text], warnings
+
+
+@pytest.mark.parametrize("text", [text for text, reached in REACHED.items() if not reached and "w[" not in text])
+def test_where_a_scan_does_not_warn_other_values_beyond_the_end_change_nothing(text):
+    kernel = tile.jit(source="def k(x, w, y, z, n, both: tile.constexpr, OTHER: tile.constexpr):\n    i = 16 * tile.program_id(0)\n"
+                             f"    v, u = tile.load(x[i:i + 16, 0:128], other=OTHER), tile.load(w[0:128], other=OTHER)\n    {text}\n")
+    rng = np.random.default_rng(0)
+    x, w = (rng.uniform(0.5, 2, shape).astype(np.float32) for shape in ((30, 128), (100,)))
+    found = []
+    for other in (0, 3):
+        y, z = np.zeros((30, 100), np.float32), np.zeros((60, 128), np.float32)
+        kernel.simulate(2 if "y[i:" in text else 1, x, w, y, z, 4, both=both, OTHER=other).raise_first()
+        found += [y, z]
+    assert (found[0] == found[2]).all() and (found[1] == found[3]).all() and found[0].any()

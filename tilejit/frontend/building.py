@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import CompilationError, Loc
 from ..ir.builder import Builder, Facts
 from ..ir.graph import Block, Graph, Launch, Value
+from ..ops.ragged import Tail
 from ..ops.selected import SPARE
 from ..types import Buffer, Scalar, Uniformity
 from . import branches, expressions, loops, scoping, statements  # noqa: F401 - each registers what its syntax does
@@ -25,13 +26,14 @@ from .walker import Home, Walker
 @dataclass(frozen=True)
 class Built:
     """A kernel's graph, what its author should know, the values of the code around it that were read, what it had
-    printed, and the values that are not needed if nothing reads them."""
+    printed, the values that are not needed if nothing reads them, and the scans whose end is to be looked after."""
 
     graph: Graph
     warnings: tuple
     captured: tuple[Capture, ...]
     printed: tuple[str, ...] = ()
     spare: frozenset[Value] = frozenset()
+    tails: tuple[Tail, ...] = ()
 
 
 ParamSpec = tuple  # ("buffer", Buffer), ("scalar", DType, weak) or ("constexpr", value)
@@ -65,7 +67,7 @@ def build(source: Source, arguments: Mapping[str, ParamSpec], *, target: str, la
     body = prune(Block(tuple(g.blocks[0])))
     graph = Graph(source.name, params, body, launch, target, source.loc(source.tree))
     return Built(graph, tuple(g.warnings), tuple(c for c, _ in w.captured.values()), tuple(g.state.get(PRINTED, ())),
-                 frozenset(g.state.get(SPARE, ())))
+                 frozenset(g.state.get(SPARE, ())), tuple(g.state.get("tails", ())))
 
 
 def _parameters(w: Walker, source: Source, arguments: Mapping[str, ParamSpec]) -> tuple[Value, ...]:

@@ -60,6 +60,15 @@ class Facts:
             self.asked[fact] = bool(self._answer(fact))
         return self.asked[fact]
 
+    @contextmanager
+    def unrecorded(self):
+        """Facts asked inside do not become guards of the kernel."""
+        before = dict(self.asked)
+        try:
+            yield
+        finally:
+            self.asked = before
+
 
 @dataclass(frozen=True)
 class Warning_:

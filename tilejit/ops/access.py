@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dtypes import DType
 from ..ir.builder import type_of
 from ..ir.graph import Operand, Value
 from ..layout import register_table
 from ..types import Points, Region, Scalar, Tile, Uniformity
 from .memory import load_, store_
-from .partition import shared_runs
+from .widest import inside, joint, narrower, widest, widest_of
 
 MANY = 16  # elements of a thread along a dimension, whose bounds one test takes together if the extents are known to be multiples
 
@@ -41,61 +40,15 @@ class AccessPlan:
 def plan_access(g, source: Value, tile: Tile | Scalar, mask: Operand = None, most: int | None = None) -> AccessPlan:
     """The widest vectors, of at most `most` elements, that are provably contiguous, aligned, and in bounds and unmasked together or not at all."""
     t, starts = source.type, g.definition(source).args[1:]
-    checked, rank = _checked(g, source), len(t.shape)
+    rank = len(t.shape)
+    checked = tuple(d for d in range(len(t.buffer.shape)) if not isinstance(t, Region) or not inside(g, t, starts, d))
     whole = tuple(d for d in checked if isinstance(t, Region) and isinstance(tile, Tile) and _many(g, t, tile, d)
-                  and g.divisor(starts[d]) % t.extents[d] == 0 and _joint(g, t, d, t.extents[d], checked))
+                  and g.divisor(starts[d]) % t.extents[d] == 0 and joint(g, source, d, t.extents[d]))
     for axis in reversed(range(rank)) if isinstance(tile, Tile) else ():
         vector = widest(g, source, axis, min(most or widest_of(t.dtype), g.register_run(tile, axis)), mask)
         if vector > 1:
             return AccessPlan(vector, axis, checked, whole)
     return AccessPlan(1, rank - 1, checked, whole)
-
-
-def widest_of(dtype: DType) -> int:
-    """The elements of the longest vector, of 16 bytes."""
-    return max(1, 16 // dtype.nbytes)
-
-
-def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
-    """How many elements along an axis of a region or of points, `most` at most, are provably one access from each multiple of that on."""
-    t, checked = source.type, _checked(g, source)
-    while most > 1:
-        d = _along(g, source, axis, most) if t.shape[axis] % most == 0 and _alike(g, mask, axis - len(t.shape), most) else None
-        if d is not None and _aligned(g, t, d, most) and _joint(g, t, d, most, checked):
-            return most
-        most //= 2
-    return 1
-
-
-def _alike(g, mask: Operand, axis: int, vector: int) -> bool:
-    """Whether a mask is the same for all elements of a vector."""
-    return mask is None or g.asked_divisor(mask, vector, lambda m: _first(g.ramp(m, axis, vector), 0)) == 0
-
-
-def _first(ramp: tuple[int, int] | None, step: int) -> int:
-    """What divides the first element of each run of a ramp with a step of 1, or 0 for runs that are all alike; 1 for other ramps than asked for."""
-    return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
-
-
-def _along(g, source: Value, axis: int, vector: int) -> int | None:
-    """The buffer's dimension along which the elements of each vector follow each other, from a multiple of their number on; they share the other
-    coordinates."""
-    t, indices = source.type, g.definition(source).args[1:]
-    d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
-    if d is None:
-        first = lambda i, step=1: _first(g.ramp(i, axis - len(t.shape), vector), step)
-        moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: first(i, 0)) != 0]
-        if len(moving) != 1:
-            return None
-        d, = moving
-    beside = t.buffer.scope != "global" or t.buffer.strides[d] == 1
-    return d if beside and g.asked_divisor(indices[d], vector, first) % vector == 0 else None
-
-
-def _checked(g, source: Value) -> tuple[int, ...]:
-    """The dimensions of the buffer whose bounds are tested at run time."""
-    t, indices = source.type, g.definition(source).args[1:]
-    return tuple(d for d in range(len(t.buffer.shape)) if not isinstance(t, Region) or not _inside(g, t, indices, d))
 
 
 def _many(g, t: Region, tile: Tile, d: int) -> bool:
@@ -106,32 +59,6 @@ def _many(g, t: Region, tile: Tile, d: int) -> bool:
     return len({at[k] for at in register_table(tile.layout, tile.domain)}) >= MANY
 
 
-def _inside(g, t: Region, starts, d: int) -> bool:
-    """Whether the region is provably inside the buffer along `d`."""
-    if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
-        return False
-    return g.fits(starts[d], t.extents[d], t.buffer.shape[d])
-
-
-def _aligned(g, t: Region | Points, d: int, vector: int) -> bool:
-    """Whether `vector` elements along `d`, from a multiple of that on, are contiguous and start at a multiple of their size."""
-    if t.buffer.scope != "global":
-        return shared_runs(t.buffer.layout, t.buffer.shape, d, vector)
-    others = [s for k, s in enumerate(t.buffer.strides) if k != d]
-    return g.facts.ask("aligned", t.buffer.arg, vector * t.dtype.nbytes) and all(
-        s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector) for s in others)
-
-
-def _joint(g, t: Region | Points, d: int, vector: int, checked: tuple[int, ...]) -> bool:
-    """Whether a vector along `d` is wholly inside or wholly outside the bounds."""
-    size = t.buffer.shape[d]
-    if d not in checked:
-        return True
-    if t.buffer.narrowed is not None and t.buffer.narrowed[d] % vector:
-        return False
-    return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
-
-
 def _plan_load(g, call) -> AccessPlan:
     return plan_access(g, call.args[0], call.result.type, call.args[2])
 
@@ -140,8 +67,15 @@ def _plan_store(g, call) -> AccessPlan:
     return plan_access(g, call.args[0], type_of(call.args[1]), call.args[2])
 
 
+def declined(g, call, plan: AccessPlan, most: int | None = None) -> tuple[tuple[str, str], ...]:
+    """Why the instructions of a load, a store or an atomic operation have no more bytes."""
+    tile = call.result.type if call.results else type_of(call.args[1])
+    return narrower(g, call.args[0], tile, call.args[-1], plan.vector, most) if isinstance(plan, AccessPlan) else ()
+
+
 load_.rules["plan"] = _plan_load
 store_.rules["plan"] = _plan_store
+load_.rules["declined"] = store_.rules["declined"] = declined
 
 
 # -- emission ------------------------------------------------------------------------------------------------------------

@@ -17,11 +17,12 @@ from ..ir.builtin import builtin
 from ..ir.graph import Call, Value, blocks, operands, walk
 from ..ir.op import op
 from ..types import Buffer, Points, Region, Scalar, Tile, Uniformity
-from .access import AccessPlan, plan_access, widest_of
+from .access import AccessPlan, declined, plan_access
 from .language import as_mask, coerce
 from .memory import differs_by_thread
 from .reduce import collective
 from .regions import coordinates, reached, whole
+from .widest import widest_of
 
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
 SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -117,6 +118,7 @@ def replicated_scratch(call: Call) -> int:
 
 
 atomic_.rules["plan"] = _plan
+atomic_.rules["declined"] = lambda context, call, plan: declined(context, call, plan.access, most_at_once(context, call))
 atomic_.rules["scratch"] = replicated_scratch
 
 

@@ -10,7 +10,7 @@ from ..ir.builder import Builder, type_of
 from ..ir.graph import Call, Operand, Value
 from ..ir.op import op
 from ..types import Scalar, Tile, Uniformity
-from .access import plan_access
+from .access import declined, plan_access
 from .atomics import SCOPES, AtomicPlan, replicated_scratch, used_values
 from .memory import differs_by_thread
 from .regions import coordinates
@@ -82,8 +82,10 @@ def _plan_load(context, call: Call) -> AtomicPlan:
 
 
 ordered_load.rules["plan"] = _plan_load
+ordered_load.rules["declined"] = lambda context, call, plan: declined(context, call, plan.access)
 ordered_load.rules["scratch"] = replicated_scratch
 ordered_store.rules["plan"] = lambda context, call: plan_access(context, call.args[0], type_of(call.args[1]), call.args[2])
+ordered_store.rules["declined"] = declined
 
 
 # -- simulation ------------------------------------------------------------------------------------------------------------

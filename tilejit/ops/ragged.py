@@ -7,12 +7,13 @@ lies out of bounds takes part.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from ..dtypes import DType, integer_range
-from ..ir.builder import Builder, type_of
-from ..ir.graph import Call, Const, Value
-from ..types import Region, Tile
+from ..ir.builder import Builder, Warning_, type_of
+from ..ir.graph import Call, Const, Operand, Value
+from ..types import Region, Sym, Tile
 from . import casts, creation, elementwise as ew
 from .combine import Known
 from .reduce import reduce_
@@ -23,28 +24,76 @@ Axes = frozenset[int]
 MOVED = (casts.cast, reshape_, transpose_, broadcast)
 
 
+@dataclass(frozen=True)
+class Ragged:
+    """A load that is reduced or scanned: the region, what of its own axes is, and whether what lies beyond its end lies at the end of these
+    too. `direct` says whether it is the load's own elements that are."""
+
+    region: Value
+    axes: Axes
+    at_end: bool
+    direct: bool
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A scan towards the end of an axis, along which loads begin at (start, in an array of so many elements) and may reach beyond its end, and
+    what its author should know if what lies there reaches a result that is kept."""
+
+    scanned: tuple[Value, ...]
+    axis: int
+    loads: tuple[tuple[Operand, int | Sym], ...]
+    warning: Warning_
+
+
 def warn_if_ragged(g: Builder, x: Value, what: str, axes: Iterable[int]) -> None:
     """Warn when elements out of bounds along `axes` take part in a reduction. Along the other axes they have results of their own.
 
     They take none in a sum or in `any` where what is reduced is 0 there, nor in the largest of what is never less than 0.
     """
-    axes = frozenset(axes)
+    found = next(_ragged_loads(g, x, what, frozenset(axes)), None)
+    if found is not None:
+        g.warn(_message(g, found, what, x))
+
+
+def warn_if_scanned_ragged(g: Builder, x: Value, what: str, axis: int, reverse: bool, scanned: tuple[Value, ...]) -> None:
+    """The same for a scan. What it meets at the end of the axis alone is noted, until it is known what becomes of the `scanned`."""
+    found = list(_ragged_loads(g, x, what, frozenset([axis])))
+    if not found:
+        return
+    message = _message(g, found[0], what, x)
+    if reverse or not all(load.at_end for load in found):
+        g.warn(message)
+        return
+    along = ((load.region, load.region.type.kept[a]) for load in found for a in load.axes)
+    loads = tuple((g.definitions[region].args[1 + d], region.type.buffer.shape[d]) for region, d in along)
+    g.state.setdefault("tails", []).append(Tail(scanned, axis, loads, Warning_(message, g.loc)))
+
+
+def _message(g: Builder, found: Ragged, what: str, x: Value) -> str:
+    return (f"{what} over a load that may reach out of bounds of {g.definitions[found.region].args[0].name}, and gives 0 there: "
+            + _remedy(what, x.type.dtype, found.direct))
+
+
+def _ragged_loads(g: Builder, x: Value, what: str, axes: Axes) -> Iterator[Ragged]:
+    """The loads that a tile is made of and whose elements out of bounds take part in a reduction along `axes`."""
     if what in ("sum", "cumsum", "any") and _zero_outside(g, x, axes) or what == "max" and _not_negative(g, x) and _zero_outside(g, x, axes):
         return
-    seen, queue = set(), [(x, axes, True)]
+    seen, queue = set(), [(x, axes, True, True)]
     while queue:
-        value, axes, direct = queue.pop()
-        if not axes or (value, axes) in seen:
+        value, axes, at_end, direct = queue.pop()
+        if not axes or (value, axes, at_end) in seen:
             continue
-        seen.add((value, axes))
+        seen.add((value, axes, at_end))
         call = g.definitions.get(value)
         if _reads_outside(g, value, axes):
-            g.warn(f"{what} over a load that may reach out of bounds of {g.definitions[call.args[0]].args[0].name}, and gives 0 there: "
-                   + _remedy(what, x.type.dtype, direct))
-            return
-        if call is not None and ("element" in call.op.rules or call.op in (*MOVED, reduce_)):
+            region = call.args[0]
+            bounds = region.type.buffer.narrowed
+            yield Ragged(region, axes, at_end and (bounds is None or not any(bounds[region.type.kept[a]] for a in axes)), direct)
+        elif call is not None and ("element" in call.op.rules or call.op in (*MOVED, reduce_)):
             before = _before(call, axes)
-            queue += [(a, before, direct and call.op in MOVED) for a in call.args if isinstance(type_of(a), Tile)]
+            kept = call.op is not reshape_ or sorted(type_of(call.args[0]).shape[a] for a in before) == sorted(value.type.shape[a] for a in axes)
+            queue += [(a, before, at_end and kept, direct and call.op in MOVED) for a in call.args if isinstance(type_of(a), Tile)]
 
 
 def _before(call: Call, axes: Axes) -> Axes:

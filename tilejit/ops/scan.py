@@ -27,7 +27,7 @@ from .combine import Combine, Guarded, Known, grouped, trace
 from .digits import Digit, crossable, digits, inside, padded, register_coordinates
 from .language import converted
 from .reduce import behind_each_other, collective, load_run
-from .ragged import warn_if_ragged
+from .ragged import warn_if_scanned_ragged
 from .reductions import sum_dtype, wide
 from .shape import checked_axis, tile_operand
 
@@ -312,11 +312,11 @@ def _running(name: str, which: str, word: str):
         x = tile_operand(g, x, name)
         target = sum_dtype(x.type.dtype) if dtype is None else dtype_of(dtype)
         axis = checked_axis(g, axis, len(x.type.shape))
-        warn_if_ragged(g, x, name, (axis,))
-        x = converted(g, x, wide(target))
+        reverse, scanned = flag(g, "reverse", reverse), converted(g, x, wide(target))
         if x.type.size:
-            (x,) = g.call(scan_, x, axis=axis, reverse=flag(g, "reverse", reverse), combine=Known(which, x.type.dtype), name=name)
-        return converted(g, x, target)
+            (scanned,) = g.call(scan_, scanned, axis=axis, reverse=reverse, combine=Known(which, scanned.type.dtype), name=name)
+        warn_if_scanned_ragged(g, x, name, axis, reverse, (scanned,))
+        return converted(g, scanned, target)
     call.__name__ = name
     call.__doc__ = (f"The running {word} along `axis`, from the end if `reverse`. 8- and 16-bit floats are accumulated in "
                     "float32 and each element is rounded once; ints keep at least 32 bits and wrap.")
@@ -339,10 +339,10 @@ def scan(g: Builder, x, axis, combine, reverse=False):
         if item.type.shape != xs[0].type.shape:
             raise g.error(f"tiles that are scanned together have one shape, not {list(xs[0].type.shape)} and {list(item.type.shape)}")
     axis = checked_axis(g, axis, len(xs[0].type.shape))
+    reverse, traced = flag(g, "reverse", reverse), trace(g, combine, x, "scan")
+    results = g.call(scan_, *xs, axis=axis, reverse=reverse, combine=traced, name="scan") if xs[0].type.size else xs
     for item in xs:
-        warn_if_ragged(g, item, "scan", (axis,))
-    traced = trace(g, combine, x, "scan")
-    results = g.call(scan_, *xs, axis=axis, reverse=flag(g, "reverse", reverse), combine=traced, name="scan") if xs[0].type.size else xs
+        warn_if_scanned_ragged(g, item, "scan", axis, reverse, tuple(results))
     return grouped(x, results)
 
 

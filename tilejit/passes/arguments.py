@@ -31,17 +31,36 @@ class Arguments(Ramps):
         """What provably divides an integer, or what `divisor` tells of another operand; where that is no multiple of `wanted`, the launch is
         asked whether the arguments behind it make it one."""
         divisor = divisor or self.divisor
-        found = divisor(operand)
-        behind = self._numbers_behind(operand) if found % wanted else ()
+        n, numbers = self._to_ask(operand, wanted, divisor) or (1, ())
+        asked = all(self._multiple(x, n) for x in numbers)
+        return self._supposing(numbers, n, lambda: divisor(operand)) if numbers and asked else divisor(operand)
+
+    def may_divide(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> bool:
+        """Whether some launch would make of what `asked_divisor` tells a multiple of `wanted`."""
+        return self._to_ask(operand, wanted, divisor) is not None
+
+    def _to_ask(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> tuple[int, tuple[Number, ...]] | None:
+        """The number, and the arguments that as multiples of it make what `divisor` tells of an operand a multiple of `wanted`: none where it is one
+        whatever they are. None where no such ones do."""
+        behind = self._numbers_behind(operand) if divisor(operand) % wanted else None
+        if behind is None:
+            return 1, ()
         for n in (wanted * part for part in PARTS if behind):
-            supposed = lambda numbers: self._supposing(numbers, n, lambda: divisor(operand))
-            if supposed(behind) % wanted == 0:
+            holds = lambda numbers: self._supposing(numbers, n, lambda: divisor(operand)) % wanted == 0
+            if holds(behind):
                 needed = behind
                 for number in behind:
                     fewer = tuple(x for x in needed if x != number)
-                    needed = fewer if supposed(fewer) % wanted == 0 else needed
-                return supposed(needed) if all(self._multiple(x, n) for x in needed) else found
-        return found
+                    needed = fewer if holds(fewer) else needed
+                return n, needed
+        return None
+
+    def is_one(self, operand: Operand) -> bool:
+        """The launch is asked whether a scalar argument is 1, as the stride of what lies side by side."""
+        number = self.key(self.spread(operand))
+        if number not in self.graph.params or not type_of(number).dtype.is_int:
+            return False
+        return self.facts.ask("scalar_between", self.graph.params.index(number), 1, 1)
 
     def _multiple(self, number: Number, n: int) -> bool:
         if isinstance(number, Sym):

@@ -91,6 +91,8 @@ class Ramps(Integers):
                 return one + other if call.op.name == "add" else one - other, gcd(*parts)
             case "mul" if None in known and known != [None, None]:
                 return (one or other) * next(k for k in known if k is not None), parts[0] * parts[1]
+            case "mul" if known == [None, None] and 0 in steps and self.is_one(call.args[steps.index(0)]):
+                return one or other, parts[1 - steps.index(0)]
             case "floordiv" if _whole(one, count, parts[0], by):
                 return 0, self._divisor_of(call, parts)
             case "mod" if _whole(one, count, parts[0], by):
@@ -99,12 +101,19 @@ class Ramps(Integers):
                 return 0, 1
         return None
 
+    def is_one(self, operand: Operand) -> bool:
+        """Whether an integer, or every element of a tile, is a number of the launch that is known to be 1."""
+        return False
+
+    def spread(self, operand: Operand) -> Operand:
+        """The scalar that all elements of a tile are; else the operand."""
+        call = self.made.get(operand)
+        return self.spread(call.args[0]) if call is not None and call.op.name in ("splat", "broadcast", "reshape", "convert_layout") else operand
+
     def _not_negative(self, operand: Operand) -> bool:
         """Whether a scalar, or the one that all elements of a tile are, is at least 0."""
-        call = self.made.get(operand)
-        if call is not None and call.op.name in ("splat", "broadcast", "reshape", "convert_layout"):
-            return self._not_negative(call.args[0])
-        low, _ = self.bounds(operand) if isinstance(type_of(operand), Scalar) else (None, None)
+        scalar = self.spread(operand)
+        low, _ = self.bounds(scalar) if isinstance(type_of(scalar), Scalar) else (None, None)
         return low is not None and low >= 0
 
     def _carried_ramp(self, value: Value, axis: int, count: int) -> Ramp | None:

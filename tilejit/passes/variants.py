@@ -57,5 +57,6 @@ def _chosen(context: Context, call: Call) -> Call:
             return replace(call, choice=choose(call.op.rules.get("shown", call.op.name), variants, site, only=only, loc=call.loc))
         plan = call.op.rules["plan"](context, call) if "plan" in call.op.rules else None
         if plan is not None:
-            return replace(call, choice=Choice(call.op.name, plan))
+            declined = call.op.rules["declined"](context, call, plan) if "declined" in call.op.rules else ()
+            return replace(call, choice=Choice(call.op.name, plan, declined))
     return call

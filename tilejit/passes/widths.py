@@ -7,17 +7,18 @@ one shape are weighed together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from ..ir.graph import Block, Call, For, Graph, Operand, Value, While, blocks
+from ..ir.graph import Block, Call, For, Graph, Operand, Scope, Value, While, blocks, walk
 from ..layout import TileLayout, thread_table
-from ..ops.access import widest, widest_of
 from ..ops.atomics import most_at_once
 from ..ops.layout_change import register_exchange, register_moves
+from ..ops.widest import widest, widest_of
 from ..types import Points, Region, Tile
 from .context import Context
 
@@ -27,6 +28,7 @@ REQUEST = 4     # what a request costs beside its sectors: the L1 cache moves fo
 WRITTEN = 4     # what a sector costs that is written: the L2 cache takes one in the time in which the L1 cache moves so many
 WASTED = 4      # how many times the sectors that it needs a store touches for its tile to be worth a change of layout through shared memory
 BARRIERS = 240  # what the two barriers of a change of layout through scratch memory cost, in the same unit
+LONGEST = 16    # elements of a vector, of a byte each
 LOOP = 8        # how often a loop is thought to turn
 FAR = 1 << 20   # stands for a stride that is known at launch only
 NEAR = 2        # the same along the last dimension of an array that is contiguous along none: every second element, most likely
@@ -45,24 +47,36 @@ class Access:
 
 def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> dict[tuple, tuple[int, tuple | None]]:
     """For each shape that meets global memory the vector's extent, and the order of the dimensions, the vector's first. The `fragments` that
-    tensor cores make are stored as these have them, and say nothing of other tiles of their shape."""
+    tensor cores make are stored as these have them, and say nothing of other tiles of their shape.
+
+    Of the launch no longer vectors are asked for than a thread has elements, unless accesses that differ are weighed together."""
+    threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
+    held = lambda shape: 1 << max(prod(shape) // threads, 1).bit_length() - 1
+    accesses = _met(graph, context, fragments, held)
+    differing = {shape for shape, met in accesses.items() if len(met) > 1}
+    if differing:
+        accesses |= _met(graph, context, fragments, lambda shape: LONGEST if shape in differing else 0)
+    found = {shape: _cheapest(shape, met) for shape, met in accesses.items()}
+    for call in context.made.values():
+        shape = call.results[0].type.shape if isinstance(call.results[0].type, Points) else ()
+        if shape and prod(shape) and shape not in found:  # loads and stores tell more of their points than these tell of themselves
+            access = _access(context, call.result, most=held(shape))
+            found[shape] = (1, None) if access is None else _way(shape, (access.vector, access.axis))
+    return found
+
+
+def _met(graph: Graph, context: Context, fragments: set[Operand], most: Callable[[tuple], int]) -> dict[tuple, dict[Access, int]]:
+    """The accesses that each shape meets, and how often, with vectors of at most `most` elements; shapes of none are left out."""
     accesses: dict[tuple, dict[Access, int]] = {}
-    found: dict[tuple, tuple[int, tuple | None]] = {}
     for call, weight in _accesses(context, graph.body, 1):
         t = call.args[0].type
-        if t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:]):
+        if t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:]) or not most(t.shape):
             continue
-        access = _of(context, call)
+        access = _of(context, call, most(t.shape))
         if access is not None:
             met = accesses.setdefault(t.shape, {})
             met[access] = met.get(access, 0) + weight
-    for shape, met in accesses.items():
-        found[shape] = _cheapest(shape, met)
-    for call in context.made.values():
-        if isinstance(call.results[0].type, Points) and prod(call.result.type.shape):
-            access, shape = _access(context, call.result), call.result.type.shape
-            found.setdefault(shape, (1, None) if access is None else _way(shape, (access.vector, access.axis)))
-    return found
+    return accesses
 
 
 def way_of(context: Context, call: Call) -> tuple[int, tuple | None]:
@@ -184,18 +198,19 @@ def cost_of_change(source: Tile, target: Tile) -> float:
 
 # -- how a tile meets memory -----------------------------------------------------------------------------------------------
 
-def _of(context: Context, call: Call) -> Access | None:
-    """The access of a load, a store, or an atomic operation."""
-    return _access(context, call.args[0], call.args[-1], most_at_once(context, call) if call.op.name == "atomic" else None)
+def _of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
+    """The access of a load, a store, or an atomic operation, with vectors of at most `most` elements."""
+    most = min(most, most_at_once(context, call)) if call.op.name == "atomic" else most
+    return _access(context, call.args[0], call.args[-1], most)
 
 
-def _access(context: Context, place: Value, mask: Operand = None, most: int | None = None) -> Access | None:
+def _access(context: Context, place: Value, mask: Operand = None, most: int = LONGEST) -> Access | None:
     """The access of a region or of points, with vectors of at most `most` elements. None for points that no vector fits and whose indices grow by
     no constants: they cost the same in any layout."""
     t: Region | Points = place.type
     strides, vector, axis = _strides(context, place), 1, None
     for k in reversed(range(len(strides))):
-        wide = widest(context, place, k, most or widest_of(t.dtype), mask)
+        wide = widest(context, place, k, min(most, widest_of(t.dtype)), mask)
         if axis is None and strides[k] == 1 or wide > vector:
             vector, axis = wide, k
     if vector == 1 and all(s is None for s in strides):

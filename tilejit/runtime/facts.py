@@ -195,7 +195,7 @@ def describe_fact(fact, names=()) -> str:
         case "scalar_multiple":
             return f"{name} is a multiple of {rest[0]}, and not negative"
         case "scalar_between":
-            return f"{name} is {rest[0]} to {rest[1]}"
+            return f"{name} is {rest[0]}" + (f" to {rest[1]}" if rest[1] != rest[0] else "")
         case "no_overlap":
             return f"{name} does not overlap {_named(rest[0], names)}"
     return repr(fact)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -116,15 +115,8 @@ class CopySite:
             memo[key] = search()
         return memo[key]
 
-    @contextmanager
     def unrecorded(self):
-        """Facts asked inside do not become guards of the kernel."""
-        facts = self.g.facts
-        before = dict(facts.asked)
-        try:
-            yield
-        finally:
-            facts.asked = before
+        return self.g.facts.unrecorded()
 
 
 def finds(search):

@@ -1,0 +1,144 @@
+"""How many elements of a region or of points one instruction moves: what must be known for it, and in words what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..dtypes import DType
+from ..ir.graph import Operand, Value
+from ..layout import register_table
+from ..types import Points, Region, Scalar, Tile
+from .partition import shared_runs
+
+
+def widest_of(dtype: DType) -> int:
+    """The elements of the longest vector, of 16 bytes."""
+    return max(1, 16 // dtype.nbytes)
+
+
+def widest(g, source: Value, axis: int, most: int, mask: Operand = None) -> int:
+    """How many elements along an axis of a region or of points, `most` at most, are provably one access from each multiple of that on."""
+    while most > 1 and next(_obstacles(g, source, axis, most, mask), None) is not None:
+        most //= 2
+    return most
+
+
+def narrower(g, source: Value, tile: Tile | Scalar, mask: Operand, vector: int, most: int | None = None) -> tuple[tuple[str, str], ...]:
+    """Why the instructions of an access have `vector` elements and no more, where a thread moves as many as a longer vector has: its bytes, and
+    the needs of it that do not hold, along the dimension that lacks the least."""
+    t = source.type
+    registers = len(register_table(tile.layout, tile.domain)) if isinstance(tile, Tile) else 1
+    wanted = min(most or widest_of(t.dtype), 1 << registers.bit_length() - 1)
+    if vector >= wanted:
+        return ()
+    with g.facts.unrecorded():
+        missed = {axis: list(_obstacles(g, source, axis, wanted, mask)) for axis in range(len(t.shape))}
+        beside = lambda a: (d := _moving(g, source, a, wanted)) is not None and _is_contiguous(t, d)
+        axis = min(missed, key=lambda a: (t.shape[a] == 1, not beside(a), len(missed[a]), -a))
+    held = f"needs {wanted} elements side by side in each thread: the tile's layout, which suits its other uses too, has {g.register_run(tile, axis)}"
+    return (f"{wanted * t.dtype.nbytes} bytes", "; ".join(missed[axis] or [held])),
+
+
+# -- what must hold --------------------------------------------------------------------------------------------------------
+
+def _obstacles(g, source: Value, axis: int, vector: int, mask: Operand) -> Iterator[str]:
+    """The needs of one access to `vector` elements along an axis, from each multiple of that on, that do not hold."""
+    t = source.type
+    if t.shape[axis] % vector:
+        yield f"needs an extent along dimension {axis} of the tile that is a multiple of {vector}: {t.shape[axis]}"
+        return
+    alike = lambda m: _first(g.ramp(m, axis - len(t.shape), vector), 0)  # 0 where it is, and else 1
+    differs = f"needs a mask that is the same for {vector} neighbours, as one up to a multiple of {vector} (what lies beyond an array needs none)"
+    may_be_alike = mask is None or g.may_divide(mask, vector, alike)
+    if not may_be_alike:
+        yield differs
+    d = _along(g, source, axis, vector)
+    if d is None:
+        yield _apart(g, source, axis, vector)
+    else:
+        yield from _askew(g, t, d, vector)
+    if d is not None and not joint(g, source, d, vector):
+        found = "the window's are not known to be" if t.buffer.narrowed is not None and t.buffer.narrowed[d] else f"{t.buffer.shape[d]} is not"
+        yield f"needs bounds that are multiples of {vector}{', or a region that is known to be inside' * isinstance(t, Region)}: {found}"
+    # The launch is asked for its numbers last: they change more often than its arrays, and each answer has a version of the kernel.
+    if mask is not None and may_be_alike and g.asked_divisor(mask, vector, alike) != 0:
+        yield differs
+
+
+def _first(ramp: tuple[int, int] | None, step: int) -> int:
+    """What divides the first element of each run of a ramp with a step of 1, or 0 for runs that are all alike; 1 for other ramps than asked for."""
+    return 1 if ramp is None or ramp[0] != step else ramp[1] if step else 0
+
+
+def _along(g, source: Value, axis: int, vector: int) -> int | None:
+    """The buffer's dimension along which the elements of each vector follow each other, from a multiple of their number on; they share the other
+    coordinates."""
+    t, indices = source.type, g.definition(source).args[1:]
+    d, first = t.kept[axis] if isinstance(t, Region) else None, g.divisor
+    if d is None:
+        first = lambda i, step=1: _first(g.ramp(i, axis - len(t.shape), vector), step)
+        moving = [k for k, i in enumerate(indices) if g.asked_divisor(i, vector, lambda i: first(i, 0)) != 0]
+        if len(moving) != 1:
+            return None
+        d, = moving
+    return d if _is_contiguous(t, d) and g.asked_divisor(indices[d], vector, first) % vector == 0 else None
+
+
+def _askew(g, t: Region | Points, d: int, vector: int) -> Iterator[str]:
+    """What keeps `vector` elements along `d`, from a multiple of that on, from being contiguous and starting at a multiple of their size."""
+    nbytes = vector * t.dtype.nbytes
+    if t.buffer.scope != "global":
+        if not shared_runs(t.buffer.layout, t.buffer.shape, d, vector):
+            yield f"needs pieces of {nbytes} bytes along dimension {d} in one place: the buffer's layout has none"
+        return
+    if not g.facts.ask("aligned", t.buffer.arg, nbytes):
+        yield f"needs an array that starts at a multiple of {nbytes} bytes: {g.graph.params[t.buffer.arg].name} does not"
+    for k, s in enumerate(t.buffer.strides):
+        if k != d and not (s % vector == 0 if isinstance(s, int) else g.facts.ask("stride_multiple", s.arg, s.dim, vector)):
+            yield f"needs strides that are multiples of {vector}: {s} is not (rows may be padded to it)"
+
+
+def joint(g, source: Value, d: int, vector: int) -> bool:
+    """Whether a vector along `d` is wholly inside or wholly outside the bounds."""
+    t, (_, *indices) = source.type, g.definition(source).args
+    size = t.buffer.shape[d]
+    if isinstance(t, Region) and inside(g, t, indices, d):
+        return True
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d] % vector:
+        return False
+    return size % vector == 0 if isinstance(size, int) else g.facts.ask("size_multiple", size.arg, size.dim, vector)
+
+
+def inside(g, t: Region, starts, d: int) -> bool:
+    """Whether the region is provably inside the buffer along `d`."""
+    if t.buffer.narrowed is not None and t.buffer.narrowed[d]:
+        return False
+    return g.fits(starts[d], t.extents[d], t.buffer.shape[d])
+
+
+# -- in words --------------------------------------------------------------------------------------------------------------
+
+def _apart(g, source: Value, axis: int, vector: int) -> str:
+    """Why the elements along an axis do not follow each other from a multiple of `vector` on."""
+    t, d = source.type, _moving(g, source, axis, vector)
+    if d is None:
+        return f"needs one index that goes up by 1 along dimension {axis} of the tile, and others that stay: not known of these"
+    if not _is_contiguous(t, d):
+        return f"needs neighbours side by side in memory: {t.buffer.strides[d]} is not 1"
+    first = "start" if isinstance(t, Region) else "first index"
+    return (f"needs a {first} that is a multiple of {vector}: not known along dimension {d} (tile.assume({first.split()[0]} % {vector} == 0) "
+            "says it of one)")
+
+
+def _moving(g, source: Value, axis: int, vector: int) -> int | None:
+    """The buffer's dimension along which the elements of an axis go up one by one; None where they go along none."""
+    t, (_, *indices) = source.type, g.definition(source).args
+    if isinstance(t, Region):
+        return t.kept[axis]
+    ramps = [g.ramp(i, axis - len(t.shape), vector) for i in indices]
+    moving = [d for d, ramp in enumerate(ramps) if ramp is None or ramp[0] != 0]
+    return moving[0] if len(moving) == 1 and ramps[moving[0]] is not None and ramps[moving[0]][0] == 1 else None
+
+
+def _is_contiguous(t: Region | Points, d: int) -> bool:
+    return t.buffer.scope != "global" or t.buffer.strides[d] == 1

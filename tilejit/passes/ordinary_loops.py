@@ -1,0 +1,79 @@
+"""Ordinary loops that could be pipelined ones: of which all that their products load would run ahead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..dtypes import int32
+from ..errors import CompilationError
+from ..ir.builder import Facts
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Pipeline, Scope, While, walk
+from ..ops.copy_async import copy_async_
+from ..ops.mma.dot import dot_
+from ..ops.pipeline import pipeline_slot
+from ..records import LoopRecord
+from .context import Context, loads_behind
+from .loads_ahead import is_load, send_loads_ahead
+from .staging import Finder
+
+STAGES = 3, 2  # that are tried, as shared memory has room
+
+
+def ordinary_loops(graph: Graph) -> list[For]:
+    """The loops that load and multiply, around no others that do, and inside of no pipelined ones."""
+    loops = [n for n in walk(graph.body) if isinstance(n, For)]
+    ahead = {n for loop in loops if loop.pipeline for n in (loop, *walk(loop.body))}
+    found = [n for n in loops if n in ahead or n.unroll == 1 and any(map(is_load, n.body.nodes)) and any(map(_is_dot, walk(n.body)))]
+    return [loop for loop in found if loop not in ahead and not any(n in found for n in walk(loop.body))]
+
+
+def _is_dot(node: Node) -> bool:
+    return isinstance(node, Call) and node.op is dot_
+
+
+def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
+    """A record for each ordinary loop of the graph that the frontend has made whose products' loads all would run ahead of a pipelined one. What
+    is asked for that is no guard of the kernel."""
+    context, found = Context(graph, facts), {}
+    behind = lambda loop: {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
+    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in ordinary_loops(graph) if (made := behind(loop))}
+    for stages in STAGES:
+        left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
+        with facts.unrecorded():
+            copied = _copied(graph, facts, left, stages)
+        found |= {loop: LoopRecord(loop.loc.line, loop.loc.source_line.strip(), tuple(sorted({c.loc.line for c in ahead})), stages)
+                  for loop, ahead in left.items() if all(c.loc in copied for c in ahead)}
+    return tuple(found[loop] for loop in loads if loop in found)
+
+
+def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: int) -> set:
+    """The places of the loads that become copies where `loops` are pipelined ones; none where that is refused."""
+    try:
+        made = send_loads_ahead(replace(graph, body=_pipelined(graph.body, loops, stages)), facts)
+        Finder(Context(made, facts)).block(made.body)
+    except CompilationError:
+        return set()
+    return {n.loc for n in walk(made.body) if isinstance(n, Call) and n.op is copy_async_}
+
+
+def _pipelined(block: Block, loops: dict[For, list[Call]], stages: int) -> Block:
+    """A block in which `loops` are pipelined ones."""
+    return replace(block, nodes=tuple(_node(n, loops, stages) for n in block.nodes))
+
+
+def _node(node: Node, loops: dict[For, list[Call]], stages: int) -> Node:
+    inner = lambda block: _pipelined(block, loops, stages)
+    match node:
+        case For() if node in loops:
+            slot = Call(pipeline_slot, (Const(0, int32), Const(0, int32)), {"stages": stages}, (), node.loc)
+            return replace(node, body=replace(node.body, nodes=(slot, *node.body.nodes)), pipeline=Pipeline(stages))
+        case For() | Scope():
+            return replace(node, body=inner(node.body))
+        case While():
+            return replace(node, test=inner(node.test), body=inner(node.body))
+        case If():
+            return replace(node, then=inner(node.then), orelse=inner(node.orelse))
+    return node
+
+
+__all__ = ["loop_records", "ordinary_loops"]

@@ -1,0 +1,113 @@
+"""Scans of loads that may reach out of bounds at their end: whether what they make of it reaches a result that is kept.
+
+A scan towards the end meets what lies beyond an array after all else, and so do elementwise work on its elements and further such scans; a
+store to a region drops the elements that are beyond the array's end.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..ir.builder import Facts, Warning_, type_of
+from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Operand, Value, While, operands, walk
+from ..ops.atomics import atomic_
+from ..ops.memory import store_
+from ..ops.ordered import ordered_store
+from ..ops.ragged import Tail
+from ..ops.reduce import reduce_
+from ..ops.scan import scan_
+from ..ops.shape import reshape_, transpose_
+from ..types import Region, Tile
+from .context import Context
+
+STORES = (store_, ordered_store, atomic_)
+
+
+def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[Warning_]:
+    """The warnings of those scans whose tail is not known to be dropped."""
+    if not tails:
+        return []
+    context, uses = Context(graph, facts), _uses(graph.body)
+    inside = lambda tail: all(_begins_inside(context, start) for start, _ in tail.loads)
+    with context.inside(graph.body):
+        return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, uses))]
+
+
+def _begins_inside(context: Context, start: Operand) -> bool:
+    least, _ = context.bounds(start)
+    return least is not None and least >= 0
+
+
+def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
+    """What reads each value, and the values that are the same there: those of a loop that carries it, or of a branch that chooses it."""
+    found: dict[Operand, list] = {}
+    for node in walk(body):
+        same: list[tuple[Operand, tuple[Value, ...]]] = []
+        if isinstance(node, (For, While)):
+            same = [(x, (c.inner, c.result)) for c, y in zip(node.carried, node.body.yields) for x in (c.init, y)]
+        elif isinstance(node, If):
+            same = [(x, (result,)) for result, *ways in zip(node.results, node.then.yields, node.orelse.yields) for x in ways]
+        for x, values in same or [(x, ()) for x in operands(node)]:
+            found.setdefault(x, []).append((node, values))
+    return found
+
+
+def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
+    """Whether all that is made of a scan is stored, and its tail beyond the ends of arrays."""
+    seen, queue, stored = set(), [(x, tail.axis) for x in tail.scanned], False
+    while queue:
+        found = queue.pop()
+        if found in seen:
+            continue
+        seen.add(found)
+        value, axis = found
+        for node, same in uses.get(value, ()):
+            if isinstance(node, Call) and node.op in STORES and _ends_as_loads(context, node.args[0], axis, tail):
+                stored = True
+            elif same:
+                queue += [(x, axis) for x in same]
+            else:
+                after = _after(node, value, axis)
+                if after is None:
+                    return False
+                queue += [(x, after) for x in node.results if isinstance(x.type, Tile)]
+    return stored
+
+
+def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> bool:
+    """Whether an array that a tile is stored to ends along an axis where what was loaded does, or before that, in the call at hand."""
+    t = place.type
+    if not isinstance(t, Region) or t.scope != "global" or t.buffer.narrowed is not None:
+        return False
+    d = t.kept[axis]
+    start, size = context.definition(place).args[1 + d], lambda n: n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim]
+    return all(_same(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
+
+
+def _same(context: Context, one: Operand, other: Operand) -> bool:
+    """Whether two integers are computed alike."""
+    if one is other or isinstance(one, Const) and isinstance(other, Const):
+        return one is other or one.value == other.value
+    a, b = context.made.get(one), context.made.get(other)
+    alike = a is not None and b is not None and a.op is b.op and a.op.effect == "pure" and a.attrs == b.attrs and len(a.args) == len(b.args)
+    return alike and all(_same(context, x, y) for x, y in zip(a.args, b.args))
+
+
+def _after(node: Node, value: Value, axis: int) -> int | None:
+    """The axis of a call's results at whose end the tail of an operand's axis is; None where it may be elsewhere."""
+    if not isinstance(node, Call):
+        return None
+    op, attrs, shape = node.op, node.attrs, type_of(value).shape
+    if "element" in op.rules or op.name in ("cast", "select", "broadcast"):
+        return axis
+    if op is transpose_:
+        return attrs["axes"].index(axis)
+    if op is reshape_:
+        target = attrs["shape"]
+        return next((d for d, n in enumerate(target) if n == shape[axis] and prod(target[:d]) == prod(shape[:axis])), None)
+    if op is reduce_ and axis not in attrs["axes"]:
+        return axis if attrs["keepdims"] else axis - sum(a < axis for a in attrs["axes"])
+    return axis if op is scan_ and (attrs["axis"] != axis or not attrs["reverse"]) else None
+
+
+__all__ = ["tail_warnings"]
