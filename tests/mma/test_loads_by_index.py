@@ -176,6 +176,14 @@ def test_rows_of_loaded_numbers_come_ahead_as_rows_of_a_matrix(target, stages):
     assert made.products[0].variant == TARGETS[target]
 
 
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_product_stays_on_its_way_beside_copies_that_complete_by_groups(stages):
+    a, r, c = tile.ArraySpec((4096, 4096), "float16"), tile.ArraySpec((4096,), "int32"), tile.ArraySpec((4096, 4096), "float32")
+    made = gathered.compile(a, r, a, c, BM=128, BN=128, BK=64, STAGES=stages, num_warps=8, target="sm_90a")
+    assert re.findall(r"wgmma.wait_group.sync.aligned (\d)", made.ptx) == ["1", "0"] and made.spills == 0
+    assert re.findall(r"cp.async.wait_group (\d)", made.ptx) == [str(stages - 2)]
+
+
 @needs_gpu("sm_90a")
 @needs_module("torch")
 @in_child(timeout=300)

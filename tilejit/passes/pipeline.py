@@ -153,13 +153,14 @@ class Loops:
             at_ = self.index_after(loop, loop.start, s)
             g.when(self.is_a_trip(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
             self.close(staged)
-        late = None if staged.groups else in_flight_of(staged)
+        late = in_flight_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             if late is not None:
-                self.awaited(staged, stage, phase)
-                self.rest_of(staged, stage)
-                nodes[:] = left_in_flight(nodes, late)
+                self.arrived(staged, stage, phase, staged.stages - 2, together=staged.groups)
+                with g.block() as rest:
+                    self.rest_of(staged, stage)
+                nodes += left_in_flight(rest, late)
                 g.call(sync)  # everybody's product of the trip before is over, and what threads load of a slot
                 self.next(staged, stage, phase)
             else:
@@ -276,15 +277,17 @@ class Loops:
         if staged.groups:
             self.grouped(bars.cp_async_commit)
 
-    def arrived(self, staged: Staged, stage: Operand, phase: Operand, later: int) -> None:
-        """Wait for the copies into slot `stage`, after which `later` trips' may be on their way; all threads see them."""
+    def arrived(self, staged: Staged, stage: Operand, phase: Operand, later: int, together: bool = True) -> None:
+        """Wait for the copies into slot `stage`, after which `later` trips' may be on their way; all threads see them, and have come so far if
+        they go on `together`."""
         if staged.full is not None:
             self.awaited(staged, stage, phase)
         if staged.groups:
             self.grouped(bars.cp_async_wait, n=later)
             if self.read_by_tensor_cores(staged):
                 self.g.call(bars.fence_proxy_async)
-        self.g.call(sync)
+        if together:
+            self.g.call(sync)
 
     def awaited(self, staged: Staged, stage: Operand, phase: Operand) -> None:
         self.g.call(bars.wait_op, self.barrier(staged.full, one_of(self.g, stage, staged.stages)), phase)
