@@ -24,21 +24,23 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
+from threading import local
 from zlib import crc32
 
 import tilejit.compile
 import tilejit.frontend.calls as calls
 from tilejit.compile import Lowered
 from tilejit.config import config
-from tilejit.emit.emitter import Emitted, emit
+from tilejit.emit.emitter import emit
 from tilejit.errors import CompilationError, TileError
 from tilejit.ir.graph import Call, walk
 from tilejit.jit import Kernel
 from tilejit.manifest import code_key
-from tilejit.toolchain import llvm, screen
+from tilejit.toolchain import llvm
 
 from tests.assembled_together import LATER, Queue, Waiting
 
@@ -47,6 +49,7 @@ TARGETS = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 PACKAGE = os.path.join(os.path.dirname(os.path.realpath(tilejit.compile.__file__)), "")
 VERSIONS = 6  # of one kernel that are assembled for one test
 REFUSALS = 2  # for one target of versions that are `_alike`, after which no more are asked for
+MODULES = 50  # of LLVM that are kept for other targets, at most
 
 Place = tuple[str, int]  # a kernel's file and line
 real = lru_cache(maxsize=None)(os.path.realpath)
@@ -79,14 +82,15 @@ class Kernels:
         self.refused: Counter = Counter()  # versions that are `_alike`, by target
         self.queue = Queue()
         self.compiled: list[Waiting] = []  # by a test whose kernels are `assembled_later`
-        self.modules: dict[tuple, object] = {}  # LLVM's, of texts that the kernels of a test became
+        self.modules: dict[tuple, object] = {}  # LLVM's after the passes, of texts that the kernels of a test became
+        self.of_a_kernel = local()        # whether LLVM is at work on one, in a thread
         self.watching = True
         self._watch()
 
     # -- watching --------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        lower, write, inline = Kernel._lower, tilejit.compile.assemble_graph, calls.inline
+        lower, write, inline, optimize = Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimized
 
         def lowered(kernel, bound, options, target):
             self._walk(kernel.source)
@@ -98,7 +102,8 @@ class Kernels:
 
         def written(found, *meanwhile):
             try:
-                code = write(found, *meanwhile)
+                with self._at_work():
+                    code = write(found, *meanwhile)
             except TileError:  # the test provoked it, or fails by it
                 self.sightings = {k: s for k, s in self.sightings.items() if all(graph is not found for graph in s.met.values())}
                 raise
@@ -114,7 +119,28 @@ class Kernels:
             self._walk(source)
             return inline(walker, source, args, kwargs)
 
-        Kernel._lower, tilejit.compile.assemble_graph, calls.inline = lowered, written, inlined
+        def optimized(ir, target, passes, libdevice):
+            """By the passes that ran for another target, where the texts are the same: they take nearly half of LLVM's time. (Functions of
+            libdevice may ask for the target.)"""
+            if not getattr(self.of_a_kernel, "now", False):
+                return optimize(ir, target, passes, libdevice)
+            key = ir, passes, target if libdevice else ""
+            module = self.modules.get(key)
+            if module is None:
+                if len(self.modules) >= MODULES:
+                    self.modules.clear()
+                module = self.modules[key] = optimize(ir, target, passes, libdevice)
+            return module.clone()
+
+        Kernel._lower, tilejit.compile.assemble_graph, calls.inline, llvm.optimized = lowered, written, inlined, optimized
+
+    @contextmanager
+    def _at_work(self):
+        self.of_a_kernel.now = True
+        try:
+            yield
+        finally:
+            self.of_a_kernel.now = False
 
     def _walk(self, source) -> None:
         self.walked.add((real(source.file), source.tree.lineno))
@@ -172,22 +198,15 @@ class Kernels:
             found = sighting.met.get(target) or sighting.kernel._lower(sighting.bound, sighting.options, target)
             if of_the_tests_own(found) or not self._claim(code_key(found)):
                 return []
-            ptx = self._ptx(emit(found.graph), target)
+            emitted = emit(found.graph)
+            with self._at_work():
+                ptx = llvm.to_ptx(emitted.llvm_ir, target, passes=emitted.passes, libdevice=emitted.libdevice)
         except CompilationError as error:
             return None if says_what_is_missing(str(error), target) else [f"{name} is refused, and not for what the target lacks: {error}"]
         except Exception as error:
             return [f"{name}: {type(error).__name__}: {error}"]
         self.count[target, "assembled"] += 1
         return self.queue.add(Waiting(f"{test}: {name}", target, ptx))
-
-    def _ptx(self, emitted: Emitted, target: str) -> str:
-        """By the passes that ran for another target, where the texts are the same: they take nearly half of LLVM's time. (Functions of
-        libdevice may ask for the target.)"""
-        screen.check(emitted.llvm_ir, target)
-        key = emitted.llvm_ir, emitted.passes, target if emitted.libdevice else ""
-        if key not in self.modules:
-            self.modules[key] = llvm.optimized(emitted.llvm_ir, target, emitted.passes, emitted.libdevice)
-        return llvm.emitted(self.modules[key].clone(), target)
 
     def _claim(self, key: str) -> bool:
         line = key.encode() + b"\n"

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3fn": ml_dtypes.float8_e4m3fn, "int8": np.int8}
 TARGETS = {"sm_80": ("ldgsts", "mma_sync"), "sm_90a": ("tma", "wgmma"), "sm_100a": ("tma", "tcgen05"), "sm_120a": ("tma", "mma_sync")}
 

@@ -11,6 +11,8 @@ from view_kernels import column_major, other_cases, tensor_cases, there_and_back
 from tests.cases import compiled, on_gpu, on_simulator
 from tests.gpu import in_child, needs_gpu
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 def test_a_view_with_steps_or_transposed_goes_there_and_back_by_tensor_copies():
     """What lies between and beside its elements stays as it is; boxes that leave the view end with it."""

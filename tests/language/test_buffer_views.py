@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.gpu import in_child, needs_gpu
 from tilejit.errors import CompilationError, SimulationError
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
 X = np.random.default_rng(0).integers(-100, 100, (8, 64)).astype(np.float32)
 
 

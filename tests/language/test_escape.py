@@ -5,6 +5,8 @@ import pytest
 
 import tilejit as tile
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 def _plus(x, y):
     return x + y

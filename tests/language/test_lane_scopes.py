@@ -5,6 +5,8 @@ import pytest
 import tilejit as tile
 from tests.gpu import in_child, needs_gpu
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 def lanes(first: int, stop: int):
     """A kernel whose threads `first` to `stop` do what threads do together, beside others that do nothing."""

@@ -6,6 +6,7 @@ import tilejit as tile
 from hypothesis import given, settings, strategies as st
 from tilejit.errors import CompilationError
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
 A = np.ones((64, 64), np.float16)
 STORE = "    s = tile.alloc((6, 10), x.dtype)\n    tile.store(s[r:r + R, c:c + C], 1.0)\n"
 BY_LAUNCH = tile.jit(source=f"def k(x, r, c, R: tile.constexpr, C: tile.constexpr):\n{STORE}")

@@ -6,6 +6,8 @@ import tilejit as tile
 
 from tests.gpu import in_child, needs_gpu
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 @tile.jit
 def shifted(x, y, r, c, m, n, R: tile.constexpr, C: tile.constexpr):

@@ -6,6 +6,8 @@ import tilejit as tile
 from tests.gpu import in_child, needs_gpu, needs_module
 from tests.mma.test_wgmma_code import groups
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 @tile.jit
 def product(A, B, C, M: tile.constexpr, N: tile.constexpr, K: tile.constexpr):

@@ -389,3 +389,12 @@ def test_a_product_that_another_takes_from_registers_is_made_where_that_needs_it
         assert made.ptx.count("bar.sync") == (3 if turned else 1) and "ld.shared" not in made.ptx
         chained.simulate(1, a, b, c, TURNED=turned, target=target, num_warps=warps).raise_first()
         np.testing.assert_array_equal(c, (first.T if turned else first) @ b)
+
+
+def test_columns_that_no_instruction_has_are_passed_over_without_a_search_for_names_near_it(monkeypatch):
+    """Among a thousand forms that took 0.1 s each time."""
+    monkeypatch.setattr("tilejit.ptx.lookup.get_close_matches", lambda *_: pytest.fail("a search"))
+    check(64, 20, 32, target="sm_90a")
+    options = dict(a_shape=(64, 32), b_shape=(32, 20), TA=False, TB=False, PLACES="ab", LAYOUT=tile.auto, PRECISION=None, VARIANT=None, TWICE=False)
+    compiled = product.compile(*(tile.ArraySpec(shape, "float16") for shape in ((64, 32), (32, 20))), tile.ArraySpec((64, 20), "float32"), **options)
+    assert any(name == "wgmma" and "there is no m64n20k16" in why for record in compiled.products for name, why in record.declined)

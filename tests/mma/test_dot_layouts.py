@@ -5,6 +5,8 @@ import pytest
 import tilejit as tile
 from tests.drawn import numbers
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 def test_fragments_meet_elementwise_work_and_reductions_without_scratch():
     """Rows of the accumulator are reduced in their quads, and come back as the next product's operand by renaming."""

@@ -7,6 +7,8 @@ import pytest
 import tilejit as tile
 from tests.mma.pipelined_product import product
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 def test_a_tile_is_stored_while_the_next_one_is_multiplied():
     """The wait until the engine has read the staging buffer stands behind the next tile's products, and behind the loop over tiles."""

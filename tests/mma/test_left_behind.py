@@ -7,6 +7,7 @@ import pytest
 import tilejit as tile
 from tests.mma.test_pipelined import TARGETS
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
 SOURCE = """
 def rates(A, B, out, n, ROLES: tile.constexpr):
     s, t = tile.alloc((64,), A.dtype), tile.alloc((64,), A.dtype)

@@ -117,6 +117,7 @@ def as_it_lies(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constex
     tile.store(C[0:BM, 0:BN], acc)
 
 
+@pytest.mark.usefixtures("assembled_later")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [np.float16, E4M3, np.int8])
 @pytest.mark.parametrize("stages", [0, 3])

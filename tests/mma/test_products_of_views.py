@@ -5,6 +5,7 @@ import pytest
 from tests.gpu import in_child, needs_gpu
 import tilejit as tile
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
 A = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float16)
 X = A.astype(np.float64)
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from tests.drawn import numbers
 from tests.gpu import in_child, needs_gpu, some
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
 BF16 = ml_dtypes.bfloat16
 
 

@@ -8,6 +8,8 @@ import pytest
 import tilejit as tile
 from hypothesis import given, settings, strategies as st
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
+
 
 @lru_cache(maxsize=None)
 def kernel_of(name: str, rank: int):

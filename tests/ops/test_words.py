@@ -7,6 +7,7 @@ import pytest
 import tilejit as tile
 from tests.gpu import in_child, needs_gpu, needs_module
 
+pytestmark = pytest.mark.usefixtures("assembled_later")
 KINDS = ("int8", "uint8", "int16", "uint16")
 BITS = ("v & 15", "v | 64", "v ^ w", "(v ^ 3) & w", "v << 3", "v >> 4", "v >> 0", "v << 7", "(v << 4) >> 4", "(v >> 1) | (w << 2)", "v >> 7")
 FAR = ("v << 8", "v >> 8", "v >> 16", "v << 16", "v >> (w & 3)", "v << (w & 3)")

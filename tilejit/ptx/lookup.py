@@ -44,15 +44,24 @@ def _forms_by_key(head: str) -> dict[str, Form]:
 
 
 @lru_cache(maxsize=None)
-def form(name: str) -> Form:
-    """The form of that name, in PTX's spelling or Python's. Of a row with a thousand forms only those that begin like it are made."""
+def found(name: str) -> Form | None:
+    """The form of that name, in PTX's spelling or Python's, if there is one. Of a row with a thousand forms only those that begin like it
+    are made."""
     wanted = key(name)
-    head = wanted.partition("_")[0]
-    for row in _rows_by_head().get(head, ()):
-        for found in forms_of(row, lambda beginning: wanted.startswith(key(beginning))):
-            if key(found.name) == wanted:
-                return found
-    known = _forms_by_key(head)
+    for row in _rows_by_head().get(wanted.partition("_")[0], ()):
+        for made in forms_of(row, lambda beginning: wanted.startswith(key(beginning))):
+            if key(made.name) == wanted:
+                return made
+    return None
+
+
+def form(name: str) -> Form:
+    """The form of that name, in PTX's spelling or Python's."""
+    there = found(name)
+    if there is not None:
+        return there
+    wanted = key(name)
+    known = _forms_by_key(wanted.partition("_")[0])
     near = [k for k in known if k.startswith(wanted)][:3] or get_close_matches(wanted, known, 3)
     hint = f"; near it are {', '.join(known[k].name for k in near)}" if near else ""
     raise CompilationError(f"no PTX instruction form is called {name!r}{hint}")

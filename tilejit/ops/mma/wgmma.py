@@ -80,12 +80,9 @@ def instruction(s: MmaSite) -> str:
 
 
 def _exists(s: MmaSite) -> bool | str:
-    try:
-        from ...ptx import form  # the table takes tens of milliseconds to load
-        form(instruction(s))
-    except CompilationError:
-        return f"there is no m64n{s.n}k{K_BYTES // s.a.dtype.nbytes} of {s.a.dtype} by {s.b.dtype} to {s.dtype}"
-    return True
+    from ...ptx.lookup import found  # the table takes tens of milliseconds to load
+    return (found(instruction(s)) is not None
+            or f"there is no m64n{s.n}k{K_BYTES // s.a.dtype.nbytes} of {s.a.dtype} by {s.b.dtype} to {s.dtype}")
 
 
 def _types(s: MmaSite) -> bool | str:
