@@ -6,7 +6,7 @@ pass that changes a type makes a new value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -265,6 +265,18 @@ def blocks(node: Node) -> tuple[Block, ...]:
             return (then, orelse)
         case While(test=test, body=body):
             return (test, body)
+
+
+def with_blocks(node: Node, change: Callable[[Block], Block]) -> Node:
+    """The node, with another one for each of the blocks inside it."""
+    match node:
+        case For(body=body) | Scope(body=body):
+            return replace(node, body=change(body))
+        case If(then=then, orelse=orelse):
+            return replace(node, then=change(then), orelse=change(orelse))
+        case While(test=test, body=body):
+            return replace(node, test=change(test), body=change(body))
+    return node
 
 
 def walk(block: Block) -> Iterator[Node]:

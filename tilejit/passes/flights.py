@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..ir.builder import type_of
-from ..ir.graph import Block, Call, For, If, Node, Scope, While, operands, walk
+from ..ir.graph import Block, Call, For, Node, operands, walk, with_blocks
 from ..ops.shared import sync
 from ..types import Tile
 from .slices import without_unused
@@ -53,13 +53,7 @@ def leave_in_flight(block: Block) -> Block:
     """The products of ordinary loops that `dot` has made so, under which the loads of the next trip come."""
     nodes = []
     for node in block.nodes:
-        match node:
-            case For() | Scope():
-                node = replace(node, body=leave_in_flight(node.body))
-            case While():
-                node = replace(node, test=leave_in_flight(node.test), body=leave_in_flight(node.body))
-            case If():
-                node = replace(node, then=leave_in_flight(node.then), orelse=leave_in_flight(node.orelse))
+        node = with_blocks(node, leave_in_flight)
         nodes.append(node)
         late = in_flight(node) if isinstance(node, For) and node.pipeline is None and node.unroll == 1 else None
         if late is not None and any(isinstance(n, Call) and n.op is sync and n.loc == late.loc for n in node.body.nodes):

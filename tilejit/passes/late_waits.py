@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..ir.builder import Facts
-from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, While, walk
+from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, walk, with_blocks
 from .context import Context, written_by_threads
 
 WAITS = ("mma_commit", "mma_wait", "mbarrier_wait", "ring_release")  # they order nothing that the wait's barrier would
@@ -37,17 +37,8 @@ class _Waits:
     def block(self, block: Block) -> Block:
         nodes: list[Node] = []
         for node in block.nodes:
-            match node:
-                case For():
-                    nodes += self.loop(replace(node, body=self.block(node.body)))
-                case While():
-                    nodes.append(replace(node, test=self.block(node.test), body=self.block(node.body)))
-                case If():
-                    nodes.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
-                case Scope():
-                    nodes.append(replace(node, body=self.block(node.body)))
-                case Call():
-                    nodes.append(node)
+            node = with_blocks(node, self.block)
+            nodes += self.loop(node) if isinstance(node, For) else [node]
         return replace(block, nodes=tuple(nodes))
 
     def loop(self, loop: For) -> list[Node]:

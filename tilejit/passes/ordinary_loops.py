@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..dtypes import int32
 from ..errors import CompilationError
 from ..ir.builder import Facts
-from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Pipeline, Scope, While, walk
+from ..ir.graph import Block, Call, Const, For, Graph, Node, Pipeline, walk, with_blocks
 from ..ops.copy_async import copy_async_
 from ..ops.mma.dot import dot_
 from ..ops.pipeline import pipeline_slot
@@ -62,18 +62,10 @@ def _pipelined(block: Block, loops: dict[For, list[Call]], stages: int) -> Block
 
 
 def _node(node: Node, loops: dict[For, list[Call]], stages: int) -> Node:
-    inner = lambda block: _pipelined(block, loops, stages)
-    match node:
-        case For() if node in loops:
-            slot = Call(pipeline_slot, (Const(0, int32), Const(0, int32)), {"stages": stages}, (), node.loc)
-            return replace(node, body=replace(node.body, nodes=(slot, *node.body.nodes)), pipeline=Pipeline(stages))
-        case For() | Scope():
-            return replace(node, body=inner(node.body))
-        case While():
-            return replace(node, test=inner(node.test), body=inner(node.body))
-        case If():
-            return replace(node, then=inner(node.then), orelse=inner(node.orelse))
-    return node
+    if node in loops:
+        slot = Call(pipeline_slot, (Const(0, int32), Const(0, int32)), {"stages": stages}, (), node.loc)
+        return replace(node, body=replace(node.body, nodes=(slot, *node.body.nodes)), pipeline=Pipeline(stages))
+    return with_blocks(node, lambda block: _pipelined(block, loops, stages))
 
 
 __all__ = ["loop_records", "ordinary_loops"]

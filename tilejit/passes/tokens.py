@@ -21,7 +21,7 @@ from math import prod
 from ..dtypes import int32
 from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
-from ..ir.graph import UNIT, Block, Call, Const, For, Graph, If, Operand, Scope, Value, While, blocks, walk
+from ..ir.graph import UNIT, Block, Call, Const, For, Graph, Operand, Scope, Value, While, blocks, walk, with_blocks
 from ..ops import barriers as bars
 from ..ops import elementwise as ew
 from ..ops.copy_async.tokens import CHOSEN, token_wait
@@ -211,16 +211,8 @@ def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multica
             case Call() if node.op is token_wait:
                 pool = pools[node.attrs["pool"]]
                 nodes += _awaited(node, pool, distance, node in pool.wide and not _meet(block.nodes[n + 1:], pool))
-            case Call():
-                nodes.append(node)
-            case For() | Scope():
-                nodes.append(replace(node, body=_rewritten(node.body, pools, distance, multicasts)))
-            case While():
-                nodes.append(replace(node, test=_rewritten(node.test, pools, distance, multicasts),
-                                     body=_rewritten(node.body, pools, distance, multicasts)))
-            case If():
-                nodes.append(replace(node, then=_rewritten(node.then, pools, distance, multicasts),
-                                     orelse=_rewritten(node.orelse, pools, distance, multicasts)))
+            case _:
+                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, distance, multicasts)))
     return replace(block, nodes=tuple(nodes))
 
 

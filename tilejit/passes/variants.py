@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..dispatch import Choice, choose
 from ..errors import at
 from ..ir.builder import Facts
-from ..ir.graph import Block, Call, For, Graph, If, Scope, While
+from ..ir.graph import Block, Call, Graph, with_blocks
 from .context import Context
 
 
@@ -23,18 +23,10 @@ def _block(context: Context, block: Block) -> Block:
 
 
 def _node(context: Context, node):
-    match node:
-        case Call():
-            return _call(context, node)
-        case For():
-            return replace(node, body=_block(context, node.body))
-        case While():
-            return replace(node, test=_block(context, node.test), body=_block(context, node.body))
-        case If():
-            return replace(node, then=_block(context, node.then), orelse=_block(context, node.orelse))
-        case Scope():
-            with context.within(node):
-                return replace(node, body=_block(context, node.body))
+    if isinstance(node, Call):
+        return _call(context, node)
+    with context.within(node):
+        return with_blocks(node, lambda block: _block(context, block))
 
 
 def _call(context: Context, call: Call) -> Call:
