@@ -120,6 +120,24 @@ def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
     assert bool(caught) == (last == 77) and all("no run of 4 bytes is provable" in str(w.message) for w in caught)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("last", [-4, 0, 3, 40, 64])
+def test_a_mask_by_a_constant_may_leave_nothing(target, last):
+    """As one that ends before the first element."""
+    @tile.jit
+    def kernel(A, B, C, LAST: tile.constexpr):
+        r, acc = tile.arange(64), tile.zeros((64, 64))
+        for k in tile.pipelined(range(0, 64, 32), stages=2):
+            a = tile.load(A[r[:, None], (k + tile.arange(32))[None, :]], mask=r[:, None] + 1 < LAST)
+            acc = tile.dot(a, tile.load(B[k:k + 32, 0:64]), acc)
+        tile.store(C[0:64, 0:64], acc)
+
+    a, b, _, _, _, _ = matrices("plain", 64, 64, 64, False, False)
+    c = np.zeros((64, 64), np.float32)
+    kernel.simulate(1, a, b, c, LAST=last, target=target).raise_first()
+    np.testing.assert_array_equal(c, np.where((np.arange(64) + 1 < last)[:, None], a, 0).astype(np.float64) @ b.astype(np.float64))
+
+
 @pytest.mark.parametrize("form, why", [
     ("acc_rows", "the loop changes"),
     ("causal", "its mask keeps parts of rows"),

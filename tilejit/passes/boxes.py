@@ -166,7 +166,9 @@ class Named:
             return abs(x) if isinstance(x, int) else self.context.asked_divisor(x, vector) if strides[d] == 1 else 1
 
         for d, stop in (limit for term in self.kept for limit in self.limits(term)):
-            buffer = narrower(g, buffer, (0,) * rank, tuple(self.written(g, stop) if k == d else None for k in range(rank)), divisor)
+            extent = self.written(g, stop)
+            extent = max(extent, 0) if isinstance(extent, int) else extent
+            buffer = narrower(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)), divisor)
         return buffer
 
     def written(self, g: Writer, x: Sum) -> int | Operand:
