@@ -104,9 +104,9 @@ def test_rows_that_begin_anew_inside_a_tile_come_one_by_one(target):
     assert {x.variant for x in made.copies} == {"tma" if target in ("sm_100a", "sm_120a") else "ldgsts"} and not made.warnings
 
 
-@pytest.mark.parametrize("last", [96, 80, 77])
+@pytest.mark.parametrize("last", [96, 80, 76, 74, 77])
 def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
-    """One binary is of extents that the masks do not narrow, another of those that they do."""
+    """One binary is of extents that the masks do not narrow, others of those that they do, by runs as long as these allow."""
     a, b, _, _, _, _ = matrices("plain", 100, 72, 96, False, True)
     c = np.zeros((100, 72), np.float32)
     options = dict(BM=64, BN=64, BK=32, target="sm_90a")
@@ -115,8 +115,8 @@ def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
         by_indices.simulate(4, a, b, c, 100, 72, last, **options).raise_first()
         made = by_indices.compile(a, b, c, 100, 72, last, **options)
     np.testing.assert_array_equal(c, a[:, :last].astype(np.float64) @ b[:, :last].T.astype(np.float64))
-    ahead = {96: {"tma"}, 80: {"ldgsts"}, 77: set()}[last]
-    assert {x.variant for x in made.copies} == ahead
+    ahead = {96: {("tma", None)}, 80: {("ldgsts", 16)}, 76: {("ldgsts", 8)}, 74: {("ldgsts", 4)}, 77: set()}[last]
+    assert {(x.variant, getattr(x.plan, "vec_bytes", None)) for x in made.copies} == ahead
     assert bool(caught) == (last == 77) and all("no run of 4 bytes is provable" in str(w.message) for w in caught)
 
 

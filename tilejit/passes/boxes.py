@@ -163,7 +163,12 @@ class Named:
 
         def divisor(d: int, x: Operand | int) -> int:
             self.context.made.update(g.definitions)
-            return abs(x) if isinstance(x, int) else self.context.asked_divisor(x, vector) if strides[d] == 1 else 1
+            if isinstance(x, int):
+                return abs(x)
+            wanted = vector if strides[d] == 1 else 1
+            while wanted > 1 and self.context.asked_divisor(x, wanted) % wanted:
+                wanted //= 2
+            return self.context.asked_divisor(x, wanted)
 
         for d, stop in (limit for term in self.kept for limit in self.limits(term)):
             extent = self.written(g, stop)
