@@ -104,6 +104,31 @@ def test_rows_that_begin_anew_inside_a_tile_come_one_by_one(target):
     assert {x.variant for x in made.copies} == {"tma" if target in ("sm_100a", "sm_120a") else "ldgsts"} and not made.warnings
 
 
+@tile.jit
+def by_extents(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
+    i, j, acc = tile.program_id(0) * BM + tile.arange(BM), tile.program_id(1) * BN + tile.arange(BN), tile.zeros((BM, BN))
+    for k in tile.pipelined(range(0, A.shape[1], BK), stages=2):
+        ks = k + tile.arange(BK)
+        a = tile.load(A[i[:, None], ks[None, :]], mask=(i[:, None] < C.shape[0]) & (ks[None, :] < A.shape[1]))
+        b = tile.load(B[ks[:, None], j[None, :]], mask=(ks[:, None] < A.shape[1]) & (j[None, :] < C.shape[1]))
+        acc = tile.dot(a, b, acc)
+    tile.store(C[i[:, None], j[None, :]], acc)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_masks_by_other_arrays_extents_cost_nothing_where_these_are_no_less(target):
+    """Where they are less, another binary keeps to them."""
+    for m, n, k, rows, columns, deep in ((100, 72, 96, 100, 72, 96), (100, 72, 96, 120, 80, 112), (80, 64, 96, 80, 64, 48), (90, 70, 40, 100, 72, 96)):
+        a, b, _, _, _, _ = matrices("plain", rows, columns, deep, False, False)
+        a, c = np.ascontiguousarray(a[:, :k]), np.zeros((m, n), np.float32)
+        options = dict(BM=64, BN=64, BK=32, target=target)
+        by_extents.simulate((2, 2), a, b, c, **options).raise_first()
+        inner = min(k, deep)
+        np.testing.assert_array_equal(c, a[:m, :inner].astype(np.float64) @ b[:inner, :n].astype(np.float64))
+        ahead = {x.variant for x in by_extents.compile(a, b, c, **options).copies}
+        assert ahead == ({COPIES[target]} if (m, n, k) == (rows, columns, deep) or inner < k else {"ldgsts"})
+
+
 @pytest.mark.parametrize("last", [96, 80, 76, 74, 77])
 def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
     """One binary is of extents that the masks do not narrow, others of those that they do, by runs as long as these allow."""

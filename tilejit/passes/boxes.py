@@ -290,7 +290,8 @@ class Named:
                 yield term
 
     def within(self, term: Term) -> bool:
-        """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number is no less than an extent."""
+        """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number or another extent is no less
+        than an extent."""
         return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.limits(term)) or any(
             self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.limits(term, from_below=True))
 
@@ -362,19 +363,19 @@ class Named:
         return self.ways.setdefault((call.op, tuple(map(self.same, call.args)), tuple(sorted(call.attrs.items()))), x)
 
     def at_least(self, x: Sum) -> bool:
-        """Whether a sum is at least 0."""
+        """Whether a sum is at least 0: of a number, and an extent that another extent or an argument is to be no less than."""
         plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
-        if plus < 0 and not others:
-            return False
         sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]
-        numbers = [key for key, n in others.items() if key in self.context.graph.params and n == 1]
+        numbers = [key for key, n in others.items() if n == 1]
         ask, params = self.context.facts.ask, self.context.graph.params
         match len(others), sizes, numbers:
             case 0, _, _:
-                return True
+                return plus >= 0
             case 1, [size], _:
                 return not ask("size_at_least", size.arg, size.dim, plus + 1)
-            case 2, [size], [number] if plus >= 0 and number.type.dtype in INDICES:
+            case 2, [size], [Sym(kind="size") as other] if plus >= 0:
+                return ask("size_within", size.arg, size.dim, other.arg, other.dim)
+            case 2, [size], [number] if plus >= 0 and number in params and number.type.dtype in INDICES:
                 return ask("size_within", size.arg, size.dim, params.index(number))
         return False
 
