@@ -167,3 +167,30 @@ def test_places_that_loops_move_on_by_as_much_as_their_index(step, by, down):
         want[back:back + 8] = np.where((places >= 0) & (places < 200), x[places % 200], 0)
         back += 16
     np.testing.assert_array_equal(y, want)
+
+
+@tile.jit
+def doubled(X, Y, s, TIMES: tile.constexpr, MOVED: tile.constexpr):
+    b, c, at, i = tile.full((64,), s, tile.int32), tile.full((64,), s, tile.int32), tile.arange(64), tile.arange(64)
+    kept = i < 60
+    for _ in tile.static_range(TIMES):
+        b, c, kept = b + b, c + c, kept & kept
+    for _ in range(2):
+        tile.store(Y[at + b], tile.load(X[at + b], mask=kept & (at + c < X.shape[0])), mask=kept)
+        at += 64 * (MOVED + 1)
+    for _ in tile.static_range(MOVED):
+        i = i + 64
+        tile.store(Y[i], tile.load(X[i], mask=i < X.shape[0]))
+
+
+@pytest.mark.parametrize("times, moved", [(60, 0), (0, 300)])
+def test_long_chains_of_index_arithmetic_are_looked_through_once(times, moved):
+    """Of numbers that are used twice on each of 60 steps, whose ways are 2 ** 60; and of more steps in a row than are looked through."""
+    x, y = np.arange(64 * (2 * moved + 2) - 9, dtype=np.float32) + 1, np.zeros(64 * (2 * moved + 2), np.float32)
+    doubled.simulate(1, x, y, 0, TIMES=times, MOVED=moved).raise_first()
+    want = np.zeros_like(y)
+    want[:64 * (moved + 1)] = x[:64 * (moved + 1)] if moved else 0
+    for first in (0, 64 * (moved + 1)):
+        want[first:first + 60] = np.append(x, np.zeros(9))[first:first + 60]
+    want[60:64] = 0
+    np.testing.assert_array_equal(y, want)

@@ -104,9 +104,34 @@ def test_rows_that_begin_anew_inside_a_tile_come_one_by_one(target):
     assert {x.variant for x in made.copies} == {"tma" if target in ("sm_100a", "sm_120a") else "ldgsts"} and not made.warnings
 
 
-@pytest.mark.parametrize("last", [96, 80, 77])
+@tile.jit
+def by_extents(A, B, C, BM: tile.constexpr, BN: tile.constexpr, BK: tile.constexpr):
+    i, j, acc = tile.program_id(0) * BM + tile.arange(BM), tile.program_id(1) * BN + tile.arange(BN), tile.zeros((BM, BN))
+    for k in tile.pipelined(range(0, A.shape[1], BK), stages=2):
+        ks = k + tile.arange(BK)
+        a = tile.load(A[i[:, None], ks[None, :]], mask=(i[:, None] < C.shape[0]) & (ks[None, :] < A.shape[1]))
+        b = tile.load(B[ks[:, None], j[None, :]], mask=(ks[:, None] < A.shape[1]) & (j[None, :] < C.shape[1]))
+        acc = tile.dot(a, b, acc)
+    tile.store(C[i[:, None], j[None, :]], acc)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_masks_by_other_arrays_extents_cost_nothing_where_these_are_no_less(target):
+    """Where they are less, another binary keeps to them."""
+    for m, n, k, rows, columns, deep in ((100, 72, 96, 100, 72, 96), (100, 72, 96, 120, 80, 112), (80, 64, 96, 80, 64, 48), (90, 70, 40, 100, 72, 96)):
+        a, b, _, _, _, _ = matrices("plain", rows, columns, deep, False, False)
+        a, c = np.ascontiguousarray(a[:, :k]), np.zeros((m, n), np.float32)
+        options = dict(BM=64, BN=64, BK=32, target=target)
+        by_extents.simulate((2, 2), a, b, c, **options).raise_first()
+        inner = min(k, deep)
+        np.testing.assert_array_equal(c, a[:m, :inner].astype(np.float64) @ b[:inner, :n].astype(np.float64))
+        ahead = {x.variant for x in by_extents.compile(a, b, c, **options).copies}
+        assert ahead == ({COPIES[target]} if (m, n, k) == (rows, columns, deep) or inner < k else {"ldgsts"})
+
+
+@pytest.mark.parametrize("last", [96, 80, 76, 74, 77])
 def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
-    """One binary is of extents that the masks do not narrow, another of those that they do."""
+    """One binary is of extents that the masks do not narrow, others of those that they do, by runs as long as these allow."""
     a, b, _, _, _, _ = matrices("plain", 100, 72, 96, False, True)
     c = np.zeros((100, 72), np.float32)
     options = dict(BM=64, BN=64, BK=32, target="sm_90a")
@@ -115,9 +140,28 @@ def test_a_mask_that_ends_before_the_array_is_kept_to_the_element(last):
         by_indices.simulate(4, a, b, c, 100, 72, last, **options).raise_first()
         made = by_indices.compile(a, b, c, 100, 72, last, **options)
     np.testing.assert_array_equal(c, a[:, :last].astype(np.float64) @ b[:, :last].T.astype(np.float64))
-    ahead = {96: {"tma"}, 80: {"ldgsts"}, 77: set()}[last]
-    assert {x.variant for x in made.copies} == ahead
-    assert bool(caught) == (last == 77) and all("no run of 4 bytes is provable" in str(w.message) for w in caught)
+    ahead = {96: {("tma", None)}, 80: {("ldgsts", 16)}, 76: {("ldgsts", 8)}, 74: {("ldgsts", 4)}, 77: set()}[last]
+    assert {(x.variant, getattr(x.plan, "vec_bytes", None)) for x in made.copies} == ahead
+    whys = "no run of 4 bytes is provable", "tma needs the bounds of the array, which its tensor map has: those of a window, or of a mask"
+    assert bool(caught) == (last == 77) and all(why in str(w.message) for w in caught for why in whys)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("last", [-4, 0, 3, 40, 64])
+def test_a_mask_by_a_constant_may_leave_nothing(target, last):
+    """As one that ends before the first element."""
+    @tile.jit
+    def kernel(A, B, C, LAST: tile.constexpr):
+        r, acc = tile.arange(64), tile.zeros((64, 64))
+        for k in tile.pipelined(range(0, 64, 32), stages=2):
+            a = tile.load(A[r[:, None], (k + tile.arange(32))[None, :]], mask=r[:, None] + 1 < LAST)
+            acc = tile.dot(a, tile.load(B[k:k + 32, 0:64]), acc)
+        tile.store(C[0:64, 0:64], acc)
+
+    a, b, _, _, _, _ = matrices("plain", 64, 64, 64, False, False)
+    c = np.zeros((64, 64), np.float32)
+    kernel.simulate(1, a, b, c, LAST=last, target=target).raise_first()
+    np.testing.assert_array_equal(c, np.where((np.arange(64) + 1 < last)[:, None], a, 0).astype(np.float64) @ b.astype(np.float64))
 
 
 @pytest.mark.parametrize("form, why", [

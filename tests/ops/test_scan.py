@@ -200,6 +200,10 @@ REACHED = {
     "a = tile.zeros((128,))\n    for k in range(n):\n        a += tile.cumprod(u)\n    tile.store(y[0, 0:128], a)": False,
     "a = tile.zeros((128,))\n    for k in range(n):\n        a += tile.cumprod(u)\n    tile.store(y[0, 0], tile.max(a))": True,
     "a = u\n    if n > 3:\n        a = tile.cumprod(u)\n    tile.store(y[0, 0:128], a)": False,
+    "p = q = tile.program_id(1)\n    for _ in tile.static_range(60):\n        p, q = (p + p) & 63, (q + q) & 63\n"
+    "    tile.store(y[0, p:p + 128], tile.cumprod(tile.load(w[q:q + 128])))": False,
+    "p, q = tile.reduce((tile.arange(4) + n, tile.arange(4)), 0, both); tile.assume(p >= 0 and q >= 0)\n"
+    "    tile.store(y[0, p:p + 128], tile.cumprod(tile.load(w[q:q + 128])))": True,
     "a = u\n    while n > 3:\n        a = tile.cumprod(u)\n        n -= 1\n    tile.store(y[0, 0], tile.min(a))": True,
 }
 

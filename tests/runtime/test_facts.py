@@ -120,9 +120,12 @@ def test_scalar_multiple_is_of_numbers_that_are_not_negative(value, multiple):
     assert evaluate_fact(("scalar_multiple", 0, 8), [value]) is multiple
 
 
-@given(views(), st.integers(-2, 20))
-def test_an_extent_is_within_a_number_that_is_no_less(view, number):
+@given(views(), views(), st.integers(-2, 20))
+def test_an_extent_is_within_a_number_or_another_extent_that_is_no_less(view, other, number):
     for d, extent in enumerate(view.shape):
+        for e, most in enumerate(other.shape):
+            fact = "size_within", 0, d, 1, e
+            assert evaluate_fact(fact, [view, other]) == as_python(fact, [view, other]) == (extent <= most)
         assert evaluate_fact(("size_within", 0, d, 1), [view, number]) == as_python(("size_within", 0, d, 1), [view, number]) == (extent <= number)
 
 
@@ -133,7 +136,7 @@ def test_an_unknown_fact_is_an_error():
 
 def test_every_fact_reads_as_a_sentence():
     for fact in [("aligned", 0, 16), ("size_multiple", 0, 1, 64), ("size_is", 0, 0, 2), ("size_at_least", 0, 0, 2),
-                 ("size_within", 0, 0, 1), ("stride_multiple", 0, 0, 8), ("stride_is", 0, 1, 1), ("fits32", 0), ("scalar_fits32", 0), ("scalar_multiple", 0, 8),
+                 ("size_within", 0, 0, 1), ("size_within", 0, 0, 1, 1), ("stride_multiple", 0, 0, 8), ("stride_is", 0, 1, 1), ("fits32", 0), ("scalar_fits32", 0), ("scalar_multiple", 0, 8),
                  ("no_overlap", 0, 1)]:
         assert describe_fact(fact, ("A", "B")).startswith(("A", "offsets in A"))
     assert "argument 3" in describe_fact(("fits32", 3))

@@ -45,9 +45,9 @@ class Facts:
 
     A fact is a tuple: ("aligned", arg, nbytes), ("size_multiple", arg, dim, n), ("stride_multiple", arg, dim, n),
     ("stride_is", arg, dim, value), ("stride_at_least", arg, dim, n), ("size_is", arg, dim, value), ("size_at_least", arg, dim, n),
-    ("size_within", arg, dim, scalar), ("fits32", arg), ("scalar_fits32", arg), ("scalar_multiple", arg, n), ("scalar_between", arg, low, high),
-    ("no_overlap", arg, arg). `answer(fact)` says what
-    holds for the call being compiled; `values` are its arguments, for messages only.
+    ("size_within", arg, dim, scalar), ("size_within", arg, dim, arg, dim), ("fits32", arg), ("scalar_fits32", arg), ("scalar_multiple", arg, n),
+    ("scalar_between", arg, low, high), ("no_overlap", arg, arg). `answer(fact)` says what holds for the call being compiled; `values` are its
+    arguments, for messages only.
     """
 
     def __init__(self, answer, values=()):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 
 from ..dtypes import int32, keeps
 from ..ir.builder import type_of
@@ -21,6 +21,7 @@ from ..ops.window import narrower
 from ..types import Points, Region, Sym, Tile
 from .context import Context
 from .integers import INDICES
+from .ramps import FOLLOWED
 from .writing import Writer
 
 SAME = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # whose first element is that of what they are made of
@@ -51,6 +52,22 @@ class Unlike(Exception):
     """Why a place is no box and no rows."""
 
 
+def once(find: Callable) -> Callable:
+    """What is found of a number is kept. Unlike if that looks through too many operations in a row."""
+    @wraps(find)
+    def found(self: "Named", *args):
+        key = find, args[-1]
+        if key not in self.found:
+            self.followed += 1
+            if self.followed > FOLLOWED:
+                raise Unlike(f"its index tiles or its mask are made by more than {FOLLOWED} operations in a row")
+            self.found[key] = find(self, *args)
+            self.followed -= 1
+        return self.found[key]
+
+    return found
+
+
 class Named:
     """The place of a load or a store: what of an array its tile is. In the bodies of `loops` it is named by their indices, and by what stands
     before them, as far as it is a sum of these."""
@@ -59,7 +76,8 @@ class Named:
         source, self.mask = access.args[0], access.args[2]
         self.context, self.shape = context, source.type.shape
         self.carried = {c.inner: loop for loop in loops for c in loop.carried}
-        self.one_of, self.ways = {}, {}  # a number -> what stands for it; how one is computed -> the first
+        self.found, self.followed = {}, 0  # what is kept of numbers; how many are being looked through
+        self.ways = {}                     # how a number is computed -> the first of those that are
         self.call = context.definition(source)
         self.buffer, *values = self.call.args
         if isinstance(source.type, Points):
@@ -145,10 +163,17 @@ class Named:
 
         def divisor(d: int, x: Operand | int) -> int:
             self.context.made.update(g.definitions)
-            return abs(x) if isinstance(x, int) else self.context.asked_divisor(x, vector) if strides[d] == 1 else 1
+            if isinstance(x, int):
+                return abs(x)
+            wanted = vector if strides[d] == 1 else 1
+            while wanted > 1 and self.context.asked_divisor(x, wanted) % wanted:
+                wanted //= 2
+            return self.context.asked_divisor(x, wanted)
 
         for d, stop in (limit for term in self.kept for limit in self.limits(term)):
-            buffer = narrower(g, buffer, (0,) * rank, tuple(self.written(g, stop) if k == d else None for k in range(rank)), divisor)
+            extent = self.written(g, stop)
+            extent = max(extent, 0) if isinstance(extent, int) else extent
+            buffer = narrower(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)), divisor)
         return buffer
 
     def written(self, g: Writer, x: Sum) -> int | Operand:
@@ -196,6 +221,7 @@ class Named:
             raise Unlike("its first element is not the same for all threads")
         return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else converted(g, first, int32)
 
+    @once
     def first(self, g: Writer, x: Operand) -> int | Operand:
         """A scalar, or the first element of a tile."""
         if isinstance(x, Const):
@@ -243,23 +269,29 @@ class Named:
 
     # -- masks ---------------------------------------------------------------------------------------------------------------
 
-    def terms(self, mask: Value | None, placed: int | None = None) -> Iterator[Term]:
-        """What must hold for an element to be kept."""
-        call, rank = self.context.made.get(mask), len(self.shape)
-        inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
-        axes = [a for a, n in enumerate(mask.type.shape) if n > 1] if inner is not None else []
-        if call is not None and call.op.name == "bit_and":
-            for a in call.args:
-                yield from self.terms(a, placed)
-        elif inner is not None and call.op.name == "broadcast" and len(inner) == rank:
-            yield from self.terms(call.args[0])
-        elif inner is not None and call.op.name == "reshape" and len(mask.type.shape) == rank and len(inner) == len(axes) == 1:
-            yield from self.terms(call.args[0], axes[0])
-        elif mask is not None:
-            yield Term(mask, placed)
+    def terms(self, mask: Value | None) -> Iterator[Term]:
+        """What must hold for an element to be kept, each once."""
+        rank, seen, left = len(self.shape), set(), [Term(mask, None)] if mask is not None else []
+        while left:
+            term = left.pop()
+            if term in seen:
+                continue
+            seen.add(term)
+            call, shape = self.context.made.get(term.value), type_of(term.value).shape
+            inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
+            axes = [a for a, n in enumerate(shape) if n > 1] if inner is not None else []
+            if call is not None and call.op.name == "bit_and":
+                left += (Term(a, term.placed) for a in reversed(call.args))
+            elif inner is not None and call.op.name == "broadcast" and len(inner) == rank:
+                left.append(Term(call.args[0], None))
+            elif inner is not None and call.op.name == "reshape" and len(shape) == rank and len(inner) == len(axes) == 1:
+                left.append(Term(call.args[0], axes[0]))
+            else:
+                yield term
 
     def within(self, term: Term) -> bool:
-        """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number is no less than an extent."""
+        """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number or another extent is no less
+        than an extent."""
         return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.limits(term)) or any(
             self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.limits(term, from_below=True))
 
@@ -299,6 +331,7 @@ class Named:
                 total[key] = total.get(key, 0) + n * times
         return {key: n for key, n in total.items() if n}
 
+    @once
     def parts(self, x: Operand) -> Sum:
         if isinstance(x, Const):
             return {1: int(x.value)}
@@ -321,28 +354,28 @@ class Named:
                         return self.sum((factor, by))
         return {self.same(key): 1}
 
+    @once
     def same(self, x: Operand) -> Operand:
         """What stands for a number: one of those that are computed the same way."""
         call = self.context.made.get(x)
-        if x not in self.one_of and call is not None and (not call.args or call.op.name == "cast" or "element" in call.op.rules):
-            way = call.op, tuple(map(self.same, call.args)), tuple(sorted(call.attrs.items()))
-            self.one_of[x] = self.ways.setdefault(way, x) if call.op.effect == "pure" else x
-        return self.one_of.get(x, x)
+        if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
+            return x
+        return self.ways.setdefault((call.op, tuple(map(self.same, call.args)), tuple(sorted(call.attrs.items()))), x)
 
     def at_least(self, x: Sum) -> bool:
-        """Whether a sum is at least 0."""
+        """Whether a sum is at least 0: of a number, and an extent that another extent or an argument is to be no less than."""
         plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
-        if plus < 0 and not others:
-            return False
         sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]
-        numbers = [key for key, n in others.items() if key in self.context.graph.params and n == 1]
+        numbers = [key for key, n in others.items() if n == 1]
         ask, params = self.context.facts.ask, self.context.graph.params
         match len(others), sizes, numbers:
             case 0, _, _:
-                return True
+                return plus >= 0
             case 1, [size], _:
                 return not ask("size_at_least", size.arg, size.dim, plus + 1)
-            case 2, [size], [number] if plus >= 0 and number.type.dtype in INDICES:
+            case 2, [size], [Sym(kind="size") as other] if plus >= 0:
+                return ask("size_within", size.arg, size.dim, other.arg, other.dim)
+            case 2, [size], [number] if plus >= 0 and number in params and number.type.dtype in INDICES:
                 return ask("size_within", size.arg, size.dim, params.index(number))
         return False
 

@@ -86,11 +86,19 @@ def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> boo
 
 def _same(context: Context, one: Operand, other: Operand) -> bool:
     """Whether two integers are computed alike."""
-    if one is other or isinstance(one, Const) and isinstance(other, Const):
-        return one is other or one.value == other.value
-    a, b = context.made.get(one), context.made.get(other)
-    alike = a is not None and b is not None and a.op is b.op and a.op.effect == "pure" and a.attrs == b.attrs and len(a.args) == len(b.args)
-    return alike and all(_same(context, x, y) for x, y in zip(a.args, b.args))
+    seen, left = set(), [(one, other)]
+    while left:
+        pair = one, other = left.pop()
+        if pair in seen or one is other or isinstance(one, Const) and isinstance(other, Const) and one.value == other.value:
+            continue
+        seen.add(pair)
+        a, b = context.made.get(one), context.made.get(other)
+        if a is None or b is None or a.op is not b.op or a.op.effect != "pure" or a.attrs != b.attrs or len(a.args) != len(b.args):
+            return False
+        if a.results.index(one) != b.results.index(other):
+            return False
+        left += zip(a.args, b.args)
+    return True
 
 
 def _after(node: Node, value: Value, axis: int) -> int | None:

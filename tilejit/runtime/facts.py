@@ -50,7 +50,7 @@ def condition(fact, arguments) -> list:
         case "size_at_least":
             return ["le", rest[1], ["size", i, rest[0]]]
         case "size_within":
-            return ["le", ["size", i, rest[0]], ["scalar", rest[1]]]
+            return ["le", ["size", i, rest[0]], ["size", *rest[1:]] if len(rest) > 2 else ["scalar", rest[1]]]
         case "stride_multiple":
             return ["or", ["eq", ["mod", ["stride", i, rest[0]], rest[1]], 0], _unused(i, rest[0], arguments[i][2])]
         case "stride_is":
@@ -181,7 +181,7 @@ def describe_fact(fact, names=()) -> str:
         case "size_at_least":
             return f"{name}.shape[{rest[0]}] is at least {rest[1]}"
         case "size_within":
-            return f"{name}.shape[{rest[0]}] is at most {_named(rest[1], names)}"
+            return f"{name}.shape[{rest[0]}] is at most {_named(rest[1], names)}" + "".join(f".shape[{d}]" for d in rest[2:])
         case "stride_multiple":
             return f"{name}.strides[{rest[0]}] is a multiple of {rest[1]} elements"
         case "stride_is":

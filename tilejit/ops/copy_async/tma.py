@@ -149,9 +149,13 @@ def _padding(s: CopySite) -> bool | str:
     return s.g.facts.ask("aligned", s.array.buffer.arg, 32) or "the array's address is not a multiple of 32 bytes"
 
 
+def _bounds(s: CopySite) -> bool | str:
+    return s.array.buffer.narrowed is None or "those of a window, or of a mask that ends before the array"
+
+
 def _strides(s: CopySite) -> bool | str:
     if s.array.buffer.narrowed is not None:
-        return "a window, whose bounds are not those of the array that a tensor map is of"
+        return True  # whatever they are, it has no map
     for d, (size, stride) in enumerate(zip(s.array.buffer.shape, s.array.buffer.strides)):
         if isinstance(stride, int):
             if stride < 0 and size != 1:
@@ -240,6 +244,7 @@ def shared_address(view: Callable, boxes: Callable) -> Need:
 # What a tensor map asks of an array and the region of it.
 ARRAY_NEEDS = (
     Need("the same contiguous elements innermost in both memories", lambda s: inner(s) is not None, gate=True),
+    Need("the bounds of the array, which its tensor map has", _bounds),
     Need("an array without negative strides", _strides),
     Need("extents below 2^31, which coordinates of 32 bits reach", _extents),
     Need("an array that starts at a multiple of 16 bytes", _base),
