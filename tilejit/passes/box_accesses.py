@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.builder import Facts, type_of
-from ..ir.graph import Block, Call, For, Graph, If, Node, Scope, While, walk
+from ..ir.graph import Block, Call, For, Graph, Node, walk, with_blocks
 from ..ops.memory import load_, store_
 from ..types import Points, Tile
 from .boxes import Named, Unlike
@@ -50,14 +50,8 @@ class _Boxes:
                 body = self.block(node.body)
                 self.loops.pop()
                 return replace(node, body=body),
-            case While():
-                return replace(node, test=self.block(node.test), body=self.block(node.body)),
-            case If():
-                return replace(node, then=self.block(node.then), orelse=self.block(node.orelse)),
-            case Scope():
-                with self.context.within(node):
-                    return replace(node, body=self.block(node.body)),
-        return node,
+        with self.context.within(node):
+            return with_blocks(node, self.block),
 
     def access(self, call: Call) -> tuple[Node, ...]:
         """A load or a store, by the region if there is one."""

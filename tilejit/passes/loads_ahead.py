@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..dispatch import reasons
 from ..ir.builder import Facts, Warning_
-from ..ir.graph import Block, Call, Const, For, Graph, If, Node, Scope, Value, While, walk
+from ..ir.graph import Block, Call, Const, For, Graph, Node, Value, walk, with_blocks
 from ..layout import auto
 from ..ops.barriers import waits_for_grids
 from ..ops.copy_async import copy_async_
@@ -180,15 +180,8 @@ class _LoadsAhead:
             case For():
                 if node.pipeline and not self.plan(node):
                     node = replace(node, pipeline=None, body=replace(node.body, nodes=tuple(n for n in node.body.nodes if not is_slot(n))))
-                return replace(node, body=self.block(node.body)),
-            case While():
-                return replace(node, test=self.block(node.test), body=self.block(node.body)),
-            case If():
-                return replace(node, then=self.block(node.then), orelse=self.block(node.orelse)),
-            case Scope():
-                with self.context.within(node):
-                    return replace(node, body=self.block(node.body)),
-        return node,
+        with self.context.within(node):
+            return with_blocks(node, self.block),
 
     def acts(self, call: Call) -> bool:
         """Whether a call stays though nothing uses it: places that copies have are not needed for the loads that they stand for."""
