@@ -7,7 +7,7 @@ bytes to an mbarrier of the CTA that they reach. PTX ISA, "Data Movement and Con
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
