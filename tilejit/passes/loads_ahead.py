@@ -92,9 +92,10 @@ class _LoadsAhead:
         nothing else can run ahead."""
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
+        waits = "the loop waits for what others write" if any(map(sees_others, walk(loop.body))) else ""
         staying = {}
         for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
-            if why := self.stays(loop, load, load in multiplied):
+            if why := waits or self.stays(loop, load, load in multiplied):
                 staying[load] = why
         ahead = any(is_copy(n) or isinstance(n, Call) and self.of(n) for n in loop.body.nodes)
         self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}", load.loc)
@@ -106,8 +107,6 @@ class _LoadsAhead:
         other = load.args[1]
         if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
             return "a copy brings zeros for what lies beyond its array's bounds or a mask leaves out, without cache="
-        if any(map(sees_others, walk(loop.body))):
-            return "the loop waits for what others write"
         try:
             came = self.coming(load, loop)
         except Unlike as why:
