@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import nan
 
 from tilejit.errors import TileError
+from tilejit.jit import Kernel
 from tilejit.toolchain.assembler import Assembled, assemble
 
 AT_ONCE = 24  # kernels in a run
@@ -104,6 +105,19 @@ class Queue:
 def later(target: str, **options):
     """In place of `toolchain.assembler.started`: nothing starts."""
     yield lambda ptx, meanwhile: meanwhile() or LATER
+
+
+@contextmanager
+def put_off(monkeypatch):
+    """What is compiled here waits for the assembler, and is compiled anew where it is asked for afterwards."""
+    met, compiled = [], Kernel.compiled
+    monkeypatch.setattr(Kernel, "compiled", lambda kernel, *args: met.append(kernel) or compiled(kernel, *args))
+    monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
+    monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
+    yield
+    for version in (v for kernel in met for versions in kernel.versions.values() for v in versions):
+        if version.compiled is not None and version.compiled.cubin is None:
+            version.compiled = None
 
 
 def alone(kernel: Waiting) -> list[str]:

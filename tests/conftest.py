@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 # Before NumPy: its threads wait for each other in a loop, which on cores that several tests share takes up to eight times the
@@ -20,7 +21,7 @@ if "TILEJIT_CACHE_DIR" not in os.environ:
 
 import pytest
 
-from tests.assembled_together import later
+from tests.assembled_together import put_off
 from tests.every_kernel import TESTS, Kernels, defined
 
 KERNELS = pytest.StashKey[Kernels]()
@@ -52,9 +53,8 @@ def every_kernel_assembles(kernels, request, every_kernel_of_the_file_assembles)
 def assembled_later(kernels, request, monkeypatch):
     """For tests that look at the texts and records of compiled kernels: these have no machine code and no counts of registers of their own, and
     are assembled with all that waits. A kernel's `spills=` is judged then. Tests that launch kernels have them compiled as users do."""
-    if request.node.get_closest_marker("gpu") is None:
-        monkeypatch.setattr("tilejit.toolchain.assembler.started", later)
-        monkeypatch.setenv("TILEJIT_NO_CACHE", "1")
+    with put_off(monkeypatch) if request.node.get_closest_marker("gpu") is None else nullcontext():
+        yield
 
 
 def fail_with(problems: list[str]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tilejit as tile
 
-from tests.assembled_together import AT_ONCE, Module, Queue, Waiting
+from tests.assembled_together import AT_ONCE, Module, Queue, Waiting, put_off
 
 
 @tile.jit
@@ -109,3 +109,16 @@ def test_what_a_test_compiles_for_later_is_judged_with_its_other_kernels(kernels
     monkeypatch.setattr(kernels, "queue", Queue())
     problem, = kernels.judge("this test") + kernels.finish()
     assert problem.startswith("tests/test_assembled_together.py::test_what") and "of_nothing for sm_120a: ToolchainError" in problem
+
+
+def test_what_waits_for_the_assembler_is_compiled_anew_where_it_is_asked_for_afterwards(monkeypatch):
+    """Kernels are shared by tests, of which some look at their texts alone."""
+    @tile.jit
+    def shared(x, y):
+        tile.store(y[0:64], tile.load(x[0:64]) + 3)
+
+    x = tile.ArraySpec((64,), "float32")
+    with monkeypatch.context() as patched, put_off(patched):
+        assert shared.compile(x, x).cubin is None
+    made = shared.compile(x, x)
+    assert made.cubin and made.spills == 0
