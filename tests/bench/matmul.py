@@ -212,7 +212,7 @@ def table(shape, b_nk: bool, dtype, arguments, processors: int) -> dict[str, tup
         candidates = {"plain": ours(dtype), "bias+GELU": ours(dtype, epilogue=bias_gelu, tiles=(bias,)),
                       "bias+GELU+residual": ours(dtype, epilogue=bias_gelu_residual, tiles=(bias, residual)),
                       "the same, rounded between": ours(dtype, epilogue=bias_gelu_rounded_residual, tiles=(bias, residual)),
-                      "the same, all narrow": ours(dtype, epilogue=bias_gelu_narrow_residual, tiles=(bias, residual))}
+                      "the same, narrow GELU": ours(dtype, epilogue=bias_gelu_narrow_residual, tiles=(bias, residual))}
     if arguments.once:
         ran(candidates, sets)
         return {}
