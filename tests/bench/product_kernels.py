@@ -19,9 +19,9 @@ def bias_gelu_residual(acc, row, column, bias, residual):
 
 
 @tile.jit
-def bias_gelu_rounded_residual(acc, row, column, bias, residual):
-    """The same, rounded to the residual's dtype before that is added, as a library's function for each step rounds."""
-    return tile.cast(bias_gelu(acc, row, column, bias), residual.dtype) + residual
+def rounded_bias_gelu_residual(acc, row, column, bias, residual):
+    """The same of sums rounded to the residual's dtype, as a library's product gives them: they wait for it in half of the registers."""
+    return bias_gelu_residual(tile.cast(tile.cast(acc, residual.dtype), tile.float32), row, column, bias, residual)
 
 
 @tile.jit
@@ -34,7 +34,7 @@ def phi(v):
 
 
 @tile.jit
-def bias_gelu_narrow_residual(acc, row, column, bias, residual):
-    """GELU (``v * Phi(v)``) of the biased sums, rounded to the residual's dtype first, plus the residual."""
-    v = tile.cast(acc + bias[None, :], residual.dtype)
+def narrow_bias_gelu_residual(acc, row, column, bias, residual):
+    """The same in the residual's dtype from the sums on."""
+    v = tile.cast(acc, residual.dtype) + tile.cast(bias, residual.dtype)[None, :]
     return tile.fma(v, phi(v), residual)

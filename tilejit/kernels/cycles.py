@@ -94,7 +94,8 @@ class Problem:
     function is applied to it and whether all arrays that it is given can come by TMA, how threads scale and add
     up partial sums (None: not at all), of how many elements along k the blocks are that the tensor cores scale (0: none),
     whether A lies by columns and B by rows, k far apart, the bytes of operands that are copied first, in
-    their places and in exchanged ones, the power of 2, up to 128, that divides the bytes between rows of A and of B."""
+    their places and in exchanged ones, the power of 2, up to 128, that divides the bytes between rows of A and of B, whether the
+    user's function takes its sums in 16 bits."""
 
     m: int
     n: int
@@ -109,6 +110,7 @@ class Problem:
     across: tuple[bool, bool] = False, False
     copied: tuple[int, int] = 0, 0
     aligned: tuple[int, int] = 128, 128
+    narrow: bool = False
 
     def turned(self) -> "Problem":
         return replace(self, m=self.n, n=self.m, ahead=False, promoted=self.promoted and self.promoted[::-1], across=self.across[::-1],

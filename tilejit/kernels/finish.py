@@ -247,19 +247,20 @@ def send_first(COLUMNS: tile.constexpr, stage, C, z, row, column):
 
 
 @tile.jit
-def finish_piece(last, piece: tile.constexpr, stage, z, row, column, how):
-    """A piece of the `last` columns of a tile to its place in the last buffers."""
-    WIDTH: tile.constexpr = stage.shape[2]
-    AT: tile.constexpr = stage.shape[0] * WIDTH - last.shape[1] + piece * PIECE
-    buffer = stage[AT // WIDTH, :, AT % WIDTH:AT % WIDTH + PIECE]
-    finish(last[:, piece * PIECE:piece * PIECE + PIECE], buffer, z, row, column, AT, how, False)
+def send_buffer(part: tile.constexpr, stage, C, z, row, column):
+    """One buffer of a tile to C."""
+    send_all(stage[part:part + 1], C, z, row, column + part * stage.shape[2])
 
 
 @tile.jit
-def send_last(last, stage, C, z, row, column):
-    """The `last` columns of a tile to C."""
-    FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // stage.shape[2]
-    send_all(stage[FIRST:stage.shape[0]], C, z, row, column + FIRST * stage.shape[2])
+def finish_piece(last, piece: tile.constexpr, stage, C, z, row, column, how):
+    """A piece of the `last` columns of a tile to its place in the last buffers; a buffer that it fills goes to C."""
+    WIDTH: tile.constexpr = stage.shape[2]
+    AT: tile.constexpr = stage.shape[0] * WIDTH - last.shape[1] + piece * PIECE
+    buffer = stage[AT // WIDTH, :, AT % WIDTH:AT % WIDTH + PIECE]
+    finish(last[:, piece * PIECE:piece * PIECE + PIECE], buffer, z, row, column, AT, how, AT == 0)
+    if (AT + PIECE) % WIDTH == 0:
+        send_buffer(AT // WIDTH, stage, C, z, row, column)
 
 
 @tile.jit
@@ -268,8 +269,8 @@ def finish_last(last, stage, C, z, row, column, how):
     WIDTH: tile.constexpr = stage.shape[2]
     FIRST: tile.constexpr = stage.shape[0] - last.shape[1] // WIDTH
     for part in tile.static_range(last.shape[1] // WIDTH):
-        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, column, (FIRST + part) * WIDTH, how, False)
-    send_last(last, stage, C, z, row, column)
+        finish(last[:, part * WIDTH:part * WIDTH + WIDTH], stage[FIRST + part], z, row, column, (FIRST + part) * WIDTH, how, FIRST + part == 0)
+        send_buffer(FIRST + part, stage, C, z, row, column)
 
 
 @tile.jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import SharedMemoryError, warn
+from .overlap import whole
 
 FEW = 64  # bytes of registers that an epilogue may make spill without a word: some addresses, once for each tile
 
@@ -22,8 +23,7 @@ def fitted(launch, given: tuple, target: str, simulated: bool = False, chosen: b
             raise
         return again(STAGES=constants["STAGES"] - 1)
     if spilled > FEW and (late := constants.get("LATE")):
-        width = constants["WIDTH"]
-        return again(LATE=late // 2 // width * width)
+        return again(LATE=whole(late // 2, constants["WIDTH"]))
     if spilled > FEW:
         warn(f"matmul: with this epilogue each thread spills {spilled} bytes of registers, which are stored to memory and loaded again for every "
              f"tile; a config with a bn below {constants['BN']}, or an epilogue with fewer values at once, avoids it")

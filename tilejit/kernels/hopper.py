@@ -42,16 +42,16 @@ def persistent_kept(ring, w, stage, C, tiles, steps, how, BM: tile.constexpr, BN
 
 @tile.jit
 def persistent_late(ring, w, stage, ready, C, tiles, steps, how, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr, A_KM: tile.constexpr,
-                    B_KN: tile.constexpr, SUMS: tile.constexpr, LATE: tile.constexpr):
-    """A consumer of `persistent` that finishes the LATE last columns of a tile under the first products of its next."""
+                    B_KN: tile.constexpr, LATE: tile.constexpr, WAITING: tile.constexpr):
+    """A consumer of `persistent` that finishes the LATE last columns of a tile under the first products of its next; they wait in dtype WAITING."""
     rows, down, across = tiles
-    before, phase = none_left_over(LATE, SUMS), 0
+    before, phase = none_left_over(LATE, WAITING), 0
     for t in range(tile.program_id(0), rows * across, tile.num_programs(0)):
         acc = begun_over(before, ring, w, stage, C, down, how, BM, BN, A_KM, B_KN)
         place, more = tile.tile_at(t, rows, across, *ORDER), steps - under(LATE) - 1
         acc = multiplied_bringing(acc, ring, w, more, min(time_of(tile.program_id(0), steps), more - 1), stage, ready, C, how,
                                   *corner(*place, w, down, BM, BN, len(C.shape) == 3), A_KM, B_KN)
-        before, phase = finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM, BN, LATE, A_KM, B_KN)
+        before, phase = finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM, BN, LATE, WAITING, A_KM, B_KN)
     finish_left_over(before, w, stage, C, down, how, BM, BN)
 
 
@@ -60,13 +60,14 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
                ORDER: tile.constexpr, BEHIND: tile.constexpr, REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr,
                WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr, EXTRAS: tile.constexpr,
                DEPENDENT: tile.constexpr, AHEAD: tile.constexpr, PROMOTED: tile.constexpr, BLOCKS: tile.constexpr, PASSING: tile.constexpr = False,
-               LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, PAIR: tile.constexpr = False, ALONE: tile.constexpr = 0):
+               LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, PAIR: tile.constexpr = False, ALONE: tile.constexpr = 0,
+               WAITING: tile.constexpr = None):
     """``C = A @ B``, with A as [M, K] or [K, M] (`A_KM`) and B as [N, K] or [K, N] (`B_KN`), each perhaps one of several
     matrices: tiles of BM x BN, BK of k in each of STAGES slots. Results go by TMA from BUFFERS buffers of WIDTH columns in
     turn, which lie by columns if the results do (`ACROSS`), or (0) by stores; with `KEPT` under the first products of the next tile. TMA
     brings those of the epilogue's tiles for which `AHEAD` says so during the products, one of the result's shape to the buffers. The LATE
     last columns of a tile, if there are buffers for all of its columns, are finished under the first slots of the next, which all tiles
-    have that many pieces of. The last ALONE slots of a CTA's last tile one consumer multiplies after the other. With `PROMOTED` threads
+    have that many pieces of; they wait in dtype WAITING, or as they are. The last ALONE slots of a CTA's last tile one consumer multiplies after the other. With `PROMOTED` threads
     add up the sums of 128 of k, times the scales SA and SB of `BLOCKS`. With `PAIR` the tiles of a cluster of two are neighbours in a
     column, whose B they bring together: ORDER has these one after the other where each matrix has an even number of rows of tiles, the
     last perhaps below it."""
@@ -101,8 +102,8 @@ def persistent(A, B, C, SA, SB, E0, E1, E2, E3, BM: tile.constexpr, BN: tile.con
         if KEPT:
             persistent_kept(ring, w, stage[w], C, (rows, down, across), steps, how, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
         elif LATE:
-            persistent_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, BM, BN, ORDER, A_KM, B_KN, SUMS,
-                            LATE)
+            persistent_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, BM, BN, ORDER, A_KM, B_KN, LATE,
+                            WAITING or SUMS)
         else:
             BEGUN = not (BEHIND or PROMOTED)
             ONE: tile.constexpr = one_loop(BM, BEHIND or PROMOTED, FINISH)

@@ -20,6 +20,7 @@ from .mainloop import BLOCK
 from .operands import (BLACKWELL, EITHER_MAJOR, HOPPER, NOTHING, TILES, axes_of, check_apart, check_arguments, check_epilogue, check_listed,
                        check_out, check_parameters, check_target, comes_ahead, dtype_of_sums, extents_of, in_byte, line_comes_ahead, places_of,
                        result_dtype, seen_as, span, stored_by_tma)
+from .narrowed import dtype_taken
 from .overlap import most_late
 from .pack import alignment, as_readable, copied_bytes, readable
 from .plan import choose, evenly
@@ -87,8 +88,9 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
             return made
         if epilogue is not None:
             check_parameters(epilogue, places_of(x, y), len(arguments) + len(tiles))
-        launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config,
-                          target or driver.target(x.device))
+        code = target or driver.target(x.device)
+        taken = None if epilogue is None else lambda finish, sums: dtype_taken(finish, sums, (*arguments, *tiles), code)
+        launch = _planned(x, y, z, precision, scaled, fast_accum, epilogue, len(arguments), [describe(t) for t in tiles], config, code, taken=taken)
     made = new(a, launch.shape, launch.dtype) if out is None else out
     if launch.kernel is None:
         return made
@@ -98,7 +100,7 @@ def matmul(a, b, out=None, epilogue=None, arguments=(), *, tiles=(), scale_a=Non
     try:
         if known is None:
             if epilogue is not None:
-                launch = fitted(launch, given, target or driver.target(x.device), simulated=target is not None, chosen=config is None)
+                launch = fitted(launch, given, code, simulated=target is not None, chosen=config is None)
             remember(PLANS, key, launch)
         launch.prepared(*given)
     except LaunchError:
@@ -196,9 +198,9 @@ def remember(plans: dict, key: tuple, plan, most: int = 4096) -> None:
 
 
 def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str | None, scaled: tuple, fast_accum: bool, epilogue, arguments: int,
-             tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str, choice=None) -> Launch:
+             tiles: list[ArrayView], config: Config | BlackwellConfig | None, target: str, choice=None, taken=None) -> Launch:
     """The launch for operands like these, by `config`, or by what ``choice(problem, processors, columns_first)`` returns: the model's choice
-    where that is None. LaunchError says what does not fit."""
+    where that is None. ``taken(finish, sums)`` is asked in which dtype the epilogue takes its sums. LaunchError says what does not fit."""
     check_target(target, x, config)
     if not EITHER.holds(fast_accum):
         raise LaunchError(f"fast_accum is {EITHER.words}, not {fast_accum!r}")
@@ -226,13 +228,16 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         x, z = (ArrayView(v.pointer, (rows, v.shape[-1]), (v.shape[-1], 1), v.dtype, v.device) for v in (x, z))
     processors = 4 if x.device == "host" else driver.multiprocessors(x.device)
     matrices = z.shape[0] if len(z.shape) == 3 else 1
+    waiting = None
+    if taken is not None and target in HOPPER and z.nbytes_per_element == 2 and not scaled and (config is None or config.late):
+        waiting = taken(((), epilogue, len(z.shape) == 3, False, axes), sums)
     either, itemsize = EITHER_MAJOR.get(target, ((1, 2), (1, 2))), x.nbytes_per_element if per == 1 else 1 / per
     if config is None:
         ahead = any(_ahead(tiles, axes, z, 16)) or bool(epilogue) and not (arguments or tiles) and stored_by_tma(z, 16)
         across = (x.strides[-1] != 1, y.strides[-2] != 1) if x.nbytes_per_element in either[1] else (False, False)
         problem = Problem(m, n, k, matrices, itemsize, z.nbytes_per_element, epilogue is not None, ahead, promoted, block, across,
                           (copied_bytes(x, y.turned, either), copied_bytes(y.turned, x, either)),
-                          (alignment(x, either[0]), alignment(y.turned, either[1])))
+                          (alignment(x, either[0]), alignment(y.turned, either[1])), waiting is not None)
         by_columns = True if z.strides[-1] != 1 and z.strides[-2] == 1 else None
         config = (choice or (choose if target in HOPPER else choose_blackwell))(problem, processors, by_columns)
     swapped = config.swapped
@@ -268,6 +273,8 @@ def _planned(x: ArrayView, y: ArrayView, out: ArrayView | None, precision: str |
         kernel, grid, constants = _on_blackwell(config, z, block, matrices, processors, itemsize)
     constants |= dict(BN=config.bn, BK=config.bk, STAGES=config.stages, A_KM=a_km, B_KN=b_kn, SUMS=sums, EXTRAS=arguments + len(tiles),
                       FINISH=(() if scaled_blocks else tuple(s is not None for s in scaled), epilogue, len(z.shape) == 3, swapped, axes))
+    if waiting is not None and constants.get("LATE"):
+        constants["WAITING"] = waiting
     if epilogue is not None:
         constants["spills"] = ANY
     # The operands come as [.., M, K] and [.., K, N], in places exchanged if swapped; copies are [.., rows, k].
@@ -324,15 +331,15 @@ def _split(config: Config, z: ArrayView, constants: dict, matrices: int, sums, a
 def _results(config: Config, z: ArrayView, beside: tuple, slots: int, along: int) -> dict:
     """How results are stored, which of the arrays `beside` them, given with their axes, come ahead, and how many columns are finished under the
     products of the next tile, of which a CTA has at least so many `slots`, each with `along` bytes of each row of A and column of B."""
-    if not 0 <= config.late < config.bn:
-        raise LaunchError(f"a tile leaves over fewer than its {config.bn} columns, and the configuration's late is {config.late}")
+    if not 0 <= config.late <= config.bn:
+        raise LaunchError(f"a tile leaves over at most its {config.bn} columns, and the configuration's late is {config.late}")
     width, across = _staged(z, config)
     check_shared(config, along, z.nbytes_per_element if width else 0)
     ahead, late = (), 0
     if width and not config.swapped and width * config.buffers == config.bn:
         left = SHARED - config.stages * (config.bm + config.bn) * along - config.bm * config.bn * z.nbytes_per_element
         ahead = _ahead(*beside, z, width, config.bn, left // config.consumers)
-        late = min(config.late, most_late(slots)) // width * width if not config.behind else 0
+        late = most_late(slots, width, config.late) if not config.behind else 0
     return dict(WIDTH=width, BUFFERS=config.buffers, ACROSS=across, AHEAD=ahead, LATE=late, KEPT=config.kept and width > 0 and slots > 0)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilejit as tile
 
-from .finish import PIECE, bring, finish_first, finish_last, finish_piece, send_first, send_last, store_part
+from .finish import PIECE, bring, finish_first, finish_last, finish_piece, send_first, store_part
 from .mainloop import corner, product
 
 
@@ -62,31 +62,36 @@ def multiplied_over(acc, before, ring, w, steps, t, stage, C, tiles, BM: tile.co
 
 
 @tile.jit
-def none_left_over(LATE: tile.constexpr, SUMS: tile.constexpr):
+def none_left_over(LATE: tile.constexpr, WAITING: tile.constexpr):
     """No columns, as `finish_but_last` leaves them over."""
-    return tile.zeros((64, LATE), SUMS), False, (0, 0)
+    return tile.zeros((64, LATE), WAITING), False, (0, 0)
+
+
+@tile.jit
+def left_over(acc, LATE: tile.constexpr, WAITING: tile.constexpr):
+    """The LATE last columns of a tile's sums as they wait: in dtype WAITING."""
+    return tile.cast(acc[:, acc.shape[1] - LATE:acc.shape[1]], WAITING)
 
 
 @tile.jit
 def begun_over(before, ring, w, stage, C, down, how, BM: tile.constexpr, BN: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
     """A consumer's first slots, as many as `under` says; its sums begin at zero. Under their products it sends the first columns of the tile
-    before, and finishes those left over, a piece under each, if there are any."""
+    before, and finishes and sends those left over, a piece under each, if there are any."""
     last, there, place = before
     z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
     LATE: tile.constexpr = last.shape[1]
     with ring.consume() as slot:
         acc = product(None, slot, w, A_KM, B_KN)
-        if there:
-            send_first(BN - LATE, stage, C, z, row, column)
+        if LATE < BN:
+            if there:
+                send_first(BN - LATE, stage, C, z, row, column)
         tile.mma_wait(0)
     for piece in tile.static_range(LATE // PIECE):
         with ring.consume() as slot:
             acc = product(acc, slot, w, A_KM, B_KN)
             if there:
-                finish_piece(last, piece, stage, z, row, column, how)
+                finish_piece(last, piece, stage, C, z, row, column, how)
             tile.mma_wait(0)
-    if there:
-        send_last(last, stage, C, z, row, column)
     return acc
 
 
@@ -95,9 +100,15 @@ def under(late: int) -> int:
     return late // PIECE + 1
 
 
-def most_late(slots: int) -> int:
-    """How many columns a consumer can finish so if it has `slots` slots, one of which it keeps for the end, and one to ask for what comes ahead."""
-    return max(slots - 3, 0) * PIECE
+def most_late(slots: int, width: int, late: int) -> int:
+    """How many of `late` columns a consumer can finish so if it has `slots` slots, one of which it keeps for the end, and one to ask for what comes
+    ahead."""
+    return whole(min(late, max(slots - 3, 0) * PIECE), width)
+
+
+def whole(columns: int, width: int) -> int:
+    """The most of so many columns that fill buffers of `width` columns, none if a piece does not fit in one."""
+    return columns // width * width if width >= PIECE else 0
 
 
 @tile.jit
@@ -124,9 +135,9 @@ def time_of(p, steps):
 
 @tile.jit
 def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: tile.constexpr, BN: tile.constexpr, LATE: tile.constexpr,
-                    A_KM: tile.constexpr, B_KN: tile.constexpr):
-    """A consumer's last slot, and its sums finished but for the LATE last columns and not sent yet: (what is left over, the next phase). The
-    slot is given back behind these: what they need from shared memory is asked for while its product runs."""
+                    WAITING: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr):
+    """A consumer's last slot, and its sums finished but for the LATE last columns, which wait in dtype WAITING, and not sent yet: (what is left
+    over, the next phase). The slot is given back behind these: what they need from shared memory is asked for while its product runs."""
     z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
     with ring.consume(behind=True) as slot:
         acc = product(acc, slot, w, A_KM, B_KN)
@@ -134,9 +145,11 @@ def finish_but_last(acc, ring, w, stage, ready, phase, place, down, C, how, BM: 
         ready.wait(phase=phase)
         phase = phase ^ 1
     tile.mma_wait(0)
-    finish_first(acc[:, 0:BN - LATE], stage, z, row, column, how)
+    if LATE < BN:
+        finish_first(acc[:, 0:BN - LATE], stage, z, row, column, how)
+    last = left_over(acc, LATE, WAITING)
     ring.release()
-    return (acc[:, BN - LATE:BN], True, place), phase
+    return (last, True, place), phase
 
 
 @tile.jit
@@ -145,5 +158,6 @@ def finish_left_over(before, w, stage, C, down, how, BM: tile.constexpr, BN: til
     last, there, place = before
     if there:
         z, row, column = corner(*place, w, down, BM, BN, len(C.shape) == 3)
-        send_first(BN - last.shape[1], stage, C, z, row, column)
+        if last.shape[1] < BN:
+            send_first(BN - last.shape[1], stage, C, z, row, column)
         finish_last(last, stage, C, z, row, column, how)

@@ -178,7 +178,7 @@ def _fitting(p: Problem, processors: int, found: Candidate, by_rows: bool) -> Co
     alone = tiles <= processors or p.stored > 2 or p.epilogue and not q.ahead
     long = tile == LARGE and p.k * p.itemsize > LONG * SLOT and not p.busy
     kept = several and way.splits == 1 and not p.epilogue and tile != (192, 192) and p.promoted is None
-    late = LATE if several and long and q.ahead else 0
+    late = (bn if q.narrow else LATE) if several and long and q.ahead else 0
     by_columns = swapped and p.stored == 4  # places in buffers are registers then, which the products' loop lacks
     width = 128 if alone or late or kept else 512 if q.ahead and tiles > 8 * processors else 256
     most = width // p.stored if p.promoted is None else min(width // p.stored, BLOCK)

@@ -19,8 +19,8 @@ from ..runtime.arrays import describe
 from ..schedule import divided
 from .finish import bring, finish_first, finished, room_of, rooms, send_first, staging, store
 from .mainloop import begun, by_row, by_thread, corner, fill, matrix_and_row, multiplied, one_loop, slots
-from .overlap import (begun_over, finish_but_last, finish_left_over, kept, multiplied_bringing, multiplied_over, none_kept, none_left_over, time_of,
-                      under)
+from .overlap import (begun_over, finish_but_last, finish_left_over, kept, left_over, multiplied_bringing, multiplied_over, none_kept, none_left_over,
+                      time_of, under)
 from .views import new
 
 NEAR = 8          # slots before the end of a round, at which a CTA counts as through it
@@ -120,10 +120,10 @@ def stream_kept(ring, w, stage, C, tiles, steps, how, partial, flags, shared, BM
 
 @tile.jit
 def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, shared, BM: tile.constexpr, BN: tile.constexpr, ORDER: tile.constexpr,
-                A_KM: tile.constexpr, B_KN: tile.constexpr, SUMS: tile.constexpr, LATE: tile.constexpr):
+                A_KM: tile.constexpr, B_KN: tile.constexpr, LATE: tile.constexpr, WAITING: tile.constexpr):
     """A consumer of `stream` that finishes the LATE last columns of a tile under the first products of its next piece, as in `persistent_late`."""
     rows, down, across = tiles
-    before, phase = none_left_over(LATE, SUMS), 0
+    before, phase = none_left_over(LATE, WAITING), 0
     for x in range(shared[0] + pieces(shared)):
         acc = begun_over(before, ring, w, stage, C, down, how, BM, BN, A_KM, B_KN)
         t, begin, end, place = piece(x, steps, shared)
@@ -133,10 +133,10 @@ def stream_late(ring, w, stage, ready, C, tiles, steps, how, partial, flags, sha
         if begin > 0:
             acc = multiplied(acc, ring, w, 1, False, A_KM, B_KN)
             leave(acc, partial, flags, w, place)
-            before = acc[:, BN - LATE:BN], False, at  # the columns before would else stay in registers during the products
+            before = left_over(acc, LATE, WAITING), False, at  # the columns before would else stay in registers during the products
         else:
             acc = together(acc, partial, flags, w, end < steps, shared)
-            before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, down, C, how, BM, BN, LATE, A_KM, B_KN)
+            before, phase = finish_but_last(acc, ring, w, stage, ready, phase, at, down, C, how, BM, BN, LATE, WAITING, A_KM, B_KN)
     finish_left_over(before, w, stage, C, down, how, BM, BN)
 
 
@@ -184,7 +184,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
            BN: tile.constexpr, BK: tile.constexpr, STAGES: tile.constexpr, ORDER: tile.constexpr, BEHIND: tile.constexpr,
            REGS: tile.constexpr, A_KM: tile.constexpr, B_KN: tile.constexpr,
            SUMS: tile.constexpr, WIDTH: tile.constexpr, BUFFERS: tile.constexpr, ACROSS: tile.constexpr, FINISH: tile.constexpr,
-           EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0, KEPT: tile.constexpr = False):
+           EXTRAS: tile.constexpr, AHEAD: tile.constexpr, LATE: tile.constexpr = 0, KEPT: tile.constexpr = False, WAITING: tile.constexpr = None):
     """``C = A @ B``. Of the tiles that are no whole round, `helpers` CTAs take the last `rest` slots, some in `parts`. `partial` has room
     for the sums of a tile of each CTA; `flags`, one for each consumer of each CTA and two more, are 0 before the launch and after it.
     Results go by TMA from BUFFERS buffers of WIDTH columns, which lie by columns if the results do (`ACROSS`), or (0) by
@@ -213,7 +213,7 @@ def stream(A, B, C, SA, SB, E0, E1, E2, E3, whole, left, idle, rest, helpers, pa
             stream_kept(ring, w, stage[w], C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER, BEHIND, A_KM, B_KN, SUMS)
         elif LATE:
             stream_late(ring, w, stage[w], ready[w] if AHEAD else None, C, (rows, down, across), steps, how, partial, flags, shared, BM, BN, ORDER,
-                        A_KM, B_KN, SUMS, LATE)
+                        A_KM, B_KN, LATE, WAITING or SUMS)
         else:
             ONE: tile.constexpr = one_loop(BM, BEHIND, FINISH)
             if ONE:
