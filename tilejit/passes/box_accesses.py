@@ -11,9 +11,9 @@ from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, For, Graph, Node, walk, with_blocks
 from ..ops.memory import load_, store_
 from ..types import Points, Tile
-from .boxes import Named, Unlike
+from .access_patterns import AccessPattern, PatternMismatch
 from .context import Context
-from .slices import more_than_arithmetic, without_unused
+from .program_slices import more_than_arithmetic, without_dead_code
 from .writing import Writer
 
 
@@ -22,7 +22,7 @@ def write_boxes(graph: Graph, facts: Facts) -> Graph:
         return graph
     pass_ = _Boxes(Context(graph, facts))
     body = pass_.block(graph.body)
-    return replace(graph, body=without_unused(body, more_than_arithmetic)) if pass_.found else graph
+    return replace(graph, body=without_dead_code(body, more_than_arithmetic)) if pass_.found else graph
 
 
 def is_access(node: Node) -> bool:
@@ -59,7 +59,7 @@ class _Boxes:
         g.loc, g.scope = call.loc, self.context.scope
         loads, second = call.op is load_, call.args[1]
         try:
-            place = Named(self.context, call, self.loops)
+            place = AccessPattern(self.context, call, self.loops)
             straight = list(place.axes) == list(range(len(place.shape)))
             if not place.is_box or not straight and isinstance(type_of(second), Tile) == loads:
                 return call,
@@ -69,7 +69,7 @@ class _Boxes:
                     place.in_order(g, g.call(load_, region, second, None, **call.attrs))
                 else:
                     g.call(store_, region, place.as_it_lies(g, second), None, **call.attrs)
-        except Unlike:
+        except PatternMismatch:
             return call,
         self.found = True
         return *nodes[:-1], replace(nodes[-1], results=call.results)

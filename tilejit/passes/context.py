@@ -11,12 +11,12 @@ from ..ir.builder import ExecScope, Facts, type_of
 from ..ir.graph import Call, Const, For, Graph, Node, Operand, Scope, Value, walk, written
 from ..ops.memory import load_
 from ..types import Points, Region, Selected, Tile
-from .arguments import Arguments
+from .argument_analysis import ArgumentAnalysis
 
 PLACES = (Region, Points, Selected)
 
 
-class Context(Arguments):
+class Context(ArgumentAnalysis):
     """The questions of one graph. Made anew by each pass that needs it; promises count for bounds of what wraps if it asks for `wrapping` ones."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
@@ -92,7 +92,7 @@ def written_by_threads(context: Context) -> Callable[[Operand], bool]:
     return touches
 
 
-def lies_by_columns(t: Region | Selected) -> bool:
+def is_column_major(t: Region | Selected) -> bool:
     """Whether the columns of a region's last two dimensions lie side by side in its array, as those of ``w.T``."""
     strides = [t.buffer.strides[d] for d in t.kept[-2:]] if isinstance(t, Region) and t.scope == "global" else []
     return len(strides) == 2 and strides[0] == 1 != strides[1]

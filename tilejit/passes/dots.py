@@ -28,8 +28,8 @@ from ..ops.regions import whole
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Tile
 from .context import Context, written_by_threads
-from .flights import leave_in_flight
 from .layout_choice import reduced_axes
+from .products_in_flight import defer_waits
 from .staged_operands import StagedOperands
 from .tensor_dots import TensorDots
 from .writing import Writer
@@ -43,7 +43,7 @@ def write_dots(graph: Graph, facts: Facts) -> Graph:
     if not any(isinstance(n, Call) and n.op is dot_ for n in walk(graph.body)):
         return graph
     pass_ = _Dots(Context(graph, facts))
-    body = leave_in_flight(pass_.block(graph.body))
+    body = defer_waits(pass_.block(graph.body))
     return replace(graph, body=pass_.g.with_hoisted(body))
 
 

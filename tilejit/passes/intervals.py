@@ -11,13 +11,13 @@ def wraps(dtype, low: int | None, high: int | None) -> bool:
     return low is not None and low < least or high is not None and high > most
 
 
-def held_by(dtype, divisor: int) -> int:
+def divisor_in(dtype, divisor: int) -> int:
     """What is left of a divisor that is larger than any number of a dtype: a multiple of it has wrapped, and kept the powers of two."""
     most = 1 << min(dtype.bits - 2, 62)
     return divisor if divisor <= most else min(divisor & -divisor, most)
 
 
-def joint(one: tuple, other: tuple) -> tuple[int | None, int | None]:
+def hull(one: tuple, other: tuple) -> tuple[int | None, int | None]:
     """Bounds of a number that lies in one interval or in the other."""
     (a, b), (c, d) = one, other
     return (None if None in (a, c) else min(a, c)), (None if None in (b, d) else max(b, d))
@@ -49,7 +49,7 @@ def interval(name: str, one: tuple, other: tuple) -> tuple[int | None, int | Non
     if c is None or c != d:
         if name == "mod" and c is not None and c >= 0:
             rest = 0, None if d is None else max(d - 1, 0)
-            return rest if c else joint(rest, one)  # x % 0 is x
+            return rest if c else hull(rest, one)  # x % 0 is x
         return (0, b) if name in ("floordiv", "shr") and None not in (a, c) and min(a, c) >= 0 else (None, None)  # x // 0 is 0
     if name == "mod" and c > 0:
         return 0, c - 1 if b is None or a is None or a < 0 else min(b, c - 1)

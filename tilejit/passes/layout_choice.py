@@ -13,8 +13,8 @@ from ..ir.graph import Call, Graph, Operand
 from ..layout import blocked, exchanged
 from ..types import Region, Tile
 from .context import Context
-from .shared import SHARED_LIMIT
-from .widths import axis_of, cost_of_change, cost_of_load, vector_widths, wasteful, way_of
+from .shared_memory import SHARED_LIMIT
+from .vector_widths import axis_of, cost_of_change, cost_of_load, vector_widths, wasteful, way_of
 
 
 def like(t: Tile, dtype: DType) -> Tile:

@@ -21,10 +21,10 @@ from ..ops.regions import whole
 from ..ops.shape import transpose_
 from ..ops.shared import allocated
 from ..types import Tile
-from .boxes import Named, Unlike
-from .context import Context, lies_by_columns, loads_behind
+from .access_patterns import AccessPattern, PatternMismatch
+from .context import Context, is_column_major, loads_behind
+from .program_slices import backward_slice, more_than_arithmetic, without_dead_code
 from .shared_layouts import by_columns, with_layout
-from .slices import more_than_arithmetic, needed, without_unused
 from .staging import completes_by_bytes, is_copy, not_ahead, shared_left, site_ahead
 from .writing import Writer
 
@@ -36,7 +36,7 @@ def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
         return graph
     pass_ = _LoadsAhead(Context(graph, facts))
     body = pass_.block(graph.body)
-    body = without_unused(Block((*pass_.allocations, *body.nodes)), pass_.acts)
+    body = without_dead_code(Block((*pass_.allocations, *body.nodes)), pass_.has_effect)
     return replace(graph, body=body, warnings=(*graph.warnings, *pass_.warnings))
 
 
@@ -109,9 +109,9 @@ class _LoadsAhead:
             return "a copy brings zeros for what lies beyond its array's bounds or a mask leaves out, without cache="
         try:
             came = self.coming(load, loop)
-        except Unlike as why:
+        except PatternMismatch as why:
             return str(why)
-        places, outside = needed(Block((*loop.body.nodes, *came.nodes)), [came.copy])
+        places, outside = backward_slice(Block((*loop.body.nodes, *came.nodes)), [came.copy])
         changed = next((v.name for v in outside & {c.inner for c in loop.carried}), None)
         if changed is not None:
             return f"its place depends on {changed}, which the loop changes"
@@ -132,7 +132,7 @@ class _LoadsAhead:
         """What stands for a load that runs ahead."""
         g, t = Writer.of(self.context), load.result.type
         g.loc, g.scope = load.loc, self.context.scope
-        place = Named(self.context, load, (loop,))
+        place = AccessPattern(self.context, load, (loop,))
         with g.block() as nodes:
             source = place.source(g)
             region = whole(g, allocated(g, tuple(t.shape[a] for a in place.axes), t.dtype, auto))
@@ -145,7 +145,7 @@ class _LoadsAhead:
     def as_it_may_lie(self, copy: Call) -> Call:
         """The copy to a buffer by columns, if the array lies so; else by rows."""
         region, source = copy.args[:2]
-        if not lies_by_columns(source.type):
+        if not is_column_major(source.type):
             return copy
         layout = next(iter(by_columns(region.type.dtype, region.type.shape).values()))
         turned = replace(region, type=with_layout(region.type, layout))
@@ -182,7 +182,7 @@ class _LoadsAhead:
         with self.context.within(node):
             return with_blocks(node, self.block),
 
-    def acts(self, call: Call) -> bool:
+    def has_effect(self, call: Call) -> bool:
         """Whether a call stays though nothing uses it: places that copies have are not needed for the loads that they stand for."""
         return more_than_arithmetic(call) and self.taken_by_products.isdisjoint(call.results)
 
@@ -210,7 +210,7 @@ class _LoadsAhead:
         """Whether an `a` lies in memory as `wgmma` takes no elements of its kind, which it takes from registers."""
         narrow = came.region.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
         k_last = call.attrs["trans_a"] == turned
-        return self.context.target == "sm_90a" and narrow and k_last == lies_by_columns(came.copy.args[1].type)
+        return self.context.target == "sm_90a" and narrow and k_last == is_column_major(came.copy.args[1].type)
 
 
 __all__ = ["send_loads_ahead"]

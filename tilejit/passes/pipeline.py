@@ -2,7 +2,7 @@
 
 Without roles every thread does both: before trip i a wait for the slot of i, a barrier that also says that all have read the
 slot of trip i - 1, then the copies of trip i + stages - 1 into that one. Copies complete by bytes on the slots' barriers
-where they can (TMA and bulk copies), else by groups of cp.async. With roles (passes/roles.py) the waiting is on barriers
+where they can (TMA and bulk copies), else by groups of cp.async. With roles (passes/warp_specialization.py) the waiting is on barriers
 alone. PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
@@ -28,8 +28,8 @@ from ..ops.shared import alloc_shared, sync
 from ..ops.tmem.slots import commit, products_of
 from ..types import Barrier, Buffer
 from .context import Context
-from .flights import in_flight, left_in_flight
-from .slices import Copier
+from .products_in_flight import deferrable_wait, with_deferred_wait
+from .program_slices import Copier
 from .staging import VIEWS, Finder, Staged
 from .writing import Writer
 
@@ -38,13 +38,13 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
     """The graph without pipelined loops. CompilationError says what a loop does that cannot run ahead."""
     if not any(isinstance(n, For) and n.pipeline for n in walk(graph.body)):
         return graph
-    from .roles import split_roles
+    from .warp_specialization import specialize_warps
     context = Context(graph, facts)
     found = Finder(context)
     found.block(graph.body)
     found.check_uses()
     if found.roles:
-        made = split_roles(context, found)
+        made = specialize_warps(context, found)
     else:
         writer = Loops(context, found.loops)
         body = writer.block(graph.body)
@@ -153,14 +153,14 @@ class Loops:
             at_ = self.index_after(loop, loop.start, s)
             g.when(self.is_a_trip(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
             self.close(staged)
-        late = in_flight_of(staged)
+        late = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             if late is not None:
                 self.arrived(staged, stage, phase, staged.stages - 2, together=staged.groups)
                 with g.block() as rest:
                     self.rest_of(staged, stage)
-                nodes += left_in_flight(rest, late)
+                nodes += with_deferred_wait(rest, late)
                 g.call(sync)  # everybody's product of the trip before is over, and what threads load of a slot
                 self.next(staged, stage, phase)
             else:
@@ -301,11 +301,11 @@ class Loops:
         return any(isinstance(n, Call) and n.op.name in ("mma_async", "tensor_mma") for n in walk(staged.loop.body))
 
 
-def in_flight_of(staged: Staged) -> Call | None:
+def deferrable_wait_of(staged: Staged) -> Call | None:
     """The wait for the loop's product, if that may stay on its way while the next trip begins, and the slots are enough."""
     if staged.stages < 2 or not any(c.inner is staged.slot.args[0] for c in staged.loop.carried):
         return None
-    return in_flight(staged.loop, {staged.slot, *staged.copies})
+    return deferrable_wait(staged.loop, {staged.slot, *staged.copies})
 
 
 def refuse_other_groups(loop: For, target: str) -> None:
@@ -351,4 +351,4 @@ def turned_phase(g: Writer, stage: Operand, phase: Operand, by: int, stages: int
     return where.function(g, compare(g, "<", stage, stages - by), phase, g.operand(other, int32))
 
 
-__all__ = ["Loops", "in_flight_of", "one_of", "turned", "write_pipelines"]
+__all__ = ["Loops", "deferrable_wait_of", "one_of", "turned", "write_pipelines"]

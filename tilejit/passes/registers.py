@@ -41,7 +41,7 @@ def check_registers(graph: Graph) -> Graph:
     return graph
 
 
-def check_shares(graph: Graph) -> Graph:
+def check_warpgroup_registers(graph: Graph) -> Graph:
     """The graph as it is. CompilationError where the warpgroups of a CTA would keep more registers together than it begins with:
     ``setmaxnreg.inc`` waits until others have released enough (PTX ISA). Of a warpgroup with several numbers the least counts."""
     asked = _asked(graph)

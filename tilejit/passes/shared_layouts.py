@@ -28,7 +28,7 @@ from ..ops.shared import alloc_shared, default_align
 from ..records import LayoutRecord
 from ..types import Barrier, BarrierRef, Buffer, Points, Region
 from .context import Context
-from .slices import Copier
+from .program_slices import Copier
 
 COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each slot at a multiple of 128 bytes"
 COLUMN_MAJOR = "column-major"

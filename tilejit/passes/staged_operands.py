@@ -20,7 +20,7 @@ from ..ops.regions import whole
 from ..ops.shape import transpose_
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Region, Tile
-from .context import Context, lies_by_columns, loads_behind
+from .context import Context, is_column_major, loads_behind
 from .staging import shared_left
 
 LEAST = 2048              # bytes of an operand below which registers and shuffles do
@@ -142,7 +142,7 @@ class StagedOperands:
     def _by_columns(self, x: Value) -> bool:
         """Whether a tile is computed of one whose columns lie side by side in its array: its vectors lie along them."""
         like_it = [c.args[0].type for c in loads_behind(self.context, x) or () if c.result.type.shape == x.type.shape]
-        return any(isinstance(t, Region) and lies_by_columns(t) for t in like_it[:1])
+        return any(isinstance(t, Region) and is_column_major(t) for t in like_it[:1])
 
 
 def _inside(node: Node) -> Iterator[Block]:

@@ -20,8 +20,8 @@ from ..ops.shared import alloc_shared
 from ..types import Barrier, BarrierRef
 from ..ops.tmem.slots import reads_late
 from .context import Context
-from .shared import SHARED_LIMIT
-from .slices import needed
+from .program_slices import backward_slice
+from .shared_memory import SHARED_LIMIT
 
 VIEWS = ("region", "points")
 BESIDE = 16384  # bytes of shared memory that are left to what the compiler needs beside buffers
@@ -91,7 +91,7 @@ class Finder:
             if c.attrs["options"].get("multicast"):
                 raise CompilationError("a pipelined loop fills the slots of its own CTA, and a multicast also those of others, which may "
                                        "still be read: write the ring by hand (tile.ring(..., multicast=True))", c.loc)
-        places, outside = needed(loop.body, copies)
+        places, outside = backward_slice(loop.body, copies)
         for c in walk(Block(places)):
             if isinstance(c, Call) and c.op.effect != "pure" and (why := not_ahead(self.context, c)):
                 raise CompilationError(f"this {c.op.name} decides where the loop's copies go, and they are issued trips ahead of it, but {why}; "
@@ -243,4 +243,4 @@ BELOW = {If: ("a branch", "copy in every trip, from a place that the condition c
          Scope: ("a narrower scope", "copy outside of the scope")}
 
 
-__all__ = ["Finder", "Staged", "VIEWS", "completes_by_bytes", "is_copy", "not_ahead", "shared_left", "site_ahead"]
+__all__ = ["VIEWS", "Finder", "Staged", "completes_by_bytes", "is_copy", "not_ahead", "shared_left", "site_ahead"]

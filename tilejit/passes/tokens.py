@@ -29,10 +29,10 @@ from ..ops.ids import cta_rank
 from ..ops.shared import sync
 from ..ops.tmem.order import tcgen05_commit_, tcgen05_fence
 from ..types import Barrier, BarrierRef, Scalar, Uniformity
-from .announced import check_announced
-from .clusters import at_rank, blocks_alike, of_cluster
+from .clusters import cluster_uniform_blocks, is_cluster_uniform, value_at_rank
 from .context import Context
-from .distance import Distance
+from .difference_bounds import DifferenceBounds
+from .transaction_counts import check_transaction_counts
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
@@ -62,7 +62,7 @@ class Pool:
 
 def complete_tokens(graph: Graph, facts: Facts) -> Graph:
     """The graph with the waits of its tokens written out, and the bytes announced by hand compared with the copies'."""
-    graph = check_announced(graph)
+    graph = check_transaction_counts(graph)
     pools: dict[str, Pool] = {}
     for node in walk(graph.body):
         if isinstance(node, Call) and _token(node):
@@ -74,7 +74,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
     _refuse_mixtures(graph.body)
     context = Context(graph, facts)
     read = _read_by_engines(context)
-    distance, made, multicasts = Distance(graph), [], Multicasts.of(graph)
+    distance, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
         pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read for c in pool.copies)
         if not pool.kinds & ON_BARRIERS:
@@ -137,7 +137,7 @@ def _placed(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
             yield from _placed(inner, inside)
 
 
-def _slots(pool: Pool, distance: Distance) -> int:
+def _slots(pool: Pool, distance: DifferenceBounds) -> int:
     """As many slots as copies may be issued from one on until its wait: a power of two."""
     wanted = 1
     for wait in pool.waits:
@@ -176,7 +176,7 @@ class Multicasts:
     @staticmethod
     def of(graph: Graph) -> "Multicasts":
         calls = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
-        return Multicasts(prod(graph.launch.cluster or (1,)), blocks_alike(graph.body), calls)
+        return Multicasts(prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body), calls)
 
     def received(self, copy: Call, block: Block, nodes: list[Call]) -> Operand:
         """The bytes that the copies of all CTAs bring to the one at hand."""
@@ -188,12 +188,12 @@ class Multicasts:
         if self.ranks * nbytes > MAX_PENDING:
             raise CompilationError(f"{self.ranks} CTAs that each bring {nbytes} bytes are more than the {MAX_PENDING} that a barrier "
                                    "counts: give mbar=", loc)
-        masks = [at_rank(mask, self.made, own, self.ranks) for own in range(self.ranks)]
+        masks = [value_at_rank(mask, self.made, own, self.ranks) for own in range(self.ranks)]
         if None not in masks:
             senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
             if len(senders) == 1:
                 return Const(senders.pop() * nbytes, int32)
-        if not of_cluster(mask):
+        if not is_cluster_uniform(mask):
             raise CompilationError("how many CTAs bring bytes to each one is not known, since this mask differs between them: make it of "
                                    "the rank and constants, so that all receive equally often, or give mbar=, which each CTA that "
                                    "receives arms for itself", loc)
@@ -202,7 +202,7 @@ class Multicasts:
         return _math(ew.mul, _math(ew.bit_and, _math(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
 
 
-def _rewritten(block: Block, pools: dict[str, Pool], distance: Distance, multicasts: Multicasts) -> Block:
+def _rewritten(block: Block, pools: dict[str, Pool], distance: DifferenceBounds, multicasts: Multicasts) -> Block:
     nodes = []
     for n, node in enumerate(block.nodes):
         match node:
@@ -259,7 +259,7 @@ def _meet(following: tuple, pool: Pool) -> bool:
     return False
 
 
-def _awaited(wait: Call, pool: Pool, distance: Distance, meet: bool) -> list[Call]:
+def _awaited(wait: Call, pool: Pool, distance: DifferenceBounds, meet: bool) -> list[Call]:
     """A wait for whatever path the copies of the pool take; then the waiting threads `meet`, so that none is left behind by a slot's next phase."""
     count, now = wait.args
     loc, kinds, nodes = wait.loc, pool.kinds, []

@@ -20,8 +20,8 @@ from ..ops.slicing import slice_
 from ..ops.window import narrower
 from ..types import Points, Region, Sym, Tile
 from .context import Context
-from .integers import INDICES
-from .ramps import FOLLOWED
+from .index_tile_analysis import FOLLOWED
+from .integer_analysis import INDICES
 from .writing import Writer
 
 SAME = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # whose first element is that of what they are made of
@@ -48,19 +48,19 @@ class Term:
     placed: int | None
 
 
-class Unlike(Exception):
+class PatternMismatch(Exception):
     """Why a place is no box and no rows."""
 
 
 def once(find: Callable) -> Callable:
     """What is found of a number is kept. Unlike if that looks through too many operations in a row."""
     @wraps(find)
-    def found(self: "Named", *args):
+    def found(self: "AccessPattern", *args):
         key = find, args[-1]
         if key not in self.found:
             self.followed += 1
             if self.followed > FOLLOWED:
-                raise Unlike(f"its index tiles or its mask are made by more than {FOLLOWED} operations in a row")
+                raise PatternMismatch(f"its index tiles or its mask are made by more than {FOLLOWED} operations in a row")
             self.found[key] = find(self, *args)
             self.followed -= 1
         return self.found[key]
@@ -68,7 +68,7 @@ def once(find: Callable) -> Callable:
     return found
 
 
-class Named:
+class AccessPattern:
     """The place of a load or a store: what of an array its tile is. In the bodies of `loops` it is named by their indices, and by what stands
     before them, as far as it is a sum of these."""
 
@@ -93,7 +93,7 @@ class Named:
             return tuple(range(len(self.shape)))
         axes = tuple(i.axis for i in self.indices if i.axis is not None)
         if sorted(axes) != [a for a, n in enumerate(self.shape) if n > 1]:
-            raise Unlike("its index tiles name elements that are neither a box of the array nor parts of rows")
+            raise PatternMismatch("its index tiles name elements that are neither a box of the array nor parts of rows")
         return axes
 
     @cached_property
@@ -129,7 +129,8 @@ class Named:
         """Of a scalar, or of a tile whose elements differ along one axis only."""
         walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.alike(values, a)]
         if len(walked) > 1:
-            raise Unlike("an index tile names elements along several axes; give one for each dimension, as in A[rows[:, None], columns[None, :]]")
+            raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
+                                  "A[rows[:, None], columns[None, :]]")
         return Index(values, walked[0], self.step(values, walked[0]) == 1) if walked else Index(values, None, True)
 
     def step(self, values: Operand, axis: int, placed: int | None = None) -> int | None:
@@ -189,10 +190,10 @@ class Named:
         """Rows of a matrix by a tile of their numbers, -1 where a mask leaves none."""
         plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
         if not plain or not self.indices[1].straight or None in [i.axis for i in self.indices]:
-            raise Unlike("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
+            raise PatternMismatch("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
         row, column = (i.axis for i in self.indices)
         if not all(self.alike(term.value, column, term.placed) for term in self.kept):
-            raise Unlike("its mask keeps parts of rows; what lies beyond the array needs no mask")
+            raise PatternMismatch("its mask keeps parts of rows; what lies beyond the array needs no mask")
         numbers = self.along(g, self.indices[0].values, row)
         for term in self.kept:
             numbers = where.function(g, self.along(g, term.value, row), numbers, -1)
@@ -218,7 +219,7 @@ class Named:
     def start(self, g: Writer, index: Index) -> Operand:
         first = self.first(g, index.values)
         if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
-            raise Unlike("its first element is not the same for all threads")
+            raise PatternMismatch("its first element is not the same for all threads")
         return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else converted(g, first, int32)
 
     @once
@@ -242,7 +243,7 @@ class Named:
                 return _sum(g, *(self.first(g, a) for a in call.args))
             case _ if call is not None and ("element" in call.op.rules or call.op.name == "cast"):
                 return g.call(call.op, *(converted(g, self.first(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
-        raise Unlike("its index tiles are not made of tile.arange and scalars")
+        raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
     def carries(self, x: Operand) -> bool:
         """Whether an integer is made of what the loop carries."""
@@ -262,7 +263,7 @@ class Named:
         step = self.context.constant(loop.step)
         by = self.sum((carried.following, 1), (x, -1))
         if step is None or set(by) - {1} or by.get(1, 0) % step:
-            raise Unlike(f"its place depends on {x.name}, which the loop changes")
+            raise PatternMismatch(f"its place depends on {x.name}, which the loop changes")
         times, start = by.get(1, 0) // step, self.first(g, loop.start)
         gone = loop.index if start == 0 else binary(g, "-", loop.index, start)
         return _sum(g, self.first(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
@@ -386,4 +387,4 @@ def _sum(g: Writer, one: int | Operand, other: int | Operand) -> int | Operand:
     return other if isinstance(one, int) and one == 0 else one if isinstance(other, int) and other == 0 else binary(g, "+", one, other)
 
 
-__all__ = ["Named", "Unlike"]
+__all__ = ["AccessPattern", "PatternMismatch"]

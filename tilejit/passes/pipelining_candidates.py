@@ -19,7 +19,7 @@ from .staging import Finder
 STAGES = 3, 2  # that are tried, as shared memory has room
 
 
-def ordinary_loops(graph: Graph) -> list[For]:
+def candidate_loops(graph: Graph) -> list[For]:
     """The loops that load and multiply, around no others that do, and inside of no pipelined ones."""
     loops = [n for n in walk(graph.body) if isinstance(n, For)]
     ahead = {n for loop in loops if loop.pipeline for n in (loop, *walk(loop.body))}
@@ -36,7 +36,7 @@ def loop_records(graph: Graph, facts: Facts) -> tuple[LoopRecord, ...]:
     is asked for that is no guard of the kernel."""
     context, found = Context(graph, facts), {}
     behind = lambda loop: {c for p in walk(loop.body) if _is_dot(p) for x in p.args[1:3] for c in loads_behind(context, x) or ()}
-    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in ordinary_loops(graph) if (made := behind(loop))}
+    loads = {loop: [n for n in walk(loop.body) if is_load(n) and n in made] for loop in candidate_loops(graph) if (made := behind(loop))}
     for stages in STAGES:
         left = {loop: ahead for loop, ahead in loads.items() if ahead and loop not in found}
         with facts.unrecorded():
@@ -68,4 +68,4 @@ def _node(node: Node, loops: dict[For, list[Call]], stages: int) -> Node:
     return with_blocks(node, lambda block: _pipelined(block, loops, stages))
 
 
-__all__ = ["loop_records", "ordinary_loops"]
+__all__ = ["candidate_loops", "loop_records"]

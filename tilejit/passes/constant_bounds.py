@@ -10,7 +10,7 @@ from ..ops.packed import bytes_of
 from ..types import Points, Region
 
 
-def check_places(graph: Graph, facts: Facts) -> Graph:
+def check_constant_bounds(graph: Graph, facts: Facts) -> Graph:
     """The graph as it is. CompilationError where a call moves elements that its buffer surely has not, and no mask leaves them out."""
     made: dict[Value, Call] = {}
     for node in walk(graph.body):

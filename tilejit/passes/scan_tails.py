@@ -67,7 +67,7 @@ def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
             elif same:
                 queue += [(x, axis) for x in same]
             else:
-                after = _after(node, value, axis)
+                after = _axis_after(node, value, axis)
                 if after is None:
                     return False
                 queue += [(x, after) for x in node.results if isinstance(x.type, Tile)]
@@ -81,10 +81,10 @@ def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> boo
         return False
     d = t.kept[axis]
     start, size = context.definition(place).args[1 + d], lambda n: n if isinstance(n, int) else context.facts.values[n.arg].shape[n.dim]
-    return all(_same(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
+    return all(_computed_alike(context, start, other) and size(t.buffer.shape[d]) <= size(n) for other, n in tail.loads)
 
 
-def _same(context: Context, one: Operand, other: Operand) -> bool:
+def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
     """Whether two integers are computed alike."""
     seen, left = set(), [(one, other)]
     while left:
@@ -101,7 +101,7 @@ def _same(context: Context, one: Operand, other: Operand) -> bool:
     return True
 
 
-def _after(node: Node, value: Value, axis: int) -> int | None:
+def _axis_after(node: Node, value: Value, axis: int) -> int | None:
     """The axis of a call's results at whose end the tail of an operand's axis is; None where it may be elsewhere."""
     if not isinstance(node, Call):
         return None

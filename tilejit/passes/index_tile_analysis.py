@@ -9,8 +9,8 @@ from ..dtypes import DType
 from ..ir.builder import type_of
 from ..ir.graph import Call, Operand, Value
 from ..types import Scalar, Tile
-from .integers import INDICES, Integers
-from .intervals import held_by
+from .integer_analysis import INDICES, IntegerAnalysis
+from .intervals import divisor_in
 
 Ramp = tuple[int, int]  # a step, and what divides the first element
 
@@ -19,7 +19,7 @@ FOLLOWED = 64  # how many operations in a row are looked through
 FALLS = {"lt": 1, "ge": 1, "gt": -1, "le": -1}  # whether a difference is below 0: of the operands, or of the second and the first
 
 
-class Ramps(Integers):
+class IndexTileAnalysis(IntegerAnalysis):
     """The index tiles of one graph, and the masks that are made of them."""
 
     _followed = 0
@@ -119,9 +119,9 @@ class Ramps(Integers):
     def _carried_ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
         """The ramp that a loop begins with, as far as every trip keeps it."""
         carried = self.carried[value]
-        kept, alike, around = self.ramp(carried.init, axis, count), self._known.alike, self._around(value)
+        kept, alike, around = self.ramp(carried.init, axis, count), self._known.alike, self._knowledge_around(value)
         while kept is not None:
-            with self._knowing(replace(around, alike=alike | {(carried.inner, axis, count): kept}, ramps={})):
+            with self._with_knowledge(replace(around, alike=alike | {(carried.inner, axis, count): kept}, ramps={})):
                 made = self.ramp(carried.following, axis, count)
             found = (kept[0], gcd(kept[1], made[1])) if made is not None and made[0] == kept[0] else None
             if found == kept:
@@ -141,6 +141,6 @@ def _held(dtype: DType, step: int, divisor: int, count: int) -> Ramp | None:
     if not dtype.is_int:
         return (0, 1) if step == 0 else None
     if dtype in INDICES:
-        return step, held_by(dtype, divisor)
+        return step, divisor_in(dtype, divisor)
     divisor = gcd(divisor, 1 << dtype.bits - 1)
     return (step, divisor) if _whole(step, count, divisor) else None

@@ -14,31 +14,31 @@ from math import prod
 from ..errors import CompilationError
 from ..ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
 from ..types import Barrier, BarrierRef
-from .clusters import at_rank, blocks_alike
+from .clusters import cluster_uniform_blocks, value_at_rank
 
 ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # the barrier's argument
 
 
 @dataclass
-class Uses:
+class BarrierUses:
     """What a kernel does with one block of barriers: the calls by index, and whether all of them are understood."""
 
     arms: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
     copies: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
     indices: set = field(default_factory=set)
-    plain: bool = True
+    understood: bool = True
 
 
-def check_announced(graph: Graph) -> Graph:
+def check_transaction_counts(graph: Graph) -> Graph:
     """The graph itself. CompilationError where a barrier expects other bytes than its copies bring."""
-    uses: dict[Value, Uses] = {}
+    uses: dict[Value, BarrierUses] = {}
     refs: dict[Value, tuple[Value, object]] = {}
     _collect(graph.body, uses, refs)
-    ranks, alike = prod(graph.launch.cluster or (1,)), blocks_alike(graph.body)
+    ranks, alike = prod(graph.launch.cluster or (1,)), cluster_uniform_blocks(graph.body)
     made = {r: node for node in walk(graph.body) if isinstance(node, Call) for r in node.results}
     for barriers, found in uses.items():
         certain = all(isinstance(i, int) for i in found.indices) or len(found.indices) == 1
-        if not found.plain or not certain or barriers.type.count != 1:
+        if not found.understood or not certain or barriers.type.count != 1:
             continue
         for index, arms in found.arms.items():
             _compare(arms, found.copies.get(index, []), lambda block, copy: _count(copy, ranks, block in alike, made))
@@ -50,19 +50,19 @@ def _collect(block: Block, uses: dict, refs: dict) -> None:
         if isinstance(node, Call):
             _call(block, node, uses, refs)
         else:
-            _unclear(operands(node), uses, refs)
+            _give_up(operands(node), uses, refs)
         for inner in blocks(node):
             _collect(inner, uses, refs)
-    _unclear(block.yields, uses, refs)
+    _give_up(block.yields, uses, refs)
 
 
 def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
     name = call.op.name
     if name == "mbarrier_at" and isinstance(call.args[0].type, Barrier):
-        made = uses.setdefault(call.args[0], Uses())
+        made = uses.setdefault(call.args[0], BarrierUses())
         index = call.args[1].value if isinstance(call.args[1], Const) else call.args[1]
         made.indices.add(index)
-        made.plain = made.plain and not call.attrs["peer"]
+        made.understood = made.understood and not call.attrs["peer"]
         refs[call.result] = call.args[0], index
         return
     at = COPIES.get(name, len(call.args))
@@ -73,15 +73,15 @@ def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
         barriers, index = refs[call.args[0]]
         uses[barriers].arms.setdefault(index, []).append((block, call))
     elif name not in HARMLESS:
-        _unclear(call.args, uses, refs)
+        _give_up(call.args, uses, refs)
 
 
-def _unclear(values, uses: dict, refs: dict) -> None:
+def _give_up(values, uses: dict, refs: dict) -> None:
     """These barriers are used in ways that are not followed here."""
     for x in values:
         if isinstance(x, Value) and isinstance(x.type, (Barrier, BarrierRef)):
             barriers = refs[x][0] if x in refs else x
-            uses.setdefault(barriers, Uses()).plain = False
+            uses.setdefault(barriers, BarrierUses()).understood = False
 
 
 def _compare(arms: list, copies: list, count) -> None:
@@ -107,7 +107,7 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
     """How often the copy brings the bytes of its region to the barrier of its own CTA; None where that is not followed."""
     if getattr(copy.choice.plan, "completion", None) != "bytes":
         return None
-    if copy.args[0].type.buffer.peer and not (alike and _to_each_once(copy.args[0], made, ranks)):
+    if copy.args[0].type.buffer.peer and not (alike and _permutes_ranks(copy.args[0], made, ranks)):
         return None
     if copy.op.name == "remote":
         return None if copy.attrs["each_thread"] else 1
@@ -120,7 +120,7 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
     return ranks if alike and mask is not True and mask == (1 << ranks) - 1 else None
 
 
-def _to_each_once(place: Value, made: dict, ranks: int) -> bool:
+def _permutes_ranks(place: Value, made: dict, ranks: int) -> bool:
     """Whether the CTAs of a cluster that write to this place of a peer each write to another one: the peer's rank is the own
     one plus a constant modulo the cluster, or exclusive-or a constant."""
     while place in made and made[place].op.name != "peer_buffer":
@@ -128,5 +128,5 @@ def _to_each_once(place: Value, made: dict, ranks: int) -> bool:
     if place not in made or len(made[place].args) < 2:
         return False
     rank, cluster = made[place].args[1], range(ranks)
-    reached = [at_rank(rank, made, own, ranks) for own in cluster]
+    reached = [value_at_rank(rank, made, own, ranks) for own in cluster]
     return None not in reached and sorted(reached) == list(cluster)

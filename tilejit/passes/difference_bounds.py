@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ir.graph import Call, Const, For, Graph, If, Operand, Value, While, walk
 
 
-class Distance:
+class DifferenceBounds:
     """How far two counts of a graph are apart: bounds of ``a - b``, None where they are not known."""
 
     def __init__(self, graph: Graph):
@@ -24,7 +24,7 @@ class Distance:
 
     def __call__(self, a: Operand, b: Operand) -> tuple[int, int] | None:
         (a, i), (b, j) = self.peeled(a), self.peeled(b)
-        apart = self._apart(a, b)
+        apart = self._difference(a, b)
         return None if apart is None else (apart[0] + i - j, apart[1] + i - j)
 
     def peeled(self, x: Operand) -> tuple[Operand, int]:
@@ -40,7 +40,7 @@ class Distance:
                 break
         return (None, total + int(x.value)) if isinstance(x, Const) else (x, total)
 
-    def _apart(self, a, b) -> tuple[int, int] | None:
+    def _difference(self, a, b) -> tuple[int, int] | None:
         if a is b:
             return 0, 0
         if (a, b) in self.assumed:
@@ -92,4 +92,4 @@ def union(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, in
     return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 
-__all__ = ["Distance"]
+__all__ = ["DifferenceBounds"]

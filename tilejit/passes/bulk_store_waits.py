@@ -19,14 +19,14 @@ from .context import Context, written_by_threads
 WAITS = ("mma_commit", "mma_wait", "mbarrier_wait", "ring_release")  # they order nothing that the wait's barrier would
 
 
-def wait_late(graph: Graph, facts: Facts) -> Graph:
+def delay_bulk_store_waits(graph: Graph, facts: Facts) -> Graph:
     """The graph with waits for reads at the place in the next trip that needs them."""
     if not any(isinstance(n, Call) and n.op.name == "bulk_wait" and n.attrs["read"] for n in walk(graph.body)):
         return graph
-    return replace(graph, body=_Waits(graph, facts).block(graph.body))
+    return replace(graph, body=_WaitDelayer(graph, facts).block(graph.body))
 
 
-class _Waits:
+class _WaitDelayer:
     def __init__(self, graph: Graph, facts: Facts):
         self.graph, self.facts = graph, facts
 
@@ -70,4 +70,4 @@ def _is(node: Node, name: str) -> bool:
     return isinstance(node, Call) and node.op.name == name
 
 
-__all__ = ["wait_late"]
+__all__ = ["delay_bulk_store_waits"]

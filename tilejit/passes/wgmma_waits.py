@@ -14,8 +14,8 @@ from ..errors import Loc
 from ..ir.builder import Facts, Warning_
 from ..ir.graph import Block, Call, For, Graph, If, Node, Operand, Scope, Value, While, blocks, operands, results, walk
 from ..ops.mma import mma_commit, mma_wait, renewed
-from .accumulators import Pinned, is_product
-from .pending import ROUNDS
+from .accumulators import PinnedRegisters, is_product
+from .mma_hazards import ROUNDS
 
 REASON = ("all products in flight are awaited {}, and would let every product end before the next begins: mma_wait(0) at this place says that "
           "it is to be so")
@@ -81,13 +81,13 @@ class _State:
             self.early |= sets
 
 
-def await_joints(graph: Graph, facts: Facts) -> Graph:
+def insert_wgmma_waits(graph: Graph, facts: Facts) -> Graph:
     """The graph with the waits, and a warning for each."""
     if not any(map(is_product, walk(graph.body))):
         return graph
-    pinned, counted = Pinned(graph), set()
+    pinned, counted = PinnedRegisters(graph), set()
     while True:
-        joints = _Joints(pinned.sets, frozenset(counted))
+        joints = _WaitInserter(pinned.sets, frozenset(counted))
         body, _ = joints.block(graph.body, _State())
         if joints.counted <= counted:
             break
@@ -96,7 +96,7 @@ def await_joints(graph: Graph, facts: Facts) -> Graph:
     return replace(graph, body=body, warnings=graph.warnings + made)
 
 
-class _Joints:
+class _WaitInserter:
     def __init__(self, sets: Mapping[Value, int], whole: frozenset[Call]):
         self.sets, self.whole = sets, whole
         self.touching: dict[Node, bool] = {}    # whether a node has to do with products or their sets: others leave the state as it is
@@ -237,4 +237,4 @@ class _Joints:
         return [*nodes, wait]
 
 
-__all__ = ["await_joints"]
+__all__ = ["insert_wgmma_waits"]

@@ -8,7 +8,7 @@ from ..errors import CompilationError
 from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While, walk
 from ..types import Tile
-from .accumulators import Pinned, is_product
+from .accumulators import PinnedRegisters, is_product
 
 ROUNDS = 12  # a loop's body is followed until what is pending at its start no longer changes
 
@@ -39,10 +39,10 @@ class _State:
         return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()} | dict.fromkeys(self.moves, 0)
 
 
-def check_products(graph: Graph, facts: Facts) -> Graph:
+def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
     """The graph as it is. CompilationError where a product's registers are touched before they may be, or the kernel ends before."""
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
-        left = _Checker(Pinned(graph)).block(graph.body, _State())
+        left = _Checker(PinnedRegisters(graph)).block(graph.body, _State())
         for _, product in left.results.values():
             raise CompilationError("this product may still be on its way where the kernel ends: let tile.mma_wait(0) stand behind it on every "
                                    "way through the kernel", product.loc)
@@ -55,7 +55,7 @@ def _moves(node) -> bool:
 
 
 class _Checker:
-    def __init__(self, pinned: Pinned):
+    def __init__(self, pinned: PinnedRegisters):
         self.sets = pinned.sets
 
     def block(self, block: Block, state: _State) -> _State:

@@ -10,12 +10,12 @@ from ..ir.graph import Block, Call, Carry, For, If, Node, Rewriter, Scope, Value
 REMOVABLE = ("pure", "reads")
 
 
-def needed(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...], set[Value]]:
+def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...], set[Value]]:
     """The nodes directly in `block` that the operands of `calls` depend on, each with only what they need of it, in order; and the
     values that they take from elsewhere."""
     asked = replace(block, yields=tuple(o for c in calls for o in c.args))
-    live = _live(asked, _nothing_acts)
-    kept = _kept(asked, live, _nothing_acts).nodes
+    live = _live_values(asked, _nothing_acts)
+    kept = _pruned(asked, live, _nothing_acts).nodes
     return kept, live - {v for node in walk(Block(kept)) for v in defined(node)}
 
 
@@ -28,14 +28,14 @@ def defined(node: Node) -> Iterator[Value]:
         yield node.index
 
 
-def acts(call: Call) -> bool:
+def has_effect(call: Call) -> bool:
     """Whether a call does more than give its results."""
     return call.op.effect not in REMOVABLE
 
 
-def acts_or_waits(call: Call) -> bool:
+def has_effect_or_waits(call: Call) -> bool:
     """The same, or reads what others write meanwhile, which a loop may wait for that does nothing else."""
-    return acts(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
+    return has_effect(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
 
 
 def more_than_arithmetic(call: Call) -> bool:
@@ -89,12 +89,12 @@ class Copier(Rewriter):
                 return [replace(node, first=self(node.first), body=self.block(node.body))]
 
 
-def without_unused(block: Block, acts: Callable[[Call], bool] = acts_or_waits) -> Block:
+def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> Block:
     """`block` without the calls, carried values, branches and loops that have no effect and on which nothing depends that has."""
-    return _kept(block, _live(block, acts), acts)
+    return _pruned(block, _live_values(block, has_effect), has_effect)
 
 
-def _live(block: Block, acts: Callable[[Call], bool]) -> set[Value]:
+def _live_values(block: Block, has_effect: Callable[[Call], bool]) -> set[Value]:
     """Every value on which depends what the block yields, or a call that acts."""
     behind: dict[Value, tuple] = {}  # a value -> the operands it is made of
     waiting: list = []
@@ -105,9 +105,9 @@ def _live(block: Block, acts: Callable[[Call], bool]) -> set[Value]:
         match node:
             case Call(args=args, results=made):
                 behind.update((r, args) for r in made)
-                if acts(node):
+                if has_effect(node):
                     waiting.extend(args)
-                return acts(node)
+                return has_effect(node)
             case For(start=start, stop=stop, step=step):
                 steers = (start, stop, step)
                 behind[node.index] = steers
@@ -137,34 +137,34 @@ def _live(block: Block, acts: Callable[[Call], bool]) -> set[Value]:
     return live
 
 
-def _kept(block: Block, live: set[Value], acts: Callable[[Call], bool]) -> Block:
+def _pruned(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
     nodes = []
     for node in block.nodes:
         match node:
             case Call(results=made):
-                gone = not acts(node) and not any(r in live for r in made)
+                gone = not has_effect(node) and not any(r in live for r in made)
             case Scope():
-                node = replace(node, body=_kept(node.body, live, acts))
+                node = replace(node, body=_pruned(node.body, live, has_effect))
                 gone = not node.body.nodes
             case If(then=then, orelse=orelse, results=made):
                 at = [n for n, r in enumerate(made) if r in live]
-                node = replace(node, then=_yielding(then, at, live, acts), orelse=_yielding(orelse, at, live, acts),
+                node = replace(node, then=_pruned_yields(then, at, live, has_effect), orelse=_pruned_yields(orelse, at, live, has_effect),
                                results=tuple(made[n] for n in at))
                 gone = not at and not node.then.nodes and not node.orelse.nodes
             case For(carried=carried) | While(carried=carried):
                 at = [n for n, c in enumerate(carried) if c.inner in live or c.result in live]
-                node = replace(node, carried=tuple(carried[n] for n in at), body=_yielding(node.body, at, live, acts))
+                node = replace(node, carried=tuple(carried[n] for n in at), body=_pruned_yields(node.body, at, live, has_effect))
                 gone = not at and not node.body.nodes
                 if isinstance(node, While):
-                    node = replace(node, test=_kept(node.test, live, acts))
-                    gone = gone and not any(isinstance(c, Call) and acts(c) for c in walk(node.test))
+                    node = replace(node, test=_pruned(node.test, live, has_effect))
+                    gone = gone and not any(isinstance(c, Call) and has_effect(c) for c in walk(node.test))
         if not gone:
             nodes.append(node)
     return replace(block, nodes=tuple(nodes))
 
 
-def _yielding(block: Block, at: list[int], live: set[Value], acts: Callable[[Call], bool]) -> Block:
-    return replace(_kept(block, live, acts), yields=tuple(block.yields[n] for n in at))
+def _pruned_yields(block: Block, at: list[int], live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
+    return replace(_pruned(block, live, has_effect), yields=tuple(block.yields[n] for n in at))
 
 
-__all__ = ["Copier", "acts", "defined", "more_than_arithmetic", "needed", "without_unused"]
+__all__ = ["Copier", "backward_slice", "defined", "has_effect", "more_than_arithmetic", "without_dead_code"]

@@ -9,44 +9,44 @@ from dataclasses import replace
 from ..ir.builder import Facts, type_of
 from ..ir.graph import Const, Graph, Operand, Value
 from ..types import Scalar, Sym, Tile
-from .integers import Known, Said
-from .promises import Promise
-from .ramps import Ramps
+from .constraints import Constraint
+from .index_tile_analysis import IndexTileAnalysis
+from .integer_analysis import Knowledge, LazyConstraint
 
 PARTS = (1, 2, 4, 8)  # by which a number may be divided on the way, as in ``half = x.shape[1] // 2``
 
 Number = Sym | Value  # an extent of an array, or a scalar argument
 
 
-class Arguments(Ramps):
+class ArgumentAnalysis(IndexTileAnalysis):
     """The integers of one graph, and the facts of its launch."""
 
     def __init__(self, graph: Graph, facts: Facts, wrapping: bool = False):
         super().__init__(graph, wrapping)
         self.facts = facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
-        self._supposed: dict[tuple, tuple[Known, Known]] = {}  # what is known, and that where some numbers are multiples
+        self._assumed: dict[tuple, tuple[Knowledge, Knowledge]] = {}  # what is known, and that where some numbers are multiples
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
         """What provably divides an integer, or what `divisor` tells of another operand; where that is no multiple of `wanted`, the launch is
         asked whether the arguments behind it make it one."""
         divisor = divisor or self.divisor
-        n, numbers = self._to_ask(operand, wanted, divisor) or (1, ())
-        asked = all(self._multiple(x, n) for x in numbers)
-        return self._supposing(numbers, n, lambda: divisor(operand)) if numbers and asked else divisor(operand)
+        n, numbers = self._arguments_to_ask(operand, wanted, divisor) or (1, ())
+        asked = all(self._ask_multiple(x, n) for x in numbers)
+        return self._assuming_multiples(numbers, n, lambda: divisor(operand)) if numbers and asked else divisor(operand)
 
     def may_divide(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> bool:
         """Whether some launch would make of what `asked_divisor` tells a multiple of `wanted`."""
-        return self._to_ask(operand, wanted, divisor) is not None
+        return self._arguments_to_ask(operand, wanted, divisor) is not None
 
-    def _to_ask(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> tuple[int, tuple[Number, ...]] | None:
+    def _arguments_to_ask(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> tuple[int, tuple[Number, ...]] | None:
         """The number, and the arguments that as multiples of it make what `divisor` tells of an operand a multiple of `wanted`: none where it is one
         whatever they are. None where no such ones do."""
-        behind = self._numbers_behind(operand) if divisor(operand) % wanted else None
+        behind = self._arguments_behind(operand) if divisor(operand) % wanted else None
         if behind is None:
             return 1, ()
         for n in (wanted * part for part in PARTS if behind):
-            holds = lambda numbers: self._supposing(numbers, n, lambda: divisor(operand)) % wanted == 0
+            holds = lambda numbers: self._assuming_multiples(numbers, n, lambda: divisor(operand)) % wanted == 0
             if holds(behind):
                 needed = behind
                 for number in behind:
@@ -62,22 +62,22 @@ class Arguments(Ramps):
             return False
         return self.facts.ask("scalar_between", self.graph.params.index(number), 1, 1)
 
-    def _multiple(self, number: Number, n: int) -> bool:
+    def _ask_multiple(self, number: Number, n: int) -> bool:
         if isinstance(number, Sym):
             return self.facts.ask("size_multiple", number.arg, number.dim, n)
         return self.facts.ask("scalar_multiple", self.graph.params.index(number), n)
 
-    def _supposing(self, numbers: tuple[Number, ...], n: int, question: Callable[[], int]) -> int:
+    def _assuming_multiples(self, numbers: tuple[Number, ...], n: int, question: Callable[[], int]) -> int:
         """The answer where the numbers are multiples of `n`, and not negative."""
         known, key = self._known, (id(self._known), numbers, n)
-        if key not in self._supposed:
-            multiple = lambda: Promise(low=0, divisor=n)
-            promised = known.promised | {(x, False): Said(known.promised.get((x, False)), known, [multiple]) for x in numbers}
-            self._supposed[key] = known, replace(known, promised=promised, kept={}, divisors={}, intervals={}, growths={}, ramps={})
-        with self._knowing(self._supposed[key][1]):
+        if key not in self._assumed:
+            multiple = lambda: Constraint(low=0, divisor=n)
+            constraints = known.constraints | {(x, False): LazyConstraint(known.constraints.get((x, False)), known, [multiple]) for x in numbers}
+            self._assumed[key] = known, replace(known, constraints=constraints, kept={}, divisors={}, intervals={}, growths={}, ramps={})
+        with self._with_knowledge(self._assumed[key][1]):
             return question()
 
-    def _numbers_behind(self, operand: Operand) -> tuple[Number, ...]:
+    def _arguments_behind(self, operand: Operand) -> tuple[Number, ...]:
         """The extents and scalar arguments that an integer, or the integers of a tile, are computed of."""
         if operand not in self._behind:
             found, seen, todo = {}, set(), [operand]

@@ -19,9 +19,9 @@ from ..ops.ring_release import arrivals, ring_release
 from ..ops.shared import sync
 from ..ops.tmem.slots import met_in, reads_late
 from .context import Context
-from .flights import left_in_flight
-from .pipeline import Loops, in_flight_of, one_of, turned
-from .slices import Copier, acts, defined, without_unused
+from .pipeline import Loops, deferrable_wait_of, one_of, turned
+from .products_in_flight import with_deferred_wait
+from .program_slices import Copier, defined, has_effect, without_dead_code
 from .staging import VIEWS, Finder, Staged
 
 FIXED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
@@ -30,7 +30,7 @@ FIXED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
-def split_roles(context: Context, found: Finder) -> Graph:
+def specialize_warps(context: Context, found: Finder) -> Graph:
     """The graph as two scopes side by side, and a launch with the producer's warps."""
     graph, loops = context.graph, found.loops
     launch, first = graph.launch, next(iter(loops))
@@ -51,7 +51,7 @@ def split_roles(context: Context, found: Finder) -> Graph:
     body = consumer.block(graph.body)
     producer = Producer(context, loops).made(graph.body)
     fixed = tuple(n for n in body.nodes if isinstance(n, Call) and n.op.name in FIXED)
-    rest = without_unused(Block(tuple(n for n in body.nodes if n not in fixed)))
+    rest = without_dead_code(Block(tuple(n for n in body.nodes if n not in fixed)))
     kind, unit = ("warpgroup", 4) if groups else ("warp", 1)
     consumes = Scope(kind, Const(0, int32), warps // unit, rest, loc, regs[1])
     issues = Scope("elect", None, 1, producer, loc)
@@ -92,7 +92,7 @@ class Consumer(Loops):
 
     def loop(self, staged: Staged, carried: tuple) -> None:
         g, loop = self.g, staged.loop
-        late = in_flight_of(staged)
+        late = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             slot = one_of(g, stage, staged.stages)
@@ -107,7 +107,7 @@ class Consumer(Loops):
             if late is None and self.by_threads(staged):
                 self.release(staged, slot)
             elif late is not None:
-                nodes[:] = left_in_flight(nodes, late)
+                nodes[:] = with_deferred_wait(nodes, late)
                 before = turned(g, stage, staged.stages - 1, staged.stages)
                 g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, one_of(g, before, staged.stages)))
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
@@ -147,7 +147,7 @@ class Producer:
                                        "producer, which runs ahead of the other warps, would not wait for it: give the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
         copier = Copier(self.kept)
-        sliced = without_unused(self.sliced(copier, body), acts)  # what comes after the last copy is none of its business
+        sliced = without_dead_code(self.sliced(copier, body), has_effect)  # what comes after the last copy is none of its business
         self.check(sliced)
         return sliced
 
