@@ -24,11 +24,11 @@ from .index_tile_analysis import FOLLOWED
 from .integer_analysis import INDICES
 from .writing import Writer
 
-SAME = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # whose first element is that of what they are made of
+FIRST_ELEMENT_KEPT = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # whose first element is that of what they are made of
 
-BELOW = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}  # which operand is below which, or below that and one more
+COMPARISONS = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}  # which operand is below which, or below that and one more
 
-Sum = dict[object, int]  # an integer: what it is a sum of, and how many times; 1 stands for itself
+LinearSum = dict[object, int]  # an integer: what it is a sum of, and how many times; 1 stands for itself
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Index:
 
     values: Operand
     axis: int | None
-    straight: bool
+    consecutive: bool
 
 
 @dataclass(frozen=True)
-class Term:
+class MaskTerm:
     """Part of a mask: a tile of the mask's rank, or one of a single dimension, along `placed`."""
 
     value: Value
@@ -52,7 +52,7 @@ class PatternMismatch(Exception):
     """Why a place is no box and no rows."""
 
 
-def once(find: Callable) -> Callable:
+def memoized(find: Callable) -> Callable:
     """What is found of a number is kept. Unlike if that looks through too many operations in a row."""
     @wraps(find)
     def found(self: "AccessPattern", *args):
@@ -97,28 +97,28 @@ class AccessPattern:
         return axes
 
     @cached_property
-    def kept(self) -> list[Term]:
+    def kept(self) -> list[MaskTerm]:
         """What the mask asks beyond the array's bounds."""
-        return [term for term in self.terms(self.mask) if not self.within(term)]
+        return [term for term in self.terms(self.mask) if not self.is_implied(term)]
 
     @property
     def is_box(self) -> bool:
         """Of more than one element."""
-        return self.axes != () and all(i.straight for i in self.indices) and not self.kept
+        return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept
 
     def source(self, g: Writer) -> Value:
         """The place as a copy brings it. Unlike if none does."""
-        if self.axes != () and all(i.straight for i in self.indices) and all(map(self.limits, self.kept)):
+        if self.axes != () and all(i.consecutive for i in self.indices) and all(map(self.mask_limits, self.kept)):
             return self.box(g, self.narrowed(g))
-        return self.rows(g)
+        return self.gathered_rows(g)
 
-    def in_order(self, g: Writer, x: Value) -> Value:
+    def in_tile_order(self, g: Writer, x: Value) -> Value:
         """The tile, from one whose axes are the place's dimensions."""
         if list(self.axes) != sorted(self.axes):
             x = g.call(transpose_, x, axes=tuple(map(self.axes.index, sorted(self.axes))))
         return x if x.type.shape == self.shape else g.call(reshape_, x, shape=self.shape)
 
-    def as_it_lies(self, g: Writer, x: Value) -> Value:
+    def in_array_order(self, g: Writer, x: Value) -> Value:
         """The other way round: from the tile."""
         order = sorted(self.axes)
         if len(order) < len(self.shape):
@@ -171,35 +171,35 @@ class AccessPattern:
                 wanted //= 2
             return self.context.asked_divisor(x, wanted)
 
-        for d, stop in (limit for term in self.kept for limit in self.limits(term)):
+        for d, stop in (limit for term in self.kept for limit in self.mask_limits(term)):
             extent = self.written(g, stop)
             extent = max(extent, 0) if isinstance(extent, int) else extent
             buffer = narrower(g, buffer, (0,) * rank, tuple(extent if k == d else None for k in range(rank)), divisor)
         return buffer
 
-    def written(self, g: Writer, x: Sum) -> int | Operand:
+    def written(self, g: Writer, x: LinearSum) -> int | Operand:
         """A sum as a scalar."""
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
-                value = g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym) else self.first(g, key)
+                value = g.call(size_of, self.context.graph.params[key.arg], sym=key) if isinstance(key, Sym) else self.first_element(g, key)
                 total = _sum(g, value if n == 1 else binary(g, "*", value, n), total)
         return total
 
-    def rows(self, g: Writer) -> Value:
+    def gathered_rows(self, g: Writer) -> Value:
         """Rows of a matrix by a tile of their numbers, -1 where a mask leaves none."""
         plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
-        if not plain or not self.indices[1].straight or None in [i.axis for i in self.indices]:
+        if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
             raise PatternMismatch("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
         row, column = (i.axis for i in self.indices)
         if not all(self.alike(term.value, column, term.placed) for term in self.kept):
             raise PatternMismatch("its mask keeps parts of rows; what lies beyond the array needs no mask")
-        numbers = self.along(g, self.indices[0].values, row)
+        numbers = self.vector_along(g, self.indices[0].values, row)
         for term in self.kept:
-            numbers = where.function(g, self.along(g, term.value, row), numbers, -1)
+            numbers = where.function(g, self.vector_along(g, term.value, row), numbers, -1)
         return take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column])
 
-    def along(self, g: Writer, values: Operand, axis: int) -> Value:
+    def vector_along(self, g: Writer, values: Operand, axis: int) -> Value:
         """The elements of a tile along an axis, on which alone they depend; or numbers in a row, from a scalar on."""
         count = self.shape[axis]
         if not isinstance(type_of(values), Tile):
@@ -217,35 +217,35 @@ class AccessPattern:
         return g.call(reshape_, values, shape=(count,))
 
     def start(self, g: Writer, index: Index) -> Operand:
-        first = self.first(g, index.values)
+        first = self.first_element(g, index.values)
         if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
             raise PatternMismatch("its first element is not the same for all threads")
         return g.operand(first) if isinstance(first, int) or type_of(first).dtype in INDICES else converted(g, first, int32)
 
-    @once
-    def first(self, g: Writer, x: Operand) -> int | Operand:
+    @memoized
+    def first_element(self, g: Writer, x: Operand) -> int | Operand:
         """A scalar, or the first element of a tile."""
         if isinstance(x, Const):
             return int(x.value) if x.dtype in INDICES else x
         if x in self.carried:
-            return self.advanced(g, x)
+            return self.induction_value(g, x)
         call, is_tile = self.context.made.get(x), isinstance(x.type, Tile)
-        if not is_tile and (call is None or not self.carries(x)):
+        if not is_tile and (call is None or not self.depends_on_carried(x)):
             return x
         match call.op.name if call is not None else "":
             case "iota":
                 return call.attrs["start"]
             case "indices":
                 return 0
-            case name if name in SAME or name == "cast" and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
-                return self.first(g, call.args[0])
+            case name if name in FIRST_ELEMENT_KEPT or name == "cast" and is_tile and keeps(type_of(call.args[0]).dtype, x.type.dtype):
+                return self.first_element(g, call.args[0])
             case "add" if x.type.dtype in INDICES:
-                return _sum(g, *(self.first(g, a) for a in call.args))
+                return _sum(g, *(self.first_element(g, a) for a in call.args))
             case _ if call is not None and ("element" in call.op.rules or call.op.name == "cast"):
-                return g.call(call.op, *(converted(g, self.first(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
+                return g.call(call.op, *(converted(g, self.first_element(g, a), type_of(a).dtype) for a in call.args), **call.attrs)
         raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
-    def carries(self, x: Operand) -> bool:
+    def depends_on_carried(self, x: Operand) -> bool:
         """Whether an integer is made of what the loop carries."""
         seen, left = set(), [x]
         while left:
@@ -257,22 +257,22 @@ class AccessPattern:
                 left += self.context.made[x].args
         return False
 
-    def advanced(self, g: Writer, x: Value) -> int | Operand:
+    def induction_value(self, g: Writer, x: Value) -> int | Operand:
         """What the loop carries, if each trip adds the same to it as to the index, or so many times that."""
         carried, loop = self.context.carried[x], self.carried[x]
         step = self.context.constant(loop.step)
         by = self.sum((carried.following, 1), (x, -1))
         if step is None or set(by) - {1} or by.get(1, 0) % step:
             raise PatternMismatch(f"its place depends on {x.name}, which the loop changes")
-        times, start = by.get(1, 0) // step, self.first(g, loop.start)
+        times, start = by.get(1, 0) // step, self.first_element(g, loop.start)
         gone = loop.index if start == 0 else binary(g, "-", loop.index, start)
-        return _sum(g, self.first(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
+        return _sum(g, self.first_element(g, carried.init), gone if times == 1 else binary(g, "*", gone, times))
 
     # -- masks ---------------------------------------------------------------------------------------------------------------
 
-    def terms(self, mask: Value | None) -> Iterator[Term]:
+    def terms(self, mask: Value | None) -> Iterator[MaskTerm]:
         """What must hold for an element to be kept, each once."""
-        rank, seen, left = len(self.shape), set(), [Term(mask, None)] if mask is not None else []
+        rank, seen, left = len(self.shape), set(), [MaskTerm(mask, None)] if mask is not None else []
         while left:
             term = left.pop()
             if term in seen:
@@ -282,31 +282,31 @@ class AccessPattern:
             inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
             axes = [a for a, n in enumerate(shape) if n > 1] if inner is not None else []
             if call is not None and call.op.name == "bit_and":
-                left += (Term(a, term.placed) for a in reversed(call.args))
+                left += (MaskTerm(a, term.placed) for a in reversed(call.args))
             elif inner is not None and call.op.name == "broadcast" and len(inner) == rank:
-                left.append(Term(call.args[0], None))
+                left.append(MaskTerm(call.args[0], None))
             elif inner is not None and call.op.name == "reshape" and len(shape) == rank and len(inner) == len(axes) == 1:
-                left.append(Term(call.args[0], axes[0]))
+                left.append(MaskTerm(call.args[0], axes[0]))
             else:
                 yield term
 
-    def within(self, term: Term) -> bool:
+    def is_implied(self, term: MaskTerm) -> bool:
         """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number or another extent is no less
         than an extent."""
-        return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.limits(term)) or any(
-            self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.limits(term, from_below=True))
+        return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.mask_limits(term)) or any(
+            self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.mask_limits(term, from_below=True))
 
-    def limits(self, term: Term, from_below: bool = False) -> list[tuple[int, Sum]]:
+    def mask_limits(self, term: MaskTerm, from_below: bool = False) -> list[tuple[int, LinearSum]]:
         """What a term is, if that is so: a dimension, of which it keeps what is below a number; or what is at least a number."""
         call = self.context.made.get(term.value)
-        if call is None or call.op.name not in BELOW or type_of(call.args[0]).dtype not in INDICES:
+        if call is None or call.op.name not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
             return []
-        below, above, more = BELOW[call.op.name]
+        below, above, more = COMPARISONS[call.op.name]
         low, high = call.args[below], call.args[above]
         walking, fixed, plus = (high, low, 1 - more) if from_below else (low, high, more)
         found = []
         for d, index in enumerate(self.indices):
-            if index.straight and index.axis is not None and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
+            if index.consecutive and index.axis is not None and all(self.alike(fixed, a, term.placed) and self.step(walking, a, term.placed) == by
                                                                  for a, by in self.steps(index.axis)):
                 found.append((d, self.sum((index.values, 1), (fixed, 1), (walking, -1), plus=plus)))
         return found
@@ -315,7 +315,7 @@ class AccessPattern:
         """How much an index that goes along an axis grows along each."""
         return [(a, int(a == axis)) for a, n in enumerate(self.shape) if n > 1]
 
-    def bounds(self, d: int) -> tuple[Sum, Sum]:
+    def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
         """The first element of a dimension that is in bounds, and the one after the last."""
         if self.buffer.type.narrowed is None:
             size = self.buffer.type.shape[d]
@@ -324,16 +324,16 @@ class AccessPattern:
         low, count = given[2 * rank + d], given[3 * rank + d]
         return self.sum((low, 1)), self.sum((low, 1), (count, 1))
 
-    def sum(self, *parts: tuple[Operand | Sum, int], plus: int = 0) -> Sum:
+    def sum(self, *parts: tuple[Operand | LinearSum, int], plus: int = 0) -> LinearSum:
         """The sum of first elements, each times a number."""
-        total: Sum = {1: plus}
+        total: LinearSum = {1: plus}
         for part, times in parts:
             for key, n in (part if isinstance(part, dict) else self.parts(part)).items():
                 total[key] = total.get(key, 0) + n * times
         return {key: n for key, n in total.items() if n}
 
-    @once
-    def parts(self, x: Operand) -> Sum:
+    @memoized
+    def parts(self, x: Operand) -> LinearSum:
         if isinstance(x, Const):
             return {1: int(x.value)}
         key = self.context.key(x)
@@ -345,7 +345,7 @@ class AccessPattern:
                 return {1: call.attrs["start"]}
             case "indices":
                 return {}
-            case name if name in SAME:
+            case name if name in FIRST_ELEMENT_KEPT:
                 return self.parts(call.args[0])
             case "add" | "sub" if type_of(key).dtype in INDICES:
                 return self.sum((call.args[0], 1), (call.args[1], 1 if call.op.name == "add" else -1))
@@ -353,17 +353,17 @@ class AccessPattern:
                 for factor, by in zip(call.args, map(self.context.constant, call.args[::-1])):
                     if by is not None:
                         return self.sum((factor, by))
-        return {self.same(key): 1}
+        return {self.representative(key): 1}
 
-    @once
-    def same(self, x: Operand) -> Operand:
+    @memoized
+    def representative(self, x: Operand) -> Operand:
         """What stands for a number: one of those that are computed the same way."""
         call = self.context.made.get(x)
         if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
             return x
-        return self.ways.setdefault((call.op, tuple(map(self.same, call.args)), tuple(sorted(call.attrs.items()))), x)
+        return self.ways.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
 
-    def at_least(self, x: Sum) -> bool:
+    def at_least(self, x: LinearSum) -> bool:
         """Whether a sum is at least 0: of a number, and an extent that another extent or an argument is to be no less than."""
         plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
         sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]

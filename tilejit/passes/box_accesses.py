@@ -60,15 +60,15 @@ class _Boxes:
         loads, second = call.op is load_, call.args[1]
         try:
             place = AccessPattern(self.context, call, self.loops)
-            straight = list(place.axes) == list(range(len(place.shape)))
-            if not place.is_box or not straight and isinstance(type_of(second), Tile) == loads:
+            consecutive = list(place.axes) == list(range(len(place.shape)))
+            if not place.is_box or not consecutive and isinstance(type_of(second), Tile) == loads:
                 return call,
             with g.block() as nodes:
                 region = place.box(g, place.buffer)
                 if loads:
-                    place.in_order(g, g.call(load_, region, second, None, **call.attrs))
+                    place.in_tile_order(g, g.call(load_, region, second, None, **call.attrs))
                 else:
-                    g.call(store_, region, place.as_it_lies(g, second), None, **call.attrs)
+                    g.call(store_, region, place.in_array_order(g, second), None, **call.attrs)
         except PatternMismatch:
             return call,
         self.found = True

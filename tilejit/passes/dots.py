@@ -34,8 +34,10 @@ from .staged_operands import StagedOperands
 from .tensor_dots import TensorDots
 from .writing import Writer
 
-WORDS = 64  # registers that a thread may take for the operands of the products between two loads
-BESIDE = 24  # registers that ptxas 13.0 wants beside a wgmma's sums and an A in registers: with no more it serialises the products (C7511, C7512)
+OPERAND_REGISTERS = 64  # registers that a thread may take for the operands of the products between two loads
+# Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that left, it serialises the
+# products (notes C7511, C7512).
+OTHER_REGISTERS = 24
 
 
 def write_dots(graph: Graph, facts: Facts) -> Graph:
@@ -60,11 +62,11 @@ class _Dots(TensorDots):
         self.prepare()
 
     def block(self, block: Block) -> Block:
-        there = self.operands.there
+        there = self.operands.present
         with self.g.block() as nodes:
             for node in block.nodes:
                 self.node(node)
-        self.operands.there = there
+        self.operands.present = there
         return Block(tuple(nodes), self.all(block.yields))
 
     def all(self, operands) -> tuple:
@@ -82,7 +84,7 @@ class _Dots(TensorDots):
             case For() | While():
                 self.g.loc = node.loc
                 if not self.unknown_place() and self.context.scope.threads % 32 == 0:
-                    self.operands.bring(self.operands.from_around(node))
+                    self.operands.store(self.operands.from_outside(node))
                 self.loop(node)
             case If():
                 self.g.append(replace(node, then=self.block(node.then), orelse=self.block(node.orelse)))
@@ -100,7 +102,7 @@ class _Dots(TensorDots):
         made, stored = self.staged(call)
         call = replace(call, args=(call.args[0], *self.all(made.args[1:])), attrs=made.attrs)
         choice = self.chosen_for(call)
-        self.operands.bring(stored)
+        self.operands.store(stored)
         ways = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
         return ways[choice.variant](call, choice)
 
@@ -129,7 +131,7 @@ class _Dots(TensorDots):
         if not isinstance(a.type, Tile) or self.unknown_place():
             return False
         words = (sums.size * sums.dtype.bits + a.type.size * a.type.dtype.bits) // (32 * self.context.scope.threads)
-        return words + BESIDE >= self.registers
+        return words + OTHER_REGISTERS >= self.registers
 
     def chosen(self, choice: Choice) -> None:
         """Note at the product just written what was chosen, and why."""
@@ -172,14 +174,14 @@ class _Dots(TensorDots):
         if not isinstance(x.type, Tile) or self.unknown_place():
             return x
         held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
-        return self.in_memory(x) if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * WORDS else x
+        return self.in_memory(x) if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
         """How much of k is loaded at a time: of two instructions, where that leaves registers for the rest."""
         bits, shape = self.multiplied_as(call)[0].bits, call.result.type.shape
         _, m, n, k = SHAPES[bits]
         elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
-        return 2 * k if 2 * elements * bits // 32 <= WORDS else k
+        return 2 * k if 2 * elements * bits // 32 <= OPERAND_REGISTERS else k
 
     def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
         """Part of a matrix in shared memory, `width` of its k from `first` on, as products take operand "a" or "b"."""

@@ -14,15 +14,15 @@ from ..layout import blocked, exchanged
 from ..types import Region, Tile
 from .context import Context
 from .shared_memory import SHARED_LIMIT
-from .vector_widths import axis_of, cost_of_change, cost_of_load, vector_widths, wasteful, way_of
+from .vector_widths import cost_of_change, cost_of_load, vector_and_order, vector_axis, vector_widths, worth_changing_layout
 
 
-def like(t: Tile, dtype: DType) -> Tile:
+def in_layout_of(t: Tile, dtype: DType) -> Tile:
     """A tile of another dtype in the same layout."""
     return replace(t, dtype=dtype)
 
 
-def alike(a: Tile, b: Tile) -> bool:
+def same_layout(a: Tile, b: Tile) -> bool:
     """Whether two tiles have one layout."""
     return (a.layout, a.domain) == (b.layout, b.domain)
 
@@ -32,10 +32,10 @@ class LayoutChoice:
 
     def __init__(self, graph: Graph, facts: Facts):
         self.context = Context(graph, facts)
-        self.vectors = vector_widths(graph, self.context, behind_products(self.context, stored=True))
+        self.vectors = vector_widths(graph, self.context, derived_from_products(self.context, stored=True))
         self.reduced = reduced_axes(self.context)
-        self.behind = behind_products(self.context)
-        self.room = _spare_memory(graph, self.context)
+        self.from_products = derived_from_products(self.context)
+        self.room = _spare_shared_memory(graph, self.context)
 
     @property
     def scope(self) -> ExecScope:
@@ -60,13 +60,13 @@ class LayoutChoice:
         place, threads = store.args[0], self.scope.threads
         if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
-        axis = axis_of(self.context, store)
+        axis = vector_axis(self.context, store)
         layout = exchanged(have.layout, have.domain, axis) if axis is not None and threads % 32 == 0 else None
-        if layout is not None and wasteful(self.context, store, have, longer := replace(have, layout=layout), threads):
+        if layout is not None and worth_changing_layout(self.context, store, have, longer := replace(have, layout=layout), threads):
             return longer
-        want = self.blocked(have.shape, have.dtype, *way_of(self.context, store))
+        want = self.blocked(have.shape, have.dtype, *vector_and_order(self.context, store))
         spare = self.scope.kind == "cta" and have.size * have.dtype.nbytes <= self.room
-        return want if spare and wasteful(self.context, store, have, want, threads) else None
+        return want if spare and worth_changing_layout(self.context, store, have, want, threads) else None
 
     def better_loaded(self, load: Call, types: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
         """Whether a load of a region in the second layout costs at most what it does in the first with a change of layout at the end of
@@ -87,7 +87,7 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
     return {shape: tuple(sorted(axes)) for shape, axes in found.items()}
 
 
-def behind_products(context: Context, stored: bool = False) -> set[Operand]:
+def derived_from_products(context: Context, stored: bool = False) -> set[Operand]:
     """The tiles that are computed from what a tensor core makes, each element from those of its place or its row. What is `stored` as the
     tensor cores have it may come out of a loop; what threads multiply has no layout of its own."""
     found: set[Operand] = set()
@@ -105,7 +105,7 @@ def is_elementwise(call: Call) -> bool:
     return "element" in call.op.rules or call.op.name in ("cast", "select")
 
 
-def _spare_memory(graph: Graph, context: Context) -> int:
+def _spare_shared_memory(graph: Graph, context: Context) -> int:
     """How many bytes of shared memory the kernel's buffers surely leave for changes of layout that it could do without."""
     most = SHARED_LIMIT[architecture(graph.target)]
     used = sum(r.type.nbytes for call in context.calls if call.op.name == "alloc_shared" for r in call.results)

@@ -18,7 +18,7 @@ from ..ir.builder import Facts, type_of
 from ..ir.graph import Block, Call, Carry, For, Graph, If, Node, Operand, Rewriter, Scope, Value, While
 from ..ops.layout_change import convert_layout
 from ..types import Points, Region, Tile
-from .layout_choice import LayoutChoice, alike, is_elementwise, like
+from .layout_choice import LayoutChoice, in_layout_of, is_elementwise, same_layout
 
 Types = tuple[Tile | None, ...]  # of operands or results: tiles with their layouts, None for what is no tile
 
@@ -171,7 +171,7 @@ class Assigner(LayoutChoice):
         if better is None:
             return needs
         self.close(self.new(call.args[1]))  # a load in that layout would touch the sectors that the store does not
-        return tuple(like(better, a.type.dtype) if n is not None else None for n, a in zip(needs, call.args))
+        return tuple(in_layout_of(better, a.type.dtype) if n is not None else None for n, a in zip(needs, call.args))
 
     def append(self, call: Call, needs: Types, results: tuple[Value, ...]) -> Call:
         new = replace(call, args=self.used(call.args, needs), results=results)
@@ -196,7 +196,8 @@ class Assigner(LayoutChoice):
         """What a loop carries keeps the layout that it starts in, or where the start is free, open or changed only once to that of a
         tensor core's result or of what is computed from it, takes the one that the body makes. The body is then walked again."""
         starts = tuple(self.settled_or_default(c.init) for c in node.carried)
-        free = {c.inner for c, y in zip(node.carried, node.body.yields) if self.is_guess(c.init) or y in self.behind and c.init not in self.behind}
+        free = {c.inner for c, y in zip(node.carried, node.body.yields)
+                if self.is_guess(c.init) or y in self.from_products and c.init not in self.from_products}
         open_ = {c.inner for c in node.carried if self.chain_to(c.init) is not None}
         before = self.snapshot()
         self.guessed |= free
@@ -274,7 +275,7 @@ class Assigner(LayoutChoice):
         else:
             value = self.new(operand)
             chain = self.close(value)
-            if alike(value.type, want):
+            if same_layout(value.type, want):
                 return value
             if chain is not None and chain.end is value and self.move(chain, want):
                 return self.new(operand)
@@ -317,15 +318,15 @@ class Assigner(LayoutChoice):
 
     def remade(self, call: Call, want: Tile) -> Value:
         """A free value made in the layout that a use asks for."""
-        needs, made = self.backward(call, want), like(want, call.result.type.dtype)
+        needs, made = self.backward(call, want), in_layout_of(want, call.result.type.dtype)
         if needs is None:  # not to be had in that layout
             needs, (made,) = call.op.rules["layout"](self, call, tuple(map(self.settled, call.args)))
         value = replace(call.result, type=made)
         self.append(call, needs, (value,))
-        return value if alike(made, want) else self.converted(value, want, call.loc)
+        return value if same_layout(made, want) else self.converted(value, want, call.loc)
 
     def converted(self, value: Value, want: Tile, loc, block: Rebuilt | None = None) -> Value:
-        result = replace(value, type=like(want, value.type.dtype))
+        result = replace(value, type=in_layout_of(want, value.type.dtype))
         (block or self.block).nodes.append(Call(convert_layout, (value,), {}, (result,), loc))
         return result
 
@@ -379,7 +380,7 @@ class Assigner(LayoutChoice):
 
     def types_along(self, chain: Chain, want: Tile) -> list[Tile] | None:
         """The types of a chain's values in the layouts that end in `want`; None where a call on the way cannot have them."""
-        types = [like(want, chain.end.type.dtype)]
+        types = [in_layout_of(want, chain.end.type.dtype)]
         for call, _ in reversed(chain.calls):
             needs = self.backward(call, types[-1])
             if needs is None:
@@ -400,9 +401,9 @@ def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
         held = [(doubt(a), n) for n, a in enumerate(call.args) if types[n] is not None]
         base = types[min(held)[1]] if held else assigner.default(first.shape, first.dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))
-    in_base = lambda x: like(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
+    in_base = lambda x: in_layout_of(base, x.type.dtype) if isinstance(type_of(x), Tile) else None
     return tuple(map(in_base, call.args)), tuple(map(in_base, call.results))
 
 
 def _same_backward(assigner: Assigner, call: Call, want: Tile) -> Types:
-    return tuple(like(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)
+    return tuple(in_layout_of(want, a.type.dtype) if isinstance(type_of(a), Tile) else None for a in call.args)

@@ -24,8 +24,8 @@ from ..types import Tile
 from .access_patterns import AccessPattern, PatternMismatch
 from .context import Context, is_column_major, loads_behind
 from .program_slices import backward_slice, more_than_arithmetic, without_dead_code
-from .shared_layouts import by_columns, with_layout
-from .staging import completes_by_bytes, is_copy, not_ahead, shared_left, site_ahead
+from .shared_layouts import column_major_candidates, with_layout
+from .staging import completes_by_bytes, is_staged_copy, shared_memory_left, site_with_barrier, why_not_ahead
 from .writing import Writer
 
 
@@ -49,7 +49,7 @@ def is_slot(node: Node) -> bool:
     return isinstance(node, Call) and node.op is pipeline_slot
 
 
-def sees_others(node: Node) -> bool:
+def observes_other_kernels(node: Node) -> bool:
     """Whether what comes after a node may see what other kernels have written meanwhile."""
     if not isinstance(node, Call):
         return False
@@ -58,7 +58,7 @@ def sees_others(node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Coming:
+class AheadCopy:
     """What stands for a load that runs ahead: `nodes`, of which `copy` is one, and allocations. `axes` of its tile are the buffer's dimensions."""
 
     nodes: tuple[Node, ...]
@@ -79,9 +79,9 @@ class Coming:
 class _LoadsAhead:
     def __init__(self, context: Context):
         self.context = context
-        self.left = shared_left(context)
+        self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
-        self.coming_ahead: dict[Value, Coming] = {}  # by what is loaded
+        self.ahead_copies: dict[Value, AheadCopy] = {}  # by what is loaded
         self.taken_by_products: set[Value] = set()   # what nothing else may need
         self.warnings: list[Warning_] = []
 
@@ -92,43 +92,43 @@ class _LoadsAhead:
         nothing else can run ahead."""
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
-        waits = "the loop waits for what others write" if any(map(sees_others, walk(loop.body))) else ""
+        waits = "the loop waits for what others write" if any(map(observes_other_kernels, walk(loop.body))) else ""
         staying = {}
         for load in sorted(filter(is_load, loop.body.nodes), key=lambda c: c not in multiplied):
-            if why := waits or self.stays(loop, load, load in multiplied):
+            if why := waits or self.why_stays(loop, load, load in multiplied):
                 staying[load] = why
-        ahead = any(is_copy(n) or isinstance(n, Call) and self.of(n) for n in loop.body.nodes)
+        ahead = any(is_staged_copy(n) or isinstance(n, Call) and self.ahead_copy_of(n) for n in loop.body.nodes)
         self.warnings += (Warning_(f"this load does not run ahead of the pipelined loop at line {loop.loc.line}: {why}", load.loc)
                           for load, why in staying.items() if load in multiplied or not ahead)
         return ahead or not staying
 
-    def stays(self, loop: For, load: Call, multiplied: bool) -> str:
+    def why_stays(self, loop: For, load: Call, multiplied: bool) -> str:
         """Why a load stays where it is. If nothing keeps it there, its copy is noted."""
         other = load.args[1]
         if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
             return "a copy brings zeros for what lies beyond its array's bounds or a mask leaves out, without cache="
         try:
-            came = self.coming(load, loop)
+            ahead = self.ahead_copy(load, loop)
         except PatternMismatch as why:
             return str(why)
-        places, outside = backward_slice(Block((*loop.body.nodes, *came.nodes)), [came.copy])
+        places, outside = backward_slice(Block((*loop.body.nodes, *ahead.nodes)), [ahead.copy])
         changed = next((v.name for v in outside & {c.inner for c in loop.carried}), None)
         if changed is not None:
             return f"its place depends on {changed}, which the loop changes"
         for call in (load, *(c for c in walk(Block(places)) if isinstance(c, Call) and c.op.effect != "pure")):
-            if why := not_ahead(self.context, call):
+            if why := why_not_ahead(self.context, call):
                 return why
         nbytes = load.result.type.size * load.result.type.dtype.nbytes * loop.pipeline.stages
         if nbytes > self.left:
             return f"its {loop.pipeline.stages} slots take {nbytes} bytes of shared memory, of which {max(self.left, 0)} are left"
-        if why := self.slow(self.as_it_may_lie(came.copy), for_roles=loop.pipeline.warp_specialize and not multiplied):
+        if why := self.why_slow(self.with_likely_layout(ahead.copy), for_roles=loop.pipeline.warp_specialize and not multiplied):
             return why
         self.left -= nbytes
-        self.allocations += came.allocations
-        self.coming_ahead[load.result] = came
+        self.allocations += ahead.allocations
+        self.ahead_copies[load.result] = ahead
         return ""
 
-    def coming(self, load: Call, loop: For) -> "Coming":
+    def ahead_copy(self, load: Call, loop: For) -> "AheadCopy":
         """What stands for a load that runs ahead."""
         g, t = Writer.of(self.context), load.result.type
         g.loc, g.scope = load.loc, self.context.scope
@@ -138,21 +138,21 @@ class _LoadsAhead:
             region = whole(g, allocated(g, tuple(t.shape[a] for a in place.axes), t.dtype, auto))
             g.call(copy_async_, region, source, None, options={}, partial=None)
             copy = nodes[-1]
-            place.in_order(g, g.call(load_, region, load.args[1], None, cache=None))
+            place.in_tile_order(g, g.call(load_, region, load.args[1], None, cache=None))
         self.context.made.update(g.definitions)
-        return Coming((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, list(g.blocks[0]), place.axes)
+        return AheadCopy((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, list(g.blocks[0]), place.axes)
 
-    def as_it_may_lie(self, copy: Call) -> Call:
+    def with_likely_layout(self, copy: Call) -> Call:
         """The copy to a buffer by columns, if the array lies so; else by rows."""
         region, source = copy.args[:2]
         if not is_column_major(source.type):
             return copy
-        layout = next(iter(by_columns(region.type.dtype, region.type.shape).values()))
+        layout = next(iter(column_major_candidates(region.type.dtype, region.type.shape).values()))
         turned = replace(region, type=with_layout(region.type, layout))
         self.context.made[turned] = self.context.made[region]
         return replace(copy, args=(turned, *copy.args[1:]))
 
-    def slow(self, copy: Call, for_roles: bool) -> str:
+    def why_slow(self, copy: Call, for_roles: bool) -> str:
         """Why a copy gains nothing: threads would make it by loads and stores, or roles cannot make it."""
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
@@ -161,7 +161,7 @@ class _LoadsAhead:
         if not for_roles and any(v.name != "vector" and not reasons(v, site) for v in variants):
             return ""
         sites = {"ldgsts": site} if not for_roles else {}
-        sites |= {"tma": site_ahead(self.context, copy, kind)} if self.context.target != "sm_80" else {}
+        sites |= {"tma": site_with_barrier(self.context, copy, kind)} if self.context.target != "sm_80" else {}
         return "; ".join(f"{v.name} {'; '.join(miss.words for miss in reasons(v, sites[v.name]))}" for v in variants if v.name in sites)
 
     # -- written out -----------------------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ class _LoadsAhead:
 
     def node(self, node: Node) -> tuple[Node, ...]:
         match node:
-            case Call() if self.of(node):
-                return self.of(node).nodes
+            case Call() if self.ahead_copy_of(node):
+                return self.ahead_copy_of(node).nodes
             case Call() if node.op is dot_:
                 return self.dot(node),
             case For():
@@ -186,8 +186,8 @@ class _LoadsAhead:
         """Whether a call stays though nothing uses it: places that copies have are not needed for the loads that they stand for."""
         return more_than_arithmetic(call) and self.taken_by_products.isdisjoint(call.results)
 
-    def of(self, call: Call) -> Coming | None:
-        return self.coming_ahead.get(call.results[0]) if call.results else None
+    def ahead_copy_of(self, call: Call) -> AheadCopy | None:
+        return self.ahead_copies.get(call.results[0]) if call.results else None
 
     def dot(self, call: Call) -> Call:
         """A product that takes what runs ahead, transposed or not, in shared memory."""
@@ -196,21 +196,21 @@ class _LoadsAhead:
             x, made = args[n], self.context.made.get(args[n])
             turned = made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
             loaded = made.args[0] if turned else x
-            came = self.coming_ahead.get(loaded)
-            if came is None or sorted(came.axes) != [0, 1]:
+            ahead = self.ahead_copies.get(loaded)
+            if ahead is None or sorted(ahead.axes) != [0, 1]:
                 continue
-            turned ^= came.axes == (1, 0)
-            if n == 1 and self.across_k(call, came, turned):
+            turned ^= ahead.axes == (1, 0)
+            if n == 1 and self.needs_registers(call, ahead, turned):
                 continue
-            self.taken_by_products |= {x, *came.read}
-            args[n], attrs[flag] = came.region, attrs[flag] ^ turned
+            self.taken_by_products |= {x, *ahead.read}
+            args[n], attrs[flag] = ahead.region, attrs[flag] ^ turned
         return replace(call, args=tuple(args), attrs=attrs)
 
-    def across_k(self, call: Call, came: Coming, turned: bool) -> bool:
+    def needs_registers(self, call: Call, ahead: AheadCopy, turned: bool) -> bool:
         """Whether an `a` lies in memory as `wgmma` takes no elements of its kind, which it takes from registers."""
-        narrow = came.region.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
+        narrow = ahead.region.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
         k_last = call.attrs["trans_a"] == turned
-        return self.context.target == "sm_90a" and narrow and k_last == is_column_major(came.copy.args[1].type)
+        return self.context.target == "sm_90a" and narrow and k_last == is_column_major(ahead.copy.args[1].type)
 
 
 __all__ = ["send_loads_ahead"]

@@ -14,7 +14,7 @@ from ..ops.pipeline import pipeline_slot
 from ..records import LoopRecord
 from .context import Context, loads_behind
 from .loads_ahead import is_load, send_loads_ahead
-from .staging import Finder
+from .staging import StagedLoopFinder
 
 STAGES = 3, 2  # that are tried, as shared memory has room
 
@@ -50,7 +50,7 @@ def _copied(graph: Graph, facts: Facts, loops: dict[For, list[Call]], stages: in
     """The places of the loads that become copies where `loops` are pipelined ones; none where that is refused."""
     try:
         made = send_loads_ahead(replace(graph, body=_pipelined(graph.body, loops, stages)), facts)
-        Finder(Context(made, facts)).block(made.body)
+        StagedLoopFinder(Context(made, facts)).block(made.body)
     except CompilationError:
         return set()
     return {n.loc for n in walk(made.body) if isinstance(n, Call) and n.op is copy_async_}

@@ -32,9 +32,9 @@ from .program_slices import Copier
 
 COLUMNS, ROW_MAJOR, APART = "columns of 16 bytes", "row-major", "row-major, each slot at a multiple of 128 bytes"
 COLUMN_MAJOR = "column-major"
-SLOWER = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
+SLOWER_VARIANTS = {copy_: ("scalar",), copy_async_: ("vector",), dot_: ("mma_sync", "fma")}
 PLACES = Buffer, Region, Points
-ASIDE = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
+NO_ACCESS = ("region", "points", "peer_buffer", "ring_release")  # calls that touch no element
 
 
 def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, TileLayout]:
@@ -51,7 +51,7 @@ def candidates(dtype, shape: tuple[int, ...], slots: bool = False) -> dict[str, 
     return found
 
 
-def by_columns(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
+def column_major_candidates(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
     """Those of a buffer whose columns are contiguous, by name."""
     if len(shape) < 2:
         return {}
@@ -61,7 +61,7 @@ def by_columns(dtype, shape: tuple[int, ...]) -> dict[str, TileLayout]:
 
 
 @dataclass
-class Uses:
+class CandidateUses:
     """What the uses of a buffer say to one candidate: the path that each takes, who has none or a slower one, and what copies
     issue."""
 
@@ -82,13 +82,13 @@ class Uses:
 
 
 @dataclass
-class Open:
+class OpenLayout:
     """A buffer whose layout is to be chosen."""
 
     call: Call
     layouts: dict[str, TileLayout]
     by_rows: bool = False  # whether products or register tiles take it
-    uses: dict[str, Uses] = field(default_factory=dict)
+    uses: dict[str, CandidateUses] = field(default_factory=dict)
 
     def cost(self, name: str) -> tuple:
         uses, at, turned = self.uses[name], list(self.layouts).index(name), name == COLUMN_MAJOR or name.endswith("by columns")
@@ -107,7 +107,7 @@ class Open:
         return min(self.uses, key=self.cost)
 
     @property
-    def turned(self) -> bool:
+    def wants_columns(self) -> bool:
         """Whether a use has no path, or a slower one, by all candidates, and a copy is of an array whose rows are not contiguous."""
         uses = self.uses[self.chosen]
         places = (a.type for call in (*uses.declined, *uses.taken) if call.op in (copy_, copy_async_) for a in call.args[:2])
@@ -133,23 +133,23 @@ class Open:
 
 def choose_shared_layouts(graph: Graph, facts: Facts) -> Graph:
     """The graph with a layout by its uses for every buffer that was left to the compiler."""
-    opened = {n.result: Open(n, candidates(n.attrs["dtype"], n.attrs["shape"], bool(n.attrs.get("slots")))) for n in graph.body.nodes
+    opened = {n.result: OpenLayout(n, candidates(n.attrs["dtype"], n.attrs["shape"], bool(n.attrs.get("slots")))) for n in graph.body.nodes
               if isinstance(n, Call) and n.op is alloc_shared and n.attrs.get("auto") is not None}
     if not opened:
         return graph
     asking, turn = dict(opened), 0
     while asking:
         tried = {buffer: list(o.layouts)[turn] for buffer, o in asking.items()}
-        _Asker(graph, facts, asking, tried).block(graph.body)
+        _UseEvaluator(graph, facts, asking, tried).block(graph.body)
         turn += 1
         asking = {b: o for b, o in asking.items() if not (o.settled and turn == 1) and turn < len(o.layouts)}
     layouts = {buffer: o.layouts[o.chosen] for buffer, o in opened.items()}
     for buffer, o in opened.items():
-        if o.turned:
-            turned = by_columns(buffer.type.dtype, buffer.type.shape)
+        if o.wants_columns:
+            turned = column_major_candidates(buffer.type.dtype, buffer.type.shape)
             names, o.layouts = (o.chosen, *turned), o.layouts | turned
             for name in names:
-                _Asker(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
+                _UseEvaluator(graph, facts, {buffer: o}, {buffer: name}, layouts).block(graph.body)
             layouts[buffer] = o.layouts[o.chosen]
     body = _Retyper(layouts).block(graph.body)
     return replace(graph, body=body, layouts=tuple(o.record() for o in opened.values()))
@@ -162,14 +162,15 @@ def with_layout(t, layout: TileLayout):
 
 # -- asking ----------------------------------------------------------------------------------------------------------------
 
-class _Asker:
+class _UseEvaluator:
     """Asks every use of the buffers what it would be with the layouts `tried`; other buffers have those that are `given`."""
 
-    def __init__(self, graph: Graph, facts: Facts, opened: dict[Value, Open], tried: dict[Value, str], given: dict[Value, TileLayout] | None = None):
+    def __init__(self, graph: Graph, facts: Facts, opened: dict[Value, OpenLayout], tried: dict[Value, str],
+                 given: dict[Value, TileLayout] | None = None):
         self.context, self.facts, self.opened, self.tried = Context(graph, facts), facts, opened, tried
         self.given = (given or {}) | {buffer: opened[buffer].layouts[name] for buffer, name in tried.items()}
         for buffer, name in tried.items():
-            opened[buffer].uses[name] = Uses()
+            opened[buffer].uses[name] = CandidateUses()
 
     def block(self, block: Block, pipelined: bool = False) -> None:
         with self.context.inside(block):
@@ -183,22 +184,22 @@ class _Asker:
     def call(self, call: Call, pipelined: bool) -> None:
         roots = {a: self.root(a) for a in call.args if isinstance(a, Value) and isinstance(a.type, PLACES)}
         buffers = {r for r in roots.values() if r in self.opened}
-        if not buffers or call.op.name in ASIDE:
+        if not buffers or call.op.name in NO_ACCESS:
             return
         if call.op not in (copy_, copy_async_):
             for buffer in buffers:
                 self.opened[buffer].by_rows = True
         if not call.op.variants:
             return
-        args = tuple(self.tried_on(a, roots.get(a)) for a in call.args)
-        found = self.asked(replace(call, args=args), pipelined)
+        args = tuple(self.with_tried_layout(a, roots.get(a)) for a in call.args)
+        found = self.evaluate(replace(call, args=args), pipelined)
         for buffer in buffers:
             uses = self.opened[buffer].uses[self.tried[buffer]]
             if isinstance(found, DispatchError):
                 uses.declined[call] = found
                 continue
             uses.taken[call] = found.variant
-            uses.slower += [call] if found.variant in SLOWER.get(call.op, ()) else []
+            uses.slower += [call] if found.variant in SLOWER_VARIANTS.get(call.op, ()) else []
             uses.instructions += found.plan.instructions if call.op in (copy_, copy_async_) else 0
 
     def root(self, value: Value) -> Value:
@@ -208,18 +209,18 @@ class _Asker:
             value = made[value].args[0]
         return value
 
-    def tried_on(self, arg, root):
+    def with_tried_layout(self, arg, root):
         if root not in self.given:
             return arg
         made = replace(arg, type=with_layout(arg.type, self.given[root]))
         self.context.made[made] = self.context.made[arg]
         return made
 
-    def asked(self, call: Call, pipelined: bool) -> Choice | DispatchError:
+    def evaluate(self, call: Call, pipelined: bool) -> Choice | DispatchError:
         """What the call would be."""
         if pipelined and call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token"):
             ahead = replace(call, args=(*call.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1)))))
-            found = self.asked(ahead, False)  # as the loop issues it, where it completes by bytes
+            found = self.evaluate(ahead, False)  # as the loop issues it, where it completes by bytes
             if not isinstance(found, DispatchError):
                 return found
         site = call.op.rules["site"](self.context, call)
@@ -264,4 +265,4 @@ class _Retyper(Copier):
         return new
 
 
-__all__ = ["by_columns", "candidates", "choose_shared_layouts", "with_layout"]
+__all__ = ["candidates", "choose_shared_layouts", "column_major_candidates", "with_layout"]

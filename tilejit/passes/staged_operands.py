@@ -21,20 +21,20 @@ from ..ops.shape import transpose_
 from ..ops.shared import alloc, sync, widest_swizzle
 from ..types import Region, Tile
 from .context import Context, is_column_major, loads_behind
-from .staging import shared_left
+from .staging import shared_memory_left
 
-LEAST = 2048              # bytes of an operand below which registers and shuffles do
-PROXIES = 90, 100, 103    # architectures whose tensor cores read shared memory themselves
+LEAST_BYTES = 2048              # bytes of an operand below which registers and shuffles do
+ASYNC_PROXY_ARCHITECTURES = 90, 100, 103    # architectures whose tensor cores read shared memory themselves
 
 
 @dataclass(frozen=True)
-class Stored:
+class StagedOperand:
     """What is stored for a product: a tile, or its transpose, to a room, which it may have as its `own`. The nodes name the room's region."""
 
     tile: Value
     transposed: bool
-    room: Value
-    own: bool
+    buffer: Value
+    persistent: bool
     region: Value
     nodes: tuple[Node, ...]
 
@@ -44,88 +44,88 @@ class StagedOperands:
 
     def __init__(self, context: Context, g: Builder):
         self.context, self.g = context, g
-        self.left = shared_left(context)
-        self.rooms: dict[tuple, Value] = {}
-        self.made: dict[Value, tuple[Call, tuple[Stored, ...]]] = {}   # by the result of a product
-        self.there: frozenset[Value] = frozenset()                     # rooms that hold, where the pass is, what they are for
-        self.named: set[Value] = set()                                 # regions whose nodes are written
-        self.home: dict[object, Block] = {}                            # the block of each value, and of each product by its result
+        self.left = shared_memory_left(context)
+        self.buffers: dict[tuple, Value] = {}
+        self.made: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}   # by the result of a product
+        self.present: frozenset[Value] = frozenset()                     # rooms that hold, where the pass is, what they are for
+        self.regions_written: set[Value] = set()                                 # regions whose nodes are written
+        self.home_block: dict[object, Block] = {}                            # the block of each value, and of each product by its result
         self._note(context.graph.body)
-        self.taken = Counter(self._untransposed(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
+        self.use_counts = Counter(self._untransposed(x)[0] for c in context.calls if c.op is dot_ for x in c.args[1:])
 
     def _note(self, block: Block) -> None:
         for node in block.nodes:
-            self.home.update(dict.fromkeys(getattr(node, "results", ()), block))
+            self.home_block.update(dict.fromkeys(getattr(node, "results", ()), block))
             for inner in blocks(node):
                 self._note(inner)
 
-    def of(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
+    def of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         """A product as it is made, and what is stored for it before."""
         if call.result not in self.made:
             self.made[call.result] = self._staged(call)
         return self.made[call.result]
 
-    def _staged(self, call: Call) -> tuple[Call, tuple[Stored, ...]]:
+    def _staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         args, attrs, stored = list(call.args), dict(call.attrs), []
         for n, flag in ((2, "trans_b"), (1, "trans_a")):
             if not isinstance(args[n].type, Tile) or attrs["options"]["variant"] == "fma":
                 continue
             x, transposed = self._untransposed(args[n])
             transposed ^= attrs[flag]
-            if not self._through_memory(args[n], n, transposed):
+            if not self._belongs_in_memory(args[n], n, transposed):
                 continue
-            columns = self._by_columns(x)
+            columns = self._is_column_major(x)
             transposed ^= columns
             if transposed == (n == 1) and (x.type.dtype.bits == 8 or attrs["precision"] == "tf32"):
                 continue  # of which instructions take rows along k only: to turn it took longer than mma.sync with it in registers (H200)
-            own = self.taken[x] > 1 or self.home.get(x) is not self.home[call.result]
-            room = self._room(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if own else n))
-            if room is not None:
+            persistent = self.use_counts[x] > 1 or self.home_block.get(x) is not self.home_block[call.result]
+            buffer = self._buffer(replace(x.type, shape=x.type.shape[::-1]) if columns else x.type, (self.context.scope, x if persistent else n))
+            if buffer is not None:
                 with self.g.block() as nodes:
-                    args[n] = whole(self.g, room)
+                    args[n] = whole(self.g, buffer)
                 attrs[flag] = transposed
-                self.context.made |= {v: self.g.definitions[v] for v in (room, args[n])}
-                stored.append(Stored(x, columns, room, own, args[n], tuple(nodes)))
+                self.context.made |= {v: self.g.definitions[v] for v in (buffer, args[n])}
+                stored.append(StagedOperand(x, columns, buffer, persistent, args[n], tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
-    def _room(self, t: Tile, what: tuple) -> Value | None:
+    def _buffer(self, t: Tile, what: tuple) -> Value | None:
         """Shared memory for what is stored, the same each time; None where there is no room, or where registers do."""
         what = t.dtype, t.shape, *what
         nbytes, layout = t.size * t.dtype.bits // 8, widest_swizzle(t.dtype, t.shape)
-        if what not in self.rooms and nbytes >= LEAST and layout is not None and nbytes <= self.left:
+        if what not in self.buffers and nbytes >= LEAST_BYTES and layout is not None and nbytes <= self.left:
             self.left -= nbytes
-            self.rooms[what] = alloc.function(self.g, t.shape, t.dtype, layout=layout)
-        return self.rooms.get(what)
+            self.buffers[what] = alloc.function(self.g, t.shape, t.dtype, layout=layout)
+        return self.buffers.get(what)
 
-    def bring(self, stored: tuple[Stored, ...]) -> None:
+    def store(self, stored: tuple[StagedOperand, ...]) -> None:
         """Store operands where products read them, unless they are there, once all threads have come and before any goes on."""
-        new = [s for s in stored if s.room not in self.there]
+        new = [s for s in stored if s.buffer not in self.present]
         if new:
             self.g.call(sync)
         for s in stored:
-            if s.region not in self.named:
-                self.named.add(s.region)
+            if s.region not in self.regions_written:
+                self.regions_written.add(s.region)
                 self.g.blocks[-1].extend(s.nodes)
         for s in new:
             tile = self.g.call(transpose_, s.tile, axes=(1, 0)) if s.transposed else s.tile
             self.g.call(store_, s.region, tile, None, cache=None, each_thread=False)
-        self.there |= {s.room for s in new if s.own}
+        self.present |= {s.buffer for s in new if s.persistent}
         if new:
-            if architecture(self.context.target) in PROXIES:
+            if architecture(self.context.target) in ASYNC_PROXY_ARCHITECTURES:
                 self.g.call(fence_proxy_async)
             self.g.call(sync)
 
-    def from_around(self, node: For | While) -> tuple[Stored, ...]:
+    def from_outside(self, node: For | While) -> tuple[StagedOperand, ...]:
         """What the products in a loop, those of its scope, take of what is there before it."""
         inside = {id(b) for b in _inside(node)}
         found = [s for b in _inside(node) for n in b.nodes if isinstance(n, Call) and n.op is dot_ for s in self.of(n)[1]]
-        return tuple(s for s in found if s.tile in self.home and id(self.home[s.tile]) not in inside)
+        return tuple(s for s in found if s.tile in self.home_block and id(self.home_block[s.tile]) not in inside)
 
     def _untransposed(self, x: Value) -> tuple[Value, bool]:
         made = self.context.made.get(x)
         return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
 
-    def _through_memory(self, x: Value, operand: int, turned: bool) -> bool:
+    def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:
         """Whether a tile is better read from shared memory: one that is computed of what is in global memory. Of what is in shared memory, or what
         a product has made, if it is a `b`, which warps take in turn and the tensor cores of a warpgroup only there, or made by a product and turned,
         which threads would do element by element. Else such a one is loaded, or stays, as the product takes it."""
@@ -139,7 +139,7 @@ class StagedOperands:
         return bool(whole_ones) and computed and operand == 2
 
 
-    def _by_columns(self, x: Value) -> bool:
+    def _is_column_major(self, x: Value) -> bool:
         """Whether a tile is computed of one whose columns lie side by side in its array: its vectors lie along them."""
         like_it = [c.args[0].type for c in loads_behind(self.context, x) or () if c.result.type.shape == x.type.shape]
         return any(isinstance(t, Region) and is_column_major(t) for t in like_it[:1])

@@ -25,11 +25,11 @@ from .context import Context
 THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 SECTOR, LANES = 32, 32
 REQUEST = 4     # what a request costs beside its sectors: the L1 cache moves four of them a cycle, and takes one request
-WRITTEN = 4     # what a sector costs that is written: the L2 cache takes one in the time in which the L1 cache moves so many
-WASTED = 4      # how many times the sectors that it needs a store touches for its tile to be worth a change of layout through shared memory
+WRITTEN_SECTOR = 4     # what a sector costs that is written: the L2 cache takes one in the time in which the L1 cache moves so many
+WASTEFUL_FACTOR = 4      # how many times the sectors that it needs a store touches for its tile to be worth a change of layout through shared memory
 BARRIERS = 240  # what the two barriers of a change of layout through scratch memory cost, in the same unit
 LONGEST = 16    # elements of a vector, of a byte each
-LOOP = 8        # how often a loop is thought to turn
+TRIPS = 8        # how often a loop is thought to turn
 FAR = 1 << 20   # stands for a stride that is known at launch only
 NEAR = 2        # the same along the last dimension of an array that is contiguous along none: every second element, most likely
 
@@ -52,52 +52,52 @@ def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> di
     Of the launch no longer vectors are asked for than a thread has elements, unless accesses that differ are weighed together."""
     threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
     held = lambda shape: 1 << max(prod(shape) // threads, 1).bit_length() - 1
-    accesses = _met(graph, context, fragments, held)
+    accesses = _accesses_by_shape(graph, context, fragments, held)
     differing = {shape for shape, met in accesses.items() if len(met) > 1}
     if differing:
-        accesses |= _met(graph, context, fragments, lambda shape: LONGEST if shape in differing else 0)
+        accesses |= _accesses_by_shape(graph, context, fragments, lambda shape: LONGEST if shape in differing else 0)
     found = {shape: _cheapest(shape, met) for shape, met in accesses.items()}
     for call in context.made.values():
         shape = call.results[0].type.shape if isinstance(call.results[0].type, Points) else ()
         if shape and prod(shape) and shape not in found:  # loads and stores tell more of their points than these tell of themselves
-            access = _access(context, call.result, most=held(shape))
-            found[shape] = (1, None) if access is None else _way(shape, (access.vector, access.axis))
+            access = _access_to(context, call.result, most=held(shape))
+            found[shape] = (1, None) if access is None else _with_order(shape, (access.vector, access.axis))
     return found
 
 
-def _met(graph: Graph, context: Context, fragments: set[Operand], most: Callable[[tuple], int]) -> dict[tuple, dict[Access, int]]:
+def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand], most: Callable[[tuple], int]) -> dict[tuple, dict[Access, int]]:
     """The accesses that each shape meets, and how often, with vectors of at most `most` elements; shapes of none are left out."""
     accesses: dict[tuple, dict[Access, int]] = {}
-    for call, weight in _accesses(context, graph.body, 1):
+    for call, weight in _weighted_accesses(context, graph.body, 1):
         t = call.args[0].type
         if t.scope != "global" or not prod(t.shape) or not t.shape or not fragments.isdisjoint(call.args[1:]) or not most(t.shape):
             continue
-        access = _of(context, call, most(t.shape))
+        access = _access_of(context, call, most(t.shape))
         if access is not None:
             met = accesses.setdefault(t.shape, {})
             met[access] = met.get(access, 0) + weight
     return accesses
 
 
-def way_of(context: Context, call: Call) -> tuple[int, tuple | None]:
+def vector_and_order(context: Context, call: Call) -> tuple[int, tuple | None]:
     """The vector's extent and the order of the dimensions that suit a load or store of a region by itself."""
-    access = _of(context, call)
-    return _way(call.args[0].type.shape, (access.vector, access.axis))
+    access = _access_of(context, call)
+    return _with_order(call.args[0].type.shape, (access.vector, access.axis))
 
 
-def axis_of(context: Context, call: Call) -> int | None:
+def vector_axis(context: Context, call: Call) -> int | None:
     """The dimension along which a load or a store of a region moves vectors."""
-    return _of(context, call).axis
+    return _access_of(context, call).axis
 
 
-def _accesses(context: Context, body: Block, weight: int):
+def _weighted_accesses(context: Context, body: Block, weight: int):
     """The loads and stores, in order, each with how often it may be met; meanwhile its block's promises hold."""
     with context.inside(body):
         for node in body.nodes:
             if isinstance(node, Call) and node.op.name in THROUGH_REGISTERS:
                 yield node, weight
             for block in blocks(node):
-                yield from _accesses(context, block, weight * LOOP if isinstance(node, (For, While)) else weight)
+                yield from _weighted_accesses(context, block, weight * TRIPS if isinstance(node, (For, While)) else weight)
 
 
 # -- choosing --------------------------------------------------------------------------------------------------------------
@@ -106,22 +106,22 @@ def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tupl
     ways = [(a.vector, a.axis) for a in met]
     widest = max(ways, key=lambda way: way[0])  # the first of them
     if len(set(met)) == 1:
-        return _way(shape, widest)
+        return _with_order(shape, widest)
     candidates = [widest]
     for vector, axis in sorted(set(ways), key=lambda way: -way[0]):
         while vector:
             candidates.append((vector, axis))
             vector //= 2
-    cost = lambda way: sum(n * _cost(shape, a, *_way(shape, way)) for a, n in met.items())
+    cost = lambda way: sum(n * _cost(shape, a, *_with_order(shape, way)) for a, n in met.items())
     best, least = widest, cost(widest)
     for way in dict.fromkeys(candidates):
         price = cost(way)
         if price < 0.99 * least:
             best, least = way, price
-    return _way(shape, best)
+    return _with_order(shape, best)
 
 
-def _way(shape: tuple[int, ...], way: tuple[int, int | None]) -> tuple[int, tuple | None]:
+def _with_order(shape: tuple[int, ...], way: tuple[int, int | None]) -> tuple[int, tuple | None]:
     vector, axis = way
     return vector, None if axis is None else (axis, *(k for k in reversed(range(len(shape))) if k != axis))
 
@@ -155,24 +155,24 @@ def cost_of_load(context: Context, call: Call, t: Tile, threads: int) -> float:
     return float(REQUEST * requests + sectors)
 
 
-def wasteful(context: Context, call: Call, have: Tile, want: Tile, threads: int) -> bool:
+def worth_changing_layout(context: Context, call: Call, have: Tile, want: Tile, threads: int) -> bool:
     """Whether to change a tile's layout before it is stored to a region: nothing gathers the parts of a sector on the way to the
     L2 cache, so each part costs what the whole does. An H200 transposes tiles of 64 x 64 floats at 4.0 TB/s so, and at 1.2 TB/s in
     parts of sectors; a product of 4096^3 that stores tiles of 128 x 256 halves takes 6 % less time where lanes exchange words before."""
     (_, sectors), (_, fewest) = (_traffic(context, call, t, threads) for t in (have, want))
-    least = WASTED if register_exchange(have, want) is None else 2
-    return sectors >= least * fewest and WRITTEN * (sectors - fewest) > cost_of_change(have, want)
+    least = WASTEFUL_FACTOR if register_exchange(have, want) is None else 2
+    return sectors >= least * fewest and WRITTEN_SECTOR * (sectors - fewest) > cost_of_change(have, want)
 
 
 def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, int]:
     """How many requests the first warp makes for a tile, and how many sectors they touch."""
-    access = _of(context, call)
+    access = _access_of(context, call)
     run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
-    return _counted(access, t.layout, t.domain, t.shape, threads, run)
+    return _count_traffic(access, t.layout, t.domain, t.shape, threads, run)
 
 
 @lru_cache(maxsize=4096)
-def _counted(access: Access, layout: TileLayout, domain: tuple, shape: tuple, threads: int, run: int) -> tuple[int, int]:
+def _count_traffic(access: Access, layout: TileLayout, domain: tuple, shape: tuple, threads: int, run: int) -> tuple[int, int]:
     """The same where each register takes a vector of `run` elements."""
     table = thread_table(layout, domain, threads)[:LANES]
     at = np.unravel_index(table, domain)
@@ -198,13 +198,13 @@ def cost_of_change(source: Tile, target: Tile) -> float:
 
 # -- how a tile meets memory -----------------------------------------------------------------------------------------------
 
-def _of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
+def _access_of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
     """The access of a load, a store, or an atomic operation, with vectors of at most `most` elements."""
     most = min(most, most_at_once(context, call)) if call.op.name == "atomic" else most
-    return _access(context, call.args[0], call.args[-1], most)
+    return _access_to(context, call.args[0], call.args[-1], most)
 
 
-def _access(context: Context, place: Value, mask: Operand = None, most: int = LONGEST) -> Access | None:
+def _access_to(context: Context, place: Value, mask: Operand = None, most: int = LONGEST) -> Access | None:
     """The access of a region or of points, with vectors of at most `most` elements. None for points that no vector fits and whose indices grow by
     no constants: they cost the same in any layout."""
     t: Region | Points = place.type
