@@ -14,7 +14,7 @@ ROUNDS = 12  # a loop's body is followed until what is pending at its start no l
 
 
 @dataclass
-class _State:
+class _PendingState:
     """How many groups have been closed since a pending tile's product was started (0: its own is still open), with the
     call that did: `results` are tiles being made, `operands` tiles in registers being read. `moves` are tiles on their way
     from tensor memory."""
@@ -23,10 +23,10 @@ class _State:
     operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
     moves: dict[Value, Call] = field(default_factory=dict)
 
-    def copy(self) -> "_State":
-        return _State(dict(self.results), dict(self.operands), dict(self.moves))
+    def copy(self) -> "_PendingState":
+        return _PendingState(dict(self.results), dict(self.operands), dict(self.moves))
 
-    def join(self, other: "_State") -> "_State":
+    def join(self, other: "_PendingState") -> "_PendingState":
         """What may be pending where two ways meet."""
         new = self.copy()
         new.moves.update(other.moves)
@@ -42,7 +42,7 @@ class _State:
 def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
     """The graph as it is. CompilationError where a product's registers are touched before they may be, or the kernel ends before."""
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
-        left = _Checker(PinnedRegisters(graph)).block(graph.body, _State())
+        left = _HazardChecker(PinnedRegisters(graph)).block(graph.body, _PendingState())
         for _, product in left.results.values():
             raise CompilationError("this product may still be on its way where the kernel ends: let tile.mma_wait(0) stand behind it on every "
                                    "way through the kernel", product.loc)
@@ -54,11 +54,11 @@ def _moves(node) -> bool:
     return isinstance(node, Call) and node.op.name == "tmem_load" and not node.attrs["wait"]
 
 
-class _Checker:
+class _HazardChecker:
     def __init__(self, pinned: PinnedRegisters):
         self.sets = pinned.sets
 
-    def block(self, block: Block, state: _State) -> _State:
+    def block(self, block: Block, state: _PendingState) -> _PendingState:
         for node in block.nodes:
             match node:
                 case Call():
@@ -69,14 +69,14 @@ class _Checker:
                     ways = []
                     for inner in (then, orelse):
                         way = self.block(inner, state.copy())
-                        self.hand(inner.yields, results, way, f"the branch at line {node.loc.line} hands it on")
+                        self.hand_over(inner.yields, results, way, f"the branch at line {node.loc.line} hands it on")
                         ways.append(way)
                     state = ways[0].join(ways[1])
                 case Scope(body=body):
                     state = state.join(self.block(body, state.copy()))
         return state
 
-    def call(self, call: Call, state: _State) -> None:
+    def call(self, call: Call, state: _PendingState) -> None:
         name = call.op.name
         for result in call.results:
             if result in state.operands:
@@ -88,7 +88,7 @@ class _Checker:
             self.read((a, b), state, call)
             if acc in state.results:
                 if self.sets.get(acc) != self.sets[call.result]:
-                    self.copied(acc, state, "this product adds to it", call.loc)
+                    self.refuse_copy(acc, state, "this product adds to it", call.loc)
                 del state.results[acc]
             state.results[call.result] = 0, call
             if isinstance(type_of(a), Tile):
@@ -107,36 +107,37 @@ class _Checker:
             if _moves(call):
                 state.moves[call.result] = call
 
-    def read(self, operands: tuple[Operand, ...], state: _State, node) -> None:
+    def read(self, operands: tuple[Operand, ...], state: _PendingState, node) -> None:
         for o in operands:
             if o in state.moves:
                 raise CompilationError(f"the tile that line {state.moves[o].loc.line} loads from tensor memory is used before "
                                        'tcgen05_wait("ld")', node.loc)
             if o in state.results:
                 age, call = state.results[o]
-                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {_missing(age)}", node.loc)
+                raise CompilationError(f"the result of the mma_async at line {call.loc.line} is read before it is there; {_missing_wait(age)}",
+                                       node.loc)
 
-    def copied(self, result: Operand, state: _State, where: str, loc=None) -> None:
+    def refuse_copy(self, result: Operand, state: _PendingState, where: str, loc=None) -> None:
         """CompilationError for a pending result that moves to other registers."""
         age, call = state.results[result]
         raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is there: {where}, in other registers, "
-                               f"since its own are still needed; {_missing(age)}. A name that goes on with its own product, and whose value of "
+                               f"since its own are still needed; {_missing_wait(age)}. A name that goes on with its own product, and whose value of "
                                "before is not read again, needs no copy", loc or call.loc)
 
-    def hand(self, operands, targets, state: _State, where: str) -> None:
+    def hand_over(self, operands, targets, state: _PendingState, where: str) -> None:
         """Control flow hands operands on under other names."""
         for o, target in zip(operands, targets):
             if o in state.moves:
                 state.moves[target] = state.moves[o]
             if o in state.results:
                 if self.sets.get(o) != self.sets.get(target):
-                    self.copied(o, state, f"{where} as {target.name}")
+                    self.refuse_copy(o, state, f"{where} as {target.name}")
                 state.results[target] = state.results[o]
 
-    def loop(self, node: For | While, state: _State) -> _State:
+    def loop(self, node: For | While, state: _PendingState) -> _PendingState:
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
         loop = f"the loop at line {node.loc.line}"
-        self.hand([c.init for c in node.carried], inner, state, f"{loop} begins with it")
+        self.hand_over([c.init for c in node.carried], inner, state, f"{loop} begins with it")
         head = state
         for _ in range(ROUNDS):
             way = head.copy()
@@ -144,15 +145,15 @@ class _Checker:
                 way = self.block(node.test, way)
             left = way.copy()
             way = self.block(node.body, way)
-            self.hand(node.body.yields, inner, way, f"{loop} hands it to its next trip")
+            self.hand_over(node.body.yields, inner, way, f"{loop} hands it to its next trip")
             following = head.join(way)
             if following.ages() == head.ages():
                 break
             head = following
-        self.hand(inner, results, left, f"{loop} ends with it")
+        self.hand_over(inner, results, left, f"{loop} ends with it")
         return left
 
 
-def _missing(age: int) -> str:
+def _missing_wait(age: int) -> str:
     """What would await a group that was closed so many groups ago."""
     return "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"

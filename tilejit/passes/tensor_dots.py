@@ -37,7 +37,7 @@ MOVE = {"shape": None, "pack": None, "wait": True}
 
 
 @dataclass(eq=False)
-class Kept:
+class KeptAccumulator:
     """Sums that stay in tensor memory over a loop: where, whether to add to what is there, and whether to wait in the loop."""
 
     place: Value
@@ -53,9 +53,9 @@ class TensorDots:
         self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
         self.freed = {c.args[0] for c in self.context.calls if c.op.name == "dealloc_tmem"}
         self.places: dict[tuple, list[Value]] = {}   # by scope, and what for: the compiler's own allocations
-        self.held: set[Value] = set()                # those in use by a loop around
-        self.done: dict[tuple, Value] = {}           # by scope: the barrier of its commits
-        self.kept: dict[Value, Kept] = {}            # by the result of a product
+        self.in_use: set[Value] = set()                # those in use by a loop around
+        self.commit_barriers: dict[tuple, Value] = {}           # by scope: the barrier of its commits
+        self.kept: dict[Value, KeptAccumulator] = {}            # by the result of a product
         self.choices: dict[Value, Choice] = {}
         self.uses = Counter(o for n in walk(self.context.graph.body) for o in _read(n) if isinstance(o, Value))
 
@@ -68,18 +68,18 @@ class TensorDots:
         wanted = [("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
         if isinstance(s.a, Tile):
             wanted.append(("a", s.a.dtype, s.a.shape, left_layout(s.m, s.k)))
-        new = [w for w in wanted if self.free(w) is None]
+        new = [w for w in wanted if self.unused_allocation(w) is None]
         columns = columns_needed([(c.attrs["dtype"], c.result.type.layout, c.result in self.freed) for c in self.allocations]
                                  + [(dtype, layout, False) for _, dtype, _, layout in new])
         return columns <= COLUMNS or f"{columns} columns with those that the kernel has, of {COLUMNS}"
 
-    def free(self, what: tuple) -> Value | None:
+    def unused_allocation(self, what: tuple) -> Value | None:
         """An allocation of the scope that nothing holds."""
-        return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.held), None)
+        return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.in_use), None)
 
-    def take(self, role: str, dtype, shape: tuple, layout) -> Value:
+    def allocation_for(self, role: str, dtype, shape: tuple, layout) -> Value:
         what = role, dtype, shape, layout
-        found = self.free(what)
+        found = self.unused_allocation(what)
         if found is None:
             found = allocate(self.g, shape, dtype, layout, 1)
             self.allocations.append(self.g.definitions[found])
@@ -87,7 +87,7 @@ class TensorDots:
         return found
 
     def sums(self, t: Tile) -> Value:
-        return self.take("sums", t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
+        return self.allocation_for("sums", t.dtype, t.shape, sums_layout(*t.shape, t.dtype))
 
     def load(self, place: Value, name: str) -> Value:
         loaded = self.g.call(tmem_load, whole(self.g, place), name=name, **MOVE)
@@ -100,15 +100,15 @@ class TensorDots:
 
     # -- order -----------------------------------------------------------------------------------------------------------
 
-    def awaited(self) -> tuple[Value, Operand]:
+    def scope_barrier(self) -> tuple[Value, Operand]:
         """The barrier of the scope's commits, at rest until the next, and the parity of the phase that this will end. A barrier at
         rest tells it itself: whether a phase of parity 0 is the last that is over."""
         place = _place(self.context.scope)
-        if place not in self.done:
+        if place not in self.commit_barriers:
             made = Value("products", Barrier(1, 1), self.g.loc)
             self.g.hoist(Call(bars.mbarrier_init, (), {"count": 1, "n": 1}, (made,), self.g.loc))
-            self.done[place] = made
-        barrier = self.g.call(bars.mbarrier_at, self.done[place], Const(0, int32), peer=False)
+            self.commit_barriers[place] = made
+        barrier = self.g.call(bars.mbarrier_at, self.commit_barriers[place], Const(0, int32), peer=False)
         return barrier, converted(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
 
     def elected(self, body: Callable[[], None]) -> None:
@@ -122,7 +122,7 @@ class TensorDots:
         self.g.call(tcgen05_fence, side="before_thread_sync")
         self.g.call(sync)
 
-    def committed(self, barrier: Value, parity: Operand) -> None:
+    def await_commit(self, barrier: Value, parity: Operand) -> None:
         """Wait for what the commit on `barrier` covers."""
         self.g.call(bars.wait_op, barrier, parity)
         self.g.call(tcgen05_fence, side="after_thread_sync")
@@ -141,34 +141,34 @@ class TensorDots:
         acc, a, b = call.args
         kept = self.kept.get(call.result)
         if kept is not None and not kept.waits:
-            self.elected(lambda: self.start(call, choice, kept.place, a, b, kept.adds()))
+            self.elected(lambda: self.issue(call, choice, kept.place, a, b, kept.adds()))
             return None
         place = kept.place if kept is not None else self.sums(call.result.type)
         self.order_operands(a, b)
         if isinstance(a.type, Tile):
-            a = self.left(a)
+            a = self.in_tensor_memory(a)
         if kept is None and acc is not None:
             self.store(place, acc)
         adds = kept.adds() if kept is not None else Const(acc is not None, bool_)
-        barrier, parity = self.awaited()
+        barrier, parity = self.scope_barrier()
         self.after_the_threads()
 
         def issue():
             self.g.call(tcgen05_fence, side="after_thread_sync")
-            self.start(call, choice, place, a, b, adds)
+            self.issue(call, choice, place, a, b, adds)
             self.g.call(tcgen05_commit_, barrier, cta_group=1)
         self.elected(issue)
-        self.committed(barrier, parity)
+        self.await_commit(barrier, parity)
         return self.load(place, call.result.name) if kept is None else None
 
-    def left(self, a: Value) -> Value:
+    def in_tensor_memory(self, a: Value) -> Value:
         """An operand from registers in tensor memory."""
         t = a.type
-        place = self.take("a", t.dtype, t.shape, left_layout(*t.shape))
+        place = self.allocation_for("a", t.dtype, t.shape, left_layout(*t.shape))
         self.store(place, a, left_shape(t.shape[0], t.dtype.bits))
         return whole(self.g, place)
 
-    def start(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
+    def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
         """The products of 128 rows (or 64) each."""
         t, m = call.attrs, call.result.type.shape[0]
         kind, types = kind_of(dot_.rules["site"](self.context, call))
@@ -197,12 +197,12 @@ class TensorDots:
                 continue
             self.choices.update((d.result, c) for d, c in zip(dots, choices))
             kept[n] = place = self.sums(dots[0].result.type)
-            self.held.add(place)
+            self.in_use.add(place)
             begins = isinstance(node, For) and self.is_zero(node.carried[n].init)
             if not begins:
                 self.store(place, self.all([node.carried[n].init])[0])
             always = lambda: Const(True, bool_)
-            self.kept.update((d.result, Kept(place, always)) for d in dots)
+            self.kept.update((d.result, KeptAccumulator(place, always)) for d in dots)
             if begins:
                 self.kept[dots[0].result].adds = lambda: compare(self.g, "!=", node.index, node.start)
             adds[n] = not begins
@@ -213,8 +213,8 @@ class TensorDots:
         if after is not None:
             after()
         for n, place in kept.items():
-            self.new[node.carried[n].result] = self.result(node, node.carried[n], place, adds[n])
-            self.held.discard(place)
+            self.new[node.carried[n].result] = self.loop_result(node, node.carried[n], place, adds[n])
+            self.in_use.discard(place)
 
     def with_body(self, node: For | While, carried: tuple, rest: list[int]) -> For | While:
         with self.g.block() as nodes:
@@ -257,17 +257,17 @@ class TensorDots:
         for d in dots:
             self.kept[d.result].waits = False
         self.order_operands(*matrices)
-        barrier, parity = self.awaited()
+        barrier, parity = self.scope_barrier()
         self.after_the_threads()
         self.elected(lambda: self.g.call(tcgen05_fence, side="after_thread_sync"))
 
         def after():
             self.g.loc = node.loc
             self.elected(lambda: self.g.call(tcgen05_commit_, barrier, cta_group=1))
-            self.committed(barrier, parity)
+            self.await_commit(barrier, parity)
         return after
 
-    def result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
+    def loop_result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
         """What a loop leaves in tensor memory; what it began with, where that was not stored and the loop had no trip."""
         g = self.g
         if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const) and isinstance(node.step, Const)

@@ -43,7 +43,7 @@ MAX_PENDING = (1 << 20) - 1        # bytes of an mbarrier's phase (PTX ISA, tx-c
 
 
 @dataclass
-class Pool:
+class TokenPool:
     """The copies of one scope that give tokens, and the waits for them. Where several warpgroups run one text, `each` is the loop over
     them; each has slots of its own."""
 
@@ -51,9 +51,9 @@ class Pool:
     waits: list[Call] = field(default_factory=list)
     block: Value | None = None
     slots: int = 1
-    each: For | None = None
+    warpgroup_loop: For | None = None
     fenced: bool = False  # whether the async proxy reads what threads wrote
-    wide: set[Call] = field(default_factory=set)  # waits of more warps than issue, where a warp that lags may miss a phase
+    lagging_waits: set[Call] = field(default_factory=set)  # waits of more warps than issue, where a warp that lags may miss a phase
 
     @property
     def kinds(self) -> set[str]:
@@ -63,15 +63,15 @@ class Pool:
 def complete_tokens(graph: Graph, facts: Facts) -> Graph:
     """The graph with the waits of its tokens written out, and the bytes announced by hand compared with the copies'."""
     graph = check_transaction_counts(graph)
-    pools: dict[str, Pool] = {}
+    pools: dict[str, TokenPool] = {}
     for node in walk(graph.body):
         if isinstance(node, Call) and _token(node):
-            pools.setdefault(node.attrs["options"]["token"], Pool()).copies.append(node)
+            pools.setdefault(node.attrs["options"]["token"], TokenPool()).copies.append(node)
         elif isinstance(node, Call) and node.op is token_wait:
-            pools.setdefault(node.attrs["pool"], Pool()).waits.append(node)
+            pools.setdefault(node.attrs["pool"], TokenPool()).waits.append(node)
     if not pools:
         return graph
-    _refuse_mixtures(graph.body)
+    _refuse_manual_groups(graph.body)
     context = Context(graph, facts)
     read = _read_by_engines(context)
     distance, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
@@ -80,16 +80,16 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
         if not pool.kinds & ON_BARRIERS:
             continue
         if CHOSEN in name:
-            pool.each = _loop_over_warpgroups(graph, pool) if name.count(CHOSEN) == 1 else None
-        if CHOSEN in name and pool.each is None:
+            pool.warpgroup_loop = _warpgroup_loop(graph, pool) if name.count(CHOSEN) == 1 else None
+        if CHOSEN in name and pool.warpgroup_loop is None:
             raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own for each of "
                                    "them: make these before, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
                                    "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
         pool.slots = _slots(pool, distance)
-        n = pool.slots * (1 if pool.each is None else int(pool.each.stop.value) - int(pool.each.start.value))
+        n = pool.slots * (1 if pool.warpgroup_loop is None else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
-        pool.wide = _wide(graph, pool)
+        pool.lagging_waits = _lagging_waits(graph, pool)
     body = _rewritten(graph.body, pools, distance, multicasts)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
@@ -105,7 +105,7 @@ def _read_by_engines(context: Context) -> set[Operand]:
     return {context.bytes_of(a)[0] for c in readers for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
 
 
-def _loop_over_warpgroups(graph: Graph, pool: Pool) -> For | None:
+def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
     """The loop over scopes, one for each warpgroup, in which all of a pool's copies and waits are. It carries no number of copies: each trip
     counts from where all begin."""
     for node in walk(graph.body):
@@ -116,9 +116,9 @@ def _loop_over_warpgroups(graph: Graph, pool: Pool) -> For | None:
     return None
 
 
-def _refuse_mixtures(body: Block) -> None:
+def _refuse_manual_groups(body: Block) -> None:
     """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
-    calls = list(_placed(body, ()))
+    calls = list(_with_scopes(body, ()))
     scopes = {(where, call.choice.plan.completion): call for call, where in calls if _token(call)}
     for call, where in calls:
         copy = scopes.get((where, MANUAL.get(call.op.name)))
@@ -127,17 +127,17 @@ def _refuse_mixtures(body: Block) -> None:
                                    "wait for the tokens, or leave the results of copy_async unused", call.loc)
 
 
-def _placed(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
+def _with_scopes(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
     """The calls in a block, each with the scopes around it."""
     for node in block.nodes:
         if isinstance(node, Call):
             yield node, where
         inside = (*where, (node.kind, node.first, node.count)) if isinstance(node, Scope) else where
         for inner in blocks(node):
-            yield from _placed(inner, inside)
+            yield from _with_scopes(inner, inside)
 
 
-def _slots(pool: Pool, distance: DifferenceBounds) -> int:
+def _slots(pool: TokenPool, distance: DifferenceBounds) -> int:
     """As many slots as copies may be issued from one on until its wait: a power of two."""
     wanted = 1
     for wait in pool.waits:
@@ -149,11 +149,11 @@ def _slots(pool: Pool, distance: DifferenceBounds) -> int:
     return 1 << (wanted - 1).bit_length()
 
 
-def _wide(graph: Graph, pool: Pool) -> set[Call]:
+def _lagging_waits(graph: Graph, pool: TokenPool) -> set[Call]:
     """The waits of several warps on slots that a narrower scope uses again."""
     repeated = {n for loop in walk(graph.body) if isinstance(loop, (For, While)) for block in blocks(loop) for n in walk(block)}
     again = len(pool.copies) > pool.slots or not repeated.isdisjoint(pool.copies)
-    where = dict(_placed(graph.body, ()))
+    where = dict(_with_scopes(graph.body, ()))
     narrowest = max(len(where[c]) for c in pool.copies)
     return {w for w in pool.waits if again and len(where[w]) < narrowest and _threads(graph, where[w]) > 32}
 
@@ -199,10 +199,10 @@ class Multicasts:
                                    "receives arms for itself", loc)
         rank = Value("cta_rank", Scalar(int32, Uniformity.CTA), loc)
         nodes.append(Call(cta_rank, (), {}, (rank,), loc))
-        return _math(ew.mul, _math(ew.bit_and, _math(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
+        return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
 
 
-def _rewritten(block: Block, pools: dict[str, Pool], distance: DifferenceBounds, multicasts: Multicasts) -> Block:
+def _rewritten(block: Block, pools: dict[str, TokenPool], distance: DifferenceBounds, multicasts: Multicasts) -> Block:
     nodes = []
     for n, node in enumerate(block.nodes):
         match node:
@@ -210,13 +210,13 @@ def _rewritten(block: Block, pools: dict[str, Pool], distance: DifferenceBounds,
                 nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
             case Call() if node.op is token_wait:
                 pool = pools[node.attrs["pool"]]
-                nodes += _awaited(node, pool, distance, node in pool.wide and not _meet(block.nodes[n + 1:], pool))
+                nodes += _awaited(node, pool, distance, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
             case _:
                 nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, distance, multicasts)))
     return replace(block, nodes=tuple(nodes))
 
 
-def _issued(copy: Call, pool: Pool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
+def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
     """A copy with what arms it and what closes its group; `before` is what comes first in its block."""
     dst, src, _, *mask, count = copy.args
     kind, loc = copy.choice.plan.completion, copy.loc
@@ -225,31 +225,31 @@ def _issued(copy: Call, pool: Pool, multicasts: Multicasts, block: Block, before
     if kind in ON_ENGINES and not mask:  # the engine comes after the scope's own accesses
         last = next((n for n in reversed(range(len(before))) if not (isinstance(before[n], Call) and before[n].op.effect == "pure")), None)
         if last is not None and isinstance(before[last], Call) and before[last].op is sync:
-            before.insert(last, _do(bars.fence_proxy_async, loc))
+            before.insert(last, _effect(bars.fence_proxy_async, loc))
         else:
-            nodes += [_do(bars.fence_proxy_async, loc), _do(sync, loc)]
+            nodes += [_effect(bars.fence_proxy_async, loc), _effect(sync, loc)]
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
         if not isinstance(round_, Const) or round_.value:  # a slot's first phase comes after none
-            before = _math(ew.bit_and, _math(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
-            nodes.append(_do(bars.wait_op, loc, ref, before))
+            before = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
+            nodes.append(_effect(bars.wait_op, loc, ref, before))
     if mask:  # it comes after those of all CTAs, and after their slots' last phases
-        nodes += [_do(bars.fence_proxy_async, loc), _do(bars.cluster_arrive, loc), _do(bars.cluster_wait, loc)]
+        nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc), _effect(bars.cluster_wait, loc)]
     if kind == "bytes":
         nbytes = multicasts.received(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
-        nodes += [_do(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
+        nodes += [_effect(bars.arrive_expect_tx_op, loc, ref, nbytes), replace(copy, args=(dst, src, ref, *mask))]
         return nodes
     nodes.append(plain)
     if kind in ("group", "bulk"):
-        nodes.append(_do(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
+        nodes.append(_effect(bars.cp_async_commit if kind == "group" else bars.bulk_commit, loc))
     if kind == "commit":
         nodes.append(Call(tcgen05_commit_, (ref,), {"cta_group": copy.choice.plan.cta_group}, (), loc))
     elif pool.block is not None:
-        nodes.append(_do(bars.arrive_op, loc, ref, Const(1, int32)))
+        nodes.append(_effect(bars.arrive_op, loc, ref, Const(1, int32)))
     return nodes
 
 
-def _meet(following: tuple, pool: Pool) -> bool:
+def _sync_follows(following: tuple, pool: TokenPool) -> bool:
     """Whether all threads meet in these nodes, before the next copy."""
     for node in following:
         if isinstance(node, Call) and node.op is sync:
@@ -259,7 +259,7 @@ def _meet(following: tuple, pool: Pool) -> bool:
     return False
 
 
-def _awaited(wait: Call, pool: Pool, distance: DifferenceBounds, meet: bool) -> list[Call]:
+def _awaited(wait: Call, pool: TokenPool, distance: DifferenceBounds, meet: bool) -> list[Call]:
     """A wait for whatever path the copies of the pool take; then the waiting threads `meet`, so that none is left behind by a slot's next phase."""
     count, now = wait.args
     loc, kinds, nodes = wait.loc, pool.kinds, []
@@ -267,7 +267,7 @@ def _awaited(wait: Call, pool: Pool, distance: DifferenceBounds, meet: bool) -> 
     later = max(apart[0] - 1, 0) if apart is not None and len(kinds) == 1 else 0
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
-        nodes.append(_do(bars.wait_op, loc, ref, _math(ew.bit_and, round_, 1, nodes, loc)))
+        nodes.append(_effect(bars.wait_op, loc, ref, _int32(ew.bit_and, round_, 1, nodes, loc)))
     if "group" in kinds:
         nodes.append(Call(bars.cp_async_wait, (), {"n": later}, (), loc))
     if "bulk" in kinds:
@@ -275,27 +275,27 @@ def _awaited(wait: Call, pool: Pool, distance: DifferenceBounds, meet: bool) -> 
     if "commit" in kinds:
         nodes.append(Call(tcgen05_fence, (), {"side": "after_thread_sync"}, (), loc))
     if pool.fenced:
-        nodes.append(_do(bars.fence_proxy_async, loc))
+        nodes.append(_effect(bars.fence_proxy_async, loc))
     if meet or kinds - ON_BARRIERS:
-        nodes.append(_do(sync, loc))
+        nodes.append(_effect(sync, loc))
     return nodes
 
 
-def _slot(pool: Pool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
+def _slot(pool: TokenPool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
     """The barrier of a copy's number, and how often that had been used before."""
-    slot = _math(ew.bit_and, count, pool.slots - 1, nodes, loc)
-    if pool.each is not None:
-        first = _math(ew.mul, _math(ew.sub, pool.each.index, int(pool.each.start.value), nodes, loc), pool.slots, nodes, loc)
-        slot = _math(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
+    slot = _int32(ew.bit_and, count, pool.slots - 1, nodes, loc)
+    if pool.warpgroup_loop is not None:
+        first = _int32(ew.mul, _int32(ew.sub, pool.warpgroup_loop.index, int(pool.warpgroup_loop.start.value), nodes, loc), pool.slots, nodes, loc)
+        slot = _int32(ew.add, first, int(slot.value) if isinstance(slot, Const) else slot, nodes, loc)
     ref = Value("mbarrier", BarrierRef(pool.block.type), loc)
     nodes.append(Call(bars.mbarrier_at, (pool.block, slot), {"peer": False}, (ref,), loc))
-    return ref, _math(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)
+    return ref, _int32(ew.shr, count, pool.slots.bit_length() - 1, nodes, loc)
 
 
 _FOLD = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
 
 
-def _math(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
+def _int32(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
     """``op(x, n)`` of int32, folded where both are constants."""
     if isinstance(x, Const) and isinstance(n, int):
         return Const(_FOLD[op](int(x.value), n), int32)
@@ -306,5 +306,5 @@ def _math(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
     return result
 
 
-def _do(op, loc, *args) -> Call:
+def _effect(op, loc, *args) -> Call:
     return Call(op, args, {}, (), loc)

@@ -97,16 +97,16 @@ def insert_wgmma_waits(graph: Graph, facts: Facts) -> Graph:
 
 
 class _WaitInserter:
-    def __init__(self, sets: Mapping[Value, int], whole: frozenset[Call]):
-        self.sets, self.whole = sets, whole
-        self.touching: dict[Node, bool] = {}    # whether a node has to do with products or their sets: others leave the state as it is
+    def __init__(self, sets: Mapping[Value, int], widened: frozenset[Call]):
+        self.sets, self.widened = sets, widened
+        self.relevant: dict[Node, bool] = {}    # whether a node has to do with products or their sets: others leave the state as it is
         self.counted: set[Call] = set()         # waits for all but some groups, which the assembler would not count
         self.reasons: dict[Node, str] = {}      # of the waits that this pass writes
 
     def block(self, block: Block, state: _State) -> tuple[Block, _State]:
         nodes: list[Node] = []
         for node in block.nodes:
-            if not self.touches(node):
+            if not self.is_relevant(node):
                 nodes.append(node)
                 continue
             match node:
@@ -124,18 +124,18 @@ class _WaitInserter:
                     state = state.join(inner)
         return replace(block, nodes=tuple(nodes)), state
 
-    def touches(self, node: Node) -> bool:
-        if node not in self.touching:
-            inside = [n for block in blocks(node) for n in (*map(self.touches, block.nodes), *(y in self.sets for y in block.yields))]
+    def is_relevant(self, node: Node) -> bool:
+        if node not in self.relevant:
+            inside = [n for block in blocks(node) for n in (*map(self.is_relevant, block.nodes), *(y in self.sets for y in block.yields))]
             own = is_product(node) or isinstance(node, Call) and node.op in (mma_commit, mma_wait)
-            self.touching[node] = own or any(inside) or any(v in self.sets for v in (*operands(node), *results(node)))
-        return self.touching[node]
+            self.relevant[node] = own or any(inside) or any(v in self.sets for v in (*operands(node), *results(node)))
+        return self.relevant[node]
 
     def call(self, call: Call, state: _State) -> Call:
         if state.counted:
             read, own = (call.args[:1], call.results) if is_product(call) else (call.args, ())
-            self.touch({self.sets[v] for v in read if v in self.sets} - {self.sets[v] for v in own}, state)
-        if call in self.whole:
+            self.access({self.sets[v] for v in read if v in self.sets} - {self.sets[v] for v in own}, state)
+        if call in self.widened:
             call = replace(call, attrs={"n": 0})
             self.reasons[call] = REASON.format("by this wait, since the assembler would not count groups from one trip of a loop to the next")
         if is_product(call):
@@ -146,28 +146,28 @@ class _WaitInserter:
             state.wait(call.attrs["n"], call)
         return call
 
-    def touch(self, sets: set[int | None], state: _State) -> None:
+    def access(self, sets: set[int | None], state: _State) -> None:
         """The threads themselves read or write sets here."""
         self.counted |= {wait for s in sets for wait in state.counted.get(s, ())}
 
-    def handed(self, operands: tuple[Operand, ...], targets: tuple[Value, ...], state: _State) -> set[int]:
+    def sets_copied(self, operands: tuple[Operand, ...], targets: tuple[Value, ...], state: _State) -> set[int]:
         """The sets that are written where operands are handed on as targets."""
         moves = [(self.sets.get(o), self.sets.get(t)) for o, t in zip(operands, targets) if self.sets.get(o) != self.sets.get(t)]
-        self.touch({s for move in moves for s in move}, state)
+        self.access({s for move in moves for s in move}, state)
         return {target for _, target in moves if target is not None}
 
     def branch(self, node: If, state: _State) -> tuple[If, _State]:
         inner = (node.then, node.orelse)
         blocks, ways = zip(*(self.block(block, state.inside()) for block in inner))
-        moved = [self.handed(block.yields, node.results, way) for block, way in zip(inner, ways)]
+        moved = [self.sets_copied(block.yields, node.results, way) for block, way in zip(inner, ways)]
         met = {self.sets[r] for r in node.results if r in self.sets}
         writes = [(way.written | way.early | sets) & met for way, sets in zip(ways, moved)]
         wait = any(way.flight.keys() & (own | other) for way, own, other in zip(ways, moved, reversed(writes)))
         ends = []
         for block, way, own in zip(blocks, ways, moved):
             if wait and way.flight:
-                block = self.ended(block, way, node.loc, "where a way of this branch ends, since the assembler would see another one write their "
-                                                         "registers")
+                block = self.with_wait(block, way, node.loc, "where a way of this branch ends, since the assembler would see another one write their "
+                                                             "registers")
             ends.append(block)
             way.write(own)
         after = ways[0].join(ways[1])
@@ -176,11 +176,11 @@ class _WaitInserter:
 
     def loop(self, node: For | While, state: _State) -> tuple[list[Node], _State]:
         inner = tuple(c.inner for c in node.carried)
-        begins, met = self.handed(tuple(c.init for c in node.carried), inner, state), {self.sets[v] for v in inner if v in self.sets}
+        begins, met = self.sets_copied(tuple(c.init for c in node.carried), inner, state), {self.sets[v] for v in inner if v in self.sets}
         made, first, left, back = self.trips(node, state, begins)
         waits: list[Node] = []
         if state.flight.keys() & (begins | back.written & met) or back.flight.keys() & first.early & met:
-            waits = self.awaited(state, node.loc, "before this loop, since the assembler would see it write their registers")
+            waits = self.wait_nodes(state, node.loc, "before this loop, since the assembler would see it write their registers")
             made, first, left, back = self.trips(node, state, begins)
         anew = {s for s in state.either - begins if s in back.flight and s not in state.flight}
         left.behind(state, back.written)
@@ -210,9 +210,9 @@ class _WaitInserter:
                 test, way = self.block(node.test, way)
             left = way.copy()
             body, way = self.block(node.body, way)
-            ends = self.handed(node.body.yields, tuple(c.inner for c in node.carried), way)
+            ends = self.sets_copied(node.body.yields, tuple(c.inner for c in node.carried), way)
             if way.flight.keys() & ends:
-                body = self.ended(body, way, node.loc, "where a trip of this loop ends, since the assembler would see it write their registers")
+                body = self.with_wait(body, way, node.loc, "where a trip of this loop ends, since the assembler would see it write their registers")
             way.write(ends)
             following = head.join(way)
             following.before |= way.flight.keys()
@@ -222,11 +222,11 @@ class _WaitInserter:
         made = replace(node, test=test, body=body) if isinstance(node, While) else replace(node, body=body)
         return made, first, left, way
 
-    def ended(self, block: Block, state: _State, loc: Loc, where: str) -> Block:
+    def with_wait(self, block: Block, state: _State, loc: Loc, where: str) -> Block:
         """A block that awaits what is in flight where it ends."""
-        return replace(block, nodes=(*block.nodes, *self.awaited(state, loc, where)))
+        return replace(block, nodes=(*block.nodes, *self.wait_nodes(state, loc, where)))
 
-    def awaited(self, state: _State, loc: Loc, where: str) -> list[Node]:
+    def wait_nodes(self, state: _State, loc: Loc, where: str) -> list[Node]:
         """The nodes that await all that is in flight."""
         nodes = [Call(mma_commit, (), {}, (), loc)] if 0 in state.flight.values() else []
         wait = Call(mma_wait, (), {"n": 0}, (), loc)
