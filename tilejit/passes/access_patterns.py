@@ -1,4 +1,4 @@
-"""What index tiles and a mask name: a box of an array, or rows of a matrix."""
+"""The access pattern of a load or store by index tiles and a mask: a box of an array, or rows of a matrix."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from .index_tile_analysis import FOLLOWED
 from .integer_analysis import INDICES
 from .writing import Writer
 
-FIRST_ELEMENT_KEPT = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # whose first element is that of what they are made of
+FIRST_ELEMENT_KEPT = ("splat", "broadcast", "reshape", "transpose", "convert_layout")  # the result's first element is the operand's
 
-COMPARISONS = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}  # which operand is below which, or below that and one more
+# (smaller operand, larger operand, 1 if they may be equal)
+COMPARISONS = {"lt": (0, 1, 0), "le": (0, 1, 1), "gt": (1, 0, 0), "ge": (1, 0, 1)}
 
-LinearSum = dict[object, int]  # an integer: what it is a sum of, and how many times; 1 stands for itself
+LinearSum = dict[object, int]  # {value: coefficient}; the key 1 has the constant
 
 
 @dataclass(frozen=True)
 class Index:
-    """What names a dimension's elements: `values`, along `axis` of the tile (None: one element); `straight` if they lie side by side."""
+    """The indices of one array dimension: `values`, which vary along `axis` of the tile (None: a single index). `consecutive` if each is one more
+    than the last."""
 
     values: Operand
     axis: int | None
@@ -42,18 +44,18 @@ class Index:
 
 @dataclass(frozen=True)
 class MaskTerm:
-    """Part of a mask: a tile of the mask's rank, or one of a single dimension, along `placed`."""
+    """One operand of a mask's conjunction: a tile of the mask's rank, or (`placed`) a one-dimensional tile along that axis of it."""
 
     value: Value
     placed: int | None
 
 
 class PatternMismatch(Exception):
-    """Why a place is no box and no rows."""
+    """Why an access is neither a box nor rows; the message is shown to the kernel's author."""
 
 
 def memoized(find: Callable) -> Callable:
-    """What is found of a number is kept. Unlike if that looks through too many operations in a row."""
+    """Cache a method by its last argument. PatternMismatch where it recurses through too many operations."""
     @wraps(find)
     def found(self: "AccessPattern", *args):
         key = find, args[-1]
@@ -69,15 +71,18 @@ def memoized(find: Callable) -> Callable:
 
 
 class AccessPattern:
-    """The place of a load or a store: what of an array its tile is. In the bodies of `loops` it is named by their indices, and by what stands
-    before them, as far as it is a sum of these."""
+    """Which elements of an array a load or store accesses.
+
+    Inside the bodies of `loops` they are expressed by the loops' indices and by values from before the loops: a carried value that grows by the
+    same amount in every trip is an induction variable.
+    """
 
     def __init__(self, context: Context, access: Call, loops: Sequence[For]):
         source, self.mask = access.args[0], access.args[2]
         self.context, self.shape = context, source.type.shape
         self.carried = {c.inner: loop for loop in loops for c in loop.carried}
-        self.found, self.followed = {}, 0  # what is kept of numbers; how many are being looked through
-        self.ways = {}                     # how a number is computed -> the first of those that are
+        self.found, self.followed = {}, 0  # the cache of `memoized`, and its recursion depth
+        self.ways = {}                     # (op, operands, attributes) -> representative
         self.call = context.definition(source)
         self.buffer, *values = self.call.args
         if isinstance(source.type, Points):
@@ -88,7 +93,7 @@ class AccessPattern:
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """The axes of the tile that the dimensions of the place are."""
+        """The axis of the tile that each dimension of the box or of the rows varies along."""
         if isinstance(self.call.result.type, Region):
             return tuple(range(len(self.shape)))
         axes = tuple(i.axis for i in self.indices if i.axis is not None)
@@ -98,35 +103,35 @@ class AccessPattern:
 
     @cached_property
     def kept(self) -> list[MaskTerm]:
-        """What the mask asks beyond the array's bounds."""
+        """The terms of the mask that the array's bounds do not imply."""
         return [term for term in self.terms(self.mask) if not self.is_implied(term)]
 
     @property
     def is_box(self) -> bool:
-        """Of more than one element."""
+        """Whether this is a box of more than one element, all of it within the mask."""
         return self.axes != () and all(i.consecutive for i in self.indices) and not self.kept
 
     def source(self, g: Writer) -> Value:
-        """The place as a copy brings it. Unlike if none does."""
+        """The operand of a copy that brings these elements. PatternMismatch if there is none."""
         if self.axes != () and all(i.consecutive for i in self.indices) and all(map(self.mask_limits, self.kept)):
             return self.box(g, self.narrowed(g))
         return self.gathered_rows(g)
 
     def in_tile_order(self, g: Writer, x: Value) -> Value:
-        """The tile, from one whose axes are the place's dimensions."""
+        """The tile, from one whose axes are in the order of the array's dimensions."""
         if list(self.axes) != sorted(self.axes):
             x = g.call(transpose_, x, axes=tuple(map(self.axes.index, sorted(self.axes))))
         return x if x.type.shape == self.shape else g.call(reshape_, x, shape=self.shape)
 
     def in_array_order(self, g: Writer, x: Value) -> Value:
-        """The other way round: from the tile."""
+        """The inverse of `in_tile_order`."""
         order = sorted(self.axes)
         if len(order) < len(self.shape):
             x = g.call(reshape_, x, shape=tuple(self.shape[a] for a in order))
         return x if list(self.axes) == order else g.call(transpose_, x, axes=tuple(map(order.index, self.axes)))
 
     def index(self, values: Operand) -> Index:
-        """Of a scalar, or of a tile whose elements differ along one axis only."""
+        """The Index of a scalar, or of a tile whose elements differ along at most one axis."""
         walked = [a for a, n in enumerate(self.shape) if n > 1 and not self.alike(values, a)]
         if len(walked) > 1:
             raise PatternMismatch("an index tile names elements along several axes; give one for each dimension, as in "
@@ -134,7 +139,8 @@ class AccessPattern:
         return Index(values, walked[0], self.step(values, walked[0]) == 1) if walked else Index(values, None, True)
 
     def step(self, values: Operand, axis: int, placed: int | None = None) -> int | None:
-        """By how much the elements of a tile grow along an axis. The launch is asked whether the arguments they are made of make it 1."""
+        """The constant by which the elements of a tile grow along an axis; None if there is none. The launch is asked whether the
+        arguments that the tile is computed from make it 1."""
         if not isinstance(type_of(values), Tile) or placed is not None and placed != axis:
             return 0
         count, own = self.shape[axis], axis - len(self.shape) if placed is None else -1
@@ -145,11 +151,13 @@ class AccessPattern:
         return 1 if self.context.asked_divisor(values, count, by_one) == count else None
 
     def alike(self, values: Operand, axis: int, placed: int | None = None) -> bool:
+        """Whether the elements of a tile do not vary along an axis."""
         return self.step(values, axis, placed) == 0
 
-    # -- written out ---------------------------------------------------------------------------------------------------------
+    # -- writing the access ----------------------------------------------------------------------------------------------------
 
     def box(self, g: Writer, buffer: Value) -> Value:
+        """The region of `buffer` that is this box."""
         starts = [self.start(g, i) for i in self.indices]
         if (buffer, *starts) == self.call.args:
             return self.call.result
@@ -158,7 +166,7 @@ class AccessPattern:
         return g.call(region, buffer, *starts, extents=extents, kept=kept)
 
     def narrowed(self, g: Writer) -> Value:
-        """The array as far as a mask keeps it."""
+        """A window of the array that ends where the mask does."""
         buffer, rank = self.buffer, len(self.indices)
         strides, vector = buffer.type.strides, 16 // max(buffer.type.dtype.nbytes, 1)
 
@@ -178,7 +186,7 @@ class AccessPattern:
         return buffer
 
     def written(self, g: Writer, x: LinearSum) -> int | Operand:
-        """A sum as a scalar."""
+        """A sum as a scalar operand."""
         total: int | Operand = x.get(1, 0)
         for key, n in x.items():
             if key != 1:
@@ -187,7 +195,7 @@ class AccessPattern:
         return total
 
     def gathered_rows(self, g: Writer) -> Value:
-        """Rows of a matrix by a tile of their numbers, -1 where a mask leaves none."""
+        """Rows of a matrix, selected by a tile of their numbers; -1 stands for a row that the mask excludes."""
         plain = len(self.indices) == 2 and self.buffer.type.narrowed is None
         if not plain or not self.indices[1].consecutive or None in [i.axis for i in self.indices]:
             raise PatternMismatch("elements that index tiles or a mask choose come as rows of a matrix only, in which they lie side by side")
@@ -200,7 +208,7 @@ class AccessPattern:
         return take(g, self.buffer, numbers).part(g, self.start(g, self.indices[1]), self.shape[column])
 
     def vector_along(self, g: Writer, values: Operand, axis: int) -> Value:
-        """The elements of a tile along an axis, on which alone they depend; or numbers in a row, from a scalar on."""
+        """The elements along `axis` of a tile that varies along no other, as a one-dimensional tile; consecutive numbers from a scalar on."""
         count = self.shape[axis]
         if not isinstance(type_of(values), Tile):
             return binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values)
@@ -217,6 +225,7 @@ class AccessPattern:
         return g.call(reshape_, values, shape=(count,))
 
     def start(self, g: Writer, index: Index) -> Operand:
+        """The first index of a dimension, as an operand."""
         first = self.first_element(g, index.values)
         if isinstance(first, Value) and first.type.uniform < self.context.scope.uniformity:
             raise PatternMismatch("its first element is not the same for all threads")
@@ -224,7 +233,7 @@ class AccessPattern:
 
     @memoized
     def first_element(self, g: Writer, x: Operand) -> int | Operand:
-        """A scalar, or the first element of a tile."""
+        """The first element of a tile, computed from scalars; a scalar itself, in terms of the loops' indices."""
         if isinstance(x, Const):
             return int(x.value) if x.dtype in INDICES else x
         if x in self.carried:
@@ -246,7 +255,7 @@ class AccessPattern:
         raise PatternMismatch("its index tiles are not made of tile.arange and scalars")
 
     def depends_on_carried(self, x: Operand) -> bool:
-        """Whether an integer is made of what the loop carries."""
+        """Whether a scalar is computed from a value that one of the loops carries."""
         seen, left = set(), [x]
         while left:
             x = left.pop()
@@ -258,7 +267,7 @@ class AccessPattern:
         return False
 
     def induction_value(self, g: Writer, x: Value) -> int | Operand:
-        """What the loop carries, if each trip adds the same to it as to the index, or so many times that."""
+        """A carried value in terms of its loop's index, if each trip adds a constant multiple of the loop's step to it."""
         carried, loop = self.context.carried[x], self.carried[x]
         step = self.context.constant(loop.step)
         by = self.sum((carried.following, 1), (x, -1))
@@ -271,7 +280,7 @@ class AccessPattern:
     # -- masks ---------------------------------------------------------------------------------------------------------------
 
     def terms(self, mask: Value | None) -> Iterator[MaskTerm]:
-        """What must hold for an element to be kept, each once."""
+        """The terms of the mask's conjunction, each once."""
         rank, seen, left = len(self.shape), set(), [MaskTerm(mask, None)] if mask is not None else []
         while left:
             term = left.pop()
@@ -291,13 +300,14 @@ class AccessPattern:
                 yield term
 
     def is_implied(self, term: MaskTerm) -> bool:
-        """Whether a term holds for all elements in the array's bounds: the launch is asked whether a number or another extent is no less
-        than an extent."""
+        """Whether a term holds for every element within the array's bounds. Where it compares an index with a launch argument or with
+        another extent, the launch is asked whether that is at least the extent."""
         return any(self.at_least(self.sum((stop, 1), (self.bounds(d)[1], -1))) for d, stop in self.mask_limits(term)) or any(
             self.at_least(self.sum((self.bounds(d)[0], 1), (first, -1))) for d, first in self.mask_limits(term, from_below=True))
 
     def mask_limits(self, term: MaskTerm, from_below: bool = False) -> list[tuple[int, LinearSum]]:
-        """What a term is, if that is so: a dimension, of which it keeps what is below a number; or what is at least a number."""
+        """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or, `from_below`, those from
+        the bound on. Empty if it is no such comparison."""
         call = self.context.made.get(term.value)
         if call is None or call.op.name not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
             return []
@@ -312,11 +322,11 @@ class AccessPattern:
         return found
 
     def steps(self, axis: int) -> list[tuple[int, int]]:
-        """How much an index that goes along an axis grows along each."""
+        """For each axis of the tile the step of consecutive indices along `axis`: 1 along that axis, 0 along the others."""
         return [(a, int(a == axis)) for a, n in enumerate(self.shape) if n > 1]
 
     def bounds(self, d: int) -> tuple[LinearSum, LinearSum]:
-        """The first element of a dimension that is in bounds, and the one after the last."""
+        """The first index of a dimension that is in bounds, and the first one after them."""
         if self.buffer.type.narrowed is None:
             size = self.buffer.type.shape[d]
             return {}, {1: size} if isinstance(size, int) else {size: 1}
@@ -325,7 +335,7 @@ class AccessPattern:
         return self.sum((low, 1)), self.sum((low, 1), (count, 1))
 
     def sum(self, *parts: tuple[Operand | LinearSum, int], plus: int = 0) -> LinearSum:
-        """The sum of first elements, each times a number."""
+        """The linear combination of the parts' first elements."""
         total: LinearSum = {1: plus}
         for part, times in parts:
             for key, n in (part if isinstance(part, dict) else self.parts(part)).items():
@@ -334,6 +344,7 @@ class AccessPattern:
 
     @memoized
     def parts(self, x: Operand) -> LinearSum:
+        """The first element of an operand as a linear combination."""
         if isinstance(x, Const):
             return {1: int(x.value)}
         key = self.context.key(x)
@@ -357,14 +368,14 @@ class AccessPattern:
 
     @memoized
     def representative(self, x: Operand) -> Operand:
-        """What stands for a number: one of those that are computed the same way."""
+        """The first value found that is computed by the same operations from the same operands (value numbering)."""
         call = self.context.made.get(x)
         if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
             return x
         return self.ways.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
 
     def at_least(self, x: LinearSum) -> bool:
-        """Whether a sum is at least 0: of a number, and an extent that another extent or an argument is to be no less than."""
+        """Whether a sum is known to be at least 0; the launch is asked where it is ``argument - extent`` or a difference of extents."""
         plus, others = x.get(1, 0), {key: n for key, n in x.items() if key != 1}
         sizes = [key for key, n in others.items() if isinstance(key, Sym) and key.kind == "size" and n == -1]
         numbers = [key for key, n in others.items() if n == 1]

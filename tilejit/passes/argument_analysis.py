@@ -1,5 +1,7 @@
-"""What the launch is asked of its numbers and its arrays' extents: whether an integer that is computed of them is a multiple of what a vector
-or a box needs."""
+"""Divisibility that depends on launch arguments: may an extent or a scalar argument be a multiple of what a vector or a box needs?
+
+The launch is asked, and the answer becomes a guard of the compiled kernel.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from .constraints import Constraint
 from .index_tile_analysis import IndexTileAnalysis
 from .integer_analysis import Knowledge, LazyConstraint
 
-PARTS = (1, 2, 4, 8)  # by which a number may be divided on the way, as in ``half = x.shape[1] // 2``
+PARTS = (1, 2, 4, 8)  # divisions on the way that are allowed for, as in ``half = x.shape[1] // 2``
 
 Number = Sym | Value  # an extent of an array, or a scalar argument
 
@@ -25,23 +27,27 @@ class ArgumentAnalysis(IndexTileAnalysis):
         super().__init__(graph, wrapping)
         self.facts = facts
         self._behind: dict[Operand, tuple[Number, ...]] = {}
-        self._assumed: dict[tuple, tuple[Knowledge, Knowledge]] = {}  # what is known, and that where some numbers are multiples
+        self._assumed: dict[tuple, tuple[Knowledge, Knowledge]] = {}  # (knowledge, the same under the assumption)
 
     def asked_divisor(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int] | None = None) -> int:
-        """What provably divides an integer, or what `divisor` tells of another operand; where that is no multiple of `wanted`, the launch is
-        asked whether the arguments behind it make it one."""
+        """A divisor of `operand`, as `divisor` finds it (by default ``self.divisor``).
+
+        Where it is no multiple of `wanted`, the launch is asked whether the arguments that `operand` is computed from make it one.
+        """
         divisor = divisor or self.divisor
         n, numbers = self._arguments_to_ask(operand, wanted, divisor) or (1, ())
         asked = all(self._ask_multiple(x, n) for x in numbers)
         return self._assuming_multiples(numbers, n, lambda: divisor(operand)) if numbers and asked else divisor(operand)
 
     def may_divide(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> bool:
-        """Whether some launch would make of what `asked_divisor` tells a multiple of `wanted`."""
+        """Whether there are launches for which `asked_divisor` would return a multiple of `wanted`. Asks no fact."""
         return self._arguments_to_ask(operand, wanted, divisor) is not None
 
     def _arguments_to_ask(self, operand: Operand, wanted: int, divisor: Callable[[Operand], int]) -> tuple[int, tuple[Number, ...]] | None:
-        """The number, and the arguments that as multiples of it make what `divisor` tells of an operand a multiple of `wanted`: none where it is one
-        whatever they are. None where no such ones do."""
+        """(n, arguments): if these are multiples of n, `divisor` returns a multiple of `wanted`.
+
+        No arguments where it does so anyway; None where no arguments suffice.
+        """
         behind = self._arguments_behind(operand) if divisor(operand) % wanted else None
         if behind is None:
             return 1, ()
@@ -56,7 +62,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
         return None
 
     def is_one(self, operand: Operand) -> bool:
-        """The launch is asked whether a scalar argument is 1, as the stride of what lies side by side."""
+        """Whether an integer is a scalar argument that is 1 (the stride of a contiguous dimension, for one); asks the launch."""
         number = self.key(self.spread(operand))
         if number not in self.graph.params or not type_of(number).dtype.is_int:
             return False
@@ -68,7 +74,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
         return self.facts.ask("scalar_multiple", self.graph.params.index(number), n)
 
     def _assuming_multiples(self, numbers: tuple[Number, ...], n: int, question: Callable[[], int]) -> int:
-        """The answer where the numbers are multiples of `n`, and not negative."""
+        """The answer to `question` under the assumption that the arguments are multiples of `n` and not negative."""
         known, key = self._known, (id(self._known), numbers, n)
         if key not in self._assumed:
             multiple = lambda: Constraint(low=0, divisor=n)
@@ -78,7 +84,7 @@ class ArgumentAnalysis(IndexTileAnalysis):
             return question()
 
     def _arguments_behind(self, operand: Operand) -> tuple[Number, ...]:
-        """The extents and scalar arguments that an integer, or the integers of a tile, are computed of."""
+        """The extents and scalar arguments that an integer, or the integers of a tile, are computed from."""
         if operand not in self._behind:
             found, seen, todo = {}, set(), [operand]
             while todo:

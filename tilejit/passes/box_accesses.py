@@ -1,6 +1,6 @@
-"""Loads and stores of elements that index tiles name: where these are a box of an array, all that the mask leaves, its region stands for them.
+"""Turn loads and stores by index tiles into accesses of a region, where the tiles and the mask name a box of an array.
 
-Fewer addresses and tests are computed of a region, and a store's tile may lie in registers as what made it left it.
+A region needs fewer addresses and bounds tests, and the stored tile may keep the register layout that it was computed in.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .writing import Writer
 
 
 def write_boxes(graph: Graph, facts: Facts) -> Graph:
+    """The graph with regions in place of index tiles that name boxes."""
     if not any(is_access(n) for n in walk(graph.body)):
         return graph
     pass_ = _Boxes(Context(graph, facts))
@@ -26,7 +27,7 @@ def write_boxes(graph: Graph, facts: Facts) -> Graph:
 
 
 def is_access(node: Node) -> bool:
-    """Whether a node loads or stores a tile of points of an array, or as much of a region as a mask leaves."""
+    """Whether a node loads or stores a tile of an array by index tiles, or a region under a mask."""
     place = node.args[0].type if isinstance(node, Call) and node.op in (load_, store_) else None
     return place is not None and place.scope == "global" and place.shape != () and (isinstance(place, Points) or node.args[2] is not None)
 
@@ -34,7 +35,7 @@ def is_access(node: Node) -> bool:
 class _Boxes:
     def __init__(self, context: Context):
         self.context = context
-        self.loops: list[For] = []  # around the place
+        self.loops: list[For] = []  # around the node at hand, outermost first
         self.found = False
 
     def block(self, block: Block) -> Block:
@@ -54,7 +55,7 @@ class _Boxes:
             return with_blocks(node, self.block),
 
     def access(self, call: Call) -> tuple[Node, ...]:
-        """A load or a store, by the region if there is one."""
+        """A load or store, rewritten to its box if it has one."""
         g = Writer.of(self.context)
         g.loc, g.scope = call.loc, self.context.scope
         loads, second = call.op is load_, call.args[1]

@@ -1,4 +1,4 @@
-"""What the CTAs of a cluster do alike: the blocks that all of them run equally often, and what of each depends on its rank."""
+"""What the CTAs of a cluster execute uniformly: blocks that all of them run equally often, and values that depend on the rank alone."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _collect_uniform(block: Block, uniform: set[Block]) -> None:
 
 
 def is_cluster_uniform(x) -> bool:
-    """Whether a value is surely the same in all CTAs of a cluster."""
+    """Whether a value is known to be the same in all CTAs of a cluster."""
     return isinstance(x, Const) or x.type.uniform >= Uniformity.CLUSTER
 
 
 def value_at_rank(x, made: dict, own: int, ranks: int) -> int | None:
-    """The value of an integer in the CTA of rank `own`, where the rank and constants are all it is made of."""
+    """The value of an integer in the CTA of rank `own`; None unless it is computed from the rank and constants alone."""
     if isinstance(x, Const):
         return int(x.value)
     call = made.get(x)

@@ -1,4 +1,4 @@
-"""What is known of integers where a condition holds: by ``tile.assume``, in a branch, in the trips of a loop."""
+"""The constraints on integers that a condition implies: of ``tile.assume``, of a branch, of a loop's index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What is said of an integer: bounds (None: none), a divisor, and (what, n) of each integer that it is less than by at least n."""
+    """What a condition says about one integer: bounds (None: unbounded), a divisor, and upper bounds by other integers.
+
+    `under` holds (what, n) pairs: the integer plus n is at most `what`.
+    """
 
     low: int | None = None
     high: int | None = None
@@ -24,24 +27,25 @@ class Constraint:
     under: frozenset = frozenset()
 
     def __and__(self, other: "Constraint") -> "Promise":
+        """Both constraints at once."""
         return Constraint(*intersection((self.low, self.high), (other.low, other.high)), lcm(self.divisor, other.divisor), self.under | other.under)
 
 
 def intersection(one: tuple[int | None, int | None], other: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
-    """Bounds of what lies in both of two intervals."""
+    """Bounds of a number that lies in both intervals."""
     (a, b), (c, d) = one, other
     return (c if a is None else a if c is None else max(a, c)), (d if b is None else b if d is None else min(b, d))
 
 
-# What stands for an integer in promises, and what finds one of it: few are asked for, and most take long to find.
+# (key of the integer, function that finds its constraint). Few constraints are ever asked for and most are slow to find, so they are found on demand.
 Constraints = Iterator[tuple[object, Callable[[], Constraint]]]
 
 NOT = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 
 def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, holds: bool, wrapping: bool) -> Constraints:
-    """What a condition that holds, or that does not, tells of integers; `wrapping` as in ``Integers.bounds``."""
-    if condition in integers.tests:  # `a and b`, where b does more than compute: b where a holds, else False
+    """The constraints that follow from `condition` being true (`holds`) or false; `wrapping` as in ``IntegerAnalysis.bounds``."""
+    if condition in integers.tests:  # `a and b` with a b that has effects is a branch: b where a holds, else False
         then, orelse = integers.ways[condition]
         decided = orelse if holds else then
         if isinstance(decided, Const) and bool(decided.value) is not holds:
@@ -57,12 +61,12 @@ def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, hold
             yield from constraints_of_condition(integers, part, holds, wrapping)
     elif name in NOT and type_of(call.args[0]).dtype.is_int:
         yield from _of_comparison(integers, name if holds else NOT[name], *call.args, wrapping)
-    elif name == "cast" and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` holds where that is no 0
+    elif name == "cast" and type_of(call.args[0]).dtype.is_int:  # `if n % 8:` tests for != 0
         yield from _of_comparison(integers, "ne" if holds else "eq", call.args[0], Const(0, type_of(call.args[0]).dtype), wrapping)
 
 
 def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) -> Constraints:
-    """What a loop's body may know of its index: it is between the start and the stop."""
+    """The constraints on a loop's index inside the body: it lies between the start and the stop."""
     low, high = (loop.start, loop.index) if rises(loop) else (loop.index, loop.start)
     yield from _ordered(integers, low, high, 0, wrapping)
     low, high = (loop.index, loop.stop) if rises(loop) else (loop.stop, loop.index)
@@ -70,6 +74,7 @@ def constraints_of_loop(integers: IntegerAnalysis, loop: For, wrapping: bool) ->
 
 
 def _of_comparison(integers: IntegerAnalysis, name: str, one: Operand, other: Operand, wrapping: bool) -> Constraints:
+    """The constraints that follow from the comparison `name` of two integers."""
     if name in ("lt", "le", "eq"):
         yield from _ordered(integers, one, other, int(name == "lt"), wrapping)
     if name in ("gt", "ge", "eq"):
@@ -82,7 +87,10 @@ def _of_comparison(integers: IntegerAnalysis, name: str, one: Operand, other: Op
 
 
 def _ordered(integers: IntegerAnalysis, less: Operand, more: Operand, apart: int, wrapping: bool) -> Constraints:
-    """``less + apart <= more``. What is below another, and like it a multiple of n, is so by n."""
+    """The constraints that follow from ``less + apart <= more``.
+
+    Two multiples of n that differ do so by at least n, so a strict comparison of them yields a gap of n.
+    """
     low, high = lambda: integers.bounds(less, wrapping)[0], lambda: integers.bounds(more, wrapping)[1]
     if wrapping:
         yield integers.key(less), lambda: Constraint(high=_sum(high(), -apart))

@@ -1,4 +1,4 @@
-"""How far the counts that a kernel carries are apart, as its loops and branches show it."""
+"""Bounds of the difference of two counters that loops and branches carry along (how many copies lie between an issue and its wait)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..ir.graph import Call, Const, For, Graph, If, Operand, Value, While, walk
 
 
 class DifferenceBounds:
-    """How far two counts of a graph are apart: bounds of ``a - b``, None where they are not known."""
+    """Bounds of ``a - b`` for values of one graph; None where they are not known."""
 
     def __init__(self, graph: Graph):
         self.made: dict[Value, tuple] = {}
@@ -28,7 +28,7 @@ class DifferenceBounds:
         return None if apart is None else (apart[0] + i - j, apart[1] + i - j)
 
     def peeled(self, x: Operand) -> tuple[Operand, int]:
-        """`x` as (value, constant to add)."""
+        """`x` as (value, constant to add), with casts and additions of constants taken off."""
         total = 0
         while isinstance(x, Value) and self.made.get(x, ("", None))[0] == "call":
             call = self.made[x][1]
@@ -57,7 +57,7 @@ class DifferenceBounds:
         return None
 
     def _carried(self, a, b, one, other) -> tuple[int, int] | None:
-        """Two numbers that one loop carries: what they differ by before it, if its body keeps or bounds that."""
+        """The difference of two values that one loop carries: that of their initial values, widened until a trip no longer changes it."""
         start = self(one[2], other[2])
         guess = start
         for _ in range(4):
@@ -80,7 +80,7 @@ class DifferenceBounds:
 
 
 def _twins(loop, value: Value) -> tuple[Value, ...]:
-    """A carried number as the loop's body and what follows the loop know it."""
+    """A carried value under both its names: inside the body and after the loop."""
     for c in loop.carried:
         if value in (c.inner, c.result):
             return c.inner, c.result
@@ -88,7 +88,7 @@ def _twins(loop, value: Value) -> tuple[Value, ...]:
 
 
 def union(a: tuple[int, int] | None, b: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The bounds of a number that has one or the other."""
+    """The bounds of a number that lies within either."""
     return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
 
 

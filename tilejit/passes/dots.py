@@ -1,8 +1,8 @@
-"""Choose the path of every ``dot`` and write it out in the operations of that path.
+"""Choose the lowering of every ``dot`` and write it out in the operations of that lowering.
 
-By wgmma it is a product started, its group closed and awaited; through tensor memory (passes/tensor_dots.py) one that one
-thread starts and commits; by mma.sync, products of register tiles, of which those in
-shared memory are loaded a few instructions' worth of k at a time; by the threads themselves, sums over k.
+By wgmma it is an asynchronous product that is started, committed and awaited; through tensor memory (passes/tensor_dots.py) one that a single
+thread starts and commits. By mma.sync it is products of register tiles, which are loaded from shared memory a few instructions' worth of k at
+a time; by threads (fma), sums over k.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .staged_operands import StagedOperands
 from .tensor_dots import TensorDots
 from .writing import Writer
 
-OPERAND_REGISTERS = 64  # registers that a thread may take for the operands of the products between two loads
+OPERAND_REGISTERS = 64  # the most registers of a thread for operands that are loaded at a time
 # Registers that ptxas 13.0 needs beside a wgmma's accumulators and an A operand in registers; with no more than that left, it serialises the
 # products (notes C7511, C7512).
 OTHER_REGISTERS = 24
 
 
 def write_dots(graph: Graph, facts: Facts) -> Graph:
-    """The graph without `dot` calls. The reasons of each choice stand with the product that came of it."""
+    """The graph without `dot` calls. Each product that comes of one carries the record of its choice."""
     if not any(isinstance(n, Call) and n.op is dot_ for n in walk(graph.body)):
         return graph
     pass_ = _Dots(Context(graph, facts))
@@ -107,7 +107,7 @@ class _Dots(TensorDots):
         return ways[choice.variant](call, choice)
 
     def staged(self, call: Call) -> tuple[Call, tuple]:
-        """A product as it is made, and what is stored in shared memory for it before."""
+        """A product with its operands staged in shared memory, and what must be stored before it."""
         return (call, ()) if self.unknown_place() or self.context.scope.threads % 32 else self.operands.of(call)
 
     def by_warpgroups(self, call: Call, choice: Choice) -> Value:
@@ -127,14 +127,14 @@ class _Dots(TensorDots):
         return result
 
     def crowded(self, sums: Tile, a: Value) -> bool:
-        """Whether a thread has no room for the sums of a warpgroup's product and an `a` in registers at once."""
+        """Whether a thread's registers cannot hold the accumulators of a wgmma and an `a` operand at once."""
         if not isinstance(a.type, Tile) or self.unknown_place():
             return False
         words = (sums.size * sums.dtype.bits + a.type.size * a.type.dtype.bits) // (32 * self.context.scope.threads)
         return words + OTHER_REGISTERS >= self.registers
 
     def chosen(self, choice: Choice) -> None:
-        """Note at the product just written what was chosen, and why."""
+        """Attach the choice to the product written last."""
         nodes = self.g.blocks[-1]
         nodes[-1] = replace(nodes[-1], choice=choice)
 
@@ -158,33 +158,36 @@ class _Dots(TensorDots):
         return acc
 
     def warps(self, call: Call) -> tuple[int, int]:
-        """Which warp makes which part: whole rows, where a comes row by row from registers, or the result is reduced along them or looks like
-        such an a."""
+        """How many warps divide the rows and the columns of the result.
+
+        Warps make whole rows where `a` comes row by row from registers, or where the result is reduced along rows or is itself shaped like such an
+        `a`.
+        """
         result = call.result.type
         rows = isinstance(call.args[1].type, Tile) or result.shape in self.by_rows
         return arrangement(result.shape, self.context.scope.threads // 32, self.multiplied_as(call)[0].bits, rows)
 
     def multiplied_as(self, call: Call) -> tuple[DType, DType]:
-        """The dtypes in which the target multiplies a and b."""
+        """The dtypes in which the target's instructions multiply a and b."""
         a, b = (x.type.dtype for x in call.args[1:])
         return warp.multiplied_as(a, b, self.context.target), warp.multiplied_as(b, a, self.context.target)
 
     def unless_large(self, operand: str, x: Value, transposed: bool, warps: tuple[int, int]) -> Value:
-        """An operand as it is, or in shared memory where a thread would hold too much of it at once."""
+        """An operand as it is, or in shared memory if a thread would have to hold too much of it at once."""
         if not isinstance(x.type, Tile) or self.unknown_place():
             return x
         held = fragment(x.type, operand, x.type.dtype.bits, warps, transposed)
         return self.in_memory(x) if reg_count(held.layout) * x.type.dtype.bits // 32 > 2 * OPERAND_REGISTERS else x
 
     def k_of_a_step(self, call: Call, warps: tuple[int, int]) -> int:
-        """How much of k is loaded at a time: of two instructions, where that leaves registers for the rest."""
+        """How much of k is loaded at a time: for two instructions, if that leaves registers for the rest."""
         bits, shape = self.multiplied_as(call)[0].bits, call.result.type.shape
         _, m, n, k = SHAPES[bits]
         elements = (-(-shape[0] // (m * warps[0])) * m + -(-shape[1] // (n * warps[1])) * n) * k // 32
         return 2 * k if 2 * elements * bits // 32 <= OPERAND_REGISTERS else k
 
     def loaded(self, operand: str, matrix: Value, transposed: bool, first: int, width: int, kind: DType) -> Value:
-        """Part of a matrix in shared memory, `width` of its k from `first` on, as products take operand "a" or "b"."""
+        """Part of a matrix in shared memory, `width` of its k from `first` on, loaded as an instruction's operand "a" or "b"."""
         region = self.part(matrix, (operand == "a") != transposed, first, width)
         return converted(self.g, self.g.call(load_, region, Const(0, matrix.type.dtype), None, cache=None), kind)
 
@@ -213,13 +216,13 @@ class _Dots(TensorDots):
         return product(acc, whole_steps, k - whole_steps) if k > whole_steps else acc
 
     def part(self, matrix: Value, k_last: bool, first, width: int) -> Value:
-        """`width` of a matrix's k, its last dimension or its first, from `first` on."""
+        """`width` of a matrix's k from `first` on; k is its last dimension (`k_last`) or its first."""
         stop = first + width if isinstance(first, int) else binary(self.g, "+", first, width)
         part = slice(first, stop)
         return getitem(self.g, matrix, (slice(None), part) if k_last else (part, slice(None)))
 
     def in_memory(self, x: Value) -> Value:
-        """A register tile in shared memory, where all threads of the scope see it."""
+        """A register tile in a shared buffer, where all threads of the scope can read it."""
         if not isinstance(x.type, Tile):
             return x
         if self.unknown_place():
@@ -233,7 +236,7 @@ class _Dots(TensorDots):
 
 
     def unknown_place(self) -> bool:
-        """Whether it is known at run time only which threads the scope has."""
+        """Whether it is only known at run time which threads run this scope."""
         scope = self.context.scope
         while scope is not None and not isinstance(scope.first, Value):
             scope = scope.parent

@@ -1,4 +1,4 @@
-"""What is known of the integers of a graph, and where: divisors, bounds, by how much loops move them."""
+"""Range and divisibility analysis of scalar integers, flow-sensitive: bounds, divisors, and how loops change what they carry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..types import Scalar
 from .constraints import Constraint, Constraints, constraints_of_condition, constraints_of_loop, intersection
 from .intervals import divisor_in, hull, interval, wraps
 
-INDICES = int32, int64  # whose arithmetic is taken not to wrap: to wrap an index is an error of the kernel
+INDICES = int32, int64  # dtypes of index arithmetic, which is assumed not to wrap: an index that wraps is an error of the kernel
 
 Bounds = tuple[int | None, int | None]
 
@@ -24,7 +24,7 @@ UNCONSTRAINED = Constraint()
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """What a loop carries: its name in the body, how it begins, what a trip makes of it, and the body."""
+    """A loop-carried value: `inner` is its name in the body, `init` its first value, `following` the one that a trip yields."""
 
     inner: Value
     init: Operand
@@ -34,7 +34,10 @@ class CarriedValue:
 
 @dataclass
 class LazyConstraint:
-    """Promises of an integer: what finds them with what is `known` around the block that they hold in, and those that held `before`."""
+    """The constraint on an integer inside a block, found when it is first asked for.
+
+    `finders` are evaluated with what is `known` around the block; `before` is the constraint that held there already.
+    """
 
     before: "Said | None"
     known: "Known"
@@ -44,9 +47,12 @@ class LazyConstraint:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What is promised at a place in the graph, by (what, whether it may wrap), and what has been found with it: divisors, bounds, and by how
-    much a number is more than what a loop carries, ramps of tiles. `supposed` are divisors of carried values, and `alike` ramps of carried tiles,
-    while it is found out whether trips keep them, which those in `kept` do."""
+    """What is known at one place in the graph: the constraints in force, and a cache of what was derived from them.
+
+    `constraints` are by (key of an integer, whether it may wrap). `growths` are bounds of how much a number exceeds the carried value that it is
+    computed from. `supposed` (divisors of carried values) and `alike` (ramps of carried tiles) are the hypotheses of an induction over a loop's
+    trips; `kept` are the divisors for which it succeeded.
+    """
 
     constraints: dict[tuple[object, bool], LazyConstraint]
     supposed: dict[Value, int] | None = None
@@ -59,21 +65,21 @@ class Knowledge:
 
 
 class IntegerAnalysis:
-    """The integers of one graph. Promises count for bounds of what wraps if it is made for `wrapping` ones."""
+    """The analysis of one graph. With `wrapping`, constraints are also collected for the bounds of integers that may wrap."""
 
     def __init__(self, graph: Graph, wrapping: bool = False):
         self.graph = graph
         self.kinds = (False, True) if wrapping else (False,)
         self.made: dict[Value, Call] = {}
         self.loops: dict[Value, For] = {}
-        self.ways: dict[Value, tuple[Operand, Operand]] = {}  # what a branch chooses -> the one or the other
-        self.tests: dict[Value, Operand] = {}                 # -> by which condition
-        self.carried: dict[Value, CarriedValue] = {}               # what a loop carries or leaves
-        self._conditions: dict[Block, Callable[[bool], Constraints]] = {}  # what is known where a block runs
+        self.ways: dict[Value, tuple[Operand, Operand]] = {}  # result of a branch -> what either side yields
+        self.tests: dict[Value, Operand] = {}                 # result of a branch -> the branch's condition
+        self.carried: dict[Value, CarriedValue] = {}          # by the value in the body and by the one after the loop
+        self._conditions: dict[Block, Callable[[bool], Constraints]] = {}  # the constraints that hold in a block
         for node in walk(graph.body):
             self._note(node)
         self._at_top = self._known = Knowledge({})
-        self._inside: dict[Block, tuple[Knowledge, Knowledge]] = {}  # what is known in a block, and around it
+        self._inside: dict[Block, tuple[Knowledge, Knowledge]] = {}  # block -> (knowledge around it, knowledge in it)
 
     def _note(self, node: Node) -> None:
         match node:
@@ -95,7 +101,7 @@ class IntegerAnalysis:
 
     @contextmanager
     def inside(self, block: Block):
-        """In a block and those inside it, what its condition or its loop says is known, and what ``tile.assume`` promises there."""
+        """While the context is open, the constraints that hold inside `block` are in force: of its branch or loop, and of ``tile.assume`` in it."""
         outer = self._known
         if self._inside.get(block, (None,))[0] is not outer:
             self._inside[block] = outer, self._knowledge_in(block)
@@ -103,6 +109,7 @@ class IntegerAnalysis:
             yield
 
     def _knowledge_in(self, block: Block) -> Knowledge:
+        """What is known in `block`, given what is known around it."""
         conditions = [n.args[0] for n in block.nodes if isinstance(n, Call) and n.op.name == "assumed"]
         found = [((key, wrapping), finder) for wrapping in self.kinds for key, finder in (
             *self._conditions.get(block, lambda wrapping: ())(wrapping),
@@ -128,21 +135,24 @@ class IntegerAnalysis:
 
     def _forced(self, lazy: LazyConstraint) -> Constraint:
         if lazy.found is None:
-            lazy.found = UNCONSTRAINED if lazy.before is None else self._forced(lazy.before)  # so far: it may need itself
+            lazy.found = UNCONSTRAINED if lazy.before is None else self._forced(lazy.before)  # so far: a finder may ask for it
             with self._with_knowledge(lazy.known):
                 for finder in lazy.finders:
                     lazy.found &= finder()
         return lazy.found
 
     def key(self, operand: Operand):
-        """What stands for an integer in promises: sizes are asked anew where they are named, and wider integers are the same."""
+        """The identity under which constraints on an integer are kept.
+
+        An extent is a new value wherever the kernel names it, and a widening cast is the same integer: each has one key.
+        """
         call = self.made.get(operand)
         if call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self.key(call.args[0])
         return call.attrs["sym"] if call is not None and call.op.name == "size_of" else operand
 
     def sum_of(self, operand: Operand) -> tuple[object, int]:
-        """An integer as what stands for it in promises (None for 0), and the constant that is added to that."""
+        """An integer as (key, constant): their sum. The key of a constant is None, which stands for 0."""
         total = 0
         while True:
             operand = self.key(operand)
@@ -155,7 +165,7 @@ class IntegerAnalysis:
             operand = call.args[0]
 
     def constant(self, operand: Operand) -> int | None:
-        """The integer that an operand, or every element of a tile, is; None where it is no constant."""
+        """The constant that a scalar, or every element of a tile, is known to be; None where it is not constant."""
         call, dtype = self.made.get(operand), type_of(operand).dtype
         if not dtype.is_int:
             return None
@@ -167,7 +177,7 @@ class IntegerAnalysis:
         return held if held is not None and least <= held <= most else None
 
     def divisor(self, operand: Operand) -> int:
-        """The largest number that provably divides an integer operand (0 divides by everything: a large power of two)."""
+        """The largest number known to divide an integer (for 0, which everything divides, a large power of two)."""
         if isinstance(operand, Const):
             return (abs(operand.value) or 1 << 62) if operand.dtype.is_int else 1
         known = self._known
@@ -191,13 +201,13 @@ class IntegerAnalysis:
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call, [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)])
-        if divisor & divisor - 1 == 0:  # powers of two are kept where it wraps
+        if divisor & divisor - 1 == 0:  # wrapping preserves powers of two
             return divisor_in(t.dtype, divisor)
         known = t.dtype in INDICES and not wraps(t.dtype, *self._from_definition(value, False))
         return divisor_in(t.dtype, divisor) if known else gcd(divisor, 1 << t.dtype.bits)
 
     def _divisor_of(self, call: Call, parts: Sequence[int]) -> int:
-        """The divisor of what is computed of operands with the divisors `parts`."""
+        """The divisor of the result of a call whose operands have the divisors `parts`."""
         by = self.constant(call.args[1]) if len(call.args) == 2 else None
         match call.op.name:
             case "mul":
@@ -225,22 +235,22 @@ class IntegerAnalysis:
         return 1
 
     def bounds(self, operand: Operand, wrapping: bool = False) -> tuple[int | None, int | None]:
-        """The least and the largest value that an integer operand provably has; None where nothing is known.
+        """The least and the largest value that an integer can have; None where no bound is known.
 
-        Index arithmetic that wraps is an error of the kernel, so it is taken not to; but `wrapping`, integers are those of their
-        dtypes, whatever they stand for, and nothing is unknown.
+        Index arithmetic is assumed not to wrap, because an index that wraps is an error of the kernel. With `wrapping` nothing is assumed: every
+        integer is one of its dtype, so both bounds are known.
         """
         if isinstance(operand, Const):
             return (None, None) if operand.dtype.is_float else (int(operand.value), int(operand.value))
         key, intervals = (operand, wrapping), self._known.intervals
         if key not in intervals:
             dtype = type_of(operand).dtype
-            intervals[key] = None, None  # a carried value that needs itself
+            intervals[key] = None, None  # preliminary, for a carried value that depends on itself
             intervals[key] = (None, None) if dtype.is_float else self._interval(operand, dtype, wrapping)
         return intervals[key]
 
     def fits(self, start: Operand, extent: int, size) -> bool:
-        """Whether `extent` indices from `start` on are provably those of an array's `size`, a number or a symbol."""
+        """Whether the indices ``start .. start + extent - 1`` are all inside an array dimension of `size` (a number or a symbol)."""
         low, high = self.bounds(start)
         least = size if isinstance(size, int) else self._constraint(size).low
         if low is None or low < 0:
@@ -251,7 +261,7 @@ class IntegerAnalysis:
         return self._provably_under(base, plus + extent, size, frozenset())
 
     def _provably_under(self, base, n: int, size, seen: frozenset) -> bool:
-        """Whether ``base + n <= size`` is known, by promises and what loops carry, from one to the next."""
+        """Whether ``base + n <= size`` follows from the constraints and from what loops carry, applied one after the other."""
         known = set(self._constraint(base).under)
         if base in self.carried and self._falls(base):
             init, plus = self.sum_of(self.carried[base].init)
@@ -288,15 +298,18 @@ class IntegerAnalysis:
             return None, None
         return self._bounds(call, wrapping)
 
-    # -- what loops carry ------------------------------------------------------------------------------------------------
+    # -- loop-carried values ---------------------------------------------------------------------------------------------
 
     def _knowledge_around(self, value: Value) -> Knowledge:
-        """What is known around the loop that carries a value, and so in each of its trips; what one trip knows says nothing of the others."""
+        """What is known around the loop that carries a value. It holds in every trip, unlike what is known inside one."""
         return self._inside.get(self.carried[value].body, (self._at_top,))[0]
 
     def _carried_divisor(self, value: Value) -> int:
-        """The largest number that divides what a loop begins with, and that every trip keeps so: supposed of all carried values that it rests
-        on, until none is found to be less."""
+        """The largest divisor of a carried value: it divides the initial value, and every trip preserves it.
+
+        By induction, for all carried values that depend on each other at once: each is supposed to keep the divisor of its initial value, and the
+        suppositions are weakened until they confirm themselves.
+        """
         kept, supposed = self._knowledge_around(value).kept, self._known.supposed
         if value in kept:
             return kept[value]
@@ -319,22 +332,22 @@ class IntegerAnalysis:
         return low if self._rises(value) else None, high if self._falls(value) else None
 
     def _rises(self, value: Value) -> bool:
-        """Whether no trip makes what a loop carries smaller."""
+        """Whether no trip of its loop decreases a carried value."""
         low, _ = self._change_per_trip(value)
         return low is not None and low >= 0
 
     def _falls(self, value: Value) -> bool:
-        """Whether no trip makes what a loop carries larger."""
+        """Whether no trip of its loop increases a carried value."""
         _, high = self._change_per_trip(value)
         return high is not None and high <= 0
 
     def _change_per_trip(self, value: Value) -> Bounds:
-        """Bounds of what a trip adds to what a loop carries."""
+        """Bounds of what one trip adds to a carried value."""
         carried = self.carried[value]
         return value.type.dtype in INDICES and self._growth_since(carried.following, carried.inner) or (None, None)
 
     def _growth_since(self, operand: Operand, inner: Value) -> Bounds | None:
-        """Bounds of what `operand` is more than `inner`, which the body of a loop begins with; None where it is no sum with it."""
+        """Bounds of ``operand - inner``, where the loop's body starts with `inner`; None where `operand` is not `inner` plus something."""
         around = self._knowledge_around(inner)
         if (operand, inner) not in around.growths:
             around.growths[operand, inner] = None

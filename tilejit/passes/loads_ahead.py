@@ -1,7 +1,7 @@
-"""Loads in pipelined loops: where they can, they become copies that run ahead.
+"""Loads in pipelined loops become asynchronous copies that run ahead, where they can.
 
-What is loaded goes by ``copy_async`` to a buffer of the compiler's own, whose layout is chosen by its uses. Products read it there; all else is
-loaded from there.
+The data goes by ``copy_async`` to a shared buffer of the compiler's own, whose layout is chosen by its uses. Products read it there; for all
+other uses it is loaded from there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .writing import Writer
 
 
 def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
-    """The graph with copies in place of the loads that may run ahead of their pipelined loop."""
+    """The graph with copies in place of the loads that can run ahead of their pipelined loop."""
     loops = [n for n in walk(graph.body) if isinstance(n, For) and n.pipeline]
     if not any(is_load(n) for loop in loops for n in loop.body.nodes):
         return graph
@@ -41,7 +41,7 @@ def send_loads_ahead(graph: Graph, facts: Facts) -> Graph:
 
 
 def is_load(node: Node) -> bool:
-    """Whether a node loads a tile of global memory."""
+    """Whether a node loads a tile from global memory."""
     return isinstance(node, Call) and node.op is load_ and isinstance(node.result.type, Tile) and node.args[0].type.scope == "global"
 
 
@@ -50,7 +50,7 @@ def is_slot(node: Node) -> bool:
 
 
 def observes_other_kernels(node: Node) -> bool:
-    """Whether what comes after a node may see what other kernels have written meanwhile."""
+    """Whether accesses after a node may see what other kernels have written meanwhile, so that loads must not move across it."""
     if not isinstance(node, Call):
         return False
     unknown = node.op.name == "asm" or node.op.name.startswith("ptx_") and node.op.effect != "pure"
@@ -59,7 +59,10 @@ def observes_other_kernels(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class AheadCopy:
-    """What stands for a load that runs ahead: `nodes`, of which `copy` is one, and allocations. `axes` of its tile are the buffer's dimensions."""
+    """What stands for a load that runs ahead: `nodes`, among them `copy`, and the `allocations` of its buffer.
+
+    `axes` are the axes of the loaded tile in the order of the buffer's dimensions.
+    """
 
     nodes: tuple[Node, ...]
     copy: Call
@@ -68,11 +71,12 @@ class AheadCopy:
 
     @property
     def region(self) -> Value:
+        """The region of shared memory that the copy fills."""
         return self.copy.args[0]
 
     @property
     def read(self) -> set[Value]:
-        """What is loaded from there, and on the way to what the load gave."""
+        """The values between the copy and the loaded tile."""
         return {r for n in self.nodes[self.nodes.index(self.copy):] for r in n.results}
 
 
@@ -81,15 +85,17 @@ class _LoadsAhead:
         self.context = context
         self.left = shared_memory_left(context)
         self.allocations: list[Node] = []
-        self.ahead_copies: dict[Value, AheadCopy] = {}  # by what is loaded
-        self.taken_by_products: set[Value] = set()   # what nothing else may need
+        self.ahead_copies: dict[Value, AheadCopy] = {}  # by the loaded tile
+        self.taken_by_products: set[Value] = set()      # values that products no longer use: dead, unless something else does
         self.warnings: list[Warning_] = []
 
-    # -- which ---------------------------------------------------------------------------------------------------------------
+    # -- choosing ---------------------------------------------------------------------------------------------------------------
 
     def plan(self, loop: For) -> bool:
-        """Choose the loads of a loop that run ahead, as far as there is room: first those that products take. False where all stay, and
-        nothing else can run ahead."""
+        """Choose the loads of a loop that run ahead, while shared memory lasts; those that feed products come first.
+
+        False if none does and the loop has no copies of its own either: then it is not pipelined.
+        """
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}
         waits = "the loop waits for what others write" if any(map(observes_other_kernels, walk(loop.body))) else ""
@@ -103,7 +109,7 @@ class _LoadsAhead:
         return ahead or not staying
 
     def why_stays(self, loop: For, load: Call, multiplied: bool) -> str:
-        """Why a load stays where it is. If nothing keeps it there, its copy is noted."""
+        """Why a load cannot run ahead. Empty if it can; its copy is then recorded."""
         other = load.args[1]
         if not (isinstance(other, Const) and other.value == 0) or load.attrs["cache"] is not None:
             return "a copy brings zeros for what lies beyond its array's bounds or a mask leaves out, without cache="
@@ -129,7 +135,7 @@ class _LoadsAhead:
         return ""
 
     def ahead_copy(self, load: Call, loop: For) -> "AheadCopy":
-        """What stands for a load that runs ahead."""
+        """The copy that stands for a load."""
         g, t = Writer.of(self.context), load.result.type
         g.loc, g.scope = load.loc, self.context.scope
         place = AccessPattern(self.context, load, (loop,))
@@ -143,7 +149,7 @@ class _LoadsAhead:
         return AheadCopy((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, list(g.blocks[0]), place.axes)
 
     def with_likely_layout(self, copy: Call) -> Call:
-        """The copy to a buffer by columns, if the array lies so; else by rows."""
+        """The copy with its buffer column-major if the array is, as the layout of its buffer will probably be chosen."""
         region, source = copy.args[:2]
         if not is_column_major(source.type):
             return copy
@@ -153,7 +159,7 @@ class _LoadsAhead:
         return replace(copy, args=(turned, *copy.args[1:]))
 
     def why_slow(self, copy: Call, for_roles: bool) -> str:
-        """Why a copy gains nothing: threads would make it by loads and stores, or roles cannot make it."""
+        """Why a copy would gain nothing: threads would make it by loads and stores, or a producer could not make it. Empty if it gains."""
         kind = "thread" if for_roles else self.context.scope.kind
         if completes_by_bytes(self.context, copy, kind):
             return ""
@@ -164,7 +170,7 @@ class _LoadsAhead:
         sites |= {"tma": site_with_barrier(self.context, copy, kind)} if self.context.target != "sm_80" else {}
         return "; ".join(f"{v.name} {'; '.join(miss.words for miss in reasons(v, sites[v.name]))}" for v in variants if v.name in sites)
 
-    # -- written out -----------------------------------------------------------------------------------------------------------
+    # -- rewriting -----------------------------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> Block:
         with self.context.inside(block):
@@ -183,14 +189,14 @@ class _LoadsAhead:
             return with_blocks(node, self.block),
 
     def has_effect(self, call: Call) -> bool:
-        """Whether a call stays though nothing uses it: places that copies have are not needed for the loads that they stand for."""
+        """Whether a call stays though its result is unused. What a product reads by its copy need not be loaded."""
         return more_than_arithmetic(call) and self.taken_by_products.isdisjoint(call.results)
 
     def ahead_copy_of(self, call: Call) -> AheadCopy | None:
         return self.ahead_copies.get(call.results[0]) if call.results else None
 
     def dot(self, call: Call) -> Call:
-        """A product that takes what runs ahead, transposed or not, in shared memory."""
+        """A product that reads operands which run ahead, transposed or not, from shared memory."""
         args, attrs = list(call.args), dict(call.attrs)
         for n, flag in ((1, "trans_a"), (2, "trans_b")):
             x, made = args[n], self.context.made.get(args[n])
@@ -207,7 +213,7 @@ class _LoadsAhead:
         return replace(call, args=tuple(args), attrs=attrs)
 
     def needs_registers(self, call: Call, ahead: AheadCopy, turned: bool) -> bool:
-        """Whether an `a` lies in memory as `wgmma` takes no elements of its kind, which it takes from registers."""
+        """Whether wgmma cannot read an `a` of this dtype from shared memory as it lies there, and takes it from registers instead."""
         narrow = ahead.region.type.dtype.bits == 8 or call.attrs["precision"] == "tf32"
         k_last = call.attrs["trans_a"] == turned
         return self.context.target == "sm_90a" and narrow and k_last == is_column_major(ahead.copy.args[1].type)

@@ -1,9 +1,9 @@
-"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are.
+"""Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are slots, less one.
 
-Without roles every thread does both: before trip i a wait for the slot of i, a barrier that also says that all have read the
-slot of trip i - 1, then the copies of trip i + stages - 1 into that one. Copies complete by bytes on the slots' barriers
-where they can (TMA and bulk copies), else by groups of cp.async. With roles (passes/warp_specialization.py) the waiting is on barriers
-alone. PTX ISA, "Asynchronous copy completion mechanisms".
+Without warp specialisation every thread copies and computes. Trip i waits until its slot is full, then meets at a barrier, which also says that
+all threads have read the slot of trip i - 1, then issues the copies of trip i + stages - 1 into that slot. Copies complete by bytes on the
+slots' mbarriers where they can (TMA and bulk copies), else by groups of cp.async. With warp specialisation (passes/warp_specialization.py)
+only mbarriers are waited for. PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
 # -- writing -----------------------------------------------------------------------------------------------------------------
 
 class PipelineWriter:
-    """Rewrites a graph with its pipelined loops written out, without roles."""
+    """Rewrites a graph with its pipelined loops written out, without warp specialisation."""
 
     def __init__(self, context: Context, loops: dict[For, StagedLoop], make: bool = True):
         self.context, self.loops = context, loops
         self.g = Writer.of(context)
         self.new: dict[Value, Operand] = {}
-        self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: a staged buffer -> its ring, and the trip's slot
+        self.slot: dict[Value, tuple[Value, Operand]] = {}  # in the loop at hand: staged buffer -> (ring, slot of the trip)
         for staged in loops.values() if make else ():
             self.allocate(staged)
 
     def allocate(self, staged: StagedLoop) -> None:
-        """The rings and barriers of a loop, at the kernel's start."""
+        """Make the rings and barriers of a loop, at the kernel's start."""
         g, g.loc = self.g, staged.loop.loc
         for copy in staged.copies:
             buffer = self.context.definition(copy.args[0]).args[0]
@@ -78,11 +78,11 @@ class PipelineWriter:
             staged.empty = self.barriers(staged, self.arrivals(staged))
 
     def arrivals(self, staged: StagedLoop) -> int:
-        """How many arrivals make a slot empty; 0 where the scope's barrier says so."""
+        """How many arrivals on its empty barrier release a slot; 0 where the scope's barrier does."""
         return int(staged.by_commit)
 
     def ring(self, alloc: Call, stages: int) -> Value:
-        """As many buffers as there are slots, each aligned as the one was."""
+        """A buffer of `stages` slots, each aligned as the single buffer was."""
         t, attrs = alloc.result.type, alloc.attrs
         layout, nbytes = t.layout, t.dtype.nbytes
         align = max(attrs["align"], 128)
@@ -130,7 +130,7 @@ class PipelineWriter:
                 self.g.scope = self.context.scope = outer
 
     def call(self, call: Call) -> None:
-        """A call; one that names a part of a staged buffer names it in the trip's slot."""
+        """A call. Regions and points of a staged buffer become those of the trip's slot."""
         self.g.loc = call.loc
         if call.op.name == "alloc_shared" and any(call.result in s.rings for s in self.loops.values()):
             return
@@ -142,12 +142,12 @@ class PipelineWriter:
     # -- a loop ------------------------------------------------------------------------------------------------------------
 
     def loop(self, staged: StagedLoop, carried: tuple) -> None:
-        """The copies of the first trips, then the loop, in which each trip issues those of a later one."""
+        """The prologue, which issues the copies of the first trips, then the loop, in which each trip issues those of a later one."""
         g, loop, ahead = self.g, staged.loop, staged.stages - 1
         g.loc = loop.loc
         if staged.groups:
             refuse_other_groups(loop, self.context.target)
-        g.call(sync)  # the slots may still be read since the loop's last time
+        g.call(sync)  # if the loop runs again, its slots may still be read
         cursor = self.first_slot(staged, carried)
         for s in range(ahead):
             at_ = self.index_after(loop, loop.start, s)
@@ -170,7 +170,8 @@ class PipelineWriter:
             self.after_loop(staged, late)
 
     def trip_without_overlap(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
-        """A trip's copies, of a later trip if there are several slots, and its own part of the body, which is over when the next one begins."""
+        """A trip that is over when the next one begins: it waits for its slot, issues a later trip's copies (its own if there is a single
+        slot), and runs the body."""
         if staged.stages > 1:
             self.await_copies(staged, stage, phase, staged.stages - 2)
             self.issue_ahead(staged, stage, phase)
@@ -184,7 +185,7 @@ class PipelineWriter:
             self.commit_slot(staged, stage)
 
     def issue_ahead(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
-        """The copies of the trip that comes as much later as there are slots, but for one: into the slot of the trip before."""
+        """Issue the copies of the trip ``stages - 1`` later, into the slot of the trip before this one."""
         loop, ahead = staged.loop, staged.stages - 1
         at_ = self.index_after(loop, loop.index, ahead)
         self.g.when(self.trip_exists(loop, loop.index, ahead), lambda: self.refill(staged, at_, stage, phase, ahead))
@@ -199,19 +200,20 @@ class PipelineWriter:
         return tuple(next((c.init for c in carried if c.inner is x), self.all([x])[0]) for x in staged.slot.args)
 
     def refill(self, staged: StagedLoop, index: Operand, stage: Operand, phase: Operand, later: int) -> None:
-        """The copies of the trip of `index`, whose slot comes `later` after the one at hand; the products that read that before are over."""
+        """Issue the copies of the trip of `index` into the slot `later` places after `stage`, once the products that read it are over."""
         following = slot_after(self.g, stage, later, staged.stages)
         if staged.by_commit:
             self.await_empty(staged, following, phase_after(self.g, stage, phase, later, staged.stages))
         self.issue(staged, index, following)
 
     def await_empty(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
+        """Wait until slot `stage` is released. A fresh barrier is taken for released."""
         slot = bounded_slot(self.g, stage, staged.stages)
         before = flipped(self.g, phase.value if isinstance(phase, Const) else phase)
         self.g.call(bars.wait_op, self.barrier(staged.empty, slot), self.g.operand(before, int32))
 
     def commit_slot(self, staged: StagedLoop, stage: Operand) -> None:
-        """The slot is empty when the products that the elected thread has started are over."""
+        """Commit the products that the elected thread has started: their completion releases the slot."""
         g, slot = self.g, bounded_slot(self.g, stage, staged.stages)
         scopes = {scopes for _, scopes in products_of(g, staged.loop.body.nodes, staged.rings)}
         if scopes != {("elect",)}:
@@ -220,13 +222,13 @@ class PipelineWriter:
         self.elected(staged, lambda: commit(g, self.barrier(staged.empty, slot), None))
 
     def elected(self, staged: StagedLoop, body: Callable[[], None]) -> None:
-        """By the scope's elected thread."""
+        """Run `body` by the scope's elected thread."""
         with self.g.block() as nodes:
             body()
         self.g.append(Scope("elect", None, 1, Block(tuple(nodes)), staged.loop.loc))
 
     def body_without_copies(self, staged: StagedLoop, stage: Operand) -> None:
-        """The body without its copies."""
+        """The loop's body, without the copies that run ahead."""
         outer, slot = self.slot, bounded_slot(self.g, stage, staged.stages)
         self.slot = outer | {buffer: (ring, slot) for buffer, ring in staged.rings.items()}
         for node in staged.loop.body.nodes:
@@ -235,6 +237,7 @@ class PipelineWriter:
         self.slot = outer
 
     def index_after(self, loop: For, index: Operand, trips: int) -> Operand:
+        """The loop's index `trips` trips after `index`."""
         if not trips:
             return index
         by = trips * loop.step.value
@@ -243,14 +246,14 @@ class PipelineWriter:
         return converted(self.g, binary(self.g, "+", index, by), loop.index.type.dtype)
 
     def trip_exists(self, loop: For, index: Operand, later: int) -> Operand | bool:
-        """Whether there is a trip so many after that of `index`; asked of where the index stands, since a later one may wrap."""
+        """Whether there is a trip `later` trips after that of `index`. Compares `index`, since a later index may wrap."""
         by = later * loop.step.value
         if isinstance(index, Const) and isinstance(loop.stop, Const):
             return index.value + by < loop.stop.value if loop.step.value > 0 else index.value + by > loop.stop.value
         return compare(self.g, "<" if loop.step.value > 0 else ">", index, short_of(self.g, loop.stop, by) if by else loop.stop)
 
     def issue(self, staged: StagedLoop, index: Operand, stage: Operand) -> None:
-        """The copies of the trip of `index`, into slot `stage`."""
+        """Issue the copies of the trip of `index` into slot `stage`."""
         slot = bounded_slot(self.g, stage, staged.stages)
         full = None if staged.full is None else self.barrier(staged.full, slot)
         if full is not None:
@@ -273,13 +276,13 @@ class PipelineWriter:
         return self.g.call(bars.mbarrier_at, barriers, slot, peer=False)
 
     def close_group(self, staged: StagedLoop) -> None:
-        """A group for every trip, empty beyond the last, so that counting groups is counting trips."""
+        """Close a group in every trip, also in the last ones, whose groups are empty: so counting groups counts trips."""
         if staged.groups:
             self.append_uncounted(bars.cp_async_commit)
 
     def await_copies(self, staged: StagedLoop, stage: Operand, phase: Operand, later: int, together: bool = True) -> None:
-        """Wait for the copies into slot `stage`, after which `later` trips' may be on their way; all threads see them, and have come so far if
-        they go on `together`."""
+        """Wait for the copies into slot `stage`, while those of `later` trips may be in flight. With `together` the threads then meet at a
+        barrier, which also makes copies that complete by groups visible to all of them."""
         if staged.full is not None:
             self.await_full(staged, stage, phase)
         if staged.groups:
@@ -293,7 +296,7 @@ class PipelineWriter:
         self.g.call(bars.wait_op, self.barrier(staged.full, bounded_slot(self.g, stage, staged.stages)), phase)
 
     def append_uncounted(self, op, **attrs) -> None:
-        """A commit or wait that is not counted with those written by hand."""
+        """A commit or wait of groups that is not taken for one that the kernel's author wrote."""
         self.g.append(Call(op, (), attrs, (), self.g.loc, Choice("pipeline", None)))
 
     @staticmethod
@@ -302,14 +305,14 @@ class PipelineWriter:
 
 
 def deferrable_wait_of(staged: StagedLoop) -> Call | None:
-    """The wait for the loop's product, if that may stay on its way while the next trip begins, and the slots are enough."""
+    """The wait for the loop's product if it can be deferred to the next trip, and the loop has slots enough for that."""
     if staged.stages < 2 or not any(c.inner is staged.slot.args[0] for c in staged.loop.carried):
         return None
     return deferrable_wait(staged.loop, {staged.slot, *staged.copies})
 
 
 def refuse_other_groups(loop: For, target: str) -> None:
-    """CompilationError for groups of cp.async that are made in the loop beside its own, which are counted."""
+    """CompilationError for cp.async groups of the author's in the loop, which would upset the counting of the loop's own."""
     for node in walk(loop.body):
         if isinstance(node, Call) and (node.op.name in ("cp_async_commit", "cp_async_wait")
                                        or node.op is copy_async_ and node.attrs["options"].get("token")):
@@ -319,7 +322,7 @@ def refuse_other_groups(loop: For, target: str) -> None:
 
 
 def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Value:
-    """The part of a buffer that a region or points name, in a slot of the buffer's ring."""
+    """The region or points of a buffer that `call` makes, in one slot of the buffer's ring."""
     g.loc = call.loc
     if call.op.name == "points":
         return g.call(points, ring, slot, *starts, shape=call.attrs["shape"])
@@ -328,12 +331,12 @@ def view(g: Writer, call: Call, ring: Value, slot: Operand, starts: tuple) -> Va
 
 
 def bounded_slot(g: Writer, stage: Operand, stages: int) -> Operand:
-    """A slot's number, with its bounds known."""
+    """A slot's number, with its bounds made known to integer analysis."""
     return stage if isinstance(stage, Const) else g.call(ring_slot, stage, stages=stages)
 
 
 def slot_after(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
-    """The slot `by` places (fewer than all) further on."""
+    """The slot `by` places further on in the ring (`by` is less than the number of slots)."""
     if isinstance(stage, Const):
         return Const((stage.value + by) % stages, int32)
     if by % stages == 0:
@@ -342,7 +345,7 @@ def slot_after(g: Writer, stage: Operand, by: int, stages: int) -> Operand:
 
 
 def phase_after(g: Writer, stage: Operand, phase: Operand, by: int, stages: int) -> Operand:
-    """The parity of the slot `by` places further on: another one from the first slot on."""
+    """The parity of the slot `by` places further on: it flips where the ring wraps around."""
     if by % stages == 0:
         return phase
     if isinstance(stage, Const) and isinstance(phase, Const):

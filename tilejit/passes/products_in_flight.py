@@ -1,4 +1,4 @@
-"""Products of loops that stay on their way while the next trip begins."""
+"""Products of loops that stay in flight while the next trip begins: their waits are deferred by one trip."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from ..types import Tile
 from .program_slices import without_dead_code
 
 PRODUCT = ["mma_async", "mma_commit", "mma_wait"]
-STAGE_OPERANDS = ["sync", "store", "fence_proxy_async", "sync"]  # what brings operands from registers to the product: several stores count as one
+STAGE_OPERANDS = ["sync", "store", "fence_proxy_async", "sync"]  # how operands in registers are staged; several stores count as one
 
 
 def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
-    """The wait for the loop's product, if that may stay on its way while the next trip begins: its result is only handed on to that, no trip
-    writes registers that it reads, and nothing comes after the wait. The nodes `apart` are not counted."""
+    """The wait for a loop's product if it can be deferred to the next trip, else None.
+
+    It can if the loop only hands the result on to its next trip, no trip writes registers that the product reads, and nothing follows the wait.
+    The nodes in `apart` are left out of account.
+    """
     rest = without_dead_code(replace(loop.body, nodes=tuple(n for n in loop.body.nodes if n not in apart)))
     others = [n for n in rest.nodes if not (isinstance(n, Call) and n.op.effect == "pure")]
     product = next((n for n in others if isinstance(n, Call) and n.op.name == "mma_async"), None)
@@ -33,15 +36,18 @@ def deferrable_wait(loop: For, apart: Collection[Node] = ()) -> Call | None:
 
 
 def _significant_names(nodes: list[Node]) -> list[str]:
-    """The names of calls, without the loads before all others, and of several stores one."""
+    """The names of the calls, without leading loads; a run of stores counts as one."""
     names = [n.op.name if isinstance(n, Call) else "" for n in nodes]
     first = next((n for n, name in enumerate(names) if name != "load"), 0)
     return [name for n, name in enumerate(names) if n >= first and not name == names[n - 1] == "store"]
 
 
 def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:
-    """The nodes of a trip whose product stays on its way until that of the next one is; or, where an operand is brought to it from registers, until
-    that of the next one is there, and takes its place."""
+    """The nodes of a trip that leaves its product in flight.
+
+    It waits until all products but the newest are done. Where it stages operands from registers through shared memory, it instead waits, before
+    it overwrites them, for the product of the trip before.
+    """
     meets = next((n for n, node in enumerate(nodes) if isinstance(node, Call) and node.op is sync), None)
     if meets is None:
         return [replace(n, attrs={"n": 1}) if isinstance(n, Call) and n.op is wait.op else n for n in nodes]
@@ -50,7 +56,8 @@ def with_deferred_wait(nodes: list[Node], wait: Call) -> list[Node]:
 
 
 def defer_waits(block: Block) -> Block:
-    """The products of ordinary loops that `dot` has made so, under which the loads of the next trip come."""
+    """A block in which loops that are not pipelined leave their products in flight under the next trip's loads, if `dot` has written them so
+    that they can."""
     nodes = []
     for node in block.nodes:
         node = with_blocks(node, defer_waits)

@@ -1,4 +1,4 @@
-"""Parts of a graph: what some calls need of a block, copies of it under new names, and taking out what nothing uses."""
+"""Slices of a graph: the part that some operands depend on, copies of nodes under new names, and dead code elimination."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ REMOVABLE = ("pure", "reads")
 
 
 def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...], set[Value]]:
-    """The nodes directly in `block` that the operands of `calls` depend on, each with only what they need of it, in order; and the
-    values that they take from elsewhere."""
+    """The nodes directly in `block` that the operands of `calls` depend on, in order and each pruned to what they need of it; and the values
+    that these nodes take from outside of the block."""
     asked = replace(block, yields=tuple(o for c in calls for o in c.args))
     live = _live_values(asked, _nothing_acts)
     kept = _pruned(asked, live, _nothing_acts).nodes
@@ -20,7 +20,7 @@ def backward_slice(block: Block, calls: Iterable[Call]) -> tuple[tuple[Node, ...
 
 
 def defined(node: Node) -> Iterator[Value]:
-    """What a node itself defines, after it and in its blocks."""
+    """What a node defines: its results, and what it defines for its own blocks."""
     yield from results(node)
     if isinstance(node, (For, While)):
         yield from (c.inner for c in node.carried)
@@ -29,26 +29,27 @@ def defined(node: Node) -> Iterator[Value]:
 
 
 def has_effect(call: Call) -> bool:
-    """Whether a call does more than give its results."""
+    """Whether a call does more than compute its results."""
     return call.op.effect not in REMOVABLE
 
 
 def has_effect_or_waits(call: Call) -> bool:
-    """The same, or reads what others write meanwhile, which a loop may wait for that does nothing else."""
+    """Whether a call has an effect, or reads what others may write meanwhile: an otherwise empty loop may wait for that."""
     return has_effect(call) or call.op.name == "ordered_load" or call.op.name.startswith("ptx_") and call.op.effect == "reads"
 
 
 def more_than_arithmetic(call: Call) -> bool:
-    """Whether a call is more than the arithmetic that its results are: it reads or does something."""
+    """Whether a call reads memory or has an effect."""
     return call.op.effect != "pure" or not call.results
 
 
 def _nothing_acts(call: Call) -> bool:
+    """The predicate of a slice that keeps calls for their results alone."""
     return False
 
 
 class Copier(Rewriter):
-    """Copies nodes with new values for all that they define; ``change(call)`` gives the nodes that a call becomes."""
+    """Copies nodes, with new values for all that they define. ``change(call)`` gives the nodes to copy in place of a call."""
 
     def __init__(self, change: Callable[[Call], Iterable[Node]] = lambda call: (call,)):
         super().__init__()
@@ -90,17 +91,20 @@ class Copier(Rewriter):
 
 
 def without_dead_code(block: Block, has_effect: Callable[[Call], bool] = has_effect_or_waits) -> Block:
-    """`block` without the calls, carried values, branches and loops that have no effect and on which nothing depends that has."""
+    """`block` without the calls, carried values, branches and loops that neither have an effect nor contribute to one that has.
+
+    `has_effect` is the predicate of the calls that must stay.
+    """
     return _pruned(block, _live_values(block, has_effect), has_effect)
 
 
 def _live_values(block: Block, has_effect: Callable[[Call], bool]) -> set[Value]:
-    """Every value on which depends what the block yields, or a call that acts."""
-    behind: dict[Value, tuple] = {}  # a value -> the operands it is made of
+    """Every value that the block's yields, or a call with an effect, depend on."""
+    behind: dict[Value, tuple] = {}  # a value -> the operands that it depends on
     waiting: list = []
 
     def visit(node: Node) -> bool:
-        """Note what the node's values are made of; whether something in it has an effect."""
+        """Note what the node's values depend on. Returns whether there is an effect in it."""
         inside = [visit(inner) for b in blocks(node) for inner in b.nodes]
         match node:
             case Call(args=args, results=made):

@@ -1,7 +1,7 @@
-"""Scans of loads that may reach out of bounds at their end: whether what they make of it reaches a result that is kept.
+"""Scans over loads that may reach out of bounds at their end: does what the padding contributes reach a result that is kept?
 
-A scan towards the end meets what lies beyond an array after all else, and so do elementwise work on its elements and further such scans; a
-store to a region drops the elements that are beyond the array's end.
+A scan towards the end meets the elements beyond the array after all others, so they affect only results beyond the array's end. Elementwise
+work and further scans preserve that, and a store to a region drops those elements.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _begins_inside(context: Context, start: Operand) -> bool:
 
 
 def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
-    """What reads each value, and the values that are the same there: those of a loop that carries it, or of a branch that chooses it."""
+    """For each value its uses: (node, aliases). Where a loop carries the value or a branch yields it, the aliases are its names there."""
     found: dict[Operand, list] = {}
     for node in walk(body):
         same: list[tuple[Operand, tuple[Value, ...]]] = []
@@ -53,7 +53,7 @@ def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
 
 
 def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
-    """Whether all that is made of a scan is stored, and its tail beyond the ends of arrays."""
+    """Whether every use of a scan ends in a store, and its tail lies beyond the end of the array stored to."""
     seen, queue, stored = set(), [(x, tail.axis) for x in tail.scanned], False
     while queue:
         found = queue.pop()
@@ -75,7 +75,7 @@ def _is_dropped(context: Context, tail: Tail, uses: dict) -> bool:
 
 
 def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> bool:
-    """Whether an array that a tile is stored to ends along an axis where what was loaded does, or before that, in the call at hand."""
+    """Whether the array that a tile is stored to ends, along an axis, where the loaded arrays do or before, for the arguments at hand."""
     t = place.type
     if not isinstance(t, Region) or t.scope != "global" or t.buffer.narrowed is not None:
         return False
@@ -85,7 +85,7 @@ def _ends_as_loads(context: Context, place: Value, axis: int, tail: Tail) -> boo
 
 
 def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
-    """Whether two integers are computed alike."""
+    """Whether two integers are computed by the same operations from the same operands."""
     seen, left = set(), [(one, other)]
     while left:
         pair = one, other = left.pop()
@@ -102,7 +102,7 @@ def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
 
 
 def _axis_after(node: Node, value: Value, axis: int) -> int | None:
-    """The axis of a call's results at whose end the tail of an operand's axis is; None where it may be elsewhere."""
+    """The axis of a call's results that the tail is at the end of, given the operand's; None where it may be elsewhere."""
     if not isinstance(node, Call):
         return None
     op, attrs, shape = node.op, node.attrs, type_of(value).shape

@@ -1,4 +1,4 @@
-"""Pipelined loops and what they stage: which copies run ahead, into which buffers, and how they complete."""
+"""Pipelined loops and what they stage in shared memory: which copies run ahead, into which buffers, and how they complete."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ from .program_slices import backward_slice
 from .shared_memory import SHARED_LIMIT
 
 VIEWS = ("region", "points")
-RESERVED = 16384  # bytes of shared memory that are left to what the compiler needs beside buffers
+RESERVED = 16384  # bytes of shared memory set aside for barriers and the compiler's scratch
 
 
 @dataclass(eq=False)
 class StagedLoop:
-    """A pipelined loop, and what is made for it: its copies with the nodes that say where they go, a ring for each buffer
-    that they fill, barriers of the slots (None where no copy completes by bytes)."""
+    """A pipelined loop, and what the compiler makes for it.
+
+    `slot` is the call that marks a trip's slot, `copies` run ahead, `address_nodes` compute where they go, `by_bytes` says for each copy whether it
+    completes by bytes on an mbarrier. `rings` has a ring of slots for each buffer that they fill; `full` and `empty` are the slots' barriers, None
+    where none are needed.
+    """
 
     loop: For
     slot: Call
@@ -40,7 +44,7 @@ class StagedLoop:
     rings: dict[Value, Value] = field(default_factory=dict)
     full: Value | None = None
     empty: Value | None = None
-    by_commit: bool = False  # the commits of products into tensor memory give slots back: nothing in the loop waits for them
+    by_commit: bool = False  # slots are released by the commits of products into tensor memory, since nothing in the loop waits for these
 
     @property
     def stages(self) -> int:
@@ -48,16 +52,17 @@ class StagedLoop:
 
     @property
     def nbytes(self) -> int:
-        """What completes a slot's barrier."""
+        """The bytes that complete the phase of a slot's full barrier."""
         return sum(c.args[1].type.nbytes for c, by_bytes in zip(self.copies, self.by_bytes) if by_bytes)
 
     @property
     def groups(self) -> bool:
+        """Whether copies complete by groups of cp.async."""
         return not all(self.by_bytes)
 
 
 class StagedLoopFinder:
-    """The pipelined loops of a graph."""
+    """Finds the pipelined loops of a graph, and refuses what cannot run ahead."""
 
     def __init__(self, context: Context):
         self.context = context
@@ -112,19 +117,19 @@ class StagedLoopFinder:
         return staged
 
     def by_commit(self, loop: For) -> bool:
-        """Whether products into tensor memory (or copies there) read the loop's slots, and nothing in it commits them."""
+        """Whether tensor memory operations (products, copies) read the loop's slots and nothing in the loop commits them."""
         calls = [n for n in walk(loop.body) if isinstance(n, Call)]
         reads = lambda c: any(self.owner.get(self.context.buffer_of(a)) is loop for a in c.args if isinstance(a, Value))
         return any(reads_late(c) and reads(c) for c in calls) and not any(c.op.name == "tcgen05_commit" for c in calls)
 
     @property
     def warp_specialized(self) -> bool:
-        """Whether warps of their own issue the copies: asked for, and all of them complete by bytes."""
+        """Whether warps of their own issue the copies: it is asked for, and all copies complete by bytes."""
         asked = [s for s in self.loops.values() if s.loop.pipeline.warp_specialize]
         if asked and not self.at_cta_scope:
             raise CompilationError("warp_specialize gives roles to the warps of the whole CTA, and a pipelined loop of this kernel "
                                    "stands in a narrower scope", asked[0].loop.loc)
-        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # of a trip the producer issues the copies alone
+        nested = any(n in self.loops for loop in self.loops for n in walk(loop.body))  # a producer runs nothing of a trip but its copies
         if len(asked) != len(self.loops) or nested or self.context.target == "sm_80":
             self.choose_completion("cta")
             return False
@@ -135,7 +140,7 @@ class StagedLoopFinder:
         return False
 
     def choose_completion(self, kind: str) -> None:
-        """By bytes, where a copy given a barrier has a path that completes so."""
+        """Decide which copies complete by bytes: those that have such a path when they are given a barrier."""
         for staged in self.loops.values():
             staged.by_bytes = [completes_by_bytes(self.context, c, kind) for c in staged.copies]
 
@@ -165,8 +170,10 @@ class StagedLoopFinder:
                                        call.loc)
 
     def missed_copy_warnings(self) -> Iterator[Warning_]:
-        """Warnings of the copies below the bodies of pipelined loops that look as if they ran ahead too: the loop reads what they
-        bring, and its author does not wait for them."""
+        """Warnings of copies nested inside pipelined loops that look as if they ran ahead but do not.
+
+        These are copies whose buffer the loop reads, without a wait of the author's for them.
+        """
         for loop, staged in self.loops.items():
             calls = [n for n in walk(loop.body) if isinstance(n, Call)]
             if any(map(awaits_copies, calls)):
@@ -180,7 +187,7 @@ class StagedLoopFinder:
                                    f"directly in that loop's body run ahead: {cure}{wait}", copy.loc)
 
     def copies_below(self, block: Block) -> Iterator[tuple[Call, tuple[str, str]]]:
-        """The copies in blocks inside `block`, but for those of other pipelined loops, with what they stand in and what to do."""
+        """The copies in blocks inside `block`, other pipelined loops left out, each with (what it stands in, what to do instead)."""
         for node in block.nodes:
             for inner in () if node in self.loops else blocks(node):
                 yield from ((n, BELOW.get(type(node), BELOW[For])) for n in inner.nodes if is_staged_copy(n))
@@ -188,7 +195,7 @@ class StagedLoopFinder:
 
 
 def is_staged_copy(node: Node) -> bool:
-    """Whether a node in the body of a pipelined loop is a copy that runs ahead of it."""
+    """Whether a node directly in the body of a pipelined loop is a copy that runs ahead."""
     if not isinstance(node, Call) or node.op is not copy_async_:
         return False
     dst, src, mbar = node.args[:3]
@@ -197,7 +204,10 @@ def is_staged_copy(node: Node) -> bool:
 
 
 def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
-    """Whether a copy has a path that completes so, given a barrier: made by the scope at hand or, of the kind "thread", by a thread of its own."""
+    """Whether a copy that is given a barrier has a path that completes by bytes.
+
+    It is made by the scope at hand or, where `kind` is "thread", by a single thread.
+    """
     if context.target == "sm_80":
         return False
     only = copy.attrs["options"].get("variant")
@@ -209,13 +219,13 @@ def completes_by_bytes(context: Context, copy: Call, kind: str) -> bool:
 
 
 def site_with_barrier(context: Context, copy: Call, kind: str) -> CopySite:
-    """A copy's site, given a barrier."""
+    """The site of a copy that is given a barrier."""
     site = CopySite.of_call(context, replace(copy, args=(*copy.args[:2], Value("mbarrier", BarrierRef(Barrier(1, 1))))))
     return replace(site, scope="thread", threads=1) if kind == "thread" else site
 
 
 def why_not_ahead(context: Context, call: Call) -> str:
-    """Why a call that is no arithmetic may give something else trips ahead of its place; empty if it may not."""
+    """Why a call that is not pure arithmetic could give another result if it ran trips early; empty if it could not."""
     arg = call.args[0].type.buffer.arg if call.op is load_ else None
     if arg is None:
         return "only a plain load of an array argument that the kernel does not write may run ahead"
@@ -226,7 +236,7 @@ def why_not_ahead(context: Context, call: Call) -> str:
 
 
 def shared_memory_left(context: Context) -> int:
-    """Bytes of shared memory beside a graph's buffers, of which pipelined loops have as many as slots, and what the compiler may need."""
+    """The bytes of shared memory that a graph's buffers leave, pipelined ones counted once per slot, with `RESERVED` set aside."""
     launch, most = context.graph.launch, SHARED_LIMIT[architecture(context.target)]
     loops = [n for n in walk(context.graph.body) if isinstance(n, For) and n.pipeline]
     slots = {context.buffer_of(n.args[0]): loop.pipeline.stages for loop in loops for n in loop.body.nodes if is_staged_copy(n)}
@@ -235,6 +245,7 @@ def shared_memory_left(context: Context) -> int:
 
 
 def buffer_name(buffer: Value) -> str:
+    """The kernel's name for a buffer, for messages."""
     return allocation_name(buffer.name, buffer.loc) or "this buffer"
 
 

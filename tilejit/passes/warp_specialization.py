@@ -1,8 +1,9 @@
-"""Pipelined loops by roles: one thread of a warpgroup of its own issues all copies, the warps of the kernel do the rest.
+"""Warp specialisation of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's own warps (the consumers)
+do the rest.
 
-The consumers run the kernel's body with waits for full slots in place of the copies, and release each slot. The producer runs
-what decides where the copies go: the same loops and branches, with waits for empty slots. It comes after the consumers, so
-that their ids are what they would be without it.
+The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The producer runs what decides
+where the copies go: the same loops and branches, with waits for empty slots. Its warps come after the consumers', so that these keep their
+ids.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from .products_in_flight import with_deferred_wait
 from .program_slices import Copier, defined, has_effect, without_dead_code
 from .staging import VIEWS, StagedLoop, StagedLoopFinder
 
-HOISTED = ("alloc_shared", "alloc_tmem", "mbarrier_init")
-# Registers of a producer's and of a consumer's thread on Hopper, where accumulators take most of them, by the warpgroups that
-# consume: what 64 K registers allow.
+HOISTED = ("alloc_shared", "alloc_tmem", "mbarrier_init")  # calls that stay outside of both scopes
+# {number of consumer warpgroups: registers of a thread of (the producer, a consumer)} on Hopper, where accumulators take most of the 64 K
+# registers of a multiprocessor.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
 def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
-    """The graph as two scopes side by side, and a launch with the producer's warps."""
+    """The graph as two scopes side by side, and a launch with the producer's warps added."""
     graph, loops = context.graph, found.loops
     launch, first = graph.launch, next(iter(loops))
     warps, loc = launch.num_warps, first.loc
@@ -61,12 +62,13 @@ def specialize_warps(context: Context, found: StagedLoopFinder) -> Graph:
 
 
 def _synchronises_cluster(call: Call) -> bool:
-    """Whether all threads of the cluster come together: at its barrier, or around a multicast whose token is waited for."""
+    """Whether all threads of the cluster meet at a call: its barrier, or a multicast whose token is waited for."""
     options = call.attrs.get("options") or {}
     return call.op.name in ("cluster_arrive", "cluster_wait") or bool(options.get("multicast") and options.get("token"))
 
 
 def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None, int | None]:
+    """The registers of a producer's and of a consumer's thread (None: what the launch gives)."""
     given = next((a for a in asked if a != (None, None)), None)
     if given is not None:
         return given
@@ -75,17 +77,17 @@ def _registers(target: str, launch, warps: int, asked: list) -> tuple[int | None
 
 
 class Consumer(PipelineWriter):
-    """The kernel's own warps: each trip waits for its slot and releases it."""
+    """The kernel's own warps: each trip waits for its slot to be full and releases it."""
 
     def arrivals(self, staged: StagedLoop) -> int:
         return staged.by_commit + (arrivals(self.context.graph.launch.threads) if self.threads_release(staged) else 0)
 
     def threads_release(self, staged: StagedLoop) -> bool:
-        """Whether threads give the slots back, which commits do where products alone read them."""
+        """Whether threads arrive on the empty barriers. Where products into tensor memory alone read the slots, their commits do."""
         return not staged.by_commit or any(self.reads(n, staged) for n in walk(staged.loop.body))
 
     def reads(self, node, staged: StagedLoop) -> bool:
-        """Whether a node reads a slot in threads' own time."""
+        """Whether the threads themselves read a slot at a node, synchronously."""
         if not isinstance(node, Call) or node.op.name in VIEWS or node in staged.copies or reads_late(node):
             return False
         return any(self.context.buffer_of(a) in staged.rings for a in node.args if isinstance(a, Value))
@@ -102,7 +104,7 @@ class Consumer(PipelineWriter):
             self.body_without_copies(staged, stage)
             if staged.by_commit:
                 if not alone and not self.threads_release(staged):
-                    g.call(sync)  # a warp that has not seen the slot full yet would find the phase of a later turn
+                    g.call(sync)  # else a slow warp could miss this phase of the full barrier and wait on a later one
                 self.commit_slot(staged, stage)
             if late is None and self.threads_release(staged):
                 self.release(staged, slot)
@@ -115,7 +117,7 @@ class Consumer(PipelineWriter):
             self.after_loop(staged, late)
 
     def after_loop(self, staged: StagedLoop, wait: Call) -> None:
-        """After the loop: await the last product, then release its slot."""
+        """After the loop: wait for the last product, then release its slot."""
         super().after_loop(staged, wait)
         g, loop = self.g, staged.loop
         after = next(c.result for c in loop.carried if c.inner is staged.slot.args[0])
@@ -129,13 +131,13 @@ class Consumer(PipelineWriter):
 
 
 def only_elected_thread(staged: StagedLoop) -> bool:
-    """Whether all that a trip does but compute is done by the elected thread."""
+    """Whether the elected thread does all of a trip but its arithmetic."""
     rest = (n for n in staged.loop.body.nodes if n is not staged.slot and n not in staged.copies)
     return all(isinstance(n, Scope) and n.kind == "elect" or isinstance(n, Call) and n.op.effect == "pure" for n in rest)
 
 
 class Producer:
-    """What one thread does to issue the copies of all loops: the kernel's control flow, and nothing else of it."""
+    """The thread that issues the copies of all loops: it runs the kernel's control flow, and of the rest only what they need."""
 
     def __init__(self, context: Context, loops: dict[For, StagedLoop]):
         self.context, self.loops = context, loops
@@ -148,12 +150,12 @@ class Producer:
                                        "producer, which runs ahead of the other warps, would not wait for it: give the roles by hand "
                                        "(tile.warpgroup, tile.ring)", call.loc)
         copier = Copier(self.kept)
-        sliced = without_dead_code(self.sliced(copier, body), has_effect)  # what comes after the last copy is none of its business
+        sliced = without_dead_code(self.sliced(copier, body), has_effect)  # such as what comes after the last copy
         self.check_dependencies(sliced)
         return sliced
 
     def calls_before_loops(self, block: Block, again: bool) -> Iterator[Call]:
-        """The calls at CTA scope that a pipelined loop comes after, if only in the next trip of a loop around (`again`)."""
+        """The calls at CTA scope that run before a pipelined loop, perhaps in an earlier trip of a loop around both (`again`)."""
         holds = [any(n in self.loops for n in walk(Block((node,)))) for node in block.nodes]
         for n, node in enumerate(block.nodes):
             before = again or any(holds[n + 1:])
@@ -164,10 +166,11 @@ class Producer:
                     yield from self.calls_before_loops(inner, before or holds[n] and not isinstance(node, If))
 
     def kept(self, call: Call):
-        """What the producer does as well: it computes, and like the others begins after the grids that this one depends on."""
+        """The nodes for a call in the producer: it computes and loads, and waits for the preceding grids as the others do."""
         return (call,) if call.op.effect in ("pure", "reads") and call.op.name not in HOISTED or bars.waits_for_grids(call) else ()
 
     def sliced(self, copier: Copier, block: Block) -> Block:
+        """The producer's part of a block, before dead code is removed."""
         nodes = []
         for node in block.nodes:
             match node:
@@ -182,7 +185,7 @@ class Producer:
         return Block(tuple(nodes), copier.all(block.yields))
 
     def loop(self, copier: Copier, staged: StagedLoop) -> For:
-        """The loop with a wait for the empty slot, and the copies into it."""
+        """The loop with, in each trip, a wait for the slot to be empty and the copies into it."""
         loop, g = staged.loop, self.writer.g
 
         def body(block: Block) -> Block:
@@ -201,7 +204,7 @@ class Producer:
         return replace(made, pipeline=None)
 
     def check_dependencies(self, body: Block) -> None:
-        """CompilationError where the copies depend on what the producer does not do."""
+        """CompilationError where the copies depend on something that the producer does not run."""
         known = {r for n in self.context.graph.body.nodes if isinstance(n, Call) and n.op.name in HOISTED for r in n.results}
         known |= set(self.context.graph.params) | {v for s in self.loops.values() for v in (*s.rings.values(), s.full, s.empty)}
         there = known | {r for n in walk(body) for r in defined(n)}
@@ -221,7 +224,7 @@ class Producer:
 
 
 def _with_blocks(copier: Copier, node, block) -> list:
-    """`node` copied, its blocks as `block` makes them."""
+    """A copy of `node` in which ``block(b)`` stands for each of its blocks."""
     outer, copier.block = copier.block, block
     try:
         return copier.node(node)
