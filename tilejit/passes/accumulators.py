@@ -1,8 +1,8 @@
-"""Which register tiles live in pinned registers, and which of them share a set: the accumulators of asynchronous products.
+"""Pinned registers: which register tiles are accumulators of asynchronous products, and which of them share a set of registers.
 
-The results of asynchronous products exist before their data does, so they are kept in registers known by name. Tiles that
-are one accumulator at different times (operand and result of a product; start, inside and result of what a loop carries)
-share a set wherever their lives do not overlap; where they do, the emitter copies.
+The result of an asynchronous product exists before its data does, so it is kept in registers that are known by name. Tiles that are one
+accumulator at different times (operand and result of a product; initial value, inside and result of what a loop carries) are coalesced into one
+set wherever their live ranges do not overlap; where they do, the emitter copies.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def is_product(node) -> bool:
 
 @dataclass
 class _LiveRanges:
-    """Positions of the tiles' definitions and uses, in the order of the code; and the joints of control flow."""
+    """Positions of the tiles' definitions and uses in program order, and what control flow merges."""
 
     start: dict[Value, int] = field(default_factory=dict)
     ends: dict[Value, set[int]] = field(default_factory=dict)
     loops: list[Interval] = field(default_factory=list)
-    branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two ways of a branch
-    products: list[tuple[Value, Operand]] = field(default_factory=list)   # result, accumulator; of what is written anew too
+    branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two sides of a branch
+    products: list[tuple[Value, Operand]] = field(default_factory=list)   # (result, accumulator); also of `renewed`
     carries: list[tuple] = field(default_factory=list)                    # (inner, result, init, following)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
@@ -67,6 +67,7 @@ class _LiveRanges:
                     self.block(body)
 
     def arm(self, block: Block) -> Interval:
+        """One side of a branch. Returns its interval of positions."""
         first = self.step()
         self.block(block)
         self.step()
@@ -75,12 +76,12 @@ class _LiveRanges:
 
     def loop(self, node: For | While) -> None:
         self.use(c.init for c in node.carried)
-        first = self.step()  # what a loop starts with is used before it, and not in each trip
+        first = self.step()  # a carried value's init is used before the loop, not in each trip
         self.define(c.inner for c in node.carried)
         if isinstance(node, While):
             self.block(node.test)
             self.step()
-            self.use(c.inner for c in node.carried)  # where the loop ends, they are its results
+            self.use(c.inner for c in node.carried)  # where the test ends the loop, they become its results
         self.block(node.body)
         self.step()
         self.use(node.body.yields)
@@ -89,7 +90,7 @@ class _LiveRanges:
         self.carries += [(c.inner, c.result, c.init, y) for c, y in zip(node.carried, node.body.yields)]
 
     def extend_over_loops(self) -> None:
-        """A use in a loop that the value enters from outside lasts until the loop's end."""
+        """A use inside a loop that the value enters from outside keeps it live until the loop's end."""
         for value, at in self.uses:
             born = self.start.get(value, 0)
             for first, last in self.loops:
@@ -98,13 +99,13 @@ class _LiveRanges:
             self.ends.setdefault(value, set()).add(at)
 
     def live_after(self, value: Value, at: int) -> bool:
-        """Whether a value is used after a position, on a way that leads there."""
+        """Whether a value is used after a position, on a path that leads there."""
         parted = lambda end: any(a <= at <= b and c <= end <= d for (a, b), (c, d) in self.branches)
         return self.start[value] > at or any(end > at and not parted(end) for end in self.ends.get(value, ()))
 
 
 class PinnedRegisters:
-    """The pinned tiles of a graph: `sets` gives for each of them the number of its set of registers."""
+    """The pinned tiles of a graph: `sets` gives each of them the number of its set of registers."""
 
     def __init__(self, graph: Graph):
         lives = _LiveRanges()
@@ -124,8 +125,8 @@ class PinnedRegisters:
         for result, yields in lives.joins:
             for y in yields:
                 self._coalesce(result, y)
-        # Products one after the other, in one set: the assembler then starts no product while registers of the last are still read,
-        # for which it would take a part of a second set beside them.
+        # Let consecutive products share a set where they can. Otherwise the assembler starts one while registers of the last are still read,
+        # and takes part of a second set beside them.
         for i, (result, _) in enumerate(lives.products):
             for before, _ in lives.products[:i]:
                 self._coalesce(result, before)
@@ -134,7 +135,7 @@ class PinnedRegisters:
 
     @staticmethod
     def _tiles(lives: _LiveRanges) -> dict[Value, None]:
-        """Results of products, and what control flow makes of them or hands to them."""
+        """The pinned tiles: results of products, and what control flow passes them on as or turns into their accumulators."""
         found = dict.fromkeys(r for r, _ in lives.products)
         taken = {a for _, a in lives.products}
         size = -1
@@ -160,14 +161,14 @@ class PinnedRegisters:
             self.members[a] += self.members.pop(b)
 
     def _coalesce(self, a: Value, b: Operand) -> None:
-        """Let both share registers, if their lives allow it."""
+        """Let both values share registers, if their live ranges allow it."""
         if b not in self.parent or a not in self.parent or a.type != b.type or self._root(a) is self._root(b):
             return
         if not any(self._overlap(x, y) for x in self.members[self._root(a)] for y in self.members[self._root(b)]):
             self._merge(a, b)
 
     def _overlap(self, x: Value, y: Value) -> bool:
-        """Whether both are there at once; what control flow hands on together is, if only to be handed on again."""
+        """Whether two values are live at once. Values that control flow passes on together are, even if only to be passed on again."""
         start, live_after = self.lives.start, self.lives.live_after
         return start[x] == start[y] or live_after(x, start[y]) and live_after(y, start[x])
 

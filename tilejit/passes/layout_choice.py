@@ -1,4 +1,4 @@
-"""The register layouts that there are to choose from: blocked ones, whose vectors suit the memory that a tile meets."""
+"""The candidate register layouts: blocked ones, with vectors that suit the memory accesses of a tile."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .vector_widths import cost_of_change, cost_of_load, vector_and_order, vecto
 
 
 def in_layout_of(t: Tile, dtype: DType) -> Tile:
-    """A tile of another dtype in the same layout."""
+    """A tile of `dtype` in the shape and layout of `t`."""
     return replace(t, dtype=dtype)
 
 
 def same_layout(a: Tile, b: Tile) -> bool:
-    """Whether two tiles have one layout."""
+    """Whether two tiles have the same layout."""
     return (a.layout, a.domain) == (b.layout, b.domain)
 
 
 class LayoutChoice:
-    """What the `layout` rules of ops may ask: the `context` of their graph, the `scope` at hand, and `default` layouts."""
+    """What the `layout` rules of ops may use: the graph's `context`, the current `scope`, and `default` layouts."""
 
     def __init__(self, graph: Graph, facts: Facts):
         self.context = Context(graph, facts)
@@ -42,7 +42,7 @@ class LayoutChoice:
         return self.context.scope
 
     def default(self, shape: tuple[int, ...], dtype: DType) -> Tile:
-        """The blocked layout of a shape: vectors as wide as its memory accesses allow, every thread busy."""
+        """The blocked layout of a shape: vectors as wide as suits its memory accesses, spread over all threads."""
         vector, order = self.vectors.get(shape, (max(1, 16 // dtype.nbytes), None))
         return self.blocked(shape, dtype, vector, order, self.reduced.get(shape, ()))
 
@@ -56,7 +56,7 @@ class LayoutChoice:
         return Tile(dtype, shape, *blocked(shape, threads, vector, order, reduced))
 
     def better_stored(self, store: Call, have: Tile) -> Tile | None:
-        """A layout of vectors along the array that a tile is stored to, where a change to it and its stores cost less; else None."""
+        """A layout to which to change a tile before it is stored to an array, if the change costs less than it saves; else None."""
         place, threads = store.args[0], self.scope.threads
         if not isinstance(place.type, Region) or place.type.scope != "global" or not place.type.shape:
             return None
@@ -69,8 +69,10 @@ class LayoutChoice:
         return want if spare and worth_changing_layout(self.context, store, have, want, threads) else None
 
     def better_loaded(self, load: Call, types: tuple[Tile, Tile], change: tuple[Tile, Tile]) -> bool:
-        """Whether a load of a region in the second layout costs at most what it does in the first with a change of layout at the end of
-        what is made of it. From shared memory it always does."""
+        """Whether to load a region in the second of two layouts, instead of in the first with the layout change `change` later on.
+
+        From shared memory always; from global memory if the loads then cost no more.
+        """
         if load.args[0].type.scope != "global":
             return True
         before, after = (cost_of_load(self.context, load, t, self.scope.threads) for t in types)
@@ -78,7 +80,7 @@ class LayoutChoice:
 
 
 def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
-    """For each shape the axes along which a tile of it is reduced or scanned."""
+    """For each shape the axes along which tiles of it are reduced or scanned."""
     found: dict[tuple, set[int]] = {}
     for call in context.made.values():
         axes = call.attrs.get("axes", call.attrs.get("axis"))
@@ -88,8 +90,11 @@ def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
 
 
 def derived_from_products(context: Context, stored: bool = False) -> set[Operand]:
-    """The tiles that are computed from what a tensor core makes, each element from those of its place or its row. What is `stored` as the
-    tensor cores have it may come out of a loop; what threads multiply has no layout of its own."""
+    """The tiles computed from results of tensor cores, each element from those of its own place or row.
+
+    With `stored`, for tiles that are stored in the layout of the tensor cores: they may come out of a loop too, and products made by threads, which
+    have no layout of their own, do not count.
+    """
     found: set[Operand] = set()
     left = lambda a: stored and a in context.carried and context.carried[a].following in found
     reached = lambda a: a in found or left(a) or any(map(reached, context.ways.get(a, ())))
@@ -106,7 +111,7 @@ def is_elementwise(call: Call) -> bool:
 
 
 def _spare_shared_memory(graph: Graph, context: Context) -> int:
-    """How many bytes of shared memory the kernel's buffers surely leave for changes of layout that it could do without."""
+    """The bytes of shared memory that the kernel's buffers leave for optional changes of layout (a cautious estimate)."""
     most = SHARED_LIMIT[architecture(graph.target)]
     used = sum(r.type.nbytes for call in context.calls if call.op.name == "alloc_shared" for r in call.results)
     return max(0, min(most, graph.launch.max_shared or most) - used - 8192) * 7 // 8

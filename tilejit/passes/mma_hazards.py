@@ -1,4 +1,4 @@
-"""The order of asynchronous products: nobody reads a result, or writes registers that a product reads, before the wait."""
+"""Hazards of asynchronous products: nothing reads a result, or writes registers that a product still reads, before the wait."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from ..ir.graph import Block, Call, For, Graph, If, Operand, Scope, Value, While
 from ..types import Tile
 from .accumulators import PinnedRegisters, is_product
 
-ROUNDS = 12  # a loop's body is followed until what is pending at its start no longer changes
+ROUNDS = 12  # the most iterations of a loop's analysis towards its fixed point
 
 
 @dataclass
 class _PendingState:
-    """How many groups have been closed since a pending tile's product was started (0: its own is still open), with the
-    call that did: `results` are tiles being made, `operands` tiles in registers being read. `moves` are tiles on their way
-    from tensor memory."""
+    """What is pending at one place in the program.
+
+    `results` are tiles that products are writing, `operands` are tiles in registers that products are reading; both with (the number of groups closed
+    since the product was issued, the product): 0 if its own group is still open. `moves` are tiles on their way from tensor memory.
+    """
 
     results: dict[Value, tuple[int, Call]] = field(default_factory=dict)
     operands: dict[Value, tuple[int, Call]] = field(default_factory=dict)
@@ -27,7 +29,7 @@ class _PendingState:
         return _PendingState(dict(self.results), dict(self.operands), dict(self.moves))
 
     def join(self, other: "_PendingState") -> "_PendingState":
-        """What may be pending where two ways meet."""
+        """What may be pending where two paths of control flow merge."""
         new = self.copy()
         new.moves.update(other.moves)
         for mine, theirs in ((new.results, other.results), (new.operands, other.operands)):
@@ -36,11 +38,12 @@ class _PendingState:
         return new
 
     def ages(self) -> dict:
+        """What the analysis of loops compares: the pending tiles and their ages."""
         return {v: age for table in (self.results, self.operands) for v, (age, _) in table.items()} | dict.fromkeys(self.moves, 0)
 
 
 def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
-    """The graph as it is. CompilationError where a product's registers are touched before they may be, or the kernel ends before."""
+    """The graph unchanged. CompilationError where a product's registers are accessed too early, or where the kernel may end before its wait."""
     if any(is_product(node) or _moves(node) for node in walk(graph.body)):
         left = _HazardChecker(PinnedRegisters(graph)).block(graph.body, _PendingState())
         for _, product in left.results.values():
@@ -50,7 +53,7 @@ def check_mma_hazards(graph: Graph, facts: Facts) -> Graph:
 
 
 def _moves(node) -> bool:
-    """Whether a node starts a move from tensor memory that a later wait completes."""
+    """Whether a node starts a load from tensor memory that a later wait completes."""
     return isinstance(node, Call) and node.op.name == "tmem_load" and not node.attrs["wait"]
 
 
@@ -118,14 +121,14 @@ class _HazardChecker:
                                        node.loc)
 
     def refuse_copy(self, result: Operand, state: _PendingState, where: str, loc=None) -> None:
-        """CompilationError for a pending result that moves to other registers."""
+        """CompilationError for a pending result that would be copied to other registers."""
         age, call = state.results[result]
         raise CompilationError(f"the result of the mma_async at line {call.loc.line} is copied before it is there: {where}, in other registers, "
                                f"since its own are still needed; {_missing_wait(age)}. A name that goes on with its own product, and whose value of "
                                "before is not read again, needs no copy", loc or call.loc)
 
     def hand_over(self, operands, targets, state: _PendingState, where: str) -> None:
-        """Control flow hands operands on under other names."""
+        """Control flow passes `operands` on as `targets`."""
         for o, target in zip(operands, targets):
             if o in state.moves:
                 state.moves[target] = state.moves[o]
@@ -155,5 +158,5 @@ class _HazardChecker:
 
 
 def _missing_wait(age: int) -> str:
-    """What would await a group that was closed so many groups ago."""
+    """What would wait for a group that was closed `age` groups ago."""
     return "its group is not closed: mma_commit(), then mma_wait(0)" if age == 0 else f"mma_wait({age - 1}) or less would await its group"

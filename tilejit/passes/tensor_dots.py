@@ -1,8 +1,9 @@
 """Write out the products of ``dot`` that go through tensor memory.
 
-One thread of the scope starts the product, its commit arrives on a barrier of the scope, and all load the sums when they have
-waited for that. Sums that a loop only hands from product to product stay in tensor memory until the loop is over. A pipelined
-loop that does nothing but multiply does not wait at all: what commits tell there is passes/pipeline.py's. PTX ISA, "tcgen05.mma".
+One thread of the scope issues the product and commits it; the commit arrives on a barrier of the scope, and all threads load the accumulator
+once they have waited for that. An accumulator that a loop only hands from product to product stays in tensor memory until the loop is over. A
+pipelined loop that does nothing but multiply waits only at its end; passes/pipeline.py adds the commits that release its slots. PTX ISA,
+"tcgen05.mma".
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ MOVE = {"shape": None, "pack": None, "wait": True}
 
 @dataclass(eq=False)
 class KeptAccumulator:
-    """Sums that stay in tensor memory over a loop: where, whether to add to what is there, and whether to wait in the loop."""
+    """An accumulator that stays in tensor memory over a loop: its `place`, whether the product at hand adds to what is there (`adds`), and
+    whether the loop waits for it."""
 
     place: Value
     adds: Callable[[], Operand]
@@ -46,23 +48,23 @@ class KeptAccumulator:
 
 
 class TensorDots:
-    """The part of passes/dots.py that uses tensor memory. `context`, `g`, `new`, `written` and `node` are the pass's."""
+    """The part of passes/dots.py that uses tensor memory. `context`, `g`, `new`, `written`, `operands` and `node` are set up there."""
 
     def prepare(self) -> None:
         self.context.tensor_room = self.room
         self.allocations = [c for c in self.context.calls if c.op is alloc_tmem]
         self.freed = {c.args[0] for c in self.context.calls if c.op.name == "dealloc_tmem"}
-        self.places: dict[tuple, list[Value]] = {}   # by scope, and what for: the compiler's own allocations
-        self.in_use: set[Value] = set()                # those in use by a loop around
-        self.commit_barriers: dict[tuple, Value] = {}           # by scope: the barrier of its commits
-        self.kept: dict[Value, KeptAccumulator] = {}            # by the result of a product
+        self.places: dict[tuple, list[Value]] = {}     # the compiler's own allocations, by scope and (role, dtype, shape, layout)
+        self.in_use: set[Value] = set()                # those that hold the accumulator of a loop around
+        self.commit_barriers: dict[tuple, Value] = {}  # by scope
+        self.kept: dict[Value, KeptAccumulator] = {}   # by the result of a product
         self.choices: dict[Value, Choice] = {}
         self.uses = Counter(o for n in walk(self.context.graph.body) for o in _read(n) if isinstance(o, Value))
 
     # -- tensor memory -------------------------------------------------------------------------------------------------
 
     def room(self, s: MmaSite) -> bool | str:
-        """Whether tensor memory is left for a product."""
+        """Whether tensor memory has room for a product; if not, a string that says why."""
         if any(c.attrs["cta_group"] == 2 for c in self.allocations):
             return "the kernel's is that of pairs of CTAs"
         wanted = [("sums", s.dtype, (s.m, s.n), sums_layout(s.m, s.n, s.dtype))]
@@ -74,10 +76,11 @@ class TensorDots:
         return columns <= COLUMNS or f"{columns} columns with those that the kernel has, of {COLUMNS}"
 
     def unused_allocation(self, what: tuple) -> Value | None:
-        """An allocation of the scope that nothing holds."""
+        """An allocation of the compiler's in this scope that nothing uses."""
         return next((v for v in self.places.get((_place(self.context.scope), what), ()) if v not in self.in_use), None)
 
     def allocation_for(self, role: str, dtype, shape: tuple, layout) -> Value:
+        """An unused allocation of this role and shape, made if there is none."""
         what = role, dtype, shape, layout
         found = self.unused_allocation(what)
         if found is None:
@@ -101,8 +104,10 @@ class TensorDots:
     # -- order -----------------------------------------------------------------------------------------------------------
 
     def scope_barrier(self) -> tuple[Value, Operand]:
-        """The barrier of the scope's commits, at rest until the next, and the parity of the phase that this will end. A barrier at
-        rest tells it itself: whether a phase of parity 0 is the last that is over."""
+        """The barrier on which the scope's commits arrive, and the parity of the phase that the next commit completes.
+
+        No commit is outstanding, so the barrier itself tells the parity: it is 1 if the last completed phase has parity 0.
+        """
         place = _place(self.context.scope)
         if place not in self.commit_barriers:
             made = Value("products", Barrier(1, 1), self.g.loc)
@@ -112,24 +117,23 @@ class TensorDots:
         return barrier, converted(self.g, self.g.call(bars.test_op, barrier, Const(0, int32)), int32)
 
     def elected(self, body: Callable[[], None]) -> None:
-        """By one thread of the scope, always the same."""
+        """Run `body` by one thread of the scope, always the same."""
         with self.g.block() as nodes:
             body()
         self.g.append(Scope("elect", None, 1, Block(tuple(nodes)), self.g.loc))
 
     def after_the_threads(self) -> None:
-        """Let what the elected thread starts come after what all threads have done."""
+        """Order what the elected thread issues after what all threads of the scope have done."""
         self.g.call(tcgen05_fence, side="before_thread_sync")
         self.g.call(sync)
 
     def await_commit(self, barrier: Value, parity: Operand) -> None:
-        """Wait for what the commit on `barrier` covers."""
+        """Wait for all that the commit on `barrier` covers."""
         self.g.call(bars.wait_op, barrier, parity)
         self.g.call(tcgen05_fence, side="after_thread_sync")
 
     def order_operands(self, *matrices: Value) -> bool:
-        """What threads wrote is seen by the tensor cores after a fence of theirs, before the scope's next barrier. Whether there is
-        one."""
+        """Fence what threads have written for the tensor cores, before the scope's next barrier. Whether that was needed."""
         if any(map(self.written, matrices)):
             self.g.call(fence_proxy_async)
             return True
@@ -162,14 +166,14 @@ class TensorDots:
         return self.load(place, call.result.name) if kept is None else None
 
     def in_tensor_memory(self, a: Value) -> Value:
-        """An operand from registers in tensor memory."""
+        """An `a` operand in registers, stored to tensor memory."""
         t = a.type
         place = self.allocation_for("a", t.dtype, t.shape, left_layout(*t.shape))
         self.store(place, a, left_shape(t.shape[0], t.dtype.bits))
         return whole(self.g, place)
 
     def issue(self, call: Call, choice: Choice, place: Value, a: Value, b: Value, adds: Operand) -> None:
-        """The products of 128 rows (or 64) each."""
+        """Issue the instructions of a product: one for each 128 rows, or one of 64."""
         t, m = call.attrs, call.result.type.shape[0]
         kind, types = kind_of(dot_.rules["site"](self.context, call))
         for first in range(0, m, LANES):
@@ -188,7 +192,7 @@ class TensorDots:
     # -- sums that a loop hands on ----------------------------------------------------------------------------------------
 
     def loop(self, node: For | While) -> None:
-        """A loop; what it only hands from product to product stays in tensor memory."""
+        """A loop. Accumulators that it only hands from product to product stay in tensor memory, instead of being carried."""
         self.g.loc = node.loc
         kept, adds = {}, {}
         for n, dots in self.chains(node).items():
@@ -225,8 +229,10 @@ class TensorDots:
         return replace(node, test=self.block(node.test)) if isinstance(node, While) else node
 
     def chains(self, node: For | While) -> dict[int, list[Call]]:
-        """By the number of what the loop carries: the products, directly in its body, that are all that takes it, one after the
-        other, the last of which hands it on."""
+        """{number of a carried value: products}, for values that the loop only hands from product to product.
+
+        Those products stand directly in its body, each consumes the result of the one before, and the last one's is yielded.
+        """
         by_acc = {n.args[0]: n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_ and isinstance(n.args[0], Value)}
         found = {}
         for number, (c, following) in enumerate(zip(node.carried, node.body.yields)):
@@ -243,8 +249,10 @@ class TensorDots:
         return call is not None and call.op is splat and isinstance(call.args[0], Const) and call.args[0].value == 0
 
     def without_waits(self, node: For | While) -> Callable[[], None] | None:
-        """Where a pipelined loop does nothing but multiply parts of shared memory, wait for its products after it; what does that
-        is returned."""
+        """Let a pipelined loop that does nothing but multiply matrices in shared memory wait for its products at its end only.
+
+        Returns what writes that wait behind the loop; None for any other loop.
+        """
         dots = [n for n in node.body.nodes if isinstance(n, Call) and n.op is dot_]
         allowed = lambda n: isinstance(n, Call) and (n.op.effect == "pure" or n.op in (dot_, pipeline_slot) or _staged(n))
         if not isinstance(node, For) or node.pipeline is None or not all(map(allowed, node.body.nodes)):
@@ -268,7 +276,7 @@ class TensorDots:
         return after
 
     def loop_result(self, node: For | While, c: Carry, place: Value, stored: bool) -> Value:
-        """What a loop leaves in tensor memory; what it began with, where that was not stored and the loop had no trip."""
+        """The accumulator that a loop leaves in tensor memory. If the initial value is not `stored` there and the loop runs no trip, it is that."""
         g = self.g
         if stored or (isinstance(node.start, Const) and isinstance(node.stop, Const) and isinstance(node.step, Const)
                       and len(range(node.start.value, node.stop.value, node.step.value))):
@@ -284,16 +292,17 @@ class TensorDots:
 
 
 def _staged(call: Call) -> bool:
-    """Whether a call is a copy that a pipelined loop issues ahead."""
+    """Whether a call is a copy that its pipelined loop issues ahead."""
     return call.op is copy_async_ and call.args[2] is None and not call.attrs["options"].get("token") and call.args[1].type.scope == "global"
 
 
 def _read(node) -> list:
-    """The operands of a node, and what the blocks in it hand on."""
+    """The operands of a node, and what its blocks yield."""
     return [*operands(node), *(y for b in blocks(node) for y in b.yields)]
 
 
 def _place(scope: ExecScope | None) -> tuple:
+    """A key of the scope: its kind, place and size, and those of the scopes around it."""
     return () if scope is None else (scope.kind, scope.first, scope.threads, scope.elected, *_place(scope.parent))
 
 

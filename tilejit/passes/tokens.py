@@ -1,15 +1,16 @@
-"""Settle what completion tokens mean: each copy gets the commit or the barrier that its path completes by, each wait what
-waits for it.
+"""Write out completion tokens: each copy gets the commit or the barrier that its path completes by, each wait what waits for that.
 
-``cp.async`` copies are committed as a group each, and waited for by how many groups came later; bulk stores likewise.
-Copies that complete by bytes get a slot of a block of mbarriers, by the copy's number: its thread waits until the slot's
-last phase is over, announces the bytes and issues; waiting is for the parity of the number. Copies to tensor memory get such a
-slot as well, on which a commit arrives, and the fence after the wait. Where every other path waits in
-the issuing threads alone, a barrier of the scope that waits makes the bytes visible to it, and before it the proxy fence where
-products or engines read the buffer by themselves. Where more warps wait than issue, and a slot is used again, they meet behind the wait, by
-the kernel's own barrier if there is one: a warp that lagged would find the phase of a later copy. A multicast is made by all CTAs of
-the cluster together: they meet at its barrier before it, and each announces what all of them bring it. PTX ISA, "Asynchronous
-copy completion mechanisms".
+``cp.async`` copies are committed as a group each, and a wait counts how many groups came later; bulk stores likewise. Copies that complete by
+bytes get a slot in a block of mbarriers, selected by the copy's number: the issuing thread waits until the slot's last phase is over, announces
+the bytes and issues; the wait is for the parity that follows from the number. Copies to tensor memory get such a slot as well, on which a commit
+arrives, and a fence after the wait.
+
+Where a path waits in the issuing threads only, a barrier of the waiting scope makes the bytes visible to all of it, with a proxy fence before
+it if products or copy engines read the buffer. Where more warps wait than issue, and slots are reused, the warps meet after the wait (at the
+kernel's own barrier, if one follows): a warp that lags behind would otherwise see the phase of a later copy.
+
+A multicast is issued by all CTAs of the cluster together: they meet at the cluster's barrier before it, and each announces the bytes that all of
+them bring it. PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
 from __future__ import annotations
@@ -38,30 +39,34 @@ MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "
 MAX_SLOTS = 32
 ON_BARRIERS = {"bytes", "commit"}  # what completes on mbarriers
 ON_ENGINES = {"bulk", *ON_BARRIERS}
-BY_THREADS = {"group", "issue"}    # what threads write
-MAX_PENDING = (1 << 20) - 1        # bytes of an mbarrier's phase (PTX ISA, tx-count)
+BY_THREADS = {"group", "issue"}    # what the threads themselves write to shared memory
+MAX_PENDING = (1 << 20) - 1        # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
 
 
 @dataclass
 class TokenPool:
-    """The copies of one scope that give tokens, and the waits for them. Where several warpgroups run one text, `each` is the loop over
-    them; each has slots of its own."""
+    """The copies of one scope that give tokens, and the waits for them.
+
+    `block` is their block of barriers, with `slots` slots. Where several warpgroups run one text, `warpgroup_loop` is the loop over them, and each
+    has slots of its own.
+    """
 
     copies: list[Call] = field(default_factory=list)
     waits: list[Call] = field(default_factory=list)
     block: Value | None = None
     slots: int = 1
     warpgroup_loop: For | None = None
-    fenced: bool = False  # whether the async proxy reads what threads wrote
-    lagging_waits: set[Call] = field(default_factory=set)  # waits of more warps than issue, where a warp that lags may miss a phase
+    fenced: bool = False  # whether the async proxy reads what threads have written
+    lagging_waits: set[Call] = field(default_factory=set)  # waits of more warps than issue: a warp that lags may miss a phase
 
     @property
     def kinds(self) -> set[str]:
+        """The ways in which the copies complete."""
         return {c.choice.plan.completion for c in self.copies}
 
 
 def complete_tokens(graph: Graph, facts: Facts) -> Graph:
-    """The graph with the waits of its tokens written out, and the bytes announced by hand compared with the copies'."""
+    """The graph with the waits of its tokens written out. Also checks the transaction counts of barriers armed by hand."""
     graph = check_transaction_counts(graph)
     pools: dict[str, TokenPool] = {}
     for node in walk(graph.body):
@@ -95,19 +100,22 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
 
 
 def _token(call: Call) -> bool:
+    """Whether a call is a copy that gives a token."""
     return call.op.name == "copy_async" and bool(call.attrs["options"].get("token"))
 
 
 def _read_by_engines(context: Context) -> set[Operand]:
-    """The shared buffers that products and copies read by the async proxy. Copies that give tokens have a fence of their own."""
+    """The shared buffers that products and copies read through the async proxy. Copies with tokens have a fence of their own."""
     readers = (c for c in context.calls if c.op.name in ("mma_async", "tensor_mma")
                or c.op.name == "copy_async" and not _token(c) and c.choice.plan.completion in ON_ENGINES)
     return {context.bytes_of(a)[0] for c in readers for a in c.args[1:] if getattr(type_of(a), "scope", None) == "shared"}
 
 
 def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
-    """The loop over scopes, one for each warpgroup, in which all of a pool's copies and waits are. It carries no number of copies: each trip
-    counts from where all begin."""
+    """The loop over scopes, one for each warpgroup, that contains all of a pool's copies and waits, if there is one.
+
+    It carries nothing, so the warpgroup of each trip counts its copies from the same number.
+    """
     for node in walk(graph.body):
         if isinstance(node, For) and not node.carried and any(isinstance(n, Scope) and n.first is node.index for n in node.body.nodes):
             inside = set(walk(node.body))
@@ -117,7 +125,7 @@ def _warpgroup_loop(graph: Graph, pool: TokenPool) -> For | None:
 
 
 def _refuse_manual_groups(body: Block) -> None:
-    """CompilationError for a commit or wait by hand in a scope whose copies of that kind give tokens."""
+    """CompilationError for a commit or wait by hand in a scope whose copies of the same kind give tokens."""
     calls = list(_with_scopes(body, ()))
     scopes = {(where, call.choice.plan.completion): call for call, where in calls if _token(call)}
     for call, where in calls:
@@ -138,7 +146,7 @@ def _with_scopes(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
 
 
 def _slots(pool: TokenPool, distance: DifferenceBounds) -> int:
-    """As many slots as copies may be issued from one on until its wait: a power of two."""
+    """How many slots a pool needs: the most copies that may be issued from one until its wait, rounded up to a power of two."""
     wanted = 1
     for wait in pool.waits:
         apart = distance(wait.args[1], wait.args[0])
@@ -150,7 +158,7 @@ def _slots(pool: TokenPool, distance: DifferenceBounds) -> int:
 
 
 def _lagging_waits(graph: Graph, pool: TokenPool) -> set[Call]:
-    """The waits of several warps on slots that a narrower scope uses again."""
+    """The waits by several warps, on slots that are reused by copies of a narrower scope."""
     repeated = {n for loop in walk(graph.body) if isinstance(loop, (For, While)) for block in blocks(loop) for n in walk(block)}
     again = len(pool.copies) > pool.slots or not repeated.isdisjoint(pool.copies)
     where = dict(_with_scopes(graph.body, ()))
@@ -167,7 +175,7 @@ def _threads(graph: Graph, where: tuple) -> int:
 
 @dataclass
 class Multicasts:
-    """What copies that every CTA of a cluster makes bring to each of them."""
+    """What is known of multicasts: the cluster's size (`ranks`), the cluster-uniform blocks (`alike`), and the definitions of values."""
 
     ranks: int
     alike: set[Block]
@@ -217,12 +225,12 @@ def _rewritten(block: Block, pools: dict[str, TokenPool], distance: DifferenceBo
 
 
 def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, before: list) -> list[Call]:
-    """A copy with what arms it and what closes its group; `before` is what comes first in its block."""
+    """A copy with what arms its barrier or closes its group. `before` are the nodes that precede it in its block."""
     dst, src, _, *mask, count = copy.args
     kind, loc = copy.choice.plan.completion, copy.loc
     plain = replace(copy, args=(dst, src, None))
     nodes: list[Call] = []
-    if kind in ON_ENGINES and not mask:  # the engine comes after the scope's own accesses
+    if kind in ON_ENGINES and not mask:  # order the copy after the scope's own accesses
         last = next((n for n in reversed(range(len(before))) if not (isinstance(before[n], Call) and before[n].op.effect == "pure")), None)
         if last is not None and isinstance(before[last], Call) and before[last].op is sync:
             before.insert(last, _effect(bars.fence_proxy_async, loc))
@@ -230,10 +238,10 @@ def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, b
             nodes += [_effect(bars.fence_proxy_async, loc), _effect(sync, loc)]
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)
-        if not isinstance(round_, Const) or round_.value:  # a slot's first phase comes after none
+        if not isinstance(round_, Const) or round_.value:  # the first use of a slot waits for none
             before = _int32(ew.bit_and, _int32(ew.add, round_, 1, nodes, loc), 1, nodes, loc)
             nodes.append(_effect(bars.wait_op, loc, ref, before))
-    if mask:  # it comes after those of all CTAs, and after their slots' last phases
+    if mask:  # order the copy after all CTAs' accesses and waits for their slots
         nodes += [_effect(bars.fence_proxy_async, loc), _effect(bars.cluster_arrive, loc), _effect(bars.cluster_wait, loc)]
     if kind == "bytes":
         nbytes = multicasts.received(copy, block, nodes) if mask else Const(src.type.nbytes, int32)
@@ -250,7 +258,7 @@ def _issued(copy: Call, pool: TokenPool, multicasts: Multicasts, block: Block, b
 
 
 def _sync_follows(following: tuple, pool: TokenPool) -> bool:
-    """Whether all threads meet in these nodes, before the next copy."""
+    """Whether all threads meet at a barrier among these nodes, before the pool's next copy."""
     for node in following:
         if isinstance(node, Call) and node.op is sync:
             return True
@@ -260,7 +268,8 @@ def _sync_follows(following: tuple, pool: TokenPool) -> bool:
 
 
 def _awaited(wait: Call, pool: TokenPool, distance: DifferenceBounds, meet: bool) -> list[Call]:
-    """A wait for whatever path the copies of the pool take; then the waiting threads `meet`, so that none is left behind by a slot's next phase."""
+    """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so that none is left behind
+    by the slot's next phase."""
     count, now = wait.args
     loc, kinds, nodes = wait.loc, pool.kinds, []
     apart = distance(now, count)
@@ -282,7 +291,7 @@ def _awaited(wait: Call, pool: TokenPool, distance: DifferenceBounds, meet: bool
 
 
 def _slot(pool: TokenPool, count: Operand, nodes: list[Call], loc) -> tuple[Value, Operand]:
-    """The barrier of a copy's number, and how often that had been used before."""
+    """The barrier of the copy with number `count`, and how many times its slot was used before."""
     slot = _int32(ew.bit_and, count, pool.slots - 1, nodes, loc)
     if pool.warpgroup_loop is not None:
         first = _int32(ew.mul, _int32(ew.sub, pool.warpgroup_loop.index, int(pool.warpgroup_loop.start.value), nodes, loc), pool.slots, nodes, loc)
@@ -296,7 +305,7 @@ _FOLD = {ew.add: int.__add__, ew.bit_and: int.__and__, ew.shr: int.__rshift__}
 
 
 def _int32(op, x: Operand, n: int | Value, nodes: list[Call], loc) -> Operand:
-    """``op(x, n)`` of int32, folded where both are constants."""
+    """``op(x, n)`` as int32, folded where both are constants."""
     if isinstance(x, Const) and isinstance(n, int):
         return Const(_FOLD[op](int(x.value), n), int32)
     parts = x, Const(n, int32) if isinstance(n, int) else n

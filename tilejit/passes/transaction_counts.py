@@ -1,9 +1,9 @@
-"""Compare the bytes that a barrier is told to expect with those that its copies bring, where both are plain to see.
+"""Check transaction counts: does a barrier expect the bytes that its copies bring? Only where both are evident from the kernel.
 
-That is where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. Where
-control flow is the same for all CTAs of a cluster, a multicast to the whole of it brings its bytes once from every CTA, and
-what each CTA sends to another one than all others do brings each of them what it sends. The simulator finds the other
-mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the mbarrier object".
+They are where one block of the kernel, and nothing else, arms a barrier once with a constant and issues the copies on it. Where control flow is
+uniform in a cluster, a multicast to all of it brings its bytes once from every CTA; and if the CTAs send to peers by a permutation of their
+ranks, each receives what it sends. The simulator finds the other mistakes of this kind. PTX ISA, "Tracking asynchronous operations by the
+mbarrier object".
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..ir.graph import Block, Call, Const, Graph, Value, blocks, operands, walk
 from ..types import Barrier, BarrierRef
 from .clusters import cluster_uniform_blocks, value_at_rank
 
-ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # the barrier's argument
+ARM, COPIES, HARMLESS = "mbarrier_arrive_expect_tx", {"copy_async": 2, "remote": 2}, ("mbarrier_wait", "mbarrier_test")  # {copy: its barrier operand}
 
 
 @dataclass
 class BarrierUses:
-    """What a kernel does with one block of barriers: the calls by index, and whether all of them are understood."""
+    """The uses of one block of barriers, by the barrier's index, and whether all of them are understood here."""
 
     arms: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
     copies: dict[object, list[tuple[Block, Call]]] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class BarrierUses:
 
 
 def check_transaction_counts(graph: Graph) -> Graph:
-    """The graph itself. CompilationError where a barrier expects other bytes than its copies bring."""
+    """The graph unchanged. CompilationError where a barrier expects other bytes than its copies bring."""
     uses: dict[Value, BarrierUses] = {}
     refs: dict[Value, tuple[Value, object]] = {}
     _collect(graph.body, uses, refs)
@@ -77,7 +77,7 @@ def _call(block: Block, call: Call, uses: dict, refs: dict) -> None:
 
 
 def _give_up(values, uses: dict, refs: dict) -> None:
-    """These barriers are used in ways that are not followed here."""
+    """Note that the barriers among `values` have uses that are not analysed here."""
     for x in values:
         if isinstance(x, Value) and isinstance(x.type, (Barrier, BarrierRef)):
             barriers = refs[x][0] if x in refs else x
@@ -85,6 +85,7 @@ def _give_up(values, uses: dict, refs: dict) -> None:
 
 
 def _compare(arms: list, copies: list, count) -> None:
+    """CompilationError where the one arming of a barrier announces other bytes than its copies bring; ``count(block, copy)`` as `_count`."""
     if len(arms) != 1:
         return
     (block, arm), announced = arms[0], arms[0][1].args[1]
@@ -104,7 +105,7 @@ def _compare(arms: list, copies: list, count) -> None:
 
 
 def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
-    """How often the copy brings the bytes of its region to the barrier of its own CTA; None where that is not followed."""
+    """How many times a copy's bytes arrive on the barrier of its own CTA; None where that is not known."""
     if getattr(copy.choice.plan, "completion", None) != "bytes":
         return None
     if copy.args[0].type.buffer.peer and not (alike and _permutes_ranks(copy.args[0], made, ranks)):
@@ -121,8 +122,8 @@ def _count(copy: Call, ranks: int, alike: bool, made: dict) -> int | None:
 
 
 def _permutes_ranks(place: Value, made: dict, ranks: int) -> bool:
-    """Whether the CTAs of a cluster that write to this place of a peer each write to another one: the peer's rank is the own
-    one plus a constant modulo the cluster, or exclusive-or a constant."""
+    """Whether the CTAs of a cluster address different peers by this place: the peer's rank is a permutation of the CTA's own, such as
+    a constant added modulo the cluster's size, or exclusive-or a constant."""
     while place in made and made[place].op.name != "peer_buffer":
         place = made[place].args[0]
     if place not in made or len(made[place].args) < 2:

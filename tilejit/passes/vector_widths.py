@@ -1,8 +1,8 @@
-"""How wide the vectors of register tiles are, and along which dimension they run: what moves their elements most cheaply.
+"""Choose the vectors of register tiles: how wide they are and along which dimension they run, so that memory accesses cost least.
 
-A warp's load or store costs the sectors of 32 bytes that its lanes touch, and a constant. Vectors save requests where memory is
-contiguous; where it is not, they part neighbouring lanes, and each of more requests touches more sectors. So the accesses of
-one shape are weighed together.
+A warp's load or store costs the 32-byte sectors that its lanes touch, plus a constant for the request. Vectors save requests where memory is
+contiguous; elsewhere they move neighbouring lanes apart, and each of the more requests touches more sectors. So all accesses of tiles of one
+shape are weighed together.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from .context import Context
 
 THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 SECTOR, LANES = 32, 32
-REQUEST = 4     # what a request costs beside its sectors: the L1 cache moves four of them a cycle, and takes one request
-WRITTEN_SECTOR = 4     # what a sector costs that is written: the L2 cache takes one in the time in which the L1 cache moves so many
-WASTEFUL_FACTOR = 4      # how many times the sectors that it needs a store touches for its tile to be worth a change of layout through shared memory
-BARRIERS = 240  # what the two barriers of a change of layout through scratch memory cost, in the same unit
-LONGEST = 16    # elements of a vector, of a byte each
-TRIPS = 8        # how often a loop is thought to turn
-FAR = 1 << 20   # stands for a stride that is known at launch only
-NEAR = 2        # the same along the last dimension of an array that is contiguous along none: every second element, most likely
+# Costs are in sectors moved by the L1 cache.
+REQUEST = 4          # of a request beside its sectors: the L1 cache takes one request a cycle, and moves four sectors in it
+WRITTEN_SECTOR = 4   # of a sector written: the L2 cache takes one while the L1 cache moves four
+WASTEFUL_FACTOR = 4  # a store that touches this many times the sectors it needs is worth a change of layout through shared memory
+BARRIERS = 240       # of the two barriers of a layout change through scratch memory
+LONGEST = 16         # elements of the longest vector, of a byte each
+TRIPS = 8            # assumed trip count of a loop
+FAR = 1 << 20        # stands for a stride that only the launch knows
+NEAR = 2             # the same along the last dimension of an array that is contiguous along none: most likely every second element
 
 
 @dataclass(frozen=True)
 class Access:
-    """A region or points as a tile meets them: strides in elements along the tile's dimensions, bytes of an element, and the
-    widest provable vector with its dimension (None: no dimension is contiguous)."""
+    """A memory access as a tile sees it: strides in elements along the tile's dimensions, bytes of an element, and the widest vector that is
+    provably right, with its dimension (None: no dimension is contiguous)."""
 
     strides: tuple[int, ...]
     nbytes: int
@@ -46,10 +47,11 @@ class Access:
 
 
 def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> dict[tuple, tuple[int, tuple | None]]:
-    """For each shape that meets global memory the vector's extent, and the order of the dimensions, the vector's first. The `fragments` that
-    tensor cores make are stored as these have them, and say nothing of other tiles of their shape.
+    """For each shape of a tile that global memory is accessed with: the vector's extent, and the order of the dimensions, the vector's first.
 
-    Of the launch no longer vectors are asked for than a thread has elements, unless accesses that differ are weighed together."""
+    The `fragments` of tensor cores are stored in the layout that these give them, and do not count for other tiles of their shape. Facts of the
+    launch are asked for vectors of at most as many elements as a thread holds, unless accesses that differ are weighed against each other.
+    """
     threads = min([context.scope.threads, *(n.threads for n in walk(graph.body) if isinstance(n, Scope))])
     held = lambda shape: 1 << max(prod(shape) // threads, 1).bit_length() - 1
     accesses = _accesses_by_shape(graph, context, fragments, held)
@@ -59,14 +61,14 @@ def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> di
     found = {shape: _cheapest(shape, met) for shape, met in accesses.items()}
     for call in context.made.values():
         shape = call.results[0].type.shape if isinstance(call.results[0].type, Points) else ()
-        if shape and prod(shape) and shape not in found:  # loads and stores tell more of their points than these tell of themselves
+        if shape and prod(shape) and shape not in found:  # the accesses of points tell more than the points
             access = _access_to(context, call.result, most=held(shape))
             found[shape] = (1, None) if access is None else _with_order(shape, (access.vector, access.axis))
     return found
 
 
 def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand], most: Callable[[tuple], int]) -> dict[tuple, dict[Access, int]]:
-    """The accesses that each shape meets, and how often, with vectors of at most `most` elements; shapes of none are left out."""
+    """{shape: {access: weight}} with vectors of at most ``most(shape)`` elements; shapes for which that is 0 are left out."""
     accesses: dict[tuple, dict[Access, int]] = {}
     for call, weight in _weighted_accesses(context, graph.body, 1):
         t = call.args[0].type
@@ -80,18 +82,18 @@ def _accesses_by_shape(graph: Graph, context: Context, fragments: set[Operand], 
 
 
 def vector_and_order(context: Context, call: Call) -> tuple[int, tuple | None]:
-    """The vector's extent and the order of the dimensions that suit a load or store of a region by itself."""
+    """The vector's extent and the order of the dimensions that suit one load or store of a region best."""
     access = _access_of(context, call)
     return _with_order(call.args[0].type.shape, (access.vector, access.axis))
 
 
 def vector_axis(context: Context, call: Call) -> int | None:
-    """The dimension along which a load or a store of a region moves vectors."""
+    """The dimension along which a load or store of a region moves vectors."""
     return _access_of(context, call).axis
 
 
 def _weighted_accesses(context: Context, body: Block, weight: int):
-    """The loads and stores, in order, each with how often it may be met; meanwhile its block's promises hold."""
+    """The accesses in order, each with how often it is assumed to run. While one is yielded, the constraints of its block are in force."""
     with context.inside(body):
         for node in body.nodes:
             if isinstance(node, Call) and node.op.name in THROUGH_REGISTERS:
@@ -104,7 +106,7 @@ def _weighted_accesses(context: Context, body: Block, weight: int):
 
 def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple | None]:
     ways = [(a.vector, a.axis) for a in met]
-    widest = max(ways, key=lambda way: way[0])  # the first of them
+    widest = max(ways, key=lambda way: way[0])  # the first one among equals
     if len(set(met)) == 1:
         return _with_order(shape, widest)
     candidates = [widest]
@@ -127,7 +129,7 @@ def _with_order(shape: tuple[int, ...], way: tuple[int, int | None]) -> tuple[in
 
 
 def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple | None) -> float:
-    """The cost of an element, in sectors, where a warp's lanes stand side by side in vectors as `layout.blocked` puts them."""
+    """The cost of an element, in sectors, where a warp's lanes hold vectors side by side as `layout.blocked` arranges them."""
     order = order or tuple(reversed(range(len(shape))))
     run = min(vector, access.vector) if access.axis == order[0] else 1
     steps = [(-(-shape[d] // vector) if d == order[0] else shape[d], access.strides[d] * (vector if d == order[0] else 1)) for d in order]
@@ -147,25 +149,28 @@ def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple | No
     return (REQUEST + len(sectors)) / (taken * run)
 
 
-# -- layouts that are no vectors side by side ------------------------------------------------------------------------------
+# -- layouts other than blocked ones ------------------------------------------------------------------------------
 
 def cost_of_load(context: Context, call: Call, t: Tile, threads: int) -> float:
-    """What loads of a region into a layout cost the first warp, in sectors."""
+    """The cost of loading a region into a layout, for the first warp, in sectors."""
     requests, sectors = _traffic(context, call, t, threads)
     return float(REQUEST * requests + sectors)
 
 
 def worth_changing_layout(context: Context, call: Call, have: Tile, want: Tile, threads: int) -> bool:
-    """Whether to change a tile's layout before it is stored to a region: nothing gathers the parts of a sector on the way to the
-    L2 cache, so each part costs what the whole does. An H200 transposes tiles of 64 x 64 floats at 4.0 TB/s so, and at 1.2 TB/s in
-    parts of sectors; a product of 4096^3 that stores tiles of 128 x 256 halves takes 6 % less time where lanes exchange words before."""
+    """Whether a tile should change to the layout `want` before it is stored to a region.
+
+    Nothing merges parts of a sector on the way to the L2 cache, so each part costs as much as a whole sector. On an H200, tiles of 64 x 64 floats
+    are transposed at 4.0 TB/s with the change, and at 1.2 TB/s in parts of sectors; a product of 4096^3 that stores tiles of 128 x 256 halves
+    takes 6 % less time where lanes exchange words first.
+    """
     (_, sectors), (_, fewest) = (_traffic(context, call, t, threads) for t in (have, want))
     least = WASTEFUL_FACTOR if register_exchange(have, want) is None else 2
     return sectors >= least * fewest and WRITTEN_SECTOR * (sectors - fewest) > cost_of_change(have, want)
 
 
 def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, int]:
-    """How many requests the first warp makes for a tile, and how many sectors they touch."""
+    """The requests that the first warp makes for a tile, and the sectors that they touch."""
     access = _access_of(context, call)
     run = 1 if access.axis is None else min(access.vector, context.register_run(t, access.axis))
     return _count_traffic(access, t.layout, t.domain, t.shape, threads, run)
@@ -173,40 +178,42 @@ def _traffic(context: Context, call: Call, t: Tile, threads: int) -> tuple[int, 
 
 @lru_cache(maxsize=4096)
 def _count_traffic(access: Access, layout: TileLayout, domain: tuple, shape: tuple, threads: int, run: int) -> tuple[int, int]:
-    """The same where each register takes a vector of `run` elements."""
+    """The same, where each register takes a vector of `run` elements."""
     table = thread_table(layout, domain, threads)[:LANES]
     at = np.unravel_index(table, domain)
     inside = np.logical_and.reduce([c < extent for c, extent in zip(at, shape)])
     leaders = np.arange(table.shape[1]) if run == 1 else np.flatnonzero(at[access.axis][0] % run == 0)
     sectors = sum(c * stride for c, stride in zip(at, access.strides)) * access.nbytes // SECTOR
-    apart = sectors + np.arange(table.shape[1]) * (np.ptp(sectors) + 1)  # those of each request have numbers of their own
+    apart = sectors + np.arange(table.shape[1]) * (np.ptp(sectors) + 1)  # numbered per request, so that sectors of different requests differ
     return len(leaders), len(np.unique(apart[:, leaders][inside[:, leaders]]))
 
 
 def cost_of_change(source: Tile, target: Tile) -> float:
-    """What a tile's change of layout costs a warp in the same unit: shuffles, or stores and loads of scratch memory."""
+    """The cost of a layout change for a warp, in sectors: of shuffles, or of stores to and loads from scratch memory."""
     moves = register_moves(source, target)
     words, shuffle = source.dtype.nbytes / 4, float(REQUEST + LANES * 4 // SECTOR)
     if moves is not None:
         return max(1, words) * shuffle * sum(not m.local for m in moves)
     exchange = register_exchange(source, target)
-    if exchange is not None:  # of every two words one, and three selections, which take a quarter of a cycle
+    if exchange is not None:  # half of the words are shuffled, with three selections, a quarter of a cycle each
         return exchange.bits * words * len(exchange.order) / 2 * (shuffle + 3)
     registers = [prod(s[0] for s in t.layout.shards if str(s[2]) == "reg") for t in (source, target)]
     return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1) for n in registers)
 
 
-# -- how a tile meets memory -----------------------------------------------------------------------------------------------
+# -- accesses -----------------------------------------------------------------------------------------------
 
 def _access_of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
-    """The access of a load, a store, or an atomic operation, with vectors of at most `most` elements."""
+    """The access of a load, a store or an atomic operation, with vectors of at most `most` elements."""
     most = min(most, most_at_once(context, call)) if call.op.name == "atomic" else most
     return _access_to(context, call.args[0], call.args[-1], most)
 
 
 def _access_to(context: Context, place: Value, mask: Operand = None, most: int = LONGEST) -> Access | None:
-    """The access of a region or of points, with vectors of at most `most` elements. None for points that no vector fits and whose indices grow by
-    no constants: they cost the same in any layout."""
+    """The access to a region or to points, with vectors of at most `most` elements.
+
+    None for points that no vector fits and that grow by no constants: they cost the same in any layout.
+    """
     t: Region | Points = place.type
     strides, vector, axis = _strides(context, place), 1, None
     for k in reversed(range(len(strides))):
@@ -219,7 +226,7 @@ def _access_to(context: Context, place: Value, mask: Operand = None, most: int =
 
 
 def _strides(context: Context, place: Value) -> list[int | None]:
-    """How far apart neighbours along each of the tile's dimensions are, with guesses for what is known at launch; None where it is no constant."""
+    """The distance in elements between neighbours along each dimension of the tile: a guess where the launch decides it, None where it varies."""
     t: Region | Points = place.type
     if t.scope != "global":
         return [None] * len(t.shape)

@@ -1,8 +1,8 @@
-"""Waits where ways of control flow meet: for products in flight on one of them, into registers that another one writes or reads.
+"""Insert waits for wgmma where paths of control flow merge: for products in flight on one path, into registers that another one accesses.
 
-The hardware needs none there, since a thread goes one way. But ptxas 13.0 has one stage of its pipeline of wgmma, from the fence to the wait,
-for all ways that meet; where other instructions write an accumulator's registers within it, or read them, it lets all products of the kernel
-follow one another (C7515, C7514). It does not count groups from one trip of a loop to the next either. With a wait the stage ends before.
+The hardware needs none, since a thread takes one path. But ptxas 13.0 treats wgmma as one pipeline stage, from the fence to the wait, across all
+paths that merge; where other instructions write an accumulator's registers within the stage, or read them, it serialises all products of the
+kernel (notes C7515, C7514). Nor does it count groups from one trip of a loop to the next. A wait ends the stage before.
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ REASON = ("all products in flight are awaited {}, and would let every product en
 
 @dataclass
 class _State:
-    """What is true of sets of registers at one place: how many groups were closed since a product into one was started (by None: since any
-    group); which of these products are of the trip before; by which waits that leave groups pending such ones were awaited; which sets were
-    written inside the loop or branch at hand, and which had products there; which were written while something was in flight that may still be;
-    which hold either, behind a loop or branch that has both."""
+    """What is true of sets of pinned registers at one place in the program.
+
+    flight:   sets with a product in flight -> groups closed since it was issued (None: since any group)
+    before:   of these, the products issued in the previous trip
+    counted:  sets of such products, once awaited -> the waits, which left other groups pending
+    written:  sets written inside the loop or branch at hand
+    products: sets that had products inside the loop or branch at hand
+    early:    sets written while something was in flight that still may be
+    either:   sets that, after a loop or branch, hold either a product's result or what threads have written
+    """
 
     flight: dict[int | None, int] = field(default_factory=dict)
     before: set[int | None] = field(default_factory=set)
@@ -40,17 +46,17 @@ class _State:
         return _State(dict(self.flight), set(self.before), dict(self.counted), *map(set, (self.written, self.products, self.early, self.either)))
 
     def inside(self) -> "_State":
-        """At the beginning of a loop or a branch."""
+        """The state at the start of a loop's or branch's block."""
         return replace(self.copy(), written=set(), products=set())
 
     def behind(self, before: "_State", written: set[int]) -> None:
-        """Behind a loop or branch, that has `written` what it hands on."""
+        """Update the state after a loop or branch; `written` are the sets that it wrote to hand values on."""
         self.either |= written & self.products
         self.written |= before.written
         self.products |= before.products
 
     def join(self, other: "_State") -> "_State":
-        """What may be true where two ways meet."""
+        """What may be true where two paths merge."""
         flight = {s: min(x.flight[s] for x in (self, other) if s in x.flight) for s in {**self.flight, **other.flight}}
         counted = {s: self.counted.get(s, frozenset()) | other.counted.get(s, frozenset()) for s in {**self.counted, **other.counted}}
         return _State(flight, self.before | other.before, counted, self.written | other.written, self.products | other.products,
@@ -64,7 +70,7 @@ class _State:
             sets.discard(product)
 
     def close(self) -> None:
-        self.flight = {s: age + 1 for s, age in self.flight.items()} | {None: 1}  # a group of nothing begins a stage as well
+        self.flight = {s: age + 1 for s, age in self.flight.items()} | {None: 1}  # an empty group opens a stage as well
 
     def wait(self, n: int, call: Call | None = None) -> None:
         over = {s for s, age in self.flight.items() if age > n}
@@ -99,9 +105,9 @@ def insert_wgmma_waits(graph: Graph, facts: Facts) -> Graph:
 class _WaitInserter:
     def __init__(self, sets: Mapping[Value, int], widened: frozenset[Call]):
         self.sets, self.widened = sets, widened
-        self.relevant: dict[Node, bool] = {}    # whether a node has to do with products or their sets: others leave the state as it is
-        self.counted: set[Call] = set()         # waits for all but some groups, which the assembler would not count
-        self.reasons: dict[Node, str] = {}      # of the waits that this pass writes
+        self.relevant: dict[Node, bool] = {}    # the cache of `is_relevant`
+        self.counted: set[Call] = set()         # waits that leave groups pending, whose count the assembler would not follow
+        self.reasons: dict[Node, str] = {}      # the waits that this pass writes, with its warnings
 
     def block(self, block: Block, state: _State) -> tuple[Block, _State]:
         nodes: list[Node] = []
@@ -125,6 +131,7 @@ class _WaitInserter:
         return replace(block, nodes=tuple(nodes)), state
 
     def is_relevant(self, node: Node) -> bool:
+        """Whether a node involves products or their registers. Others leave the state as it is."""
         if node not in self.relevant:
             inside = [n for block in blocks(node) for n in (*map(self.is_relevant, block.nodes), *(y in self.sets for y in block.yields))]
             own = is_product(node) or isinstance(node, Call) and node.op in (mma_commit, mma_wait)
@@ -147,11 +154,11 @@ class _WaitInserter:
         return call
 
     def access(self, sets: set[int | None], state: _State) -> None:
-        """The threads themselves read or write sets here."""
+        """Note that the threads themselves read or write these sets here."""
         self.counted |= {wait for s in sets for wait in state.counted.get(s, ())}
 
     def sets_copied(self, operands: tuple[Operand, ...], targets: tuple[Value, ...], state: _State) -> set[int]:
-        """The sets that are written where operands are handed on as targets."""
+        """The sets written where `operands` are passed on as `targets` in other registers."""
         moves = [(self.sets.get(o), self.sets.get(t)) for o, t in zip(operands, targets) if self.sets.get(o) != self.sets.get(t)]
         self.access({s for move in moves for s in move}, state)
         return {target for _, target in moves if target is not None}
@@ -189,8 +196,11 @@ class _WaitInserter:
         return [*waits, *self.written_anew(made, anew)], left
 
     def written_anew(self, loop: For | While, sets: set[int]) -> list[Node]:
-        """A loop behind instructions that write anew what it begins with in `sets`. ptxas 13.0 takes a register that either a product or another
-        instruction has written, whichever way the threads came, for one that is written while the loop's products are in flight (C7515)."""
+        """A loop, after instructions that rewrite its initial values in `sets`.
+
+        ptxas 13.0 takes a register that either a product or another instruction has written, depending on the path, for one that is written while the
+        loop's products are in flight (C7515).
+        """
         nodes, carried = [], []
         for c in loop.carried:
             if isinstance(c.init, Value) and self.sets.get(c.inner) in sets:
@@ -200,7 +210,7 @@ class _WaitInserter:
         return [*nodes, replace(loop, carried=tuple(carried))]
 
     def trips(self, node: For | While, state: _State, begins: set[int]) -> tuple[For | While, _State, _State, _State]:
-        """A loop with the waits in it, and what is true where its first trip begins, where it is left, and where a trip ends."""
+        """A loop with the waits in it, and the states where its first trip starts, where it is left, and where a trip ends."""
         first = state.copy()
         first.write(begins)
         first = head = first.inside()
@@ -223,11 +233,11 @@ class _WaitInserter:
         return made, first, left, way
 
     def with_wait(self, block: Block, state: _State, loc: Loc, where: str) -> Block:
-        """A block that awaits what is in flight where it ends."""
+        """A block that waits at its end for all that is in flight."""
         return replace(block, nodes=(*block.nodes, *self.wait_nodes(state, loc, where)))
 
     def wait_nodes(self, state: _State, loc: Loc, where: str) -> list[Node]:
-        """The nodes that await all that is in flight."""
+        """The nodes that wait for all that is in flight."""
         nodes = [Call(mma_commit, (), {}, (), loc)] if 0 in state.flight.values() else []
         wait = Call(mma_wait, (), {"n": 0}, (), loc)
         self.reasons[wait] = REASON.format(where)
