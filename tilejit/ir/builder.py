@@ -203,7 +203,7 @@ class Builder:
     def warn(self, message: str) -> None:
         self.warnings.append(Warning_(message, self.loc))
 
-    # -- linear arithmetic -----------------------------------------------------------------------------------
+    # -- linear arithmetic -------------------------------------------------------------------------------------------
 
     def linear(self, operand: Operand | int) -> dict[Any, int]:
         """`operand` as a linear combination {value: coefficient}, with the constant under None. Looks through casts that keep the integer."""
@@ -271,7 +271,7 @@ class Builder:
         what = "are numbers" if len(names) > 1 else "is a number"
         return f"; {' and '.join(names)} {what} of the launch: declare the parameter as {names[0]}: tile.constexpr"
 
-    # -- operands from Python values -----------------------------------------------------------------------
+    # -- operands from Python values ------------------------------------------------------------------------------------
 
     def operand(self, x, dtype=None) -> Operand:
         """`x` (a Value or a Python number) as an operand; a number takes `dtype`, or its own weak one."""

@@ -154,7 +154,7 @@ class AccessPattern:
         """Whether the elements of a tile do not vary along an axis."""
         return self.step(values, axis, placed) == 0
 
-    # -- writing the access ----------------------------------------------------------------------------------------------------
+    # -- writing the access --------------------------------------------------------------------------------------------------
 
     def box(self, g: Writer, buffer: Value) -> Value:
         """The region of `buffer` that is this box."""

@@ -30,8 +30,8 @@ class _LiveRanges:
     ends: dict[Value, set[int]] = field(default_factory=dict)
     loops: list[Interval] = field(default_factory=list)
     branches: list[tuple[Interval, Interval]] = field(default_factory=list)  # the two sides of a branch
-    products: list[tuple[Value, Operand]] = field(default_factory=list)   # (result, accumulator); also of `renewed`
-    carries: list[tuple] = field(default_factory=list)                    # (inner, result, init, following)
+    products: list[tuple[Value, Operand]] = field(default_factory=list)      # (result, accumulator); also of `renewed`
+    carries: list[tuple] = field(default_factory=list)                       # (inner, result, init, following)
     joins: list[tuple[Value, tuple[Operand, ...]]] = field(default_factory=list)
     uses: list[tuple[Value, int]] = field(default_factory=list)
     at: int = 0

@@ -89,7 +89,7 @@ class _LoadsAhead:
         self.taken_by_products: set[Value] = set()      # values that products no longer use: dead, unless something else does
         self.warnings: list[Warning_] = []
 
-    # -- choosing ---------------------------------------------------------------------------------------------------------------
+    # -- choosing ------------------------------------------------------------------------------------------------------------
 
     def plan(self, loop: For) -> bool:
         """Choose the loads of a loop that run ahead, while shared memory lasts; those that feed products come first.
@@ -170,7 +170,7 @@ class _LoadsAhead:
         sites |= {"tma": site_with_barrier(self.context, copy, kind)} if self.context.target != "sm_80" else {}
         return "; ".join(f"{v.name} {'; '.join(miss.words for miss in reasons(v, sites[v.name]))}" for v in variants if v.name in sites)
 
-    # -- rewriting -----------------------------------------------------------------------------------------------------------
+    # -- rewriting -------------------------------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> Block:
         with self.context.inside(block):

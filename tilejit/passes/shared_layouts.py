@@ -163,7 +163,7 @@ def with_layout(t, layout: TileLayout):
     return replace(t, layout=layout) if isinstance(t, Buffer) else replace(t, buffer=replace(t.buffer, layout=layout))
 
 
-# -- evaluation ----------------------------------------------------------------------------------------------------------------
+# -- evaluation ------------------------------------------------------------------------------------------------------------
 
 class _UseEvaluator:
     """Evaluates every use of the `opened` buffers with the layouts `tried`; other buffers have those in `given`."""

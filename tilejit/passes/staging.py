@@ -68,7 +68,7 @@ class StagedLoopFinder:
         self.context = context
         self.loops: dict[For, StagedLoop] = {}
         self.owner: dict[Value, For] = {}   # a staged buffer -> its loop
-        self.at_cta_scope = True                    # whether every loop stands at CTA scope
+        self.at_cta_scope = True            # whether every loop stands at CTA scope
 
     def block(self, block: Block) -> None:
         for node in block.nodes:

@@ -149,7 +149,7 @@ def _cost(shape: tuple[int, ...], access: Access, vector: int, order: tuple | No
     return (REQUEST + len(sectors)) / (taken * run)
 
 
-# -- layouts other than blocked ones ------------------------------------------------------------------------------
+# -- layouts other than blocked ones ---------------------------------------------------------------------------------------
 
 def cost_of_load(context: Context, call: Call, t: Tile, threads: int) -> float:
     """The cost of loading a region into a layout, for the first warp, in sectors."""
@@ -201,7 +201,7 @@ def cost_of_change(source: Tile, target: Tile) -> float:
     return BARRIERS + sum(n * source.dtype.nbytes * LANES / SECTOR + REQUEST * max(n * source.dtype.nbytes / 16, 1) for n in registers)
 
 
-# -- accesses -----------------------------------------------------------------------------------------------
+# -- accesses --------------------------------------------------------------------------------------------------------------
 
 def _access_of(context: Context, call: Call, most: int = LONGEST) -> Access | None:
     """The access of a load, a store or an atomic operation, with vectors of at most `most` elements."""
