@@ -82,7 +82,7 @@ class AccessPattern:
         self.context, self.shape = context, source.type.shape
         self.carried = {c.inner: loop for loop in loops for c in loop.carried}
         self.found, self.followed = {}, 0  # the cache of `memoized`, and its recursion depth
-        self.ways = {}                     # (op, operands, attributes) -> representative
+        self.representatives = {}                     # (op, operands, attributes) -> representative
         self.call = context.definition(source)
         self.buffer, *values = self.call.args
         if isinstance(source.type, Points):
@@ -171,7 +171,7 @@ class AccessPattern:
         strides, vector = buffer.type.strides, 16 // max(buffer.type.dtype.nbytes, 1)
 
         def divisor(d: int, x: Operand | int) -> int:
-            self.context.made.update(g.definitions)
+            self.context.definitions.update(g.definitions)
             if isinstance(x, int):
                 return abs(x)
             wanted = vector if strides[d] == 1 else 1
@@ -212,7 +212,7 @@ class AccessPattern:
         count = self.shape[axis]
         if not isinstance(type_of(values), Tile):
             return binary(g, "+", g.call(iota, start=0, stop=count, axis=0), values)
-        made = self.context.made
+        made = self.context.definitions
         if values.type.shape == (count,):
             return values
         while values.type.size != count and values in made and made[values].op.name == "broadcast" and made[values].args[0].type.shape[axis] == count:
@@ -238,7 +238,7 @@ class AccessPattern:
             return int(x.value) if x.dtype in INDICES else x
         if x in self.carried:
             return self.induction_value(g, x)
-        call, is_tile = self.context.made.get(x), isinstance(x.type, Tile)
+        call, is_tile = self.context.definitions.get(x), isinstance(x.type, Tile)
         if not is_tile and (call is None or not self.depends_on_carried(x)):
             return x
         match call.op.name if call is not None else "":
@@ -261,9 +261,9 @@ class AccessPattern:
             x = left.pop()
             if x in self.carried:
                 return True
-            if x not in seen and x in self.context.made:
+            if x not in seen and x in self.context.definitions:
                 seen.add(x)
-                left += self.context.made[x].args
+                left += self.context.definitions[x].args
         return False
 
     def induction_value(self, g: Writer, x: Value) -> int | Operand:
@@ -287,7 +287,7 @@ class AccessPattern:
             if term in seen:
                 continue
             seen.add(term)
-            call, shape = self.context.made.get(term.value), type_of(term.value).shape
+            call, shape = self.context.definitions.get(term.value), type_of(term.value).shape
             inner = call.args[0].type.shape if call is not None and call.op.name in ("broadcast", "reshape") else None
             axes = [a for a, n in enumerate(shape) if n > 1] if inner is not None else []
             if call is not None and call.op.name == "bit_and":
@@ -308,7 +308,7 @@ class AccessPattern:
     def mask_limits(self, term: MaskTerm, from_below: bool = False) -> list[tuple[int, LinearSum]]:
         """A term as (dimension, bound) pairs that all mean the same: it keeps the indices below the bound or, `from_below`, those from
         the bound on. Empty if it is no such comparison."""
-        call = self.context.made.get(term.value)
+        call = self.context.definitions.get(term.value)
         if call is None or call.op.name not in COMPARISONS or type_of(call.args[0]).dtype not in INDICES:
             return []
         below, above, more = COMPARISONS[call.op.name]
@@ -330,7 +330,7 @@ class AccessPattern:
         if self.buffer.type.narrowed is None:
             size = self.buffer.type.shape[d]
             return {}, {1: size} if isinstance(size, int) else {size: 1}
-        rank, given = len(self.indices), self.context.made[self.buffer].args[1:]
+        rank, given = len(self.indices), self.context.definitions[self.buffer].args[1:]
         low, count = given[2 * rank + d], given[3 * rank + d]
         return self.sum((low, 1)), self.sum((low, 1), (count, 1))
 
@@ -350,7 +350,7 @@ class AccessPattern:
         key = self.context.key(x)
         if isinstance(key, (Sym, Const)):
             return {key: 1} if isinstance(key, Sym) else {1: int(key.value)}
-        call = self.context.made.get(key)
+        call = self.context.definitions.get(key)
         match call.op.name if call is not None else "":
             case "iota":
                 return {1: call.attrs["start"]}
@@ -369,10 +369,10 @@ class AccessPattern:
     @memoized
     def representative(self, x: Operand) -> Operand:
         """The first value found that is computed by the same operations from the same operands (value numbering)."""
-        call = self.context.made.get(x)
+        call = self.context.definitions.get(x)
         if call is None or call.op.effect != "pure" or call.args and call.op.name != "cast" and "element" not in call.op.rules:
             return x
-        return self.ways.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
+        return self.representatives.setdefault((call.op, tuple(map(self.representative, call.args)), tuple(sorted(call.attrs.items()))), x)
 
     def at_least(self, x: LinearSum) -> bool:
         """Whether a sum is known to be at least 0; the launch is asked where it is ``argument - extent`` or a difference of extents."""

@@ -99,11 +99,11 @@ class ArgumentAnalysis(IndexTileAnalysis):
                     found |= {key: None} if type_of(key).dtype.is_int else {}
                 elif x in self.loops:
                     todo += self.loops[x].start, self.loops[x].step
-                elif x in self.ways:
-                    todo += self.ways[x]
+                elif x in self.branch_values:
+                    todo += self.branch_values[x]
                 elif x in self.carried:
                     todo += self.carried[x].init, self.carried[x].following
-                elif x in self.made and self.made[x].op.effect == "pure":
-                    todo += self.made[x].args
+                elif x in self.definitions and self.definitions[x].op.effect == "pure":
+                    todo += self.definitions[x].args
             self._behind[operand] = tuple(found)
         return self._behind[operand]

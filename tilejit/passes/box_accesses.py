@@ -33,6 +33,8 @@ def is_access(node: Node) -> bool:
 
 
 class _Boxes:
+    """The walk that rewrites accesses, with the scope and the constraints of where each stands."""
+
     def __init__(self, context: Context):
         self.context = context
         self.loops: list[For] = []  # around the node at hand, outermost first

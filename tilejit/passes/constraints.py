@@ -26,7 +26,7 @@ class Constraint:
     divisor: int = 1
     under: frozenset = frozenset()
 
-    def __and__(self, other: "Constraint") -> "Promise":
+    def __and__(self, other: "Constraint") -> "Constraint":
         """Both constraints at once."""
         return Constraint(*intersection((self.low, self.high), (other.low, other.high)), lcm(self.divisor, other.divisor), self.under | other.under)
 
@@ -45,14 +45,14 @@ NOT = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 
 def constraints_of_condition(integers: IntegerAnalysis, condition: Operand, holds: bool, wrapping: bool) -> Constraints:
     """The constraints that follow from `condition` being true (`holds`) or false; `wrapping` as in ``IntegerAnalysis.bounds``."""
-    if condition in integers.tests:  # `a and b` with a b that has effects is a branch: b where a holds, else False
-        then, orelse = integers.ways[condition]
+    if condition in integers.branch_conditions:  # `a and b` with a b that has effects is a branch: b where a holds, else False
+        then, orelse = integers.branch_values[condition]
         decided = orelse if holds else then
         if isinstance(decided, Const) and bool(decided.value) is not holds:
-            yield from constraints_of_condition(integers, integers.tests[condition], holds, wrapping)
+            yield from constraints_of_condition(integers, integers.branch_conditions[condition], holds, wrapping)
             yield from constraints_of_condition(integers, then if holds else orelse, holds, wrapping)
         return
-    call = integers.made.get(condition)
+    call = integers.definitions.get(condition)
     name = call.op.name if call is not None else ""
     if name == "bit_not":
         yield from constraints_of_condition(integers, call.args[0], not holds, wrapping)
@@ -80,7 +80,7 @@ def _of_comparison(integers: IntegerAnalysis, name: str, one: Operand, other: Op
     if name in ("gt", "ge", "eq"):
         yield from _ordered(integers, other, one, int(name == "gt"), wrapping)
     for x, rest in ((one, other), (other, one)) if name == "eq" else ():
-        call = integers.made.get(x)
+        call = integers.definitions.get(x)
         if call is not None and call.op.name == "mod" and isinstance(call.args[1], Const):
             by = abs(int(call.args[1].value)) or 1
             yield integers.key(call.args[0]), lambda rest=rest, by=by: Constraint(divisor=by if integers.bounds(rest, wrapping) == (0, 0) else 1)

@@ -24,22 +24,22 @@ class Context(ArgumentAnalysis):
         self.target = graph.target
         self.scope = ExecScope("cta", graph.launch.threads)
         self.calls: list[Call] = [node for node in walk(graph.body) if isinstance(node, Call)]
-        self.tensor_room: Callable = lambda site: True  # whether tensor memory is left for a product: passes/tensor_dots.py counts it
+        self.tensor_room: Callable = lambda site: True  # whether tensor memory has room for a product; passes/tensor_dots.py sets it
 
     def definition(self, value: Value) -> Call:
-        """The call that made a value."""
-        return self.made[value]
+        """The call that defines a value."""
+        return self.definitions[value]
 
     def buffer_of(self, operand: Operand) -> Operand:
         """The buffer that a region, points or selected rows are part of; any other operand is itself."""
-        while isinstance(type_of(operand), PLACES) and operand in self.made:
-            operand = self.made[operand].args[0]
+        while isinstance(type_of(operand), PLACES) and operand in self.definitions:
+            operand = self.definitions[operand].args[0]
         return operand
 
     def bytes_of(self, operand: Operand) -> tuple[Operand, range]:
         """The allocation behind a place in memory, and the range of its bytes that the place's buffer, possibly a view, covers."""
         buffer = self.buffer_of(operand)
-        made = self.made.get(buffer)
+        made = self.definitions.get(buffer)
         if made is None or made.op.name != "buffer_view":
             return buffer, range(1 << 62)
         first = made.attrs["offset"]
@@ -109,11 +109,11 @@ def loads_behind(context: Context, x: Value) -> list[Call] | None:
         if not isinstance(type_of(x), Tile) or x in seen:
             continue
         seen.add(x)
-        call, carried = context.made.get(x), context.carried.get(x)
+        call, carried = context.definitions.get(x), context.carried.get(x)
         if call is not None and (call.op.name == "dot" or "mma" in call.op.name):
             return None
         if call is not None and call.op is load_:
             found.append(call)
         else:
-            left += (carried.init, carried.following) if carried else context.ways.get(x, ()) if call is None else filter(None, call.args)
+            left += (carried.init, carried.following) if carried else context.branch_values.get(x, ()) if call is None else filter(None, call.args)
     return found

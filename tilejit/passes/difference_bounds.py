@@ -9,17 +9,17 @@ class DifferenceBounds:
     """Bounds of ``a - b`` for values of one graph; None where they are not known."""
 
     def __init__(self, graph: Graph):
-        self.made: dict[Value, tuple] = {}
+        self.definitions: dict[Value, tuple] = {}
         for node in walk(graph.body):
             match node:
                 case Call():
-                    self.made.update((r, ("call", node)) for r in node.results)
+                    self.definitions.update((r, ("call", node)) for r in node.results)
                 case For() | While():
                     for n, c in enumerate(node.carried):
-                        self.made[c.inner] = self.made[c.result] = ("loop", node, c.init, node.body.yields[n])
+                        self.definitions[c.inner] = self.definitions[c.result] = ("loop", node, c.init, node.body.yields[n])
                 case If():
                     for n, r in enumerate(node.results):
-                        self.made[r] = ("if", node, node.then.yields[n], node.orelse.yields[n])
+                        self.definitions[r] = ("if", node, node.then.yields[n], node.orelse.yields[n])
         self.assumed: dict[tuple, tuple[int, int]] = {}
 
     def __call__(self, a: Operand, b: Operand) -> tuple[int, int] | None:
@@ -30,8 +30,8 @@ class DifferenceBounds:
     def peeled(self, x: Operand) -> tuple[Operand, int]:
         """`x` as (value, constant to add), with casts and additions of constants taken off."""
         total = 0
-        while isinstance(x, Value) and self.made.get(x, ("", None))[0] == "call":
-            call = self.made[x][1]
+        while isinstance(x, Value) and self.definitions.get(x, ("", None))[0] == "call":
+            call = self.definitions[x][1]
             if call.op.name == "cast":
                 x = call.args[0]
             elif call.op.name == "add" and isinstance(call.args[1], Const):
@@ -41,18 +41,19 @@ class DifferenceBounds:
         return (None, total + int(x.value)) if isinstance(x, Const) else (x, total)
 
     def _difference(self, a, b) -> tuple[int, int] | None:
+        """Bounds of ``a - b`` for values without constants to add: both of one branch or loop, or one of a branch."""
         if a is b:
             return 0, 0
         if (a, b) in self.assumed:
             return self.assumed[a, b]
-        one, other = self.made.get(a), self.made.get(b)
+        one, other = self.definitions.get(a), self.definitions.get(b)
         if one and other and one[0] == other[0] == "if" and one[1] is other[1]:
             return union(self(one[2], other[2]), self(one[3], other[3]))
         if one and other and one[0] == other[0] == "loop" and one[1] is other[1]:
             return self._carried(a, b, one, other)
         for x, (kind, *_), turn in ((a, one or ("",), 0), (b, other or ("",), 1)):
             if kind == "if":
-                ways = self.made[x][2:]
+                ways = self.definitions[x][2:]
                 return union(*(self(w, b) if turn == 0 else self(a, w) for w in ways))
         return None
 

@@ -50,6 +50,8 @@ def write_dots(graph: Graph, facts: Facts) -> Graph:
 
 
 class _Dots(TensorDots):
+    """The walk that replaces every `dot`. `new` maps the values of the old graph to the operands that replace them."""
+
     def __init__(self, context: Context):
         self.context = context
         self.g = Writer.of(context)
@@ -139,6 +141,7 @@ class _Dots(TensorDots):
         nodes[-1] = replace(nodes[-1], choice=choice)
 
     def by_warps(self, call: Call, choice: Choice) -> Value:
+        """By mma.sync: both operands in registers at once, or a step of k at a time from shared memory."""
         acc, a, b = call.args
         t, result = call.attrs, call.result.type
         k = a.type.shape[0 if t["trans_a"] else 1]
@@ -194,6 +197,7 @@ class _Dots(TensorDots):
     # -- by threads ------------------------------------------------------------------------------------------------------
 
     def by_threads(self, call: Call, choice: Choice) -> Value:
+        """By multiplications and additions of the threads, a step of k at a time from shared memory."""
         acc, a, b = call.args
         g, t, result = self.g, call.attrs, call.result.type
         a, b = self.in_memory(a), self.in_memory(b)

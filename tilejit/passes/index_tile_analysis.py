@@ -47,12 +47,12 @@ class IndexTileAnalysis(IntegerAnalysis):
         return ramps[key]
 
     def _ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
-        if value in self.ways:
-            one, other = (self.ramp(way, axis, count) for way in self.ways[value])
+        if value in self.branch_values:
+            one, other = (self.ramp(way, axis, count) for way in self.branch_values[value])
             return (one[0], gcd(one[1], other[1])) if one and other and one[0] == other[0] else None
         if value in self.carried:
             return self._carried_ramp(value, axis, count)
-        call = self.made.get(value)
+        call = self.definitions.get(value)
         match call.op.name if call is not None else "":
             case "splat":
                 return 0, self.divisor(call.args[0])
@@ -110,7 +110,7 @@ class IndexTileAnalysis(IntegerAnalysis):
 
     def spread(self, operand: Operand) -> Operand:
         """The scalar that a tile was broadcast from; any other operand itself."""
-        call = self.made.get(operand)
+        call = self.definitions.get(operand)
         return self.spread(call.args[0]) if call is not None and call.op.name in ("splat", "broadcast", "reshape", "convert_layout") else operand
 
     def _not_negative(self, operand: Operand) -> bool:

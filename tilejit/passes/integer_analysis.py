@@ -39,8 +39,8 @@ class LazyConstraint:
     `finders` are evaluated with what is `known` around the block; `before` is the constraint that held there already.
     """
 
-    before: "Said | None"
-    known: "Known"
+    before: "LazyConstraint | None"
+    known: "Knowledge"
     finders: list[Callable[[], Constraint]] = field(default_factory=list)
     found: Constraint | None = None
 
@@ -70,11 +70,11 @@ class IntegerAnalysis:
     def __init__(self, graph: Graph, wrapping: bool = False):
         self.graph = graph
         self.kinds = (False, True) if wrapping else (False,)
-        self.made: dict[Value, Call] = {}
+        self.definitions: dict[Value, Call] = {}
         self.loops: dict[Value, For] = {}
-        self.ways: dict[Value, tuple[Operand, Operand]] = {}  # result of a branch -> what either side yields
-        self.tests: dict[Value, Operand] = {}                 # result of a branch -> the branch's condition
-        self.carried: dict[Value, CarriedValue] = {}          # by the value in the body and by the one after the loop
+        self.branch_values: dict[Value, tuple[Operand, Operand]] = {}  # result of a branch -> what either side yields
+        self.branch_conditions: dict[Value, Operand] = {}              # result of a branch -> the branch's condition
+        self.carried: dict[Value, CarriedValue] = {}                   # by the value in the body and by the one after the loop
         self._conditions: dict[Block, Callable[[bool], Constraints]] = {}  # the constraints that hold in a block
         for node in walk(graph.body):
             self._note(node)
@@ -84,10 +84,10 @@ class IntegerAnalysis:
     def _note(self, node: Node) -> None:
         match node:
             case Call():
-                self.made.update((r, node) for r in node.results)
+                self.definitions.update((r, node) for r in node.results)
             case If(test=test, then=then, orelse=orelse, results=results):
-                self.ways.update(zip(results, zip(then.yields, orelse.yields)))
-                self.tests.update(dict.fromkeys(results, test))
+                self.branch_values.update(zip(results, zip(then.yields, orelse.yields)))
+                self.branch_conditions.update(dict.fromkeys(results, test))
                 self._conditions[then] = partial(constraints_of_condition, self, test, True)
                 self._conditions[orelse] = partial(constraints_of_condition, self, test, False)
             case For(index=index, body=body):
@@ -146,7 +146,7 @@ class IntegerAnalysis:
 
         An extent is a new value wherever the kernel names it, and a widening cast is the same integer: each has one key.
         """
-        call = self.made.get(operand)
+        call = self.definitions.get(operand)
         if call is not None and call.op.name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self.key(call.args[0])
         return call.attrs["sym"] if call is not None and call.op.name == "size_of" else operand
@@ -158,7 +158,7 @@ class IntegerAnalysis:
             operand = self.key(operand)
             if isinstance(operand, Const):
                 return None, total + int(operand.value)
-            call = self.made.get(operand)
+            call = self.definitions.get(operand)
             if call is None or call.op.name not in ("add", "sub") or not isinstance(call.args[1], Const) or type_of(operand).dtype not in INDICES:
                 return operand, total
             total += int(call.args[1].value) * (1 if call.op.name == "add" else -1)
@@ -166,7 +166,7 @@ class IntegerAnalysis:
 
     def constant(self, operand: Operand) -> int | None:
         """The constant that a scalar, or every element of a tile, is known to be; None where it is not constant."""
-        call, dtype = self.made.get(operand), type_of(operand).dtype
+        call, dtype = self.definitions.get(operand), type_of(operand).dtype
         if not dtype.is_int:
             return None
         if isinstance(operand, Const):
@@ -193,11 +193,11 @@ class IntegerAnalysis:
         if value in self.loops:
             loop = self.loops[value]
             return gcd(self.divisor(loop.start), self.divisor(loop.step))
-        if value in self.ways:
-            return gcd(*map(self.divisor, self.ways[value]))
+        if value in self.branch_values:
+            return gcd(*map(self.divisor, self.branch_values[value]))
         if value in self.carried:
             return self._carried_divisor(value)
-        call, t = self.made.get(value), type_of(value)
+        call, t = self.definitions.get(value), type_of(value)
         if call is None or not isinstance(t, Scalar) or not t.dtype.is_int:
             return 1
         divisor = self._divisor_of(call, [self.divisor(a) for a in call.args if a is not None and isinstance(type_of(a), Scalar)])
@@ -289,11 +289,11 @@ class IntegerAnalysis:
                 (_, high), (low, _) = self.bounds(loop.start, wrapping), self.bounds(loop.stop, wrapping)
                 return (None if low is None else low + 1), high
             return low, (None if high is None else max(high - 1, low or 0))
-        if operand in self.ways:
-            return hull(*(self.bounds(way, wrapping) for way in self.ways[operand]))
+        if operand in self.branch_values:
+            return hull(*(self.bounds(way, wrapping) for way in self.branch_values[operand]))
         if operand in self.carried and not wrapping:
             return self._carried_bounds(operand)
-        call = self.made.get(operand)
+        call = self.definitions.get(operand)
         if call is None or not isinstance(type_of(operand), Scalar):
             return None, None
         return self._bounds(call, wrapping)
@@ -358,13 +358,13 @@ class IntegerAnalysis:
     def _growth_from_definition(self, operand: Operand, inner: Value) -> Bounds | None:
         if operand is inner:
             return 0, 0
-        if operand in self.ways:
-            one, other = (self._growth_since(way, inner) for way in self.ways[operand])
+        if operand in self.branch_values:
+            one, other = (self._growth_since(way, inner) for way in self.branch_values[operand])
             return one and other and hull(one, other)
         if operand in self.carried:
             first = self._growth_since(self.carried[operand].init, inner)
             return first and (first[0] if self._rises(operand) else None, first[1] if self._falls(operand) else None)
-        call = self.made.get(operand)
+        call = self.definitions.get(operand)
         name = call.op.name if call is not None else ""
         if name == "cast" and keeps(type_of(call.args[0]).dtype, type_of(operand).dtype):
             return self._growth_since(call.args[0], inner)

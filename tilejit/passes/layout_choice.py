@@ -47,6 +47,7 @@ class LayoutChoice:
         return self.blocked(shape, dtype, vector, order, self.reduced.get(shape, ()))
 
     def blocked(self, shape: tuple[int, ...], dtype: DType, vector: int, order: tuple | None, reduced: tuple = ()) -> Tile:
+        """A blocked layout over the threads of the scope, with shorter vectors where the tile is too small to occupy them all."""
         threads, first = self.scope.threads, self.scope.first
         while vector > 1 and vector * threads > prod(shape):
             vector //= 2
@@ -82,7 +83,7 @@ class LayoutChoice:
 def reduced_axes(context: Context) -> dict[tuple, tuple[int, ...]]:
     """For each shape the axes along which tiles of it are reduced or scanned."""
     found: dict[tuple, set[int]] = {}
-    for call in context.made.values():
+    for call in context.definitions.values():
         axes = call.attrs.get("axes", call.attrs.get("axis"))
         if call.op.name in ("reduce", "scan") and isinstance(type_of(call.args[0]), Tile):
             found.setdefault(call.args[0].type.shape, set()).update(axes if isinstance(axes, tuple) else (axes,))
@@ -97,7 +98,7 @@ def derived_from_products(context: Context, stored: bool = False) -> set[Operand
     """
     found: set[Operand] = set()
     left = lambda a: stored and a in context.carried and context.carried[a].following in found
-    reached = lambda a: a in found or left(a) or any(map(reached, context.ways.get(a, ())))
+    reached = lambda a: a in found or left(a) or any(map(reached, context.branch_values.get(a, ())))
     for call in context.calls:
         goes_on = is_elementwise(call) or "layout_backward" in call.op.rules or call.op.name == "reduce"
         made = "anchor" in call.op.rules and not (stored and call.op.name == "thread_product")

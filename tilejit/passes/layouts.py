@@ -35,13 +35,13 @@ def assign_layouts(graph: Graph, facts: Facts) -> Graph:
 class Rebuilt:
     """A block as far as it has been rebuilt.
 
-    `copies` caches values made in it for uses by (value, layout, domain), `made` are the values that it starts with; `trip` marks a loop's body.
+    `copies` caches values made in it for uses by (value, layout, domain); `arguments` are the values that it starts with; `trip` marks a loop's body.
     """
 
     nodes: list[Node] = field(default_factory=list)
     yields: tuple[Operand, ...] = ()
     copies: dict[tuple, Value] = field(default_factory=dict)
-    made: tuple[Value, ...] = ()
+    arguments: tuple[Value, ...] = ()
     trip: bool = False
 
     @property
@@ -95,9 +95,9 @@ class Assigner(LayoutChoice):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def rebuilding(self, block: Block, made: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
-        """Open a block: its nodes are rebuilt, then the context's body may add what it yields. `made` are values that it starts with."""
-        self.blocks.append(Rebuilt(made=made, trip=trip))
+    def rebuilding(self, block: Block, arguments: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
+        """Open a block: its nodes are rebuilt, then the context's body may add what it yields. `arguments` are values that it starts with."""
+        self.blocks.append(Rebuilt(arguments=arguments, trip=trip))
         with self.context.inside(block):
             for node in block.nodes:
                 self.node(node)
@@ -153,7 +153,7 @@ class Assigner(LayoutChoice):
     @contextmanager
     def at_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
         """A reshape of loaded or computed values is hoisted out of the loops that these enter from outside, with any change of its layout."""
-        blocks, made = self.blocks, self.context.made.get(tiles[0]) if call.op.name == "reshape" else None
+        blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op.name == "reshape" else None
         if made is not None and (made.op.name == "load" or is_elementwise(made)):
             self.blocks = blocks[:blocks.index(self.home(self.new(tiles[0]))) + 1]
         yield
@@ -214,8 +214,8 @@ class Assigner(LayoutChoice):
     def is_anchored(self, operand: Operand) -> bool:
         """Whether the layout of a value is fixed by the instruction that makes it (a tensor core's), perhaps in one side of a branch."""
         if operand not in self.anchored:
-            call = self.context.made.get(operand)
-            ways = self.context.ways.get(operand, ())
+            call = self.context.definitions.get(operand)
+            ways = self.context.branch_values.get(operand, ())
             self.anchored[operand] = any(map(self.is_anchored, ways)) if ways else call is not None and "anchor" in call.op.rules
         return self.anchored[operand]
 
@@ -313,7 +313,7 @@ class Assigner(LayoutChoice):
 
     @staticmethod
     def defines(block: Rebuilt, value: Value) -> bool:
-        return value in block.made or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
+        return value in block.arguments or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
                                           for node in block.nodes if not isinstance(node, Scope))
 
     def remade(self, call: Call, want: Tile) -> Value:

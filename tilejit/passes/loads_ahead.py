@@ -81,6 +81,8 @@ class AheadCopy:
 
 
 class _LoadsAhead:
+    """The walk that plans each pipelined loop when it comes to it, and rewrites the loads and products in it."""
+
     def __init__(self, context: Context):
         self.context = context
         self.left = shared_memory_left(context)
@@ -145,7 +147,7 @@ class _LoadsAhead:
             g.call(copy_async_, region, source, None, options={}, partial=None)
             copy = nodes[-1]
             place.in_tile_order(g, g.call(load_, region, load.args[1], None, cache=None))
-        self.context.made.update(g.definitions)
+        self.context.definitions.update(g.definitions)
         return AheadCopy((*nodes[:-1], replace(nodes[-1], results=load.results)), copy, list(g.blocks[0]), place.axes)
 
     def with_likely_layout(self, copy: Call) -> Call:
@@ -155,7 +157,7 @@ class _LoadsAhead:
             return copy
         layout = next(iter(column_major_candidates(region.type.dtype, region.type.shape).values()))
         turned = replace(region, type=with_layout(region.type, layout))
-        self.context.made[turned] = self.context.made[region]
+        self.context.definitions[turned] = self.context.definitions[region]
         return replace(copy, args=(turned, *copy.args[1:]))
 
     def why_slow(self, copy: Call, for_roles: bool) -> str:
@@ -199,7 +201,7 @@ class _LoadsAhead:
         """A product that reads operands which run ahead, transposed or not, from shared memory."""
         args, attrs = list(call.args), dict(call.attrs)
         for n, flag in ((1, "trans_a"), (2, "trans_b")):
-            x, made = args[n], self.context.made.get(args[n])
+            x, made = args[n], self.context.definitions.get(args[n])
             turned = made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0)
             loaded = made.args[0] if turned else x
             ahead = self.ahead_copies.get(loaded)

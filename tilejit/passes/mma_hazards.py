@@ -58,6 +58,8 @@ def _moves(node) -> bool:
 
 
 class _HazardChecker:
+    """Abstract interpretation of a graph: follows what is pending through blocks, branches and loops."""
+
     def __init__(self, pinned: PinnedRegisters):
         self.sets = pinned.sets
 
@@ -138,6 +140,7 @@ class _HazardChecker:
                 state.results[target] = state.results[o]
 
     def loop(self, node: For | While, state: _PendingState) -> _PendingState:
+        """A loop: its body is followed until what is pending at its start no longer changes."""
         inner, results = [c.inner for c in node.carried], [c.result for c in node.carried]
         loop = f"the loop at line {node.loc.line}"
         self.hand_over([c.init for c in node.carried], inner, state, f"{loop} begins with it")

@@ -161,7 +161,7 @@ class PipelineWriter:
                 with g.block() as rest:
                     self.body_without_copies(staged, stage)
                 nodes += with_deferred_wait(rest, late)
-                g.call(sync)  # everybody's product of the trip before is over, and what threads load of a slot
+                g.call(sync)  # all threads are done with the previous trip: its product, and their loads from its slot
                 self.issue_ahead(staged, stage, phase)
             else:
                 self.trip_without_overlap(staged, stage, phase)

@@ -142,6 +142,7 @@ def _live_values(block: Block, has_effect: Callable[[Call], bool]) -> set[Value]
 
 
 def _pruned(block: Block, live: set[Value], has_effect: Callable[[Call], bool]) -> Block:
+    """A block without what is neither live nor has an effect."""
     nodes = []
     for node in block.nodes:
         match node:

@@ -92,7 +92,7 @@ def _computed_alike(context: Context, one: Operand, other: Operand) -> bool:
         if pair in seen or one is other or isinstance(one, Const) and isinstance(other, Const) and one.value == other.value:
             continue
         seen.add(pair)
-        a, b = context.made.get(one), context.made.get(other)
+        a, b = context.definitions.get(one), context.definitions.get(other)
         if a is None or b is None or a.op is not b.op or a.op.effect != "pure" or a.attrs != b.attrs or len(a.args) != len(b.args):
             return False
         if a.results.index(one) != b.results.index(other):

@@ -71,7 +71,7 @@ class CandidateUses:
     slower: list[Call] = field(default_factory=list)
     instructions: int = 0
 
-    def objections(self, best: "Uses") -> str:
+    def objections(self, best: "CandidateUses") -> str:
         """Why not this candidate, in terms of the variants that the best candidate gets."""
         words = []
         for call, error in self.declined.items():
@@ -118,6 +118,7 @@ class OpenLayout:
         return apart and bool(uses.declined or uses.slower)
 
     def record(self) -> LayoutRecord:
+        """The choice, with the reason against each other candidate, for `.explain()`."""
         name = self.chosen
         best, reasons = self.uses[name], []
         for other in self.layouts:
@@ -207,7 +208,7 @@ class _UseEvaluator:
 
     def root(self, value: Value) -> Value:
         """The allocation that a place in shared memory is part of."""
-        made = self.context.made
+        made = self.context.definitions
         while isinstance(value.type, PLACES) and value not in self.given and value in made and made[value].args:
             value = made[value].args[0]
         return value
@@ -217,7 +218,7 @@ class _UseEvaluator:
         if root not in self.given:
             return arg
         made = replace(arg, type=with_layout(arg.type, self.given[root]))
-        self.context.made[made] = self.context.made[arg]
+        self.context.definitions[made] = self.context.definitions[arg]
         return made
 
     def evaluate(self, call: Call, pipelined: bool) -> Choice | DispatchError:

@@ -50,7 +50,7 @@ class StagedOperands:
         self.context, self.g = context, g
         self.left = shared_memory_left(context)
         self.buffers: dict[tuple, Value] = {}
-        self.made: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}  # by the result of a product
+        self.staged_products: dict[Value, tuple[Call, tuple[StagedOperand, ...]]] = {}  # by the result of a product
         self.present: frozenset[Value] = frozenset()      # persistent buffers whose contents are valid at this point
         self.regions_written: set[Value] = set()          # regions whose nodes have been emitted
         self.home_block: dict[object, Block] = {}         # the block that defines each value
@@ -65,9 +65,9 @@ class StagedOperands:
 
     def of(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         """A product with its staged operands in place, and what must be stored before it."""
-        if call.result not in self.made:
-            self.made[call.result] = self._staged(call)
-        return self.made[call.result]
+        if call.result not in self.staged_products:
+            self.staged_products[call.result] = self._staged(call)
+        return self.staged_products[call.result]
 
     def _staged(self, call: Call) -> tuple[Call, tuple[StagedOperand, ...]]:
         args, attrs, stored = list(call.args), dict(call.attrs), []
@@ -88,7 +88,7 @@ class StagedOperands:
                 with self.g.block() as nodes:
                     args[n] = whole(self.g, buffer)
                 attrs[flag] = transposed
-                self.context.made |= {v: self.g.definitions[v] for v in (buffer, args[n])}
+                self.context.definitions |= {v: self.g.definitions[v] for v in (buffer, args[n])}
                 stored.append(StagedOperand(x, columns, buffer, persistent, args[n], tuple(nodes)))
         return replace(call, args=tuple(args), attrs=attrs), tuple(stored)
 
@@ -128,7 +128,7 @@ class StagedOperands:
 
     def _untransposed(self, x: Value) -> tuple[Value, bool]:
         """(operand, whether `x` is its transpose)."""
-        made = self.context.made.get(x)
+        made = self.context.definitions.get(x)
         return (made.args[0], True) if made is not None and made.op is transpose_ and made.attrs["axes"] == (1, 0) else (x, False)
 
     def _belongs_in_memory(self, x: Value, operand: int, turned: bool) -> bool:

@@ -80,6 +80,7 @@ class StagedLoopFinder:
                     self.block(inner)
 
     def staged(self, loop: For) -> StagedLoop:
+        """What a pipelined loop stages. CompilationError where its copies cannot run ahead."""
         scope = self.context.scope
         self.at_cta_scope = self.at_cta_scope and scope.kind == "cta"
         while scope is not None:

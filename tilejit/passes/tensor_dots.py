@@ -94,7 +94,7 @@ class TensorDots:
 
     def load(self, place: Value, name: str) -> Value:
         loaded = self.g.call(tmem_load, whole(self.g, place), name=name, **MOVE)
-        self.chosen(Choice("dot", None))  # no copy of the kernel's own
+        self.chosen(Choice("dot", None))  # copy records leave it out: it is not the kernel's own
         return loaded
 
     def store(self, place: Value, tile: Operand, shape: str | None = None) -> None:
@@ -142,6 +142,7 @@ class TensorDots:
     # -- one product -----------------------------------------------------------------------------------------------------
 
     def by_tensor_memory(self, call: Call, choice: Choice) -> Value | None:
+        """Issue a product and wait for it. Returns the accumulator in registers, or None where a loop keeps it in tensor memory."""
         acc, a, b = call.args
         kept = self.kept.get(call.result)
         if kept is not None and not kept.waits:
@@ -184,12 +185,13 @@ class TensorDots:
             self.chosen(choice)
 
     def chosen_for(self, call: Call) -> Choice:
+        """The lowering of a `dot`."""
         if call.result in self.choices:
             return self.choices[call.result]
         site = dot_.rules["site"](self.context, self.staged(call)[0])
         return choose("dot", dot_.variants, site, only=call.attrs["options"]["variant"], loc=call.loc)
 
-    # -- sums that a loop hands on ----------------------------------------------------------------------------------------
+    # -- accumulators that stay over a loop -------------------------------------------------------------------------------
 
     def loop(self, node: For | While) -> None:
         """A loop. Accumulators that it only hands from product to product stay in tensor memory, instead of being carried."""
@@ -245,7 +247,7 @@ class TensorDots:
         return found
 
     def is_zero(self, x: Operand) -> bool:
-        call = self.context.made.get(x)
+        call = self.context.definitions.get(x)
         return call is not None and call.op is splat and isinstance(call.args[0], Const) and call.args[0].value == 0
 
     def without_waits(self, node: For | While) -> Callable[[], None] | None:

@@ -179,7 +179,7 @@ class Multicasts:
 
     ranks: int
     alike: set[Block]
-    made: dict[Value, Call]
+    definitions: dict[Value, Call]
 
     @staticmethod
     def of(graph: Graph) -> "Multicasts":
@@ -196,7 +196,7 @@ class Multicasts:
         if self.ranks * nbytes > MAX_PENDING:
             raise CompilationError(f"{self.ranks} CTAs that each bring {nbytes} bytes are more than the {MAX_PENDING} that a barrier "
                                    "counts: give mbar=", loc)
-        masks = [value_at_rank(mask, self.made, own, self.ranks) for own in range(self.ranks)]
+        masks = [value_at_rank(mask, self.definitions, own, self.ranks) for own in range(self.ranks)]
         if None not in masks:
             senders = {sum(m >> r & 1 for m in masks) for r in range(self.ranks)}
             if len(senders) == 1:

@@ -126,6 +126,7 @@ class Consumer(PipelineWriter):
         g.when(any_trip, lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
 
     def release(self, staged: StagedLoop, slot: Operand) -> None:
+        """Arrive on a slot's empty barrier."""
         met = met_in(self.g, staged.loop.body.nodes, staged.rings)
         self.g.call(ring_release, self.barrier(staged.empty, slot), None, *staged.rings.values(), ranks=1, met=met)
 
@@ -144,6 +145,7 @@ class Producer:
         self.writer = PipelineWriter(context, loops, make=False)
 
     def body_of(self, body: Block) -> Block:
+        """The producer's part of a kernel. CompilationError where it would not be right ahead of the other warps."""
         for call in self.calls_before_loops(body, False):
             if call.op.name == "ordered_load":
                 raise CompilationError(f"this load (sem={call.attrs['sem']!r}) orders what follows after what others write, and the "
@@ -217,7 +219,7 @@ class Producer:
                                        "the kernel writes what it reads; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)
             for o in operands(node):
                 if isinstance(o, Value) and o not in there:
-                    made = self.context.made.get(o)
+                    made = self.context.definitions.get(o)
                     what = f"{o.name}, which {made.op.name} makes at line {made.loc.line}" if made is not None else o.name
                     raise CompilationError(f"the loops around the copies depend on {what}: the producer runs ahead of the other warps "
                                            "and cannot wait for it; give the roles by hand (tile.warpgroup, tile.ring)", node.loc)

@@ -103,6 +103,8 @@ def insert_wgmma_waits(graph: Graph, facts: Facts) -> Graph:
 
 
 class _WaitInserter:
+    """Rewrites a graph while it follows the state of pinned registers. Waits in `widened` become waits for all groups."""
+
     def __init__(self, sets: Mapping[Value, int], widened: frozenset[Call]):
         self.sets, self.widened = sets, widened
         self.relevant: dict[Node, bool] = {}    # the cache of `is_relevant`
@@ -164,6 +166,7 @@ class _WaitInserter:
         return {target for _, target in moves if target is not None}
 
     def branch(self, node: If, state: _State) -> tuple[If, _State]:
+        """A branch. If a side has a product in flight into registers that it copies, or that the other side writes, the sides wait at their ends."""
         inner = (node.then, node.orelse)
         blocks, ways = zip(*(self.block(block, state.inside()) for block in inner))
         moved = [self.sets_copied(block.yields, node.results, way) for block, way in zip(inner, ways)]
@@ -182,6 +185,7 @@ class _WaitInserter:
         return replace(node, then=ends[0], orelse=ends[1]), after
 
     def loop(self, node: For | While, state: _State) -> tuple[list[Node], _State]:
+        """A loop, after a wait if it writes registers of a product in flight, and after `renewed` where the assembler needs that."""
         inner = tuple(c.inner for c in node.carried)
         begins, met = self.sets_copied(tuple(c.init for c in node.carried), inner, state), {self.sets[v] for v in inner if v in self.sets}
         made, first, left, back = self.trips(node, state, begins)

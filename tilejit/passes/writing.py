@@ -17,7 +17,7 @@ class Writer(Builder):
     @staticmethod
     def of(context: Context) -> "Writer":
         g = Writer(context.graph.target, context.graph.launch, context.facts, loc=context.graph.loc)
-        g.definitions = dict(context.made)
+        g.definitions = dict(context.definitions)
         return g
 
     def with_hoisted(self, body: Block) -> Block:
