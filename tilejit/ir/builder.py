@@ -66,7 +66,7 @@ class Facts:
 
     @contextmanager
     def unrecorded(self):
-        """While the context is open, facts that are asked do not become guards of the kernel."""
+        """In the ``with`` block, facts that are asked do not become guards of the kernel."""
         before = dict(self.asked)
         try:
             yield
@@ -155,7 +155,7 @@ class Builder:
 
     @contextmanager
     def block(self):
-        """Open a block: yields the list of nodes that are appended while the context is open."""
+        """Open a block: yields the list of nodes that are appended in the ``with`` block."""
         nodes: list[Node] = []
         self.blocks.append(nodes)
         try:

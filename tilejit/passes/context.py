@@ -61,7 +61,7 @@ class Context(ArgumentAnalysis):
 
     @contextmanager
     def within(self, node: Node):
-        """While the context is open, `scope` is the one inside `node`: that of a Scope node, for other nodes the current one."""
+        """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node, for other nodes the current one."""
         outer = self.scope
         self.scope = self.narrowed(node) if isinstance(node, Scope) else outer
         try:

@@ -101,7 +101,7 @@ class IntegerAnalysis:
 
     @contextmanager
     def inside(self, block: Block):
-        """While the context is open, the constraints that hold inside `block` are in force: of its branch or loop, and of ``tile.assume`` in it."""
+        """In the ``with`` block, the constraints that hold inside `block` are in force: of its branch or loop, and of ``tile.assume`` in it."""
         outer = self._known
         if self._inside.get(block, (None,))[0] is not outer:
             self._inside[block] = outer, self._knowledge_in(block)

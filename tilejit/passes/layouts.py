@@ -141,9 +141,9 @@ class Assigner(LayoutChoice):
         types = tuple(map(self.settled, call.args))
         needs, results = call.op.rules.get("layout", _same)(self, call, types)
         if call.op.name == "store" and types[1] is not None:
-            needs = self.stored(call, types[1], needs)
-        with self.at_home(call, tiles):
-            chain = self.going_on(call, tiles)
+            needs = self.needs_of_store(call, types[1], needs)
+        with self.hoisted_to_home(call, tiles):
+            chain = self.extensible_chain(call, tiles)
             new = self.append(call, needs, self.retyped(call.results, results))
         if call.op.name == "load" and not tiles and isinstance(call.args[0].type, Region) and isinstance(call.result.type, Tile):
             self.open(Chain(call.result, new.results, load=(call, new), block=self.block))
@@ -151,7 +151,7 @@ class Assigner(LayoutChoice):
             self.open(replace(chain, values=(*chain.values, new.result), calls=(*chain.calls, (call, new))))
 
     @contextmanager
-    def at_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
+    def hoisted_to_home(self, call: Call, tiles: list[Value]) -> Iterator[None]:
         """A reshape of loaded or computed values is hoisted out of the loops that these enter from outside, with any change of its layout."""
         blocks, made = self.blocks, self.context.definitions.get(tiles[0]) if call.op.name == "reshape" else None
         if made is not None and (made.op.name == "load" or is_elementwise(made)):
@@ -167,7 +167,7 @@ class Assigner(LayoutChoice):
             return True
         return call.op.effect == "pure" and all(a in self.free for a in tiles) and call.op.rules.get("free", is_elementwise(call))
 
-    def stored(self, call: Call, have: Tile, needs: Types) -> Types:
+    def needs_of_store(self, call: Call, have: Tile, needs: Types) -> Types:
         """The types that a store needs, where another layout than that of its rule makes it cheaper."""
         better = self.better_stored(call, have)
         if better is None:
@@ -199,17 +199,17 @@ class Assigner(LayoutChoice):
         starts = tuple(self.settled_or_default(c.init) for c in node.carried)
         free = {c.inner for c, y in zip(node.carried, node.body.yields)
                 if self.is_guess(c.init) or y in self.from_products and c.init not in self.from_products}
-        open_ = {c.inner for c in node.carried if self.chain_to(c.init) is not None}
+        open_ = {c.inner for c in node.carried if self.chain_ending_at(c.init) is not None}
         before = self.snapshot()
         self.guessed |= free
-        made = self.trip(node, starts, open_)
+        made = self.rebuild_loop(node, starts, open_)
         self.guessed -= free
         made = [self.asked.pop(c.inner, t) for c, t in zip(node.carried, made)]
         follows = [c.inner in free or c.inner in open_ or self.is_anchored(y) for c, y in zip(node.carried, node.body.yields)]
         types = tuple(m if f and m is not None else s for m, f, s in zip(made, follows, starts))
         if types != starts:
             self.restore(before)
-            self.trip(node, types)
+            self.rebuild_loop(node, types)
 
     def is_anchored(self, operand: Operand) -> bool:
         """Whether the layout of a value is fixed by the instruction that makes it (a tensor core's), perhaps in one side of a branch."""
@@ -228,7 +228,7 @@ class Assigner(LayoutChoice):
         for block, (copies, nodes) in zip(self.blocks, blocks):
             block.copies, block.nodes = copies, nodes
 
-    def trip(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
+    def rebuild_loop(self, node: For | While, types: Types, open_: Iterable[Value] = ()) -> Types:
         """Rebuild a loop that carries these types. Returns the types that its body yields. `open_` are carried values that start a chain."""
         inits = self.used((c.init for c in node.carried), types)
         inner = self.retyped((c.inner for c in node.carried), types)
@@ -272,13 +272,13 @@ class Assigner(LayoutChoice):
             if key in block.copies:
                 return block.copies[key]
         if operand in self.free:
-            copied = self.remade(self.free[operand], want)
+            copied = self.rematerialised(self.free[operand], want)
         else:
             value = self.new(operand)
             chain = self.close(value)
             if same_layout(value.type, want):
                 return value
-            if chain is not None and chain.end is value and self.move(chain, want):
+            if chain is not None and chain.end is value and self.try_relayout(chain, want):
                 return self.new(operand)
             home = self.home(value)
             home.copies[key] = copied = self.converted(value, want, operand.loc, home)
@@ -293,12 +293,12 @@ class Assigner(LayoutChoice):
         value = self.new(operand)
         home = next((b for b in reversed(self.blocks) if self.defines(b, value)), None)
         if home is not None:
-            with self.back_in(home):
+            with self.appending_to(home):
                 self.used((operand,), (want,))
 
     @contextmanager
-    def back_in(self, block: Rebuilt) -> Iterator[None]:
-        """While the context is open, append to the end of `block`, one of the open blocks."""
+    def appending_to(self, block: Rebuilt) -> Iterator[None]:
+        """In the ``with`` block, append to the end of `block`, one of the open blocks."""
         blocks = self.blocks
         self.blocks = blocks[:blocks.index(block) + 1]
         yield
@@ -316,7 +316,7 @@ class Assigner(LayoutChoice):
         return value in block.arguments or any(value in node.results if isinstance(node, (Call, If)) else value in (c.result for c in node.carried)
                                           for node in block.nodes if not isinstance(node, Scope))
 
-    def remade(self, call: Call, want: Tile) -> Value:
+    def rematerialised(self, call: Call, want: Tile) -> Value:
         """A free value rematerialised in the layout that a use asks for."""
         needs, made = self.backward(call, want), in_layout_of(want, call.result.type.dtype)
         if needs is None:  # it cannot be computed in that layout
@@ -345,21 +345,21 @@ class Assigner(LayoutChoice):
             del self.chains[v]
         return chain
 
-    def chain_to(self, operand: Operand) -> Chain | None:
+    def chain_ending_at(self, operand: Operand) -> Chain | None:
         """The chain that ends at an operand."""
         value = self.new(operand)
         chain = self.chains.get(value)
         return chain if chain is not None and chain.end is value else None
 
-    def going_on(self, call: Call, tiles: list[Value]) -> Chain | None:
+    def extensible_chain(self, call: Call, tiles: list[Value]) -> Chain | None:
         """The chain that a call can extend."""
         held = [a for a in tiles if a not in self.free]
         if len(held) != 1 or not (is_elementwise(call) or "layout_backward" in call.op.rules):
             return None
-        chain = self.chain_to(held[0])
+        chain = self.chain_ending_at(held[0])
         return chain if chain is not None and chain.block in (None, self.block) else None
 
-    def move(self, chain: Chain, want: Tile) -> bool:
+    def try_relayout(self, chain: Chain, want: Tile) -> bool:
         """Give a chain the layouts that end in `want`, if that costs less than a conversion. Its calls are appended anew to the end of their
         block, where the free values beside them are made."""
         types = self.types_along(chain, want)
@@ -372,7 +372,7 @@ class Assigner(LayoutChoice):
         if not self.better_loaded(load, (chain.values[0].type, types[0]), (chain.end.type, types[-1])):
             return False
         nodes[nodes.index(loaded)] = replace(loaded, results=self.retyped(load.results, [types[0]]))
-        with self.back_in(chain.block):
+        with self.appending_to(chain.block):
             for (call, made), t in zip(chain.calls, types[1:]):
                 nodes.remove(made)
                 self.append(call, self.backward(call, t), self.retyped(call.results, [t]))
@@ -397,7 +397,7 @@ def _same(assigner: Assigner, call: Call, types: Types) -> tuple[Types, Types]:
         return (None,) * len(call.args), (None,) * len(call.results)
     base = next((assigner.points[a] for a in call.args if a in assigner.points), None)
     if base is None:
-        doubt = lambda a: 2 if a in assigner.guessed else 1 if assigner.chain_to(a) is not None else 0
+        doubt = lambda a: 2 if a in assigner.guessed else 1 if assigner.chain_ending_at(a) is not None else 0
         held = [(doubt(a), n) for n, a in enumerate(call.args) if types[n] is not None]
         base = types[min(held)[1]] if held else assigner.default(first.shape, first.dtype)
     assigner.points.update((r, base) for r in call.results if isinstance(r.type, Points))

@@ -1,8 +1,8 @@
 """Write out pipelined loops: their buffers become rings of slots, and their copies run ahead by as many trips as there are slots, less one.
 
-Without warp specialisation every thread copies and computes. Trip i waits until its slot is full, then meets at a barrier, which also says that
+Without warp specialization every thread copies and computes. Trip i waits until its slot is full, then meets at a barrier, which also says that
 all threads have read the slot of trip i - 1, then issues the copies of trip i + stages - 1 into that slot. Copies complete by bytes on the
-slots' mbarriers where they can (TMA and bulk copies), else by groups of cp.async. With warp specialisation (passes/warp_specialization.py)
+slots' mbarriers where they can (TMA and bulk copies), else by groups of cp.async. With warp specialization (passes/warp_specialization.py)
 only mbarriers are waited for. PTX ISA, "Asynchronous copy completion mechanisms".
 """
 
@@ -55,7 +55,7 @@ def write_pipelines(graph: Graph, facts: Facts) -> Graph:
 # -- writing -----------------------------------------------------------------------------------------------------------------
 
 class PipelineWriter:
-    """Rewrites a graph with its pipelined loops written out, without warp specialisation."""
+    """Rewrites a graph with its pipelined loops written out, without warp specialization."""
 
     def __init__(self, context: Context, loops: dict[For, StagedLoop], make: bool = True):
         self.context, self.loops = context, loops

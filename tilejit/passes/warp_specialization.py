@@ -1,4 +1,4 @@
-"""Warp specialisation of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's own warps (the consumers)
+"""Warp specialization of pipelined loops: one thread of added warps (the producer) issues all copies, the kernel's own warps (the consumers)
 do the rest.
 
 The consumers run the kernel's body, with waits for full slots in place of the copies, and release each slot. The producer runs what decides

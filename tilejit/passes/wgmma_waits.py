@@ -93,12 +93,12 @@ def insert_wgmma_waits(graph: Graph, facts: Facts) -> Graph:
         return graph
     pinned, counted = PinnedRegisters(graph), set()
     while True:
-        joints = _WaitInserter(pinned.sets, frozenset(counted))
-        body, _ = joints.block(graph.body, _State())
-        if joints.counted <= counted:
+        inserter = _WaitInserter(pinned.sets, frozenset(counted))
+        body, _ = inserter.block(graph.body, _State())
+        if inserter.counted <= counted:
             break
-        counted |= joints.counted
-    made = tuple(Warning_(joints.reasons[n], n.loc) for n in walk(body) if n in joints.reasons)
+        counted |= inserter.counted
+    made = tuple(Warning_(inserter.reasons[n], n.loc) for n in walk(body) if n in inserter.reasons)
     return replace(graph, body=body, warnings=graph.warnings + made)
 
 
