@@ -200,8 +200,8 @@ class Launch:
 
     @property
     def registers(self) -> int:
-        """The registers that each thread of a CTA begins with: `max_registers`, or an equal share, rounded down to a multiple of 8, at most 256
-        (of which a thread can use 255). Each of a multiprocessor's four schedulers has 16384 registers (CUDA C++ Programming Guide, "Compute
+        """The registers that each thread of a CTA begins with: an equal share, rounded down to a multiple of 8, at most 256 (of which a thread can
+        use 255) and at most `max_registers`. Each of a multiprocessor's four schedulers has 16384 registers (CUDA C++ Programming Guide, "Compute
         Capabilities") and runs every fourth warp."""
         share = min(16384 // 32 // -(-self.num_warps * (self.min_ctas or 1) // 4) // 8 * 8, 256)
         return min(share, self.max_registers or share)

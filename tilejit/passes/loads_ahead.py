@@ -76,7 +76,7 @@ class AheadCopy:
 
     @property
     def read(self) -> set[Value]:
-        """The values between the copy and the loaded tile."""
+        """The values from the copy on, up to the tile that the load gave."""
         return {r for n in self.nodes[self.nodes.index(self.copy):] for r in n.results}
 
 
@@ -96,7 +96,7 @@ class _LoadsAhead:
     def plan(self, loop: For) -> bool:
         """Choose the loads of a loop that run ahead, while shared memory lasts; those that feed products come first.
 
-        False if none does and the loop has no copies of its own either: then it is not pipelined.
+        False if all loads stay and nothing else runs ahead: then the loop is not pipelined.
         """
         products = [n for n in walk(loop.body) if isinstance(n, Call) and (n.op is dot_ or "mma" in n.op.name)]
         multiplied = {c for p in products for x in p.args[1:3] for c in loads_behind(self.context, x) or ()}

@@ -37,10 +37,10 @@ from .transaction_counts import check_transaction_counts
 
 MANUAL = {"cp_async_commit": "group", "cp_async_wait": "group", "bulk_commit": "bulk", "bulk_wait": "bulk"}
 MAX_SLOTS = 32
-ON_BARRIERS = {"bytes", "commit"}  # what completes on mbarriers
-ON_ENGINES = {"bulk", *ON_BARRIERS}
-BY_THREADS = {"group", "issue"}    # what the threads themselves write to shared memory
-MAX_PENDING = (1 << 20) - 1        # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
+ON_BARRIERS = {"bytes", "commit"}    # completion mechanisms that arrive on mbarriers
+ON_ENGINES = {"bulk", *ON_BARRIERS}  # those of copies that go through the async proxy
+BY_THREADS = {"group", "issue"}      # those of copies by which the threads themselves write shared memory
+MAX_PENDING = (1 << 20) - 1          # the most bytes that a phase of an mbarrier counts (PTX ISA, tx-count)
 
 
 @dataclass
@@ -79,7 +79,7 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
     _refuse_manual_groups(graph.body)
     context = Context(graph, facts)
     read = _read_by_engines(context)
-    distance, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
+    differences, made, multicasts = DifferenceBounds(graph), [], Multicasts.of(graph)
     for name, pool in pools.items():
         pool.fenced = any(c.choice.plan.completion in BY_THREADS and context.bytes_of(c.args[0])[0] in read for c in pool.copies)
         if not pool.kinds & ON_BARRIERS:
@@ -90,12 +90,12 @@ def complete_tokens(graph: Graph, facts: Facts) -> Graph:
             raise CompilationError("which threads issue this copy is known at run time only, and its token needs a barrier of its own for each of "
                                    "them: make these before, one for each warpgroup w as in bars = tile.mbarrier(n=2), arm it by "
                                    "bars[w].arrive_expect_tx(..), give mbar=bars[w], and wait for its phase", pool.copies[0].loc)
-        pool.slots = _slots(pool, distance)
+        pool.slots = _slots(pool, differences)
         n = pool.slots * (1 if pool.warpgroup_loop is None else int(pool.warpgroup_loop.stop.value) - int(pool.warpgroup_loop.start.value))
         pool.block = Value("tokens", Barrier(n, 1), pool.copies[0].loc)
         made.append(Call(bars.mbarrier_init, (), {"count": 1, "n": n}, (pool.block,), pool.copies[0].loc))
         pool.lagging_waits = _lagging_waits(graph, pool)
-    body = _rewritten(graph.body, pools, distance, multicasts)
+    body = _rewritten(graph.body, pools, differences, multicasts)
     return replace(graph, body=replace(body, nodes=(*made, *body.nodes)))
 
 
@@ -145,11 +145,11 @@ def _with_scopes(block: Block, where: tuple) -> Iterator[tuple[Call, tuple]]:
             yield from _with_scopes(inner, inside)
 
 
-def _slots(pool: TokenPool, distance: DifferenceBounds) -> int:
+def _slots(pool: TokenPool, differences: DifferenceBounds) -> int:
     """How many slots a pool needs: the most copies that may be issued from one until its wait, rounded up to a power of two."""
     wanted = 1
     for wait in pool.waits:
-        apart = distance(wait.args[1], wait.args[0])
+        apart = differences(wait.args[1], wait.args[0])
         if apart is None or apart[1] > MAX_SLOTS:
             raise CompilationError("how many copies are issued between this token's and its wait is not known to be at most "
                                    f"{MAX_SLOTS}: wait for it in the loop that issues them, or give mbar=", wait.loc)
@@ -210,7 +210,7 @@ class Multicasts:
         return _int32(ew.mul, _int32(ew.bit_and, _int32(ew.shr, mask, rank, nodes, loc), 1, nodes, loc), self.ranks * nbytes, nodes, loc)
 
 
-def _rewritten(block: Block, pools: dict[str, TokenPool], distance: DifferenceBounds, multicasts: Multicasts) -> Block:
+def _rewritten(block: Block, pools: dict[str, TokenPool], differences: DifferenceBounds, multicasts: Multicasts) -> Block:
     nodes = []
     for n, node in enumerate(block.nodes):
         match node:
@@ -218,9 +218,9 @@ def _rewritten(block: Block, pools: dict[str, TokenPool], distance: DifferenceBo
                 nodes += _issued(node, pools[node.attrs["options"]["token"]], multicasts, block, nodes)
             case Call() if node.op is token_wait:
                 pool = pools[node.attrs["pool"]]
-                nodes += _awaited(node, pool, distance, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
+                nodes += _awaited(node, pool, differences, node in pool.lagging_waits and not _sync_follows(block.nodes[n + 1:], pool))
             case _:
-                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, distance, multicasts)))
+                nodes.append(with_blocks(node, lambda inner: _rewritten(inner, pools, differences, multicasts)))
     return replace(block, nodes=tuple(nodes))
 
 
@@ -267,12 +267,12 @@ def _sync_follows(following: tuple, pool: TokenPool) -> bool:
     return False
 
 
-def _awaited(wait: Call, pool: TokenPool, distance: DifferenceBounds, meet: bool) -> list[Call]:
+def _awaited(wait: Call, pool: TokenPool, differences: DifferenceBounds, meet: bool) -> list[Call]:
     """What waits for a copy, whichever path the pool's copies take. With `meet` the waiting threads then meet, so that none is left behind
     by the slot's next phase."""
     count, now = wait.args
     loc, kinds, nodes = wait.loc, pool.kinds, []
-    apart = distance(now, count)
+    apart = differences(now, count)
     later = max(apart[0] - 1, 0) if apart is not None and len(kinds) == 1 else 0
     if pool.block is not None:
         ref, round_ = _slot(pool, count, nodes, loc)

@@ -25,10 +25,10 @@ from .context import Context
 THROUGH_REGISTERS = ("load", "store", "atomic", "ordered_load", "ordered_store")
 SECTOR, LANES = 32, 32
 # Costs are in sectors moved by the L1 cache.
-REQUEST = 4          # of a request beside its sectors: the L1 cache takes one request a cycle, and moves four sectors in it
-WRITTEN_SECTOR = 4   # of a sector written: the L2 cache takes one while the L1 cache moves four
+REQUEST = 4          # cost of a request beside its sectors: the L1 cache takes one request a cycle, and moves four sectors in it
+WRITTEN_SECTOR = 4   # cost of a sector that is written: the L2 cache takes one while the L1 cache moves four
 WASTEFUL_FACTOR = 4  # a store that touches this many times the sectors it needs is worth a change of layout through shared memory
-BARRIERS = 240       # of the two barriers of a layout change through scratch memory
+BARRIERS = 240       # cost of the two barriers of a layout change through scratch memory
 LONGEST = 16         # elements of the longest vector, of a byte each
 TRIPS = 8            # assumed trip count of a loop
 FAR = 1 << 20        # stands for a stride that only the launch knows
@@ -47,7 +47,7 @@ class Access:
 
 
 def vector_widths(graph: Graph, context: Context, fragments: set[Operand]) -> dict[tuple, tuple[int, tuple | None]]:
-    """For each shape of a tile that global memory is accessed with: the vector's extent, and the order of the dimensions, the vector's first.
+    """For each shape of tiles that are loaded from or stored to arrays: the vector's extent, and the order of the dimensions, the vector's first.
 
     The `fragments` of tensor cores are stored in the layout that these give them, and do not count for other tiles of their shape. Facts of the
     launch are asked for vectors of at most as many elements as a thread holds, unless accesses that differ are weighed against each other.
@@ -93,7 +93,7 @@ def vector_axis(context: Context, call: Call) -> int | None:
 
 
 def _weighted_accesses(context: Context, body: Block, weight: int):
-    """The accesses in order, each with how often it is assumed to run. While one is yielded, the constraints of its block are in force."""
+    """The accesses in order, each with how often it is assumed to run. The constraints of an access's block are in force while it is yielded."""
     with context.inside(body):
         for node in body.nodes:
             if isinstance(node, Call) and node.op.name in THROUGH_REGISTERS:
