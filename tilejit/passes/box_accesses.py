@@ -41,7 +41,7 @@ class _Boxes:
         self.found = False
 
     def block(self, block: Block) -> Block:
-        with self.context.inside(block):
+        with self.context.in_block(block):
             return replace(block, nodes=tuple(n for node in block.nodes for n in self.node(node)))
 
     def node(self, node: Node) -> tuple[Node, ...]:
@@ -53,7 +53,7 @@ class _Boxes:
                 body = self.block(node.body)
                 self.loops.pop()
                 return replace(node, body=body),
-        with self.context.within(node):
+        with self.context.in_scope_of(node):
             return with_blocks(node, self.block),
 
     def access(self, call: Call) -> tuple[Node, ...]:

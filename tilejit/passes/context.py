@@ -60,7 +60,7 @@ class Context(ArgumentAnalysis):
         return ExecScope(kind, node.threads, first, elected=node.kind == "elect", parent=self.scope)
 
     @contextmanager
-    def within(self, node: Node):
+    def in_scope_of(self, node: Node):
         """In the ``with`` block, `scope` is the one inside `node`: that of a Scope node, for other nodes the current one."""
         outer = self.scope
         self.scope = self.narrowed(node) if isinstance(node, Scope) else outer

@@ -53,8 +53,8 @@ class DifferenceBounds:
             return self._carried(a, b, one, other)
         for x, (kind, *_), turn in ((a, one or ("",), 0), (b, other or ("",), 1)):
             if kind == "if":
-                ways = self.definitions[x][2:]
-                return union(*(self(w, b) if turn == 0 else self(a, w) for w in ways))
+                sides = self.definitions[x][2:]
+                return union(*(self(w, b) if turn == 0 else self(a, w) for w in sides))
         return None
 
     def _carried(self, a, b, one, other) -> tuple[int, int] | None:

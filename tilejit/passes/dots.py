@@ -105,8 +105,8 @@ class _Dots(TensorDots):
         call = replace(call, args=(call.args[0], *self.all(made.args[1:])), attrs=made.attrs)
         choice = self.chosen_for(call)
         self.operands.store(stored)
-        ways = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
-        return ways[choice.variant](call, choice)
+        lowerings = {"wgmma": self.by_warpgroups, "tcgen05": self.by_tensor_memory, "mma_sync": self.by_warps, "fma": self.by_threads}
+        return lowerings[choice.variant](call, choice)
 
     def staged(self, call: Call) -> tuple[Call, tuple]:
         """A product with its operands staged in shared memory, and what must be stored before it."""

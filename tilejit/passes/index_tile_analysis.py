@@ -48,7 +48,7 @@ class IndexTileAnalysis(IntegerAnalysis):
 
     def _ramp(self, value: Value, axis: int, count: int) -> Ramp | None:
         if value in self.branch_values:
-            one, other = (self.ramp(way, axis, count) for way in self.branch_values[value])
+            one, other = (self.ramp(side, axis, count) for side in self.branch_values[value])
             return (one[0], gcd(one[1], other[1])) if one and other and one[0] == other[0] else None
         if value in self.carried:
             return self._carried_ramp(value, axis, count)

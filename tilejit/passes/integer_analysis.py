@@ -100,7 +100,7 @@ class IntegerAnalysis:
                 self.carried[carry.inner] = self.carried[carry.result] = CarriedValue(carry.inner, carry.init, following, node.body)
 
     @contextmanager
-    def inside(self, block: Block):
+    def in_block(self, block: Block):
         """In the ``with`` block, the constraints that hold inside `block` are in force: of its branch or loop, and of ``tile.assume`` in it."""
         outer = self._known
         if self._inside.get(block, (None,))[0] is not outer:
@@ -290,7 +290,7 @@ class IntegerAnalysis:
                 return (None if low is None else low + 1), high
             return low, (None if high is None else max(high - 1, low or 0))
         if operand in self.branch_values:
-            return hull(*(self.bounds(way, wrapping) for way in self.branch_values[operand]))
+            return hull(*(self.bounds(side, wrapping) for side in self.branch_values[operand]))
         if operand in self.carried and not wrapping:
             return self._carried_bounds(operand)
         call = self.definitions.get(operand)
@@ -359,7 +359,7 @@ class IntegerAnalysis:
         if operand is inner:
             return 0, 0
         if operand in self.branch_values:
-            one, other = (self._growth_since(way, inner) for way in self.branch_values[operand])
+            one, other = (self._growth_since(side, inner) for side in self.branch_values[operand])
             return one and other and hull(one, other)
         if operand in self.carried:
             first = self._growth_since(self.carried[operand].init, inner)

@@ -98,7 +98,7 @@ class Assigner(LayoutChoice):
     def rebuilding(self, block: Block, arguments: tuple[Value, ...] = (), trip: bool = False) -> Iterator[Rebuilt]:
         """Open a block: its nodes are rebuilt, then the context's body may add what it yields. `arguments` are values that it starts with."""
         self.blocks.append(Rebuilt(arguments=arguments, trip=trip))
-        with self.context.inside(block):
+        with self.context.in_block(block):
             for node in block.nodes:
                 self.node(node)
         yield self.block
@@ -112,7 +112,7 @@ class Assigner(LayoutChoice):
     def yielding(self, rebuilt: Rebuilt, block: Block, types: Types) -> Block:
         """A rebuilt block completed by its yields, in these types."""
         self.blocks.append(rebuilt)
-        with self.context.inside(block):
+        with self.context.in_block(block):
             rebuilt.yields = self.used(block.yields, types)
         return self.blocks.pop().built
 
@@ -126,7 +126,7 @@ class Assigner(LayoutChoice):
                 case If():
                     self.branch(node)
                 case Scope():
-                    with self.context.within(node), self.rebuilding(node.body) as body:
+                    with self.context.in_scope_of(node), self.rebuilding(node.body) as body:
                         pass
                     self.block.nodes.append(replace(node, first=self.new(node.first), body=body.built))
 
@@ -185,7 +185,7 @@ class Assigner(LayoutChoice):
         test = self.new(node.test)
         then, orelse = map(self.rebuilt, (node.then, node.orelse))
         doubt = lambda x: 2 if self.is_guess(x) else 0 if self.is_anchored(x) else 1
-        types = tuple(self.settled_or_default(min(ways, key=doubt)) for ways in zip(node.then.yields, node.orelse.yields))
+        types = tuple(self.settled_or_default(min(sides, key=doubt)) for sides in zip(node.then.yields, node.orelse.yields))
         then, orelse = self.yielding(then, node.then, types), self.yielding(orelse, node.orelse, types)
         self.block.nodes.append(replace(node, test=test, then=then, orelse=orelse, results=self.retyped(node.results, types)))
 
@@ -215,8 +215,8 @@ class Assigner(LayoutChoice):
         """Whether the layout of a value is fixed by the instruction that makes it (a tensor core's), perhaps in one side of a branch."""
         if operand not in self.anchored:
             call = self.context.definitions.get(operand)
-            ways = self.context.branch_values.get(operand, ())
-            self.anchored[operand] = any(map(self.is_anchored, ways)) if ways else call is not None and "anchor" in call.op.rules
+            sides = self.context.branch_values.get(operand, ())
+            self.anchored[operand] = any(map(self.is_anchored, sides)) if sides else call is not None and "anchor" in call.op.rules
         return self.anchored[operand]
 
     def snapshot(self) -> tuple:

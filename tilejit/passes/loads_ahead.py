@@ -175,7 +175,7 @@ class _LoadsAhead:
     # -- rewriting -------------------------------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> Block:
-        with self.context.inside(block):
+        with self.context.in_block(block):
             return replace(block, nodes=tuple(n for node in block.nodes for n in self.node(node)))
 
     def node(self, node: Node) -> tuple[Node, ...]:
@@ -187,7 +187,7 @@ class _LoadsAhead:
             case For():
                 if node.pipeline and not self.plan(node):
                     node = replace(node, pipeline=None, body=replace(node.body, nodes=tuple(n for n in node.body.nodes if not is_slot(n))))
-        with self.context.within(node):
+        with self.context.in_scope_of(node):
             return with_blocks(node, self.block),
 
     def has_effect(self, call: Call) -> bool:

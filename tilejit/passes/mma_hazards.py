@@ -71,12 +71,12 @@ class _HazardChecker:
                 case For() | While():
                     state = self.loop(node, state)
                 case If(then=then, orelse=orelse, results=results):
-                    ways = []
+                    paths = []
                     for inner in (then, orelse):
-                        way = self.block(inner, state.copy())
-                        self.hand_over(inner.yields, results, way, f"the branch at line {node.loc.line} hands it on")
-                        ways.append(way)
-                    state = ways[0].join(ways[1])
+                        path = self.block(inner, state.copy())
+                        self.hand_over(inner.yields, results, path, f"the branch at line {node.loc.line} hands it on")
+                        paths.append(path)
+                    state = paths[0].join(paths[1])
                 case Scope(body=body):
                     state = state.join(self.block(body, state.copy()))
         return state
@@ -146,13 +146,13 @@ class _HazardChecker:
         self.hand_over([c.init for c in node.carried], inner, state, f"{loop} begins with it")
         head = state
         for _ in range(ROUNDS):
-            way = head.copy()
+            path = head.copy()
             if isinstance(node, While):
-                way = self.block(node.test, way)
-            left = way.copy()
-            way = self.block(node.body, way)
-            self.hand_over(node.body.yields, inner, way, f"{loop} hands it to its next trip")
-            following = head.join(way)
+                path = self.block(node.test, path)
+            left = path.copy()
+            path = self.block(node.body, path)
+            self.hand_over(node.body.yields, inner, path, f"{loop} hands it to its next trip")
+            following = head.join(path)
             if following.ages() == head.ages():
                 break
             head = following

@@ -153,21 +153,21 @@ class PipelineWriter:
             at_ = self.index_after(loop, loop.start, s)
             g.when(self.trip_exists(loop, loop.start, s), lambda: self.refill(staged, at_, *cursor, s))
             self.close_group(staged)
-        late = deferrable_wait_of(staged)
+        deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
-            if late is not None:
+            if deferred is not None:
                 self.await_copies(staged, stage, phase, staged.stages - 2, together=staged.groups)
                 with g.block() as rest:
                     self.body_without_copies(staged, stage)
-                nodes += with_deferred_wait(rest, late)
+                nodes += with_deferred_wait(rest, deferred)
                 g.call(sync)  # all threads are done with the previous trip: its product, and their loads from its slot
                 self.issue_ahead(staged, stage, phase)
             else:
                 self.trip_without_overlap(staged, stage, phase)
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
-        if late is not None:
-            self.after_loop(staged, late)
+        if deferred is not None:
+            self.after_loop(staged, deferred)
 
     def trip_without_overlap(self, staged: StagedLoop, stage: Operand, phase: Operand) -> None:
         """A trip that is over when the next one begins: it waits for its slot, issues a later trip's copies (its own if there is a single

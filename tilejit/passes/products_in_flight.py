@@ -62,10 +62,10 @@ def defer_waits(block: Block) -> Block:
     for node in block.nodes:
         node = with_blocks(node, defer_waits)
         nodes.append(node)
-        late = deferrable_wait(node) if isinstance(node, For) and node.pipeline is None and node.unroll == 1 else None
-        if late is not None and any(isinstance(n, Call) and n.op is sync and n.loc == late.loc for n in node.body.nodes):
-            body = replace(node.body, nodes=tuple(with_deferred_wait(list(node.body.nodes), late)))
-            nodes[-1:] = replace(node, body=body), replace(late, results=())
+        deferred = deferrable_wait(node) if isinstance(node, For) and node.pipeline is None and node.unroll == 1 else None
+        if deferred is not None and any(isinstance(n, Call) and n.op is sync and n.loc == deferred.loc for n in node.body.nodes):
+            body = replace(node.body, nodes=tuple(with_deferred_wait(list(node.body.nodes), deferred)))
+            nodes[-1:] = replace(node, body=body), replace(deferred, results=())
     return replace(block, nodes=tuple(nodes))
 
 

@@ -29,7 +29,7 @@ def tail_warnings(graph: Graph, facts: Facts, tails: tuple[Tail, ...]) -> list[W
         return []
     context, uses = Context(graph, facts), _uses(graph.body)
     inside = lambda tail: all(_begins_inside(context, start) for start, _ in tail.loads)
-    with context.inside(graph.body):
+    with context.in_block(graph.body):
         return [tail.warning for tail in tails if not (inside(tail) and _is_dropped(context, tail, uses))]
 
 
@@ -46,7 +46,7 @@ def _uses(body: Block) -> dict[Operand, list[tuple[Node, tuple[Value, ...]]]]:
         if isinstance(node, (For, While)):
             same = [(x, (c.inner, c.result)) for c, y in zip(node.carried, node.body.yields) for x in (c.init, y)]
         elif isinstance(node, If):
-            same = [(x, (result,)) for result, *ways in zip(node.results, node.then.yields, node.orelse.yields) for x in ways]
+            same = [(x, (result,)) for result, *sides in zip(node.results, node.then.yields, node.orelse.yields) for x in sides]
         for x, values in same or [(x, ()) for x in operands(node)]:
             found.setdefault(x, []).append((node, values))
     return found

@@ -177,11 +177,11 @@ class _UseEvaluator:
             opened[buffer].uses[name] = CandidateUses()
 
     def block(self, block: Block, pipelined: bool = False) -> None:
-        with self.context.inside(block):
+        with self.context.in_block(block):
             for node in block.nodes:
                 if isinstance(node, Call):
                     self.call(node, pipelined)
-                with self.context.within(node):
+                with self.context.in_scope_of(node):
                     for inner in blocks(node):
                         self.block(inner, isinstance(node, For) and node.pipeline is not None)
 

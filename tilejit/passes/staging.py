@@ -75,7 +75,7 @@ class StagedLoopFinder:
             if isinstance(node, For) and node.pipeline:
                 with at(node.loc):
                     self.loops[node] = self.staged(node)
-            with self.context.within(node):
+            with self.context.in_scope_of(node):
                 for inner in blocks(node):
                     self.block(inner)
 

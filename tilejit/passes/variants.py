@@ -18,14 +18,14 @@ def choose_variants(graph: Graph, facts: Facts) -> Graph:
 
 
 def _block(context: Context, block: Block) -> Block:
-    with context.inside(block):
+    with context.in_block(block):
         return replace(block, nodes=tuple(_node(context, n) for n in block.nodes))
 
 
 def _node(context: Context, node):
     if isinstance(node, Call):
         return _call(context, node)
-    with context.within(node):
+    with context.in_scope_of(node):
         return with_blocks(node, lambda block: _block(context, block))
 
 

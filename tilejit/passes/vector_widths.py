@@ -94,7 +94,7 @@ def vector_axis(context: Context, call: Call) -> int | None:
 
 def _weighted_accesses(context: Context, body: Block, weight: int):
     """The accesses in order, each with how often it is assumed to run. The constraints of an access's block are in force while it is yielded."""
-    with context.inside(body):
+    with context.in_block(body):
         for node in body.nodes:
             if isinstance(node, Call) and node.op.name in THROUGH_REGISTERS:
                 yield node, weight
@@ -106,27 +106,27 @@ def _weighted_accesses(context: Context, body: Block, weight: int):
 
 def _cheapest(shape: tuple[int, ...], met: dict[Access, int]) -> tuple[int, tuple | None]:
     """The vector and order with the lowest total cost of all accesses of a shape; the widest, unless another saves at least 1 %."""
-    ways = [(a.vector, a.axis) for a in met]
-    widest = max(ways, key=lambda way: way[0])  # the first one among equals
+    pairs = [(a.vector, a.axis) for a in met]
+    widest = max(pairs, key=lambda pair: pair[0])  # the first one among equals
     if len(set(met)) == 1:
         return _with_order(shape, widest)
     candidates = [widest]
-    for vector, axis in sorted(set(ways), key=lambda way: -way[0]):
+    for vector, axis in sorted(set(pairs), key=lambda pair: -pair[0]):
         while vector:
             candidates.append((vector, axis))
             vector //= 2
-    cost = lambda way: sum(n * _cost(shape, a, *_with_order(shape, way)) for a, n in met.items())
+    cost = lambda pair: sum(n * _cost(shape, a, *_with_order(shape, pair)) for a, n in met.items())
     best, least = widest, cost(widest)
-    for way in dict.fromkeys(candidates):
-        price = cost(way)
+    for pair in dict.fromkeys(candidates):
+        price = cost(pair)
         if price < 0.99 * least:
-            best, least = way, price
+            best, least = pair, price
     return _with_order(shape, best)
 
 
-def _with_order(shape: tuple[int, ...], way: tuple[int, int | None]) -> tuple[int, tuple | None]:
+def _with_order(shape: tuple[int, ...], pair: tuple[int, int | None]) -> tuple[int, tuple | None]:
     """A (vector, axis) pair with the axis extended to an order of all dimensions, the other ones last to first."""
-    vector, axis = way
+    vector, axis = pair
     return vector, None if axis is None else (axis, *(k for k in reversed(range(len(shape))) if k != axis))
 
 

@@ -94,7 +94,7 @@ class Consumer(PipelineWriter):
 
     def loop(self, staged: StagedLoop, carried: tuple) -> None:
         g, loop = self.g, staged.loop
-        late = deferrable_wait_of(staged)
+        deferred = deferrable_wait_of(staged)
         with g.block() as nodes:
             stage, phase = self.all(staged.slot.args)
             slot = bounded_slot(g, stage, staged.stages)
@@ -106,15 +106,15 @@ class Consumer(PipelineWriter):
                 if not alone and not self.threads_release(staged):
                     g.call(sync)  # else a slow warp could miss this phase of the full barrier and wait on a later one
                 self.commit_slot(staged, stage)
-            if late is None and self.threads_release(staged):
+            if deferred is None and self.threads_release(staged):
                 self.release(staged, slot)
-            elif late is not None:
-                nodes[:] = with_deferred_wait(nodes, late)
+            elif deferred is not None:
+                nodes[:] = with_deferred_wait(nodes, deferred)
                 before = slot_after(g, stage, staged.stages - 1, staged.stages)
                 g.when(compare(g, "!=", loop.index, loop.start), lambda: self.release(staged, bounded_slot(g, before, staged.stages)))
         g.append(replace(loop, carried=carried, body=Block(tuple(nodes), self.all(loop.body.yields)), pipeline=None))
-        if late is not None:
-            self.after_loop(staged, late)
+        if deferred is not None:
+            self.after_loop(staged, deferred)
 
     def after_loop(self, staged: StagedLoop, wait: Call) -> None:
         """After the loop: wait for the last product, then release its slot."""

@@ -168,19 +168,19 @@ class _WaitInserter:
     def branch(self, node: If, state: _State) -> tuple[If, _State]:
         """A branch. If a side has a product in flight into registers that it copies, or that the other side writes, the sides wait at their ends."""
         inner = (node.then, node.orelse)
-        blocks, ways = zip(*(self.block(block, state.inside()) for block in inner))
-        moved = [self.sets_copied(block.yields, node.results, way) for block, way in zip(inner, ways)]
+        blocks, paths = zip(*(self.block(block, state.inside()) for block in inner))
+        moved = [self.sets_copied(block.yields, node.results, path) for block, path in zip(inner, paths)]
         met = {self.sets[r] for r in node.results if r in self.sets}
-        writes = [(way.written | way.early | sets) & met for way, sets in zip(ways, moved)]
-        wait = any(way.flight.keys() & (own | other) for way, own, other in zip(ways, moved, reversed(writes)))
+        writes = [(path.written | path.early | sets) & met for path, sets in zip(paths, moved)]
+        wait = any(path.flight.keys() & (own | other) for path, own, other in zip(paths, moved, reversed(writes)))
         ends = []
-        for block, way, own in zip(blocks, ways, moved):
-            if wait and way.flight:
-                block = self.with_wait(block, way, node.loc, "where a way of this branch ends, since the assembler would see another one write their "
-                                                             "registers")
+        for block, path, own in zip(blocks, paths, moved):
+            if wait and path.flight:
+                block = self.with_wait(block, path, node.loc, "where a way of this branch ends, since the assembler would see another one "
+                                                              "write their registers")
             ends.append(block)
-            way.write(own)
-        after = ways[0].join(ways[1])
+            path.write(own)
+        after = paths[0].join(paths[1])
         after.behind(state, after.written)
         return replace(node, then=ends[0], orelse=ends[1]), after
 
@@ -219,22 +219,22 @@ class _WaitInserter:
         first.write(begins)
         first = head = first.inside()
         for _ in range(ROUNDS):
-            way = head.copy()
+            path = head.copy()
             if isinstance(node, While):
-                test, way = self.block(node.test, way)
-            left = way.copy()
-            body, way = self.block(node.body, way)
-            ends = self.sets_copied(node.body.yields, tuple(c.inner for c in node.carried), way)
-            if way.flight.keys() & ends:
-                body = self.with_wait(body, way, node.loc, "where a trip of this loop ends, since the assembler would see it write their registers")
-            way.write(ends)
-            following = head.join(way)
-            following.before |= way.flight.keys()
+                test, path = self.block(node.test, path)
+            left = path.copy()
+            body, path = self.block(node.body, path)
+            ends = self.sets_copied(node.body.yields, tuple(c.inner for c in node.carried), path)
+            if path.flight.keys() & ends:
+                body = self.with_wait(body, path, node.loc, "where a trip of this loop ends, since the assembler would see it write their registers")
+            path.write(ends)
+            following = head.join(path)
+            following.before |= path.flight.keys()
             if following == head:
                 break
             head = following
         made = replace(node, test=test, body=body) if isinstance(node, While) else replace(node, body=body)
-        return made, first, left, way
+        return made, first, left, path
 
     def with_wait(self, block: Block, state: _State, loc: Loc, where: str) -> Block:
         """A block that waits at its end for all that is in flight."""
